@@ -297,7 +297,7 @@ def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
     with torch.no_grad():
         for p in model.parameters():
             p.add_(place.rank)  # only the weights of rank 0 count
-    broadcast_weights(model, groups)
+    broadcast_weights(model)
     torch.manual_seed(place.rank)
     targets = count_targets(batch, groups)
     loss = backward(model, batch, groups, targets)
@@ -369,7 +369,7 @@ def check_fixed(groups: ServerGroups) -> dict[str, bool]:
     view = worker_view(graph, owners(case, graph, place.server), place.local_rank, 2)
     batch = TrainerBatch.of(view, groups.inside)
     model = CooperativeModel(build(case))
-    broadcast_weights(model, groups)
+    broadcast_weights(model)
     targets = count_targets(batch, groups)
     sent, gradients = [], []
     for _ in range(2):

@@ -183,7 +183,7 @@ def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
         batch.graph.source = JoinedSource(batch.x, [RowPart(stale, len(features), features=features)])
     dropout = batch.graph.dropout = RowDropout(view, SEED) if case.base.dropout else None
     model = CooperativeModel(build(case.base))
-    broadcast_weights(model, groups)
+    broadcast_weights(model)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     count = count_targets(batch, groups)
     losses, payload, ages = [], [], []

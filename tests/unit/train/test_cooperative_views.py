@@ -46,16 +46,6 @@ def communities(rng: np.random.Generator) -> TrainingGraph:
     return subgraph(2000, rng.permutation(2000)[np.stack([source, target])], rng)
 
 
-@given(graphs())
-@settings(max_examples=60)
-def test_every_vertex_gets_one_trainer_and_always_the_same(drawn: tuple[TrainingGraph, int, int]) -> None:
-    graph, trainers, seed = drawn
-    owner = split_vertices(graph, trainers, seed=seed)
-    assert owner.shape == (len(graph),)
-    assert set(owner.tolist()) <= set(range(trainers))
-    assert np.array_equal(owner, split_vertices(graph, trainers, seed=seed))
-
-
 @pytest.mark.parametrize("trainers", [2, 3, 4, 8])
 def test_shares_are_even_and_boundaries_small(rng: np.random.Generator, trainers: int) -> None:
     graph = communities(rng)
@@ -88,7 +78,6 @@ def crossing(graph: TrainingGraph, machine: np.ndarray) -> int:
 def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, machines: int) -> None:
     graph = communities(rng)
     owner = split_vertices(graph, trainers, machines)
-    assert np.array_equal(owner, split_vertices(graph, trainers, machines))
     vertices = np.bincount(owner, minlength=trainers)
     edges = np.bincount(owner[graph.edges[1]], minlength=trainers)
     # Both divisions, among machines and among trainers, round up to whole vertices.
@@ -103,10 +92,13 @@ def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, mac
 
 
 @given(graphs(), st.integers(1, 3))
-@settings(max_examples=40)
-def test_any_graph_is_divided_among_machines(drawn: tuple[TrainingGraph, int, int], machines: int) -> None:
+@settings(max_examples=30)
+def test_any_graph_is_divided_among_machines_and_always_alike(
+    drawn: tuple[TrainingGraph, int, int], machines: int
+) -> None:
     graph, each, seed = drawn
     owner = split_vertices(graph, each * machines, machines, seed=seed)
+    assert np.array_equal(owner, split_vertices(graph, each * machines, machines, seed=seed))
     assert owner.shape == (len(graph),)
     assert owner.dtype == np.int32
     assert set(owner.tolist()) <= set(range(each * machines))
@@ -122,7 +114,7 @@ def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
 
 
 @given(graphs(), st.booleans(), st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_views_fit_together(drawn: tuple[TrainingGraph, int, int], split: bool, halo: bool) -> None:
     """Computed, read and sent vertices of each trainer, against sets and loops over edges.
 
@@ -182,7 +174,6 @@ def test_ranks_form_servers(servers: int, trainers: int) -> None:
         members = place.members(place.server)
         assert members[place.local_rank] == place.rank
         assert members[0] == place.leader
-        assert place.leaders() == [p.rank for p in places if p.local_rank == 0]
     assert sorted(r for s in range(servers) for r in places[0].members(s)) == list(range(servers * trainers))
 
 

@@ -52,9 +52,6 @@ def rates(
     return found
 
 
-# -- learning rates ----------------------------------------------------------------------------------------------------
-
-
 def test_cosine_is_that_of_torch() -> None:
     optimizer = optimizer_of()
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
@@ -66,11 +63,8 @@ def test_cosine_is_that_of_torch() -> None:
     assert rates(config(lr_schedule="cosine"), [None] * 20) == pytest.approx(expected)
 
 
-def test_without_a_schedule_the_rate_stays() -> None:
+def test_steps_fall_at_fixed_epochs_and_without_a_schedule_never() -> None:
     assert rates(config(), [0.5] * 5) == [0.1] * 5
-
-
-def test_steps_fall_at_fixed_epochs() -> None:
     found = rates(config(lr_schedule="step", lr_every=3, lr_factor=0.5), [None] * 8)
     assert found == pytest.approx([0.1] * 3 + [0.05] * 3 + [0.025] * 2)
 
@@ -104,9 +98,6 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(schedule: str, saved: int) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rates(settings, figures, saved=saved) == rates(settings, figures)
-
-
-# -- several batches in a step -----------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 30), st.integers(1, 8))
@@ -150,9 +141,6 @@ def test_accumulated_gradients_are_those_of_one_large_batch() -> None:
     torch.testing.assert_close(ends[0], ends[1])
 
 
-# -- what is watched ---------------------------------------------------------------------------------------------------
-
-
 def test_early_stopping_names_a_metric_and_a_patience() -> None:
     assert parse_early_stop("loss:5") == parse_early_stop("val_loss:5") == ("loss", 5)
     for text in ("loss", "loss:", ":5", "loss:0", "loss:-1", "loss:x", "", "5", "loss:1.5"):
@@ -189,9 +177,6 @@ def test_a_falling_figure_is_better_when_it_is_lower() -> None:
     assert best.epoch == 2
     assert [stalled(found, n, falling) for n in (1, 2, 3)] == [True, True, False]
     assert best_epoch(found) is None  # nothing has an accuracy
-
-
-# -- settings that make no sense ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,9 +234,6 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / BEST).write_bytes(b"no archive")
     with pytest.raises(DataError, match=BEST):
         load_weights(tmp_path, build_model(SAMPLED, 3, 2), CPU)
-
-
-# -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
 def test_checkpoints_keep_the_schedule_and_refuse_another(tmp_path: Path) -> None:

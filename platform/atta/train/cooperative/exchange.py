@@ -326,8 +326,8 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], groups: ServerGroups
             tensor.copy_(total.view_as(tensor))
 
 
-def broadcast_weights(model: torch.nn.Module, groups: ServerGroups) -> None:
+def broadcast_weights(model: torch.nn.Module) -> None:
     """Give every trainer the parameters and buffers of rank 0."""
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
-            groups.broadcast_(tensor)
+            dist.broadcast(tensor, 0)

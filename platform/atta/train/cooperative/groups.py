@@ -60,10 +60,6 @@ class Place:
         """Ranks of a server."""
         return list(range(server * self.trainers, (server + 1) * self.trainers))
 
-    def leaders(self) -> list[int]:
-        """First rank of every server."""
-        return list(range(0, self.world_size, self.trainers))
-
 
 def machines_per_server(server_size: int, trainers_here: int) -> int:
     """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``.
@@ -101,7 +97,7 @@ class ServerGroups:
         limit = None if timeout_s is None else timedelta(seconds=timeout_s)
         self.inside = [dist.new_group(members, timeout=limit) for members in servers][self.place.server]
         self.handover = [dist.new_group(members, backend="gloo") for members in servers][self.place.server]
-        self._leaders = dist.new_group(self.place.leaders(), timeout=limit)
+        self._leaders = dist.new_group(list(range(0, self.place.world_size, trainers)), timeout=limit)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place; every rank gets the same bits."""
@@ -119,13 +115,4 @@ class ServerGroups:
         moments.append(watch.now())
         for phase, start, end in zip(("sync", "external", "sync"), moments, moments[1:], strict=False):
             watch.add(phase, start, end)
-        return tensor
-
-    def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Give every rank the tensor of rank 0, in place."""
-        place = self.place
-        if place.servers > 1 and place.rank == place.leader:
-            dist.broadcast(tensor, 0, group=self._leaders)
-        if place.trainers > 1:
-            dist.broadcast(tensor, place.leader, group=self.inside)
         return tensor

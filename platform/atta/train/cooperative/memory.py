@@ -49,29 +49,6 @@ class ModelShape:
     recomputed: bool = False
     device: str = "cpu"
 
-    @property
-    def rows(self) -> int:
-        """Rows of width ``hidden`` that a layer keeps per own vertex: its input, sums, linear maps, activation,
-        dropout.
-        """
-        return {"sage": 5, "gcn": 4, "gat": 5}.get(self.model, 12)
-
-    @property
-    def per_edge(self) -> int:
-        """Numbers that a layer keeps per edge: messages and, for attention and softmax, their weights."""
-        known = {"sage": 0, "gcn": 0, "gat": self.hidden + 5 * self.heads, "resgcn+": 2 * self.hidden}
-        return known.get(self.model, 6 * self.hidden)
-
-    @property
-    def reads_features(self) -> bool:
-        """Whether the first layer reads features of neighbours; deep models map them to ``hidden`` first."""
-        return self.model not in DEEP_MODELS
-
-    @property
-    def sums_as_it_reads(self) -> bool:
-        """Whether a sparse matrix sums up neighbours, without a copy of a row per edge."""
-        return self.model in ("sage", "gcn") and self.device == "cpu"
-
 
 def estimate(config: TrainSettings, size: Size, channels: int, weights: int) -> int:
     """``step_bytes`` of a run; channels: of the features."""
@@ -92,15 +69,21 @@ def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size |
     is ``hidden``; in the first layer it is ``channels`` if that is larger. A layer keeps ``r`` rows of that width per own
     vertex, and ``e`` values per edge. If activations are recomputed, it keeps only its input, and one is computed in full.
     """
-    width, one = shape.hidden, mean_layer or size
-    layer = (one.own * shape.rows + one.remote) * width + one.edges * shape.per_edge
+    model, width, one = shape.model, shape.hidden, mean_layer or size
+    # Of a vertex a layer keeps its input, sums, linear maps, activation and dropout.
+    rows = {"sage": 5, "gcn": 4, "gat": 5}.get(model, 12)
+    # Of an edge its message and, for attention and softmax, their weights.
+    known = {"sage": 0, "gcn": 0, "gat": width + 5 * shape.heads, "resgcn+": 2 * width}
+    layer = (one.own * rows + one.remote) * width + one.edges * known.get(model, 6 * width)
     layers = shape.layers * layer
-    if shape.reads_features and shape.channels > width:
+    reads_features = model not in DEEP_MODELS  # those map them to ``hidden`` first
+    if reads_features and shape.channels > width:
         layers += (size.own + size.remote) * (shape.channels - width)  # the first layer reads features and sums them
     if shape.recomputed:
         layers = shape.layers * one.own * width + layer
-    widest = 2 * size.edges * max(width, shape.channels if shape.reads_features else 0)
-    numbers = size.own * shape.channels + layers + (0 if shape.sums_as_it_reads else widest)
+    numbers = size.own * shape.channels + layers
+    if model not in ("sage", "gcn") or shape.device != "cpu":  # no sparse matrix sums up neighbours as it reads them
+        numbers += 2 * size.edges * max(width, shape.channels if reads_features else 0)
     return int(_MARGIN * (_FLOAT * (numbers + _STATES * weights) + _EDGE * size.edges))
 
 

@@ -57,7 +57,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         torch.manual_seed(config.seed)
         self.begin_with(whole_model(config, self.channels, self.outputs))
         self.cooperative = CooperativeModel(self.model)
-        broadcast_weights(self.cooperative, self.groups)
+        broadcast_weights(self.cooperative)
         self.data = ServerData(config, cluster, self.groups, device, self.task, halo=halo)
         self._weights = sum(p.numel() for p in self.model.parameters())
         self._resident: TrainerBatch | None = None

@@ -98,7 +98,7 @@ class FixedPacking(Packing):
         return torch.from_numpy(self._codec.decode(message.cpu().numpy(), count, like.shape[1])).to(like)
 
 
-class DeltaPacking(Packing):
+class DeltaPacking(FixedPacking):
     """Differences to the rows that the reader holds, one byte per number: rows of neighbouring epochs are alike.
 
     Both ends keep the rows as the reader has them after rounding. So what one message lost is part of the next difference
@@ -106,15 +106,15 @@ class DeltaPacking(Packing):
     """
 
     _HEADER = 8
-    _CODEC = "int8"
+    """Bytes of the version that the reader must hold, before a scale and bytes per row."""
 
     def __init__(self) -> None:
+        super().__init__("int8")
         self._sent: dict[Peer, tuple[torch.Tensor, int]] = {}  # float32 [n, d], version
         self._read: dict[Peer, tuple[torch.Tensor, int]] = {}
 
     def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """The version that the reader must hold, then a scale and bytes per row."""
-        size = self._HEADER + rows * codecs.encoded_bytes(self._CODEC, like.shape[1])
+        size = self._HEADER + self._codec.nbytes(rows, like.shape[1])
         return torch.empty(size, dtype=torch.uint8, device=like.device)
 
     def pack(self, peer: Peer, rows: torch.Tensor, version: int) -> torch.Tensor:
@@ -123,23 +123,21 @@ class DeltaPacking(Packing):
         held, base = self._sent.get(peer, (torch.zeros(values.shape), NEVER))
         if values.shape != held.shape:
             raise ConfigError(f"delta-int8: rows are {tuple(values.shape)}, not {tuple(held.shape)}")
-        encoded = codecs.encode(self._CODEC, (values - held).numpy())
-        self._sent[peer] = held + self._decode(encoded, values.shape), version
+        encoded = self._codec.encode((values - held).numpy())
+        self._sent[peer] = held + torch.from_numpy(self._codec.decode(encoded, *values.shape)), version
         header = np.array([base], dtype="<i8").view(np.uint8)
-        return torch.from_numpy(np.concatenate([header, encoded.reshape(-1)])).to(rows.device)
+        return torch.from_numpy(np.concatenate([header, encoded])).to(rows.device)
 
     def unpack(self, peer: Peer, message: torch.Tensor, like: torch.Tensor, version: int) -> torch.Tensor:
         """Raises StaleRowError if a message is missing: the difference is to other rows than these. Raises ConfigError
         if the message is of another size."""
-        columns, data = like.shape[1], message.cpu().numpy()
-        row_bytes = codecs.encoded_bytes(self._CODEC, columns)
-        held, at = self._read.get(peer, (torch.zeros((len(data) - self._HEADER) // row_bytes, columns), NEVER))
-        if len(data) != self._HEADER + len(held) * row_bytes:
-            raise ConfigError(f"delta-int8: {len(data)} bytes are not {len(held)} rows of {columns} numbers")
-        base = int(data[: self._HEADER].copy().view("<i8")[0])
-        if base != at:
-            raise StaleRowError(f"delta-int8: a difference to version {base}; the reader holds version {at}")
-        held = held + self._decode(data[self._HEADER :].reshape(len(held), -1), held.shape)
+        base, data = np.split(message.cpu().numpy(), [self._HEADER])
+        count = len(data) // self._codec.nbytes(1, like.shape[1])
+        held, at = self._read.get(peer, (torch.zeros(count, like.shape[1]), NEVER))
+        difference = self._codec.decode(data, *held.shape)
+        if (to := int(base.copy().view("<i8")[0])) != at:
+            raise StaleRowError(f"delta-int8: a difference to version {to}; the reader holds version {at}")
+        held = held + torch.from_numpy(difference)
         self._read[peer] = held, version
         return held.to(like)
 
@@ -148,11 +146,6 @@ class DeltaPacking(Packing):
 
     def load_state(self, state: dict[str, Any]) -> None:
         self._sent, self._read = state["sent"], state["read"]
-
-    def _decode(self, encoded: np.ndarray, shape: torch.Size) -> torch.Tensor:
-        difference = np.empty(shape, dtype=np.float32)
-        codecs.decode(self._CODEC, np.ascontiguousarray(encoded), difference)
-        return torch.from_numpy(difference)
 
 
 def packing(codec: str, dtype: torch.dtype = torch.float32) -> Packing:
