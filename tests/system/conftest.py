@@ -97,3 +97,13 @@ def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]
                 (4, "random", 1, " on 1 daemon", 1),
             ]
         }
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """This process is the only trainer."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

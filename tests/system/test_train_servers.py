@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch_geometric.nn import GCN
 
 import atta
@@ -25,7 +24,7 @@ from atta.errors import ConfigError
 from atta.observe.figures import JobFigures, of_all_layers
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.train import EpochReport, TrainConfig, fit
+from atta.train import EpochReport, TrainConfig, TrainReport, fit
 from atta.train.cooperative import subgraphs as servers
 from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.shares import divide
@@ -62,18 +61,9 @@ def cluster(graph: Path) -> Iterator[str]:
 def config(cluster: str) -> TrainConfig:
     """Two servers of two trainers."""
     return TrainConfig(
-        cluster=cluster,
-        strategy="full",
-        trainers=4,
-        trainers_per_server=2,
-        model="gcn",
-        layers=2,
-        hidden=16,
-        dropout=0.0,
-        seed=1,
-        device="cpu",
-        verbose=False,
-    )
+        cluster=cluster, strategy="full", trainers=4, trainers_per_server=2, model="gcn", layers=2, hidden=16,
+        dropout=0.0, seed=1, device="cpu", verbose=False,
+    )  # fmt: skip
 
 
 def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[float]]:
@@ -103,15 +93,18 @@ def whole_graph(graph: Path, config: TrainConfig) -> tuple[list[float], list[flo
     return losses, accuracies
 
 
-def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path) -> None:
-    config = replace(config, epochs=6, eval_every=3)
+def trained_as_the_whole_graph(config: TrainConfig, graph: Path) -> TrainReport:
     report = fit(config)
     losses, accuracies = whole_graph(graph, config)
     assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
-    assert [e.test_accuracy is None for e in report.epochs] == [True, True, False] * 2
     for epoch, expected in zip(report.epochs, accuracies, strict=True):
         assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
+    return report
 
+
+def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path) -> None:
+    report = trained_as_the_whole_graph(replace(config, epochs=6, eval_every=3), graph)
+    assert [e.test_accuracy is None for e in report.epochs] == [True, True, False] * 2
     assert report.to_json()["evaluation"] == "exact closure of 2 hops"
     for epoch in report.epochs:
         spent = epoch.breakdown
@@ -132,11 +125,7 @@ def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path
 
 def test_exchange_is_the_whole_graph_and_computes_no_row_twice(config: TrainConfig, graph: Path) -> None:
     config = replace(config, strategy="exchange", epochs=6, eval_every=3)
-    report = fit(config)
-    losses, accuracies = whole_graph(graph, config)
-    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
-    for epoch, expected in zip(report.epochs, accuracies, strict=True):
-        assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
+    report = trained_as_the_whole_graph(config, graph)
     assert report.to_json()["evaluation"] == "whole graph"
     edges = Graph.open(graph).edges(Graph.open(graph).schema.edge_types[0])
     row = 2 * config.hidden * 4  # of the hidden layer, there and back
@@ -151,12 +140,7 @@ def test_exchange_is_the_whole_graph_and_computes_no_row_twice(config: TrainConf
 @pytest.mark.parametrize("trainers", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_dropout_between_servers_is_that_of_one_process(config: TrainConfig, graph: Path, trainers: int) -> None:
     config = replace(config, strategy="exchange", trainers=trainers, trainers_per_server=trainers // 2)
-    config = replace(config, dropout=0.5, epochs=6, eval_every=3)
-    report = fit(config)
-    losses, accuracies = whole_graph(graph, config)
-    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
-    for epoch, expected in zip(report.epochs, accuracies, strict=True):
-        assert epoch.test_accuracy is None or epoch.test_accuracy == pytest.approx(expected, abs=2.5 / TRAINING)
+    trained_as_the_whole_graph(replace(config, dropout=0.5, epochs=6, eval_every=3), graph)
 
 
 def accuracy_in_one_process(graph: Path, config: TrainConfig, split: str) -> float:
@@ -331,14 +315,6 @@ def test_expansion_aware_samples_in_co_batches(config: TrainConfig) -> None:
     assert report.to_json()["evaluation"] == "expansion-aware sample, as trained: max_hop 1, fanout 3"
     assert [e.epoch for e in report.epochs if e.remote_bytes > 0] == [0, 6]  # drawn again
     assert [e.steps for e in report.epochs] == [2] * 12
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process alone. Cases that need no second trainer run faster here."""
-    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
