@@ -280,23 +280,23 @@ def test_cooperative_learns_repeats_and_resumes(config: TrainConfig, tmp_path: P
         layers=3,
         checkpoint_layers=True,
         dropout=0.2,
-        epochs=8,
-        eval_every=2,
+        epochs=6,
+        eval_every=3,
     )
     through = fit(config).epochs
-    assert [e.steps for e in through] == [2] * 8
+    assert [e.steps for e in through] == [2] * 6
     assert all(e.seeds_per_s * e.seconds == pytest.approx(TRAINING) for e in through)
     assert all(e.breakdown["sample"] > 0 for e in through)
     assert all(e.exchanged_bytes > 0 for e in through)
-    assert through[-1].loss < 0.85 * through[0].loss
+    assert through[-1].loss < 0.9 * through[0].loss
     accuracy = through[-1].test_accuracy
     assert accuracy is not None
     assert accuracy > 1.5 / CLASSES
     assert accuracy * TRAINING == pytest.approx(round(accuracy * TRAINING))  # 240 test vertices, each counted once
 
-    first = replace(config, epochs=4, checkpoint=str(tmp_path), resume=True)
-    assert len(fit(first).epochs) == 4
-    resumed = fit(replace(first, epochs=8)).epochs
+    first = replace(config, epochs=3, checkpoint=str(tmp_path), resume=True)
+    assert len(fit(first).epochs) == 3
+    resumed = fit(replace(first, epochs=6)).epochs
     assert [e.loss for e in resumed] == [e.loss for e in through]
     assert [e.test_accuracy for e in resumed] == [e.test_accuracy for e in through]
 

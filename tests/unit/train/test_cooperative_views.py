@@ -52,12 +52,12 @@ def test_shares_are_even_and_boundaries_small(rng: np.random.Generator, trainers
     owner = split_vertices(graph, trainers)
     vertices = np.bincount(owner, minlength=trainers)
     edges = np.bincount(owner[graph.edges[1]], minlength=trainers)
-    boundary = boundary_sizes(graph, owner, trainers)
+    boundary = boundary_sizes(graph.edges, owner, trainers)
     # A share that is full of edges takes no more vertices: one graph of 400 then has 517 of 500 in each other share.
     assert vertices.max() <= 1.04 * vertices.mean() + 1
     assert edges.max() <= 1.09 * edges.mean() + 1
     assert boundary.max() <= 1.6 * boundary.mean()
-    arbitrary = boundary_sizes(graph, rng.permutation(owner), trainers)
+    arbitrary = boundary_sizes(graph.edges, rng.permutation(owner), trainers)
     assert boundary.max() < 0.75 * arbitrary.max()
 
 
@@ -87,8 +87,8 @@ def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, mac
     crossed = crossing(graph, machine)
     assert crossed <= crossing(graph, split_vertices(graph, trainers) * machines // trainers)
     assert crossed < 0.75 * crossing(graph, rng.permutation(machine))
-    within = boundary_sizes(graph, owner, trainers)
-    assert within.max() < 0.8 * boundary_sizes(graph, rng.permutation(owner), trainers).max()
+    within = boundary_sizes(graph.edges, owner, trainers)
+    assert within.max() < 0.8 * boundary_sizes(graph.edges, rng.permutation(owner), trainers).max()
 
 
 @given(graphs(), st.integers(1, 3))
@@ -109,7 +109,7 @@ def test_any_graph_is_divided_among_machines_and_always_alike(
 
 def test_more_tries_do_not_make_it_worse(rng: np.random.Generator) -> None:
     graph = communities(rng)
-    busiest = [boundary_sizes(graph, split_vertices(graph, 4, tries=n), 4).max() for n in (1, 2, 4)]
+    busiest = [boundary_sizes(graph.edges, split_vertices(graph, 4, tries=n), 4).max() for n in (1, 2, 4)]
     assert busiest == sorted(busiest, reverse=True)
 
 
@@ -152,7 +152,7 @@ def test_views_fit_together(drawn: tuple[TrainingGraph, int, int], split: bool, 
             assert sent.tolist() == received.tolist()
     sizes = [int(view.receive_counts.sum() + view.send_counts.sum()) for view in views]
     if (owner >= 0).all():
-        assert boundary_sizes(graph, owner, trainers).tolist() == sizes
+        assert boundary_sizes(graph.edges, owner, trainers).tolist() == sizes
 
 
 def check_rows(graph: TrainingGraph, view: WorkerView) -> None:

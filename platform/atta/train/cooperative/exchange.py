@@ -23,7 +23,7 @@ from atta.observe.machine.memory import give_back_freed
 from atta.train.cooperative.dropout import RowDropout
 from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.groups import ServerGroups
-from atta.train.cooperative.source import Arrival, Direction, JoinedSource, RowPart, Source, source_inside
+from atta.train.cooperative.source import Arrival, JoinedSource, RowPart, Source, source_inside
 from atta.train.steps.timing import Stopwatch
 
 
@@ -88,10 +88,6 @@ class CooperativeGraph:
     def crossed_bytes(self) -> int:
         """The bytes of these that went to other machines."""
         return 0 if self.source is None else sum(self.source.crossed.values())
-
-    def crossed_in(self, layer: int, direction: Direction) -> int:
-        """The bytes of ``crossed_bytes`` of one layer and direction."""
-        return 0 if self.source is None else self.source.crossed[layer, direction]
 
     def exchange(self, h: torch.Tensor, layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """The pair that PyG's layers take for two sets of vertices: rows read [o + r, ...], rows computed [o, ...].

@@ -69,15 +69,11 @@ def split_vertices(
     if machines == 1 or each == 1 or not len(graph):
         return alike
     nested = _split_nested(graph.edges, in_edges, machines, each, seed=seed, tries=tries)
-    return min(nested, alike, key=lambda owner: int(boundary_sizes(graph, owner // each, machines).max()))
+    return min(nested, alike, key=lambda owner: int(boundary_sizes(graph.edges, owner // each, machines).max()))
 
 
-def boundary_sizes(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
+def boundary_sizes(edges: Longs, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
     """Rows that each trainer receives and sends before a layer, int64 [trainers]."""
-    return _boundary_sizes(graph.edges, owner, trainers)
-
-
-def _boundary_sizes(edges: Longs, owner: npt.NDArray[np.integer], trainers: int) -> Longs:
     source, target = edges
     n = max(1, len(owner))
     cut = owner[source] != owner[target]
@@ -97,11 +93,12 @@ def _split(
     rows, weights = _union(edges, in_edges)
     room = _room(weights, trainers, slack)
     if n < TINY * trainers or not len(rows[1]):
-        return _even_out(rows, _in_order(n, trainers), weights, room, trainers)
+        in_order = (np.arange(n, dtype=np.int64) * trainers // n).astype(np.int32)
+        return _even_out(rows, in_order, weights, room, trainers)
     seeds = range(seed, seed + tries)
     cut = metis_owners(_native.merge_rows(*rows), weights, parts=trainers, seeds=seeds)
     found = [_even_out(rows, owner, weights, room, trainers) for owner in cut]
-    return min(found, key=lambda owner: int(_boundary_sizes(edges, owner, trainers).max()))
+    return min(found, key=lambda owner: int(boundary_sizes(edges, owner, trainers).max()))
 
 
 def _split_nested(edges: Longs, in_edges: Longs, machines: int, each: int, *, seed: int, tries: int) -> Owners:
@@ -126,10 +123,6 @@ def _union(edges: Longs, in_edges: Longs) -> tuple[Rows, Longs]:
 
 def _room(weights: Longs, trainers: int, slack: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return capacities(weights, trainers, slack[: weights.shape[1]])
-
-
-def _in_order(vertices: int, trainers: int) -> Owners:
-    return (np.arange(vertices, dtype=np.int64) * trainers // vertices).astype(np.int32)
 
 
 def _even_out(rows: Rows, owner: Owners, weights: Longs, room: npt.NDArray[np.float64], trainers: int) -> Owners:

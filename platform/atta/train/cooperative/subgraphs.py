@@ -139,13 +139,12 @@ class ServerData:
     def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[WorkerView]:
         """Yield this trainer's share of each group's co-batch; the next one is made while the current one is in use."""
         start = time.perf_counter()
-        for ready in one_ahead(map(self._of_targets, groups)):
+        depth = self.config.depth
+        parts = (self._share(partial(ServerGraph.co_batch, targets=targets, hops=depth)) for targets in groups)
+        for ready in one_ahead(parts):
             _count(watch, start, ready)
             yield ready.view
             start = time.perf_counter()
-
-    def _of_targets(self, targets: Longs) -> _Ready:
-        return self._share(lambda found: found.co_batch(targets, self.config.depth))
 
     def _share(self, part: Callable[[ServerGraph], ServerGraph]) -> _Ready:
         if not self._leads:

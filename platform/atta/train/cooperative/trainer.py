@@ -73,26 +73,24 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
             self._resident = None
         fetched += self.data.remote_bytes
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        targets = edges = sent = crossed = features = 0
+        targets, edges, sent = 0, 0, np.zeros(3)
         with self.display.batches(f"epoch {epoch}", self.data.batches) as advance:
             for batch in self._steps(epoch, watch):
                 graph = batch.graph
-                sent, crossed = sent - graph.exchanged_bytes, crossed - graph.crossed_bytes
-                features -= self._crossed_features(graph)
+                sent -= self._sent_bytes(graph)
                 graph.watch = watch
                 count = count_targets(batch, self.groups)
                 loss_sum += self.update(batch, count) * count
                 graph.watch = None
                 targets += count
                 edges += graph.edge_index.shape[1]
-                sent, crossed = sent + graph.exchanged_bytes, crossed + graph.crossed_bytes
-                features += self._crossed_features(graph)
+                sent += self._sent_bytes(graph)
                 advance()
         watch.add("all", begin, watch.now())
         self.groups.watch = None
         seconds = self._max(time.perf_counter() - start)
         total_edges, total_sent, total_crossed, total_features, total_fetched, *spent = self._sum(
-            [edges, sent, crossed, features, fetched, *self._leader_seconds(watch)]
+            [edges, *sent, fetched, *self._leader_seconds(watch)]
         )
         return self.report(
             epoch,
@@ -122,11 +120,13 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         dist.broadcast(vector, 0)
         vector_to_parameters(vector, self.model.parameters())
 
-    def _crossed_features(self, graph: CooperativeGraph) -> int:
-        """Bytes of features that this trainer has sent to other servers. The first layer of a deep model reads rows
-        that were computed.
+    def _sent_bytes(self, graph: CooperativeGraph) -> np.ndarray:
+        """Bytes that this trainer has sent: to others, to other servers, and features to these. The first layer of a deep
+        model reads rows that were computed.
         """
-        return 0 if self.config.model in DEEP_MODELS else graph.crossed_in(0, "forward")
+        source, deep = graph.source, self.config.model in DEEP_MODELS
+        features = 0 if deep or source is None else source.crossed[0, "forward"]
+        return np.array([graph.exchanged_bytes, graph.crossed_bytes, features])
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One optimiser step on ``batch``; returns the mean loss over the ``count`` targets of all trainers."""

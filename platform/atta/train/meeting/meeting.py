@@ -225,7 +225,7 @@ class Meeting:
             attempt += 1
         while not notes.has(*(f"done/{rank}" for rank in ranks)):
             ready = [f"ready/{attempt}/{rank}" for rank in ranks]
-            if notes.has(f"done/{self._rank}") and not notes.any_of(ready):
+            if notes.has(f"done/{self._rank}") and not any(notes.has(name) for name in ready):
                 time.sleep(_LOOK_S)  # the others may still need this trainer
                 continue
             if attempt > _ATTEMPTS_PER_TRAINER * self._world:
