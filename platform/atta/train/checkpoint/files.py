@@ -85,7 +85,6 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
 
 def write_file(folder: str | Path, name: str, state: dict[str, Any]) -> Mirror:
     """Write and seal a file of the folder. A crash leaves the old file or the new one.
-
     Raises the errors of ``StagedFile``.
     """
     content, place = io.BytesIO(), Mirror(folder)  # torch.save hides errors of files

@@ -33,7 +33,6 @@ class RankShare(NamedTuple):
 
 def save_rank(folder: str | Path, rank: int, world: int, place: RunPlace, state: Mapping[str, Any]) -> None:
     """Write what ``rank`` of ``world`` keeps at a place: tensors and plain values.
-
     Raises the errors of ``save_checkpoint``.
     """
     write_file(folder, _rank_file(rank, place), {"rank": rank, "world": world, "state": dict(state)})
@@ -41,7 +40,6 @@ def save_rank(folder: str | Path, rank: int, world: int, place: RunPlace, state:
 
 def load_rank(folder: str | Path, rank: int, world: int, at: RunPlace, device: torch.device) -> dict[str, Any]:
     """What ``save_rank`` has written.
-
     Raises DataError: the file is missing or damaged, or comes from another trainer or number of trainers.
     """
     return _read(folder, rank, at, device, world).state

@@ -51,7 +51,6 @@ class SavedEmbeddings:
 
     def places(self, cluster: Cluster, node_type: str) -> np.ndarray:
         """int64 [vertices]: where a table of the cluster has each row of a type.
-
         Raises DataError: the graph has other vertices of this type.
         """
         count, ids = len(self.rows[node_type]), self.ids.get(node_type)

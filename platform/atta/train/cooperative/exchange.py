@@ -55,7 +55,6 @@ class CooperativeGraph:
 
     def __init__(self, view: WorkerView, source: Source | None = None, *, device: torch.device | str = "cpu") -> None:
         """Put the arrays on ``device``; ``source_inside`` makes the usual source.
-
         Raises ConfigError: the view has remote rows, and there is no source.
         """
         if source is None and view.rows > len(view.own):
@@ -90,10 +89,7 @@ class CooperativeGraph:
         return 0 if self.source is None else sum(self.source.crossed.values())
 
     def exchange(self, h: torch.Tensor, layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pair that PyG's layers take for two sets of vertices: rows read [o + r, ...], rows computed [o, ...].
-
-        For a layer of your own: ``layer(graph.exchange(h), graph.edge_index)``.
-        """
+        """What PyG's layers take, rows read [o + r, ...] and computed [o, ...]: ``layer(graph.exchange(h), graph.edge_index)``."""
         return exchange(h, self, layer), h
 
     def within(self, name: str, layer: torch.nn.Module | None = None) -> AbstractContextManager[None]:
@@ -295,7 +291,6 @@ def own_backward(
     model: torch.nn.Module, batch: TrainerBatch, num_targets: int, loss: LossSum = summed_cross_entropy
 ) -> torch.Tensor:
     """This trainer's part of ``backward``, before the sum over trainers; returns its part of the mean loss.
-
     Raises ConfigError: there are no targets.
     """
     if num_targets < 1:

@@ -63,7 +63,6 @@ class Place:
 
 def machines_per_server(server_size: int, trainers_here: int) -> int:
     """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``.
-
     Raises ConfigError: a server would have one whole machine and a part of another.
     """
     if server_size % trainers_here and trainers_here % server_size:

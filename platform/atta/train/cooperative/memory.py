@@ -37,9 +37,7 @@ class Size:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The figures that memory depends on; ``channels``: of features, ``hidden``: of layers, ``heads``: of attention (gat),
-    ``recomputed``: ``--checkpoint-layers``.
-    """
+    """The figures that memory depends on; ``channels``: of features, ``recomputed``: ``--checkpoint-layers``."""
 
     model: str
     layers: int

@@ -64,9 +64,7 @@ class CooperativeModel(torch.nn.Module):
             )
 
     def forward(self, x: torch.Tensor, graph: CooperativeGraph, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module
-        unchanged.
-        """
+        """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module."""
         # Each call makes a new copy, which is cheap. So it follows train(), eval() and any change to the module.
         out: torch.Tensor = self._twin()[0](x, graph, *args, **kwargs)
         return out
@@ -141,7 +139,6 @@ class Exchanged(torch.nn.Module):
 
     def forward(self, h: torch.Tensor, graph: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Own rows [o, out channels].
-
         Raises ConfigError: edge weights or edge features are given: a server's subgraph has none.
         """
         if not isinstance(graph, CooperativeGraph):

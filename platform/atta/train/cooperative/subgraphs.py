@@ -35,9 +35,7 @@ T = TypeVar("T")
 
 
 def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[Longs]:
-    """``batches`` groups of nearly equal size, int64, ascending within each: a permutation that follows from seed and
-    epoch.
-    """
+    """``batches`` groups of nearly equal size, int64, ascending within each: a permutation by seed and epoch."""
     order = np.random.default_rng([seed, epoch]).permutation(targets)
     return [np.sort(group) for group in np.array_split(order, batches)]
 
@@ -114,9 +112,7 @@ class ServerData:
         return True
 
     def whole(self, watch: Stopwatch) -> WorkerView:
-        """This trainer's share of the whole subgraph, for runs with one step per epoch. The subgraph itself is
-        released.
-        """
+        """This trainer's share of the whole subgraph, for runs with one step per epoch. The subgraph is released."""
         start = time.perf_counter()
         ready = self._share(lambda found: found)
         _count(watch, start, ready)

@@ -39,7 +39,6 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self, options: ServerSettings, cluster: atta.Cluster, device: torch.device, *, halo: bool = False
     ) -> None:
         """Build groups and model. ``halo``: as for ``ServerData``.
-
         Raises ConfigError if the dataset cannot be trained on, or servers do not fit the machines.
         """
         names = {field.name for field in fields(CooperativeSettings)}

@@ -104,7 +104,6 @@ class IntervalEngine:
 
     def run(self) -> None:
         """Go on until all intervals have finished all epochs. May be called again after ``progress.go_on``.
-
         Raises AttaError: what has broken the job; DeadlineError: nothing has happened for a long time.
         """
         self._heard = ticked = time.monotonic()

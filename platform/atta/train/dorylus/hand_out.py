@@ -94,7 +94,6 @@ class HandOut:
 
     def result(self, worker: int, work: Work, now: float) -> bool:
         """A worker has ended its task; whether its result counts, which the first one does.
-
         Raises ConfigError: the worker was not given this task.
         """
         doing, since = self._doing.get(worker, (None, now))
@@ -111,7 +110,6 @@ class HandOut:
 
     def gone(self, worker: int) -> None:
         """A worker has gone away. Its task waits for another one, unless somebody else does it too.
-
         Raises AttaError: the task was relaunched too often.
         """
         if worker not in self._doing:
@@ -126,7 +124,6 @@ class HandOut:
 
     def late(self, now: float) -> list[Work]:
         """Let tasks that take too long wait for one more worker; returns them.
-
         Raises AttaError: a task was relaunched too often.
         """
         found = [work for work, task in self._open.items() if not task.waiting and now >= task.late_at]

@@ -47,7 +47,6 @@ Message = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 def packed(about: Mapping[str, Any], arrays: Arrays) -> bytes:
     """A message: ``about`` as JSON, and arrays of float64, float32 or int64.
-
     Raises ConfigError: the message would be too large.
     """
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
@@ -84,7 +83,6 @@ class Stream:
 
     def meet(self, key: bytes, *, calls: bool) -> None:
         """Prove to each other that both ends know ``key``; ``calls``: this end has opened the connection.
-
         Raises RemoteError: the other end does not know it, or is gone.
         """
         try:
@@ -110,7 +108,6 @@ class Stream:
 
     def receive(self) -> Message:
         """The next message, however long it takes to come.
-
         Raises RemoteError: the other end is gone; ConfigError: it is no message, or too large.
         """
         size = int.from_bytes(self._bytes(8), "little")

@@ -234,7 +234,6 @@ class PipelineProgress:
 
     def arrived(self, stage: PipelineStage, producer: Producer, epoch: int) -> None:
         """Rows of an interval of another trainer have arrived; older ones than before change nothing.
-
         Raises ConfigError: nobody here reads rows of that interval.
         """
         versions = self._versions.get(stage)

@@ -77,7 +77,6 @@ class WorkerPool:
 
     def tick(self, queue: int) -> None:
         """Have late tasks done by others, kill workers that hang, replace those that have ended.
-
         Raises AttaError: a task was relaunched too often.
         """
         now = time.monotonic()

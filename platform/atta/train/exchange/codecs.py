@@ -57,9 +57,7 @@ class FixedCodec:
 
 
 class Packing:
-    """Packs the rows of a message: as they are. Both ends know the number of rows, and ``like`` has their width and
-    dtype.
-    """
+    """Packs the rows of a message: as they are. Both ends know the number of rows; ``like`` has their width and dtype."""
 
     def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
         """Memory for a message of ``rows`` rows."""
@@ -150,7 +148,6 @@ class DeltaPacking(FixedPacking):
 
 def packing(codec: str, dtype: torch.dtype = torch.float32) -> Packing:
     """The packing of that name: none, bf16, fp16, int8 or delta-int8.
-
     Raises ConfigError: the codec does not go with the dtype of the rows.
     """
     if codec == "none":
@@ -174,7 +171,6 @@ class History:
 
     def append(self, values: torch.Tensor, version: int) -> None:
         """Add ``values`` [n, d]; the oldest version leaves if there are more than are kept.
-
         Raises ConfigError: they are of another size, or not newer than the last ones.
         """
         if tuple(values.shape) != self._size:
@@ -196,7 +192,6 @@ class History:
 
     def window(self) -> torch.Tensor:
         """All that is kept, the oldest first: [count, n, d]. While fewer versions have come, the oldest one is repeated.
-
         Raises ConfigError before the first one.
         """
         if not self._kept:
@@ -281,7 +276,6 @@ RowCodec = FixedCodec | PolylineCodec
 
 def row_codec(name: str) -> RowCodec:
     """The codec of that name: ``none``, ``fp16``, ``bf16``, ``int8`` or ``polyline:P`` with P digits.
-
     Raises UnknownNameError: there is no such codec; ConfigError: P is not a number of digits.
     """
     if name in ROW_CODECS:

@@ -62,10 +62,7 @@ class RowFigures:
 
 
 def row_report(figures: RowFigures, kept: list[int], device: torch.device | str = "cpu") -> RowReport:
-    """The report of an epoch, of all trainers together. All ranks call this and get the same. It takes one message.
-
-    kept: bytes of copies, of second copies, and of what filled the tables, as in ``RowReport``.
-    """
+    """The report of an epoch, of all trainers together, who all call this; ``kept``: bytes, as in ``RowReport``."""
     keys = sorted({*figures.broadcasts, *figures.skipped}, key=lambda key: (key[0], key[1] != "forward"))
     counters = figures.sent, figures.crossed, figures.pushed, figures.broadcasts, figures.skipped
     mine: list[float] = []

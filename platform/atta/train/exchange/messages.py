@@ -281,7 +281,6 @@ class HeldRows:
 
     def newest(self, rule: Rule, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
         """The newest rows of all owners that ``rule`` admits [n, d], and their versions int64 [n].
-
         Raises StaleRowError: it admits none of an owner; ``key`` says of which layer and direction.
         """
         values, versions = [], []

@@ -43,7 +43,6 @@ class PublishedGraph:
     @classmethod
     def of(cls, edge_index: torch.Tensor, *, own: int, rows: int) -> PublishedGraph:
         """The graph of a partition's edges ``edge_index`` int64 [2, e] among these rows, in one direction or both.
-
         Raises ConfigError: an edge ends outside the rows.
         """
         if not 0 <= own <= rows or (
@@ -240,7 +239,6 @@ def solve(square: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
 
 def predictor(kind: str, width: int, count: int, *, seed: int = 0) -> LstmPredictor | LinearPredictor:
     """A new predictor of rows of ``width`` numbers from ``count`` versions; equal seeds give equal weights.
-
     Raises ConfigError: an unknown kind, or too few versions for it.
     """
     if kind not in PREDICTORS:

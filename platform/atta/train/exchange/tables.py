@@ -103,7 +103,6 @@ class DaemonTable:
 
     def publish(self, layer: int, rows: torch.Tensor, values: torch.Tensor, version: int) -> None:
         """Push ``values`` [n, d] of distinct ``rows`` int64 [n]. They are under way until ``flush``.
-
         Raises RemoteError, UnknownNameError: a daemon does not answer, or does not have the table any more.
         """
         self._check_alive()

@@ -55,10 +55,7 @@ WHOLE = StepPart()
 
 
 def step_parts(batches: int, together: int) -> Iterator[StepPart]:
-    """The places of an epoch's batches, ``together`` of them in a step. The last step has what is left.
-
-    Each batch counts alike in its step.
-    """
+    """The places of an epoch's batches, ``together`` of them in a step, which count alike. The last has what is left."""
     for number in range(batches):
         place = number % together
         size = min(together, batches - (number - place))

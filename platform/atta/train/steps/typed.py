@@ -157,7 +157,6 @@ class TypeEmbeddings:
         device: torch.device,
     ) -> None:
         """Create or open the tables; every rank calls this. ``device``: of the process group's tensors.
-
         Raises QuotaExceededError: the daemons have no room for them (``atta serve --tables``).
         """
         run = run_here()
@@ -215,7 +214,6 @@ class TypeEmbeddings:
 
     def load_states(self, folder: str, shares: Iterable[RankShare]) -> None:
         """Go on from what ``state`` has returned to trainers of a run; every rank calls this with some of them.
-
         Raises DataError: they are of other types or vertices.
         """
         steps = torch.zeros(len(self._tables), dtype=torch.int64, device=self._device)
@@ -267,7 +265,6 @@ class TypeEmbeddings:
 
     def load_weights(self, saved: SavedEmbeddings) -> None:
         """Begin with the rows of another run; every rank calls this.
-
         Raises DataError: they are of other types, vertices or widths.
         """
         if not saved.rows:
@@ -305,10 +302,7 @@ def _named(types: Iterable[str]) -> str:
 
 
 def _of_first(name: str, device: torch.device) -> str:
-    """The name that the first rank gives; every rank calls this, with names of one length.
-
-    Bytes travel: an object would be unpickled, which runs whatever the sender wants.
-    """
+    """The name that the first rank gives, of any rank's length. Bytes travel: an object would be unpickled."""
     told = torch.tensor(list(name.encode()), dtype=torch.uint8, device=device)
     dist.broadcast(told, 0)
     return bytes(told.tolist()).decode()
