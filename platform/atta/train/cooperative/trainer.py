@@ -107,9 +107,9 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     def report(self, epoch: int, seconds: float, targets: float, edges: float, **figures: Any) -> EpochReport:
         """The report of an epoch that has read so many ``edges`` for so many ``targets``; every rank calls this."""
-        nothing = {"remote_bytes": 0.0, "breakdown": dict.fromkeys(SERVER_PHASES, 0.0)}
-        rates = {"seeds_per_s": targets / seconds, "edges_per_s": edges / seconds}
-        return EpochReport(epoch, seconds, **rates, **(nothing | figures), peak_memory_bytes=self._peaks())
+        figures = {"remote_bytes": 0.0, "breakdown": dict.fromkeys(SERVER_PHASES, 0.0)} | figures
+        figures |= {"seeds_per_s": targets / seconds, "edges_per_s": edges / seconds}
+        return EpochReport(epoch, seconds, peak_memory_bytes=self._peaks(), **figures)
 
     def take_weights(self, values: np.ndarray | None) -> None:
         """Give the model of every trainer the weights [size] that the first trainer gives; every rank calls this."""
