@@ -107,7 +107,8 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     def report(self, epoch: int, seconds: float, targets: float, edges: float, **figures: Any) -> EpochReport:
         """The report of an epoch that has read so many ``edges`` for so many ``targets``; every rank calls this."""
-        figures = {"remote_bytes": 0.0, "breakdown": dict.fromkeys(SERVER_PHASES, 0.0)} | figures
+        figures.setdefault("remote_bytes", 0.0)
+        figures.setdefault("breakdown", dict.fromkeys(SERVER_PHASES, 0.0))
         figures |= {"seeds_per_s": targets / seconds, "edges_per_s": edges / seconds}
         return EpochReport(epoch, seconds, peak_memory_bytes=self._peaks(), **figures)
 
