@@ -59,7 +59,7 @@ def config(**given: object) -> TrainConfig:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_one_trainer_is_digest(alone: None, graph: Path, dropout: float) -> None:
+def test_one_trainer_is_digest(group: None, graph: Path, dropout: float) -> None:
     folder = graph.parent / "whole"
     if not folder.exists():
         partition_graph(graph, folder, parts=1, method="random", seed=0)

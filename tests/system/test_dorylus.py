@@ -86,7 +86,7 @@ def train_alone(cluster: atta.Cluster, **changed: object) -> tuple[bytes, list[E
     return parameters_to_vector(trainer.model.parameters()).detach().numpy().tobytes(), reports
 
 
-def test_a_run_goes_on_from_its_checkpoint(alone: None, graph: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_goes_on_from_its_checkpoint(group: None, graph: Path, tmp_path: Path) -> None:  # noqa: F811
     """Bit for bit, and a run that writes checkpoints is the run that writes none."""
     with atta.local(parts_of(graph, 1), threads=1) as cluster:
         folder = str(tmp_path / "run")
@@ -155,7 +155,7 @@ def ended(asked: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.slow
 def test_a_tenth_of_tasks_that_kill_their_worker_and_a_tenth_that_are_late_change_no_bit(
-    alone: None, graph: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    group: None, graph: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip
     with atta.local(parts_of(graph, 1), threads=1) as cluster:
         wanted, _ = train_alone(cluster, epochs=5, workers="3")
@@ -186,7 +186,7 @@ def test_async_learns_and_workers_follow(preloaded_trainers: None, graph: Path, 
 
 
 @pytest.mark.slow
-def test_a_task_without_a_result_ends_the_run(alone: None, graph: Path) -> None:  # noqa: F811
+def test_a_task_without_a_result_ends_the_run(group: None, graph: Path) -> None:  # noqa: F811
     with atta.local(parts_of(graph, 1), threads=1) as cluster:
         with pytest.raises(AttaError, match="had no result after 0 relaunches"):
             train_alone(cluster, worker_timeout="1e-6", max_relaunch=0, epochs=500)

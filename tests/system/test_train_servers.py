@@ -318,7 +318,7 @@ def test_expansion_aware_samples_in_co_batches(config: TrainConfig) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("group")
 def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig) -> None:
     def fitted(memory: int) -> list[EpochReport]:
         settings = replace(
@@ -340,7 +340,7 @@ def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig) -
         fitted(1000)
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("group")
 def test_more_steps_than_training_vertices(config: TrainConfig) -> None:
     settings = replace(config, strategy="cooperative", trainers=1, trainers_per_server=None, co_batches=241)
     with atta.connect(str(settings.cluster)) as cluster:
@@ -349,7 +349,7 @@ def test_more_steps_than_training_vertices(config: TrainConfig) -> None:
             trainer.fit()
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("group")
 @pytest.mark.slow
 def test_co_batches_handed_out_ahead_are_those_of_a_single_trainer(config: TrainConfig) -> None:
     settings = replace(config, strategy="cooperative", co_batches=3, trainers_per_server=None, epochs=3, eval_every=2)

@@ -24,7 +24,7 @@ from atta.samplers.local.server import ServerGraph
 from atta.train.cooperative.graph import Longs, TrainingGraph, WorkerView, worker_view
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.tasks import LearningTask
-from atta.train.tasks.classes import TASK as CLASSES
+from atta.train.tasks.vertices import CLASSES
 
 TINY = 16
 """Vertices per trainer below which METIS is not used: its results for very small graphs depend on chance."""

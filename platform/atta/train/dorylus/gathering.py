@@ -24,7 +24,7 @@ from atta.train.cooperative.halo import ReadRows, broadcast_ids, rows_of
 from atta.train.cooperative.source import ExactSource
 from atta.train.dorylus.progress import Producer
 from atta.train.dorylus.worker import LayerForm, Longs
-from atta.train.models.matrix import csr_matrix
+from atta.train.models import csr_matrix
 from atta.train.steps.masks import edge_keys, with_loops
 
 Weights = npt.NDArray[np.float64]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
 
 _TRAINERS = {
-    LINK: ("steps.selfsupervised.links:LinkTrainer", "steps.selfsupervised.typed_links:TypedLinkTrainer"),
-    EDGE_CLASSES: tuple(f"steps.selfsupervised.edge_classes:{name}EdgeClassTrainer" for name in ("", "Typed")),
+    LINK: ("steps.selfsupervised.links:LinkTrainer", "steps.selfsupervised.links:TypedLinkTrainer"),
+    EDGE_CLASSES: ("steps.selfsupervised.links:LinkTrainer", "steps.selfsupervised.links:TypedLinkTrainer"),
     UNSUPERVISED: ("steps.selfsupervised.unlabelled:WalkTrainer",) * 2,
     INFOMAX: ("steps.selfsupervised.unlabelled:InfomaxTrainer",) * 2,
 }
