@@ -28,7 +28,7 @@ from atta.observe.versions import machine, versions
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
-from atta.train.exchange.history import polyline_bytes
+from atta.train.exchange.codecs import PolylineCodec
 from atta_bench.results import rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,7 +161,7 @@ def compression(work: Path) -> float:
         loss.backward()
         optimiser.step()
     rows = hidden.detach().numpy()
-    return float(np.float32(rows.nbytes)) / polyline_bytes(rows, 2)
+    return float(np.float32(rows.nbytes)) / PolylineCodec(2).nbytes(rows)
 
 
 def passing(*tests: str) -> Callable[[Path], float]:

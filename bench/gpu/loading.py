@@ -24,8 +24,7 @@ import torch
 
 import atta
 from atta.client.loaders.prefetch import pinned_slots
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta_bench.gpu.common import (
     HIDDEN,
     Record,

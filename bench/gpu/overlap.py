@@ -19,8 +19,7 @@ from unittest.mock import patch
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta_bench.gpu.common import Record, Step, batches_of, dataset_of, gpu_arguments, serve, sizes_of
 from atta_bench.gpu.loading import Unpinned
 

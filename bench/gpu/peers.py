@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 from atta.partition.graph import Graph
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta_bench.gpu.common import (
     FAN_OUTS,
     Record,

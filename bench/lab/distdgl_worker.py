@@ -186,7 +186,7 @@ def _train(config: DistDglConfig, recipe: Recipe, reporter: Reporter) -> None:
 
 def _train_epoch(config: DistDglConfig, graph: Any, loader: Any, learner: Any, number: int, *, remote: bool) -> Any:
     """One epoch; with ``remote`` also count the rows that another machine holds, which costs time."""
-    from atta.train.steps.transfer import awaited
+    from atta.train.steps.timing import awaited
     from atta_bench.lab.processes import sent_bytes
 
     host = os.getpid(), os.environ["GLOO_SOCKET_IFNAME"]

@@ -23,10 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.observe.machine.memory import keep_freed
-from atta.train.steps.allreduce import SyncClock, timed_all_reduce
-from atta.train.steps.step import timed_step
-from atta.train.steps.timing import Stopwatch, add_daemon_time
-from atta.train.steps.transfer import awaited
+from atta.train.steps.step import SyncClock, timed_all_reduce, timed_step
+from atta.train.steps.timing import Stopwatch, add_daemon_time, awaited
 from atta_bench.lab.workload import Epoch, Recipe, Reporter
 from atta_bench.loader.consumer import ConsumerConfig, count, open_loader
 

@@ -166,9 +166,6 @@ class SimulatedPipeline:
             self._step(trainer)
         self._clock.at(_TICK_S, self._tick)
         self._clock.run()
-        for trainer in self._trainers:
-            trainer.progress.validate()
-            trainer.hand_out.validate()
         now, counts = self._clock.now, [trainer.hand_out for trainer in self._trainers]
         return PipelineOutcome(
             np.diff([0.0, *self._ends]).tolist(),
