@@ -41,7 +41,8 @@ def test_any_order_of_processes_does_each_share_once_after_the_stage_before(stag
         if done.all():
             break
         # Somebody can always go on, so nobody waits for ever.
-        assert at_work or any(step.share is not None for plan in plans if (step := plan.next(done)))
+        steps = [plan.next(done) for plan in plans]
+        assert at_work or any(step and step.share is not None for step in steps)
     assert len(runs) == len(set(runs)) == stages * shares
     assert all(plan.next(done) is None for plan in plans)
 
