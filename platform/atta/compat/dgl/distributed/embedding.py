@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class LearnedRows:
         assert spec.optimiser is not None
         return OnDaemons(
             self._job.open(None), spec.rows, self.width, name=spec.name, optimizer=spec.optimiser, policy=spec.policy,
-            init=spec.init, push="manual", locate=partial(self._policy.partition_book.order, spec.policy),
+            init=spec.init, push="manual", locate=self._policy.order,
         )  # fmt: skip
 
     def rows(self, ids: Any) -> Any:
@@ -131,7 +131,7 @@ class LearnedRows:
     def state(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The optimiser's arrays of ``ids`` (int64 [n]): float32 [n, width] each, by name."""
         assert self.optimiser is not None
-        where = self._policy.partition_book.order(self._policy.rows, ids)
+        where = self._policy.order(ids)
         found = {name: np.empty((len(ids), self.width), np.float32) for name in self.optimiser.state_names}
         for name, values in found.items():
             for piece in pieces(len(ids)):
@@ -140,7 +140,7 @@ class LearnedRows:
 
     def write_state(self, ids: np.ndarray, state: dict[str, np.ndarray]) -> None:
         """Write what ``state`` gave."""
-        where = self._policy.partition_book.order(self._policy.rows, ids)
+        where = self._policy.order(ids)
         for name, values in state.items():
             for piece in pieces(len(ids)):
                 self.table.push(where[piece], values[piece], array=name).wait()
