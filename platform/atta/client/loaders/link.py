@@ -14,7 +14,7 @@ from atta.client.loaders.arguments import shows, split_off
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import Drawing
 from atta.client.loaders.sampled import LinkLabels
-from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, numbered_edges, tables_by_type
+from atta.client.loaders.seeds import edge_ends, edge_type_name, link_seeds, tables_by_type
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.names import reverse_relation
 from atta.partition.schema import Schema
@@ -152,7 +152,7 @@ def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:
     if ends is None:
         raise ConfigError("edge_label_index: give the edges as ids [2, E]")
     name = edge_type_name(cluster.schema, edge_type)
-    return name, as_edges(numbered_edges(cluster.ids, name, ends))
+    return name, edge_ends(cluster.ids, name, ends)
 
 
 def reverse_type_of(schema: Schema, edge_type: str, given: Any) -> str | None:

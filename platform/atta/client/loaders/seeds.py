@@ -49,20 +49,20 @@ def user_ids(ids: StringIds, what: str, node_type: str, given: Any) -> np.ndarra
     return as_ids(what, given) if strings is None else ids.numbers(strings, node_type)
 
 
-def numbered_edges(ids: StringIds, edge_type: str, ends: Any) -> Any:
-    """``ends`` [2, E] of edges with numbers in place of string ids. Each end is of its own node type. Raises
-    ConfigError: there are not two rows. UnknownNameError: no vertex has one of the string ids."""
+def edge_ends(ids: StringIds, edge_type: str, ends: Any) -> np.ndarray:
+    """``ends`` of edges as int64 [2, E], with numbers in place of string ids. Each end is of its own node type. Raises
+    ConfigError: there are not two rows of whole numbers; UnknownNameError: no vertex has one of the string ids."""
     shape: Any = getattr(ends, "shape", (len(ends), 0) if isinstance(ends, list | tuple) else ())
-    if len(shape) != 2 or shape[0] != 2:
-        return ends  # no edges, which the next check says
-    rows = [as_strings("edge_label_index", row) for row in ends]
-    if all(row is None for row in rows):
-        return ends
-    types = ids.schema.endpoints(edge_type)
-    numbers = [ids.numbers(row, node_type) for row, node_type in zip(ends, types, strict=True)]
-    if len({row.shape for row in numbers}) != 1:
-        raise ConfigError(f"edge_label_index: {len(numbers[0])} sources for {len(numbers[1])} targets")
-    return np.stack(numbers)
+    if len(shape) == 2 and shape[0] == 2 and any(as_strings("edge_label_index", row) is not None for row in ends):
+        types = ids.schema.endpoints(edge_type)
+        numbers = [ids.numbers(row, node_type) for row, node_type in zip(ends, types, strict=True)]
+        if len({row.shape for row in numbers}) != 1:
+            raise ConfigError(f"edge_label_index: {len(numbers[0])} sources for {len(numbers[1])} targets")
+        return np.stack(numbers)
+    found = integers("edge_label_index", ends)
+    if found.ndim != 2 or found.shape[0] != 2:
+        raise ConfigError(f"edge_label_index: must be integers [2, E], not of shape {list(found.shape)}")
+    return found
 
 
 def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
@@ -146,7 +146,7 @@ def link_seeds(
     schema: Schema, edge_type: str, ends: Any, times: Any, *, exclude: bool, exclude_reverse: str | None
 ) -> session_pb2.Seeds:
     """Edges ``ends`` [2, E] (user ids, sources first) of ``edge_type``."""
-    pair = as_edges(ends)
+    pair = integers("edge_label_index", ends)
     message = session_pb2.Seeds(node_type=schema.endpoints(edge_type)[1])
     message.links.edge_type = edge_type
     message.links.sources, message.links.targets = pair[0].tobytes(), pair[1].tobytes()
@@ -215,14 +215,6 @@ def as_ids(what: str, source: Any) -> np.ndarray:
     if ids.ndim != 1:
         raise ConfigError(f"{what}: ids must be a 1-D integer array, not of shape {list(ids.shape)}")
     return ids
-
-
-def as_edges(source: Any) -> np.ndarray:
-    """``source`` as int64 [2, E]; raises ConfigError as ``as_ids`` does."""
-    ends = integers("edge_label_index", source)
-    if ends.ndim != 2 or ends.shape[0] != 2:
-        raise ConfigError(f"edge_label_index: must be integers [2, E], not of shape {list(ends.shape)}")
-    return ends
 
 
 def _times(what: str, times: Any, count: int) -> bytes:
