@@ -37,12 +37,7 @@ _VARIABLES = "RANK", "WORLD_SIZE"
 
 @dataclass(frozen=True)
 class TrainerRank:
-    """One trainer of a job.
-
-    Attributes:
-        rank: its number, from 0.
-        world: how many there are.
-    """
+    """One trainer of a job: its number, from 0, and how many there are."""
 
     rank: int = 0
     world: int = 1
@@ -140,10 +135,8 @@ class DagLoader:
         home: int | None = None,
         **torch_options: Any,
     ) -> None:
-        """See ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``.
-
-        ``input_nodes`` may be a message from ``atta.client.loaders.seeds``.
-        """
+        """Keywords are those of ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``; ``input_nodes`` may
+        be a message from ``atta.client.loaders.seeds``."""
         ignore_torch_options(type(self), torch_options)
         if seed_policy not in _SEED_POLICIES:
             raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
@@ -199,10 +192,8 @@ class DagLoader:
         return batches_of(self._cluster.schema, self._request)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch``, as torch's DistributedSampler does.
-
-        If a state has been loaded and it lies in this epoch, the iteration still begins where the state says.
-        """
+        """Make the next iteration epoch ``epoch``, as torch's DistributedSampler does. If a state has been loaded and
+        it lies in this epoch, the iteration still begins where the state says."""
         self._epoch = whole("epoch", epoch, 0, _MOST_EPOCHS)
         self._loaded = self._loaded and self._place.epoch == self._epoch
         if not self._loaded:
@@ -215,12 +206,9 @@ class DagLoader:
         return self._batches(StreamPlace(epoch, first))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration is: its epoch and its next batch, also in mid-epoch. Plain values.
-
-        If ``set_epoch`` has been called since, it is the start of that epoch.
-
-        A batch counts when the iterator has returned it. After the last batch the state is the start of the next epoch.
-        """
+        """Where the latest iteration is, in plain values: its epoch and its next batch, also in mid-epoch; if
+        ``set_epoch`` has been called since, the start of that epoch. A batch counts when the iterator has returned
+        it. After the last batch the state is the start of the next epoch."""
         place = self._place
         if place.batch and place.batch >= len(self):
             place = StreamPlace(place.epoch + 1)

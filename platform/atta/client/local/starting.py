@@ -194,19 +194,10 @@ def divided_memory(
 ) -> Iterator[list[str]]:
     """Options of ``atta serve`` for daemons of ``groups`` that share this machine, those that ``options`` lack.
 
-    Within the block others know what these daemons are going to take; afterwards the daemons say it themselves. What was
-    chosen is logged as ``atta.memory``: as a warning, which Python shows, where memory is short.
-
-    Args:
-        dataset: what they serve.
-        groups: the partitions of each daemon.
-        options: of all of them, as the user gives them. They stay as they are.
-        replicas: number of daemons of the same group.
-        readers: number of processes that are going to read batches on this machine.
-
-    Raises:
-        ConfigError: it cannot fit; the message has the figures.
-        DataError: ``--config`` names a file that cannot be read.
+    Within the block others know what these daemons are going to take; afterwards the daemons say it themselves. What
+    was chosen is logged as ``atta.memory``: as a warning, which Python shows, where memory is short. ``replicas``:
+    daemons of the same group; ``readers``: processes that are going to read batches here. Raises ConfigError if it
+    cannot fit.
     """
     joined = any(len(parts) > 1 for parts in groups)
     given = _given(options)

@@ -85,12 +85,9 @@ class SlotMaps:
         self._files: dict[tuple[str, int], _File] = {}
 
     def lease(self, slot: Any, pid: int, ended: Callable[[], None] = lambda: None) -> np.ndarray:
-        """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity].
-
-        ``ended`` is called when the last array made from it has died, perhaps by the garbage collector. Raises
-        UnavailableError: the daemon, or the session, ended between its answer and now; RemoteError: what is there is no
-        sealed memory file of that process.
-        """
+        """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity]. ``ended`` is called
+        when the last array made from it has died, perhaps by the garbage collector. Raises UnavailableError if the
+        daemon or the session has ended meanwhile, RemoteError if that is no sealed memory file of the process."""
         key = slot.path, slot.inode
         try:
             if key not in self._files:
