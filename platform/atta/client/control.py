@@ -278,8 +278,9 @@ class Connection:
         RemoteError: the daemon sends something else than a recording."""
         header = control_pb2.TraceHeader()
         entries: list[Entry] = []
+        chunks = self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s))
         try:
-            for chunk in self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s)):
+            for chunk in chunks:
                 if chunk.HasField("header"):
                     header = chunk.header
                 entries += from_lines(chunk.entries)

@@ -55,12 +55,13 @@ class LocalCluster(Cluster):
         """``running``: closed, it stops the daemons and removes their folder."""
         super().__init__(connections, descriptions, credentials, where)
         self._started, self._folder = daemons, folder
+        self._children = [child.process for child in daemons.children]
         self._daemons = weakref.finalize(self, _end, running, os.getpid())
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the daemons, in the order of their partitions; replicas follow each other."""
-        return [child.process.pid for child in self._started.children]
+        return [child.pid for child in self._children]
 
     @property
     def cluster_file(self) -> Path:
