@@ -121,7 +121,7 @@ _BLOCK_EDGES = 1 << 20
 _BLOCK_SEEDS = 1 << 15
 
 
-class Step(NamedTuple):
+class InferenceStep(NamedTuple):
     """Compute a share of a stage; None: wait until other processes have done all its shares."""
 
     stage: int
@@ -151,7 +151,7 @@ class InferencePlan:
         first, stop = (-(-rank * self.shares // self.world) for rank in (self.rank, self.rank + 1))
         return range(first, stop)
 
-    def next(self, done: npt.NDArray[np.bool_]) -> Step | None:
+    def next(self, done: npt.NDArray[np.bool_]) -> InferenceStep | None:
         """What comes next; None: nothing is left for this process. ``done``: bool [stages, shares]. While the last
         stage is not done as a whole, a process does its shares of earlier stages even if its own of the last one are
         done: others read them."""
@@ -162,7 +162,11 @@ class InferencePlan:
         for stage in range(self.stages):
             share = next((share for share in self.mine if not done[stage, share]), None)
             if share is not None:
-                return Step(stage - 1, None) if stage and not done[stage - 1].all() else Step(stage, share)
+                return (
+                    InferenceStep(stage - 1, None)
+                    if stage and not done[stage - 1].all()
+                    else InferenceStep(stage, share)
+                )
         return None
 
 
