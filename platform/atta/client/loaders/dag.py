@@ -54,14 +54,11 @@ class TrainerRank:
     def of(cls, rank: int | None, world_size: int | None) -> TrainerRank:
         """The trainer with these numbers. What is None is found in this process, see ``here``. Raises ConfigError: a
         number is none, or there is no such trainer."""
-        if rank is not None and world_size is not None:
-            return cls(whole("rank", rank, 0, _MOST), whole("world_size", world_size, 1, _MOST))
-        found = cls.here()
-        if rank is None and world_size is None:
-            return found
-        if rank is not None:
-            return cls(whole("rank", rank, 0, _MOST), found.world)
-        return cls(found.rank, whole("world_size", world_size, 1, _MOST))
+        found = cls.here() if rank is None or world_size is None else cls()
+        return cls(
+            found.rank if rank is None else whole("rank", rank, 0, _MOST),
+            found.world if world_size is None else whole("world_size", world_size, 1, _MOST),
+        )
 
     @classmethod
     def here(cls) -> TrainerRank:

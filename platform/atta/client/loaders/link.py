@@ -15,8 +15,8 @@ from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import Drawing
 from atta.client.loaders.sampled import LinkLabels
 from atta.client.loaders.seeds import edge_ends, edge_type_name, link_seeds, tables_by_type
+from atta.client.loaders.subgraphs import reverse_types
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.names import reverse_relation
 from atta.partition.schema import Schema
 from atta.samplers.arguments import did_you_mean
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
@@ -156,18 +156,11 @@ def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:
 
 
 def reverse_type_of(schema: Schema, edge_type: str, given: Any) -> str | None:
-    """The edge type of the reverses of ``edge_type``'s edges: ``given``, or what is called ``rev_<relation>``, or what the
-    schema leaves no doubt about; None: there is none. Raises ConfigError and UnknownNameError.
-    """
+    """The edge type of the reverses of ``edge_type``'s edges: ``given``, or what ``reverse_types`` leaves no doubt about;
+    None: there is none. Raises ConfigError and UnknownNameError."""
     if given is not None:
         return edge_type_name(schema, given)
-    opposite = reverse_relation(edge_type)
-    if named := [name for name in schema.edge_types if name == opposite or reverse_relation(name) == edge_type]:
-        return named[0]
-    source, target = schema.endpoints(edge_type)
-    if source == target:
-        return edge_type
-    found = [name for name in schema.edge_types if schema.endpoints(name) == (target, source)]
+    found = reverse_types(schema, edge_type)
     if len(found) > 1:
         raise ConfigError(f"reverse_type: name which of {', '.join(found)} holds the reverses of {edge_type}")
     return found[0] if found else None

@@ -65,21 +65,6 @@ def edge_ends(ids: StringIds, edge_type: str, ends: Any) -> np.ndarray:
     return found
 
 
-def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
-    """Batches cut by the user, with numbers in place of string ids. All batches are looked up at once. Raises
-    ConfigError: some batches have strings and some have numbers. UnknownNameError: no vertex has one of the strings."""
-    if isinstance(batches, int | float | str | np.generic):
-        return batches
-    given = [*batches]
-    strings = [as_strings("batches", batch) for batch in given]
-    if all(batch is None for batch in strings):
-        return given
-    if any(batch is None and len(one) for batch, one in zip(strings, given, strict=True)):
-        raise ConfigError("batches: some have string ids, others have numbers")
-    found = ids.numbers(np.concatenate([batch for batch in strings if batch is not None]), node_type)
-    return np.split(found, np.cumsum([len(batch) for batch in given])[:-1])
-
-
 def node_seeds(ids: StringIds, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
     """The vertices of a split, user ids, or None for all of the type; and their times for temporal sampling."""
     schema = ids.schema
@@ -125,16 +110,21 @@ def typed_seeds(schema: Schema, by_type: Mapping[str, np.ndarray]) -> session_pb
     return message
 
 
-def sized_seeds(schema: Schema, node_type: str | None, batches: Sequence[ArrayLike] | int) -> session_pb2.Seeds:
-    """Batches cut by the user: the ids of each, or only their number."""
-    name = schema.node_types[0] if node_type is None else schema.check_node_type(node_type)
+def sized_seeds(ids: StringIds, node_type: str, batches: Any) -> session_pb2.Seeds:
+    """Batches cut by the user: the ids of each, or only their number. String ids of all are looked up at once. Raises
+    ConfigError: some batches have strings and some have numbers. UnknownNameError: no vertex has one of the strings."""
     if isinstance(batches, int | float | str | np.generic):
-        return session_pb2.Seeds(node_type=name, batches=whole("batches", batches, 1, MAX_BATCHES))
-    ids = [as_ids("batches", batch) for batch in batches]
-    if not ids:
+        return session_pb2.Seeds(node_type=node_type, batches=whole("batches", batches, 1, MAX_BATCHES))
+    given = [*batches]
+    if not given:
         raise ConfigError("batches: there are none")
-    sizes = np.array([len(batch) for batch in ids], dtype=np.int64)
-    return session_pb2.Seeds(node_type=name, ids=np.concatenate(ids).tobytes(), sizes=sizes.tobytes())
+    found = [as_strings("batches", batch) for batch in given]
+    strings = [batch for batch in found if batch is not None]
+    if strings and any(batch is None and len(one) for batch, one in zip(found, given, strict=True)):
+        raise ConfigError("batches: some have string ids, others have numbers")
+    numbers = [ids.numbers(np.concatenate(strings), node_type)] if strings else [as_ids("batches", b) for b in given]
+    sizes = np.array([len(batch) for batch in (given if strings else numbers)], dtype=np.int64)
+    return session_pb2.Seeds(node_type=node_type, ids=np.concatenate(numbers).tobytes(), sizes=sizes.tobytes())
 
 
 def part_seeds(node_type: str, part: int) -> session_pb2.Seeds:

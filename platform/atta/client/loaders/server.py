@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import vertices_alone
-from atta.client.loaders.seeds import edge_type_name, numbered_batches, part_seeds, sized_seeds
+from atta.client.loaders.seeds import edge_type_name, part_seeds, sized_seeds
 from atta.errors import ConfigError
 from atta.samplers.dag.spec import batch_spec
 from atta.samplers.local.server import DEFAULT_RULE, Rule, ServerGraph
@@ -74,9 +74,8 @@ class ServerLoader(DagLoader):
             # Batches go round the ranks, and rank r gets its batches from partition r's daemon. Those of other ranks
             # are empty.
             others: ArrayLike = ()
-            inner = numbered_batches(cluster.ids, self.node_type, inner)
             rounds = [[ids if rank == part else others for rank in range(cluster.num_parts)] for ids in inner]
-            seeds = sized_seeds(schema, self.node_type, [ids for ranks in rounds for ids in ranks])
+            seeds = sized_seeds(cluster.ids, self.node_type, [ids for ranks in rounds for ids in ranks])
         super().__init__(cluster, dag, input_nodes=seeds, rank=part, world_size=cluster.num_parts, home=part, **options)
 
     def _made(self, raw: RawBatch) -> Any:
