@@ -227,24 +227,11 @@ class Connection:
         check_release(release, self.address)
         with rpc.understanding(self.address):
             schema = Schema.from_json(json.loads(reply.schema))
-        served = range(reply.part, reply.part + reply.parts)
-        place = (reply.dataset_id, served, reply.num_parts)
-        contract = Contract(reply.contract, reply.operators)
         return Description(
-            reply.version,
-            *place,
-            schema,
-            reply.host,
-            reply.pid,
-            reply.incarnation,
-            contract,
-            release,
-            reply.draining,
-            tables_epoch=reply.tables_epoch,
-            tables_replicated=reply.tables_replicated,
-            files=reply.files,
-            broken=reply.broken,
-        )
+            reply.version, reply.dataset_id, range(reply.part, reply.part + reply.parts), reply.num_parts, schema,
+            reply.host, reply.pid, reply.incarnation, Contract(reply.contract, reply.operators), release, reply.draining,
+            reply.tables_epoch, reply.tables_replicated, reply.files, reply.broken,
+        )  # fmt: skip
 
     def unreached(self) -> list[str]:
         """Have the daemon connect its peers; the addresses of those that do not answer within a second."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atta.client.loaders.neighbor import vertices_alone
+from atta.client.loaders.neighbor import vertex_ids
 from atta.client.tables.rows import table_rows
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, edge_subgraph, known_edges, out_degrees
@@ -216,19 +216,17 @@ class DistGraph:
         if (table := self.types.table(node_type, name)) is not None:
             return NodeRows(name, policy, table, self.recent, partial(table_rows, self.cluster))
         split = self.types.split(node_type, name)
-        return None if split is None else NodeMask(name, policy, split, partial(self._members, node_type, split))
+        return (
+            None
+            if split is None
+            else NodeMask(name, policy, split, partial(vertex_ids, self.cluster, node_type, split))
+        )
 
     def _etensor(self, edge_type: str, name: str) -> DistRows | None:
         if name not in self.cluster.schema.edge_tables[edge_type]:
             return None
         policy = self._book.edges(edge_type)
         return EdgeRows(name, policy, partial(edge_column, self.cluster, edge_type, name))
-
-    def _members(self, node_type: str, split: str) -> np.ndarray:
-        if not self.cluster.schema.splits[node_type][split]:
-            return np.empty(0, np.int64)
-        batches = vertices_alone(self.cluster, node_type, split)
-        return np.sort(np.concatenate([batch.n_id(node_type) for batch in batches]))
 
 
 class _Frames:
