@@ -55,18 +55,13 @@ class InferenceTask:
 
     Attributes:
         types: node type of the vertices that are asked for; of pairs, those of sources and of targets.
-        stages: first to last (see ``atta.client.inference.stages``).
         key: digest of everything that rows depend on, and of where the results go; processes with the same one share
             tables.
-        shares: number of shares.
         features: node table with the input.
-        rank, world: number of this process, and of all.
         batch_size: vertices per block; None: what ``block_size`` says, or 1024 of sampled batches.
-        seed: of sampled batches.
         pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about given pairs.
         top: if it looks for the best targets.
         finish: turns rows of the last stage, or scores of pairs, into what is written.
-        score: what gives pairs their scores.
         version: of the dataset's tables.
     """
 

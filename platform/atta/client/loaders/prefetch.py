@@ -81,10 +81,7 @@ def copied_ahead(
     plain: bool = False,
 ) -> Iterator[tuple[MiniBatch, Any]]:
     """Yield batches with their PyG data on a GPU. The next one is pinned, and copied on a stream of its own, meanwhile.
-
-    ``copying``: makes a context in which each copy is queued, with its stream as the current one. ``plain``: as for
-    ``MiniBatch.to_pyg``.
-    """
+    ``copying``: makes a context in which each copy is queued, with its stream as the current one."""
     side, slots = torch.cuda.Stream(device), pinned_slots()
     under_way: deque[tuple[torch.cuda.Event, MiniBatch]] = deque()  # the GPU may still read these batches' slots
     pending: tuple[MiniBatch, Any] | None = None

@@ -196,9 +196,7 @@ def divided_memory(
     """Options of ``atta serve`` for daemons of ``groups`` that share this machine, those that ``options`` lack.
 
     Within the block others know what these daemons are going to take; afterwards the daemons say it themselves. What
-    was chosen is logged as ``atta.memory``: as a warning, which Python shows, where memory is short. ``replicas``:
-    daemons of the same group; ``readers``: processes that are going to read batches here. Raises ConfigError if it
-    cannot fit.
+    was chosen is logged as ``atta.memory``, as a warning where memory is short. Raises ConfigError if it cannot fit.
     """
     joined = any(len(parts) > 1 for parts in groups)
     given = _given(options)

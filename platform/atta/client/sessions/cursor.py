@@ -44,10 +44,7 @@ class StreamPlace:
 @dataclass(frozen=True)
 class Cursor:
     """The next batch of a loader, by the trainer, and ``batch``: its position among this rank's batches of the epoch.
-
-    Attributes:
-        request: ``request_digest`` of the loader's request.
-        tables_version: of the tables that the batches before it had; None: the epoch may have the newest.
+    ``request``: see ``request_digest``. ``tables_version``: of the batches before it; None: the epoch may have the newest.
     """
 
     request: str

@@ -129,12 +129,9 @@ class SessionState:
                 self.call.cancel()
 
     def close(self) -> None:
-        """Cancel the outstanding request, close the session and wait for the answer. Repeating it does nothing, and
-        neither does a forked child: its parent's session goes on.
-
-        A daemon that others can stand in for is not waited for longer than for a question: the next epoch may begin
-        elsewhere. If it is gone or the channel is closed, the lease ends the session.
-        """
+        """Cancel the outstanding request, close the session and wait for the answer, of a daemon that others can stand in
+        for no longer than for a question. If it is gone or the channel is closed, the lease ends the session. Repeating it
+        does nothing, and neither does a forked child: its parent's session goes on."""
         if not self._ends():
             return
         timeout = min(ANSWER_S, self.patience_s)

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
 
 
 class LearnedRows:
-    """The table of an embedding. Daemons step rows, so the optimiser is part of the table's specification.
-
-    Attributes:
-        optimiser: that steps the rows; None: there is none yet.
-        node_type: whose rows they are; None: those of edges.
-        asked: the ids that the script has asked for last.
-    """
+    """The table of an embedding. Daemons step rows, so the optimiser (None: not yet known) is part of its specification.
+    ``node_type``: whose rows they are; None: those of edges. ``asked``: the ids that the script has asked for last."""
 
     def __init__(
         self, job: Job, policy: PartitionPolicy, name: str | None, width: int, init_func: InitFunc | None

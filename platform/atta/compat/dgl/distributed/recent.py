@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 
 class Wanted:
-    """The tables (node type, table) whose rows come along with a loader's batches.
-
-    Attributes:
-        whole, seeds: those that a script has asked for by the ids of all vertices of a batch, or of its seeds alone.
-        again: those asked for more than once in a batch.
+    """The tables (node type, table) whose rows come along with a loader's batches: ``whole`` and ``seeds``, those that a
+    script has asked for by the ids of all vertices of a batch, or of its seeds alone; ``again``: more than once in a batch.
     """
 
     def __init__(self, whole: Iterable[tuple[str, str]] = (), seeds: Iterable[tuple[str, str]] = ()) -> None:
