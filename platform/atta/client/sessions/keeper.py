@@ -20,8 +20,7 @@ import grpc
 import numpy as np
 
 from atta.client.control import CLOSED, Connection
-from atta.client.sessions.nearby import NearbyDaemon
-from atta.client.sessions.slots import SlotMaps
+from atta.client.sessions.slots import NearbyDaemon, SlotMaps
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import session_pb2
 from atta.wire.retries import ALONE_S, WATCH_S, DaemonSilence

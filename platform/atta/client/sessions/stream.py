@@ -21,8 +21,7 @@ import numpy as np
 
 from atta.client.control import Connection
 from atta.client.sessions.keeper import SessionKeeper, SessionState
-from atta.client.sessions.nearby import NearbyDaemon
-from atta.client.sessions.slots import SlotMaps
+from atta.client.sessions.slots import NearbyDaemon, SlotMaps
 from atta.errors import (
     AttaError,
     ConfigError,
