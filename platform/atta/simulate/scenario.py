@@ -10,6 +10,7 @@ from typing import Annotated
 
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option, check_bounds
+from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.dag.plan import Plan
@@ -140,24 +141,17 @@ class Scenario:
         return left if self.epochs else self.seeds
 
 
-@dataclass(frozen=True)
-class _Schema:
-    """One type of vertices with one table."""
-
-    node_types: tuple[str, ...] = ("node",)
-    edge_types: tuple[str, ...] = ("node__to__node",)
-    node_tables: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"node": ("x",)})
-    edge_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def endpoints(self, edge_type: str) -> tuple[str, str]:
-        return "node", "node"
+_ONE_TYPE = Schema(
+    ("node",), ("node__to__node",), {"node": 1}, {"node__to__node": 1}, {"node": {"x": TableSpec("<f4")}}
+)
+"""One type of vertices with one table."""
 
 
 class BatchModel:
     """A scenario's batches: their plan, the new vertices of each task, and the costs of tasks."""
 
     def __init__(self, scenario: Scenario) -> None:
-        profile, schema = scenario.profile, _Schema()
+        profile, schema = scenario.profile, _ONE_TYPE
         self.scenario, self.profile = scenario, profile
         self.batch_size = scenario.seeds
         self.fan_outs = scenario.fan_outs or profile.fan_outs
