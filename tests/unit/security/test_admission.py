@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import re
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +17,16 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 from structlog.testing import capture_logs
 
 from atta.cli.cert import make_certificate
 from atta.daemon.security.admission import EVERY_S, Admitted, AuditLines, CallGuard, Refusal, Refused
 from atta.daemon.security.certificates import ServedCertificate, WatchedTokens, end_of
-from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts
+from atta.daemon.services.handling import Handling, add_health_and_reflection
+from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts, RequestRoom
 from atta.wire import rpc
+from atta.wire.identity import HEADER, Bound, Identity
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 from atta.wire.security.roles import METRICS, ROLES, Role
@@ -33,28 +35,34 @@ from tests.unit.security.authority import Authority, anonymous
 UNDECODABLE = b"\xff" * 5
 NAMES = [*(role.value for role in Role), "all"]
 PARSED: list[str] = []
-"""Methods whose request has been parsed."""
+"""Connections whose request has been read."""
 
 
-async def _refuse(name: str, raw: bytes, context: Any) -> None:
-    """What every handler does: parse, and say what is wrong."""
-    PARSED.append(name)
-    try:
-        rpc.METHODS[name].decode_request(raw)
-    except ValueError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+class Read(RequestRoom):
+    """Notes what is read."""
+
+    async def read(self, context: Any, check_size: Callable[[int], None]) -> Any:
+        PARSED.append(context.peer())
+        return await super().read(context, check_size)
 
 
-def _handler(name: str) -> Any:
-    async def one(_: Any, context: Any) -> Any:
-        await _refuse(name, await context.read(), context)
-        return rpc.METHODS[name].reply()
+class Anything:
+    """Answers every method of every service with nothing."""
 
-    async def stream(_: Any, context: Any) -> AsyncIterator[Any]:
-        await _refuse(name, await context.read(), context)
-        yield rpc.METHODS[name].reply()
+    def __init__(self, service: str) -> None:
+        self._methods = {re.sub(r"(?<!^)(?=[A-Z])", "_", n.partition(".")[2]).lower(): m
+                         for n, m in rpc.METHODS.items() if n.startswith(f"{service}.")}  # fmt: skip
 
-    return stream if rpc.METHODS[name].streams else one
+    def __getattr__(self, name: str) -> Any:
+        method = self._methods[name]
+
+        async def one(request: Any, context: Any) -> Any:
+            return method.reply()
+
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            yield method.reply()
+
+        return stream if method.streams else one
 
 
 @contextlib.asynccontextmanager
@@ -63,13 +71,11 @@ async def daemon(authority: Authority, callers: str) -> AsyncIterator[str]:
     own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
     certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
     guard = CallGuard(WatchedTokens(str(authority.token_file)).now)
-    server = grpc.aio.server(interceptors=(guard,))
+    server, here = grpc.aio.server(), Identity(1, "d", "i")
+    handling = Handling(here, "here:1", Read(1 << 30), admit=guard.admit)
     services = {name.partition(".")[0] for name in rpc.METHODS}
-    for service in services:
-        methods = {n.partition(".")[2]: _handler(n) for n in rpc.METHODS if n.partition(".")[0] == service}
-        server.add_generic_rpc_handlers((rpc.handlers(service, methods, raw=True),))
-    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)  # type: ignore[attr-defined]
-    reflection.enable_server_reflection([f"atta.v1.{service}" for service in services], server)
+    server.add_generic_rpc_handlers([handling.service(service, Anything(service)) for service in services])
+    add_health_and_reflection(server, [f"atta.v1.{service}" for service in services], guard.admit)
     port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
     await server.start()
     try:
@@ -84,7 +90,7 @@ async def status(channel: Any, method: str, header: tuple[tuple[str, str], ...],
     A stream of one message is sent as a single request is: of a refusal that overtakes it, gRPC's client then says
     what was refused. While it writes a stream it says ``Internal error``.
     """
-    path = f"/{method}"
+    path, header = f"/{method}", ((HEADER, Identity(1, "d", "i").header(Bound.PROCESS)[0][1]), *header)
     streams = method.startswith("grpc.reflection") or method.endswith("/Watch")
     try:
         if streams or any(m.path == path and m.streams for m in rpc.METHODS.values()):
@@ -120,7 +126,7 @@ def needed(method: str) -> set[str]:
     return {"reader", "writer"} if kind == "IdService" or name in {"Pull", "Locate"} else {"writer"}
 
 
-METHODS = [method for method in ROLES if method != METRICS]
+METHODS = [method for method in ROLES if method not in (METRICS, "grpc.health.v1.Health/List")]  # gRPC has none
 
 
 def wanted(method: str, name: str) -> set[str]:
@@ -419,16 +425,12 @@ def test_a_connection_waits_for_its_refusals_when_there_are_many(monkeypatch: py
         paused.append(seconds)
         await nap(0)
 
-    async def continuation(_: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(_handler("ControlService.Stop"))
-
     async def run() -> None:
         guard = CallGuard(lambda: None, debts=Debts(), most_waiting=7)
-        handler = await guard.intercept_service(continuation, SimpleNamespace(method="/atta.v1.ControlService/Stop"))
 
         async def refused(connection: str) -> None:
             with pytest.raises(PermissionError, match="UNAUTHENTICATED"):
-                await handler.unary_unary(b"", Context(peer=lambda: connection))
+                await guard.admit("atta.v1.ControlService/Stop", Context(peer=lambda: connection))
 
         for _ in range(int(FREE_S / NOT_ADMITTED_S) - 1):
             await refused("a")

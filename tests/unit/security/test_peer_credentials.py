@@ -27,6 +27,8 @@ from atta.daemon.peers.peers import Peer
 from atta.daemon.security import certificates as renewal
 from atta.daemon.security.admission import CallGuard
 from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
+from atta.daemon.services.handling import Handling
+from atta.daemon.services.rooms import RequestRoom
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
@@ -39,31 +41,37 @@ from atta.wire.security.tokens import TokenFile, read_tokens
 from tests.unit.security.authority import Authority
 
 
+class _Says:
+    """A service that has one reply."""
+
+    def __init__(self, reply: Any) -> None:
+        self._reply = reply
+
+    def __getattr__(self, name: str) -> Any:
+        async def method(request: Any, context: Any) -> Any:
+            return self._reply
+
+        return method
+
+
 @contextlib.asynccontextmanager
 async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
     """The address of the daemon of partition 1 of dataset "d"."""
 
-    async def describe(_raw: bytes, _context: Any) -> Any:
-        return control_pb2.DescribeReply(
-            dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
-        )
-
-    async def probe(_raw: bytes, _context: Any) -> Any:
-        return graph_pb2.ProbeReply(values=bytes(8))
-
-    async def piece(_raw: bytes, _context: Any) -> Any:
-        return backup_pb2.PieceReply()
-
+    described = control_pb2.DescribeReply(
+        dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
+    )
     services = {
-        "ControlService": {"Describe": describe},
-        "GraphService": {"Probe": probe},
-        "BackupService": {"Piece": piece},
+        "ControlService": described,
+        "GraphService": graph_pb2.ProbeReply(values=bytes(8)),
+        "BackupService": backup_pb2.PieceReply(),
     }
     own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
     tokens = WatchedTokens(str(authority.token_file)).now if callers == "token" else lambda: None
-    server = grpc.aio.server(interceptors=(CallGuard(tokens),))
-    for service, methods in services.items():
-        server.add_generic_rpc_handlers((rpc.handlers(service, methods, raw=True),))
+    server = grpc.aio.server()
+    handling = Handling(Identity(1, "d", "i"), "here:1", RequestRoom(1 << 30), admit=CallGuard(tokens).admit)
+    for service, reply in services.items():
+        server.add_generic_rpc_handlers((handling.service(service, _Says(reply)),))
     certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
     port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
     await server.start()
@@ -170,13 +178,15 @@ def test_a_client_brings_a_renewed_certificate(
             shutil.copy(bad.cert, own.cert)
             shutil.copy(bad.key, own.key)
             client = Connection(address, 20.0, credentials=own)
-            probe = partial(asyncio.to_thread, client.pinned().call, "GraphService.Probe", graph_pb2.ProbeRequest())
+            probe = partial(
+                asyncio.to_thread, client.pinned().call, "ControlService.Describe", control_pb2.DescribeRequest()
+            )
             try:
                 shutil.copy(good.cert, own.cert)  # its key comes later
                 with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
                     await probe()
                 shutil.copy(good.key, own.key)
-                assert (await probe()).values == bytes(8)
+                assert (await probe()).dataset_id == "d"
             finally:
                 client.close()
 
@@ -261,16 +271,16 @@ def test_a_new_token_is_brought_over_the_connections_that_exist(
         async with owner(authority, "token") as address:
             link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
             client = Connection(address, 20.0, credentials=own["all"])
-            probe = partial(asyncio.to_thread, client.call, "GraphService.Probe", graph_pb2.ProbeRequest())
+            probe = partial(asyncio.to_thread, client.call, "ControlService.Describe", control_pb2.DescribeRequest())
             try:
                 usual = link.usual
-                assert await ask(link) == (await probe()).values == bytes(8)
+                assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
                 give(second)
                 known = [*read_tokens(authority.token_file).entries.values()]
                 authority.token_file.write_text(TokenFile.of(known[len(first) :]).text())
-                assert await ask(link) == (await probe()).values == bytes(8)
+                assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
                 Path(own["all"].token).unlink()
-                assert (await probe()).values == bytes(8)
+                assert (await probe()).dataset_id == "d"
                 assert link.usual is usual
                 authority.token_file.write_text(TokenFile.of(known[: len(first)]).text())
                 with pytest.raises(NotAuthenticatedError, match="the token is unknown"):

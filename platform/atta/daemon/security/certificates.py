@@ -1,9 +1,5 @@
-"""The daemon's own certificate, which is read again when its file changes, and when a caller's ends. TLS looks only
-while a connection begins, and connections may last for weeks.
-
-Python's ``ssl`` reads the dates of a connection of its own alone, so the few fields before them are read here: X.509 is
-nested elements of a tag, a length and a content (DER), RFC 5280.
-"""
+"""Files that a daemon reads again when they change: its own certificate, and the tokens that are good. TLS looks at the
+dates of certificates only while a connection begins, and connections may last for weeks."""
 
 from __future__ import annotations
 
@@ -11,10 +7,11 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, Generic, TypeVar
 
 import grpc
 import structlog
@@ -23,41 +20,17 @@ from atta.errors import AttaError, DataError
 from atta.wire.security.files import PemBytes, Stamp, TlsFiles, stamp_of
 from atta.wire.security.tokens import TokenFile, read_tokens
 
-_VERSION, _UTC_TIME = 0xA0, 0x17
-"""Tags: of the version, which may be absent, and of a date whose year has two digits."""
-_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
-_VALIDITY = 3
-"""The place of the dates after the version: serial number, algorithm and issuer come before."""
-
 
 @lru_cache(maxsize=1024)
 def end_of(pem: bytes) -> datetime:
-    """The last moment at which a certificate is good, which TLS has verified. Each call of a connection asks for it.
+    """The last moment at which the first certificate of a chain is good. Each call of a connection asks for it.
 
     Raises:
-        ValueError, IndexError: this is no certificate.
+        ValueError: this is no certificate.
     """
-    first = pem[pem.index(_BEGIN) : pem.index(_END) + len(_END)]  # others of the chain follow, and there may be remarks
-    _, certificate = next(_elements(ssl.PEM_cert_to_DER_cert(first.decode("ascii"))))
-    _, body = next(_elements(certificate))
-    fields = [content for tag, content in _elements(body) if tag != _VERSION]
-    _, (tag, end) = _elements(fields[_VALIDITY])
-    text = end.decode("ascii")
-    if tag == _UTC_TIME:
-        text = ("20" if text < "5" else "19") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+    from cryptography import x509  # loading it takes longer than all else of a daemon without TLS
 
-
-def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tags and contents of the elements that stand in ``der`` one after the other."""
-    at = 0
-    while at < len(der):
-        tag, length, at = der[at], der[at + 1], at + 2
-        if length & 0x80:  # the length itself has so many bytes
-            size = length & 0x7F
-            length, at = int.from_bytes(der[at : at + size], "big"), at + size
-        yield tag, der[at : at + length]
-        at += length
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
 
 
 SHORT_DAYS = 7.0
@@ -68,6 +41,48 @@ LOOK_S = 1.0
 """How often the file of tokens is looked at, at most, in seconds."""
 
 log = structlog.get_logger("atta.security")
+T = TypeVar("T")
+
+
+class _Reread(Generic[T]):
+    """What files hold. Bad ones change nothing, and are told once. Any thread may use it."""
+
+    def __init__(self, file: str, stamp: Callable[[], Stamp], read: Callable[[], T], *, good: str, bad: str) -> None:
+        """``stamp``: differs when a file has changed; ``good``, ``bad``: what the log says of new ones, with ``file``.
+
+        Raises:
+            AttaError: what ``read`` raises.
+        """
+        self._file, self._stamp_of, self._read, self._good, self._bad = file, stamp, read, good, bad
+        self._stamp: Stamp | None = stamp()
+        self._found, self._told, self._lock = read(), "", threading.Lock()
+
+    def now(self) -> T:
+        """Read again if a file has changed."""
+        with self._lock:
+            stamp: Stamp | None = None
+            try:
+                stamp = self._stamp_of()
+                if stamp == self._stamp:
+                    return self._found
+                self._found, self._told = self._read(), ""
+                log.info(self._good, file=self._file)
+            except AttaError as error:
+                if str(error) != self._told:
+                    log.error(self._bad, error=str(error))
+                self._told = str(error)
+                if isinstance(error.__cause__, OSError):
+                    stamp = None  # they may be readable the next time, as they are
+            self._stamp = stamp
+            return self._found
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A certificate with its key and authority, as gRPC and as Python's ``ssl`` take it."""
+
+    pem: PemBytes
+    context: ssl.SSLContext
 
 
 class ServedCertificate:
@@ -78,93 +93,59 @@ class ServedCertificate:
 
     def __init__(self, files: TlsFiles, *, ask: bool) -> None:
         """``ask``: whether every caller has to show a certificate of the authority. Raises DataError for bad files."""
-        self._files, self._ask = files, ask
-        self._stamp: Stamp | None
-        self._found, self._stamp = files.read()
-        self._told = ""
-        self._warned: float | None = None
-        self._context = _context(files)
-        self._shown = self._found  # by gRPC
-        self._lock = threading.Lock()
+        self._files, self._ask, self._warned = files, ask, (-math.inf, PemBytes(b"", b"", b""))
+        bad = "certificate not renewed: the one of before goes on"
+        self._served = _Reread(files.cert, files.stamp, self._read, good="certificate renewed", bad=bad)
+        self._shown = self._served.now().pem  # by gRPC
+
+    def _read(self) -> _Served:
+        found, _ = self._files.read()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self._files.cert, self._files.key)
+        except (ssl.SSLError, OSError) as error:  # they were good a moment ago
+            raise DataError(self._files.cert, f"is being replaced: {error}") from error
+        return _Served(found, context)
 
     def for_grpc(self) -> grpc.ServerCredentials:
         """As gRPC takes it: with a look at the files at each handshake."""
         renewed: Any = self._renewed  # the stubs do not know that None means: as before
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._shown, self._ask), renewed, self._ask)
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), renewed, self._ask)
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
         """What has changed since gRPC last asked; None: nothing."""
-        with self._lock:
-            self._look()
-            if self._shown is self._found:
-                return None
-            self._shown = self._found
-            return _configuration(self._found, self._ask)
+        found = self._served.now().pem
+        if self._shown is found:
+            return None
+        self._shown = found
+        return self._configuration()
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        pem = self._shown
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca if self._ask else None)
 
     def context(self) -> ssl.SSLContext:
-        """For connections of the metrics, with a look at the files. They show no certificate of their own."""
-        with self._lock:
-            self._look()
-            return self._context
+        """For connections of the metrics. They show no certificate of their own."""
+        return self._served.now().context
 
     def days_left(self) -> float:
         """How long the certificate in the file is good, in days; negative: it has ended. NaN: it is none that can be
         read."""
-        with self._lock:
-            self._look()
         try:
-            return (end_of(self._found.cert) - datetime.now(UTC)) / timedelta(days=1)
-        except (ValueError, IndexError):
+            return (end_of(self._served.now().pem.cert) - datetime.now(UTC)) / timedelta(days=1)
+        except ValueError:
             return math.nan
 
     def warn(self, now: float) -> None:
         """Say in the log, once a day, that the certificate has ended or will soon. ``now``: seconds of any clock."""
-        days = self.days_left()
-        if days >= SHORT_DAYS or (self._warned is not None and now - self._warned < WARNED_S):
+        days, (warned_at, of), pem = self.days_left(), self._warned, self._served.now().pem
+        if not days < SHORT_DAYS or (of is pem and now - warned_at < WARNED_S):
             return
-        self._warned = now
-        if days < 0:
-            log.error("certificate has ended: nobody can connect", file=self._files.cert, days_left=round(days, 1))
-        elif days < SHORT_DAYS:
-            log.warning("certificate ends soon: replace its file", file=self._files.cert, days_left=round(days, 1))
-
-    def _look(self) -> None:
-        """Read the files again if they have changed. Bad ones change nothing, and are told once."""
-        stamp: Stamp | None = None
-        try:
-            stamp = self._files.stamp()
-            if stamp == self._stamp:
-                return
-            found, stamp = self._files.read()
-            context = _context(self._files)
-        except AttaError as error:
-            if str(error) != self._told:
-                log.error("certificate not renewed: the one of before goes on", error=str(error))
-            self._stamp, self._told = _stamp_after(error, stamp), str(error)
-            return
-        self._found, self._context, self._stamp, self._told = found, context, stamp, ""
-        self._warned = None
-        log.info("certificate renewed", file=self._files.cert)
-
-
-def _stamp_after(error: AttaError, stamp: Stamp | None) -> Stamp | None:
-    """The stamp of files that need not be read again, as what they hold is wrong; None: they could not be read."""
-    return None if isinstance(error.__cause__, OSError) else stamp
-
-
-def _context(files: TlsFiles) -> ssl.SSLContext:
-    """For a server with the certificate of ``files``. Raises DataError where they are bad."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(files.cert, files.key)
-    except (ssl.SSLError, OSError) as error:  # they were good a moment ago
-        raise DataError(files.cert, f"is being replaced: {error}") from error
-    return context
-
-
-def _configuration(found: PemBytes, ask: bool) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(found.key, found.cert)], found.ca if ask else None)
+        self._warned = now, pem
+        what = "has ended: nobody can connect" if days < 0 else "ends soon: replace its file"
+        tell = log.error if days < 0 else log.warning
+        tell(f"certificate {what}", file=self._files.cert, days_left=round(days, 1))
 
 
 class WatchedTokens:
@@ -172,40 +153,16 @@ class WatchedTokens:
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises DataError or ConfigError where the file is bad."""
-        self._path, self._clock = path, clock
-        self._stamp: Stamp | None = stamp_of(path)
-        self._tokens = read_tokens(path)
-        self._told = ""
-        self._looked = clock()
-        self._lock = threading.Lock()
+        bad, stamp = "tokens not read again: those of before are still good", partial(stamp_of, path)
+        self._file = _Reread(path, stamp, partial(read_tokens, path), good="tokens read", bad=bad)
+        self._clock, self._looked, self._tokens = clock, clock(), self._file.now()
 
     def now(self) -> TokenFile:
         """The tokens as the file had them at most ``LOOK_S`` ago."""
-        return self._known(LOOK_S)
+        return self._tokens if self._clock() - self._looked < LOOK_S else self.latest()
 
     def latest(self) -> TokenFile:
         """The tokens as the file has them."""
-        return self._known(0.0)
-
-    def _known(self, seconds: float) -> TokenFile:
-        with self._lock:
-            if self._clock() - self._looked >= seconds:
-                self._looked = self._clock()
-                self._look()
-            return self._tokens
-
-    def _look(self) -> None:
-        """Read the file again if it has changed. A bad one changes nothing, and is told once."""
-        stamp: Stamp | None = None
-        try:
-            stamp = stamp_of(self._path)
-            if stamp == self._stamp:
-                return
-            self._tokens = read_tokens(self._path)
-        except AttaError as error:
-            if str(error) != self._told:
-                log.error("tokens not read again: those of before are still good", error=str(error))
-            self._stamp, self._told = _stamp_after(error, stamp), str(error)
-            return
-        self._stamp, self._told = stamp, ""
-        log.info("tokens read", file=self._path, tokens=len(self._tokens.entries))
+        self._looked = self._clock()
+        self._tokens = self._file.now()
+        return self._tokens

@@ -14,7 +14,7 @@ from atta.daemon.limits import connections_that_fit, grpc_options
 from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.security.security import DaemonSecurity
 from atta.daemon.services.data import TurnPool
-from atta.daemon.services.handling import Handling, Wrap, add_health_and_reflection
+from atta.daemon.services.handling import Handling, Wrap, add_health_and_reflection, everybody
 from atta.daemon.services.rooms import AnswerRoom, Debts, RequestRoom
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
@@ -79,17 +79,17 @@ class DaemonFront:
             ConfigError: the address cannot be had.
         """
         config, security = self._config, self.security
-        self._handling = handling = Handling(identity, config.listen, self._requests, check_files)
+        admit = everybody if security is None else security.guard.admit
+        self._handling = handling = Handling(identity, config.listen, self._requests, check_files, admit)
         self.server = grpc.aio.server(
             options=grpc_options(config, connections_that_fit(config.max_connections, config.max_sessions)),
             maximum_concurrent_rpcs=config.max_calls,
-            interceptors=() if security is None else (security.guard,),
         )
         self.server.add_generic_rpc_handlers(
             [handling.service(name, service, wraps.get(name)) for name, service in services.items()]
         )
         self._names = ["", *(f"atta.v1.{name}" for name in services)]
-        self._health = add_health_and_reflection(self.server, self._names[1:])
+        self._health = add_health_and_reflection(self.server, self._names[1:], admit)
         try:
             if security is not None:
                 port = security.listen(self.server, config.listen)
