@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from atta.client.local.dividing import divided_memory
-from atta.daemon.security.security import is_loopback
+from atta.daemon.security import is_loopback
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.extras import need
 from atta.partition.dataset import Dataset

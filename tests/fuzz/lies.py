@@ -22,6 +22,7 @@ import grpc
 import numpy as np
 
 import atta
+from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.owners import sampled
 from atta.daemon.peers.peers import Peer
 from atta.errors import AttaError
@@ -234,7 +235,7 @@ class Lies:
 
     async def _ask_peer(self) -> None:
         """As another daemon asks."""
-        peer = Peer(1, self._addresses[1], self._dataset, DEADLINE_S, connect_s=DEADLINE_S)
+        peer = Peer(1, self._addresses[1], self._dataset, PeerSettings(DEADLINE_S, connect_s=DEADLINE_S))
         rows = np.arange(20)
         items = [
             SampleItem(EDGE, rows, rows, 3, False, Method.UNIFORM, 11),
@@ -248,7 +249,7 @@ class Lies:
             assert len(await peer.pair(EDGE, rows, count=2, negative=True, stream_key=3)) == 2 * len(rows)
             await peer.attach(link_pb2.AttachRequest(version=1, part=0))
         finally:
-            await peer.close()
+            await peer.connection.close()
 
 
 def lie(method: str, reply: bytes, rng: random.Random) -> bytes:

@@ -191,13 +191,13 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(sys.modules[name], "_JITTER", random.Random(loop.rng.random()))
     put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
     put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 60.0)  # there is none: looking costs steps
-    for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.loading"):
+    for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.graph"):
         put(sys.modules[name], "available_bytes", lambda: MEMORY_BYTES)  # what the real machine has is no seed's choice
     room = lambda: contextlib.nullcontext((MEMORY_BYTES, MEMORY_BYTES))  # noqa: E731
-    put(sys.modules["atta.daemon.loading"], "machine_room", room)
-    put(sys.modules["atta.daemon.loading"], "claim", lambda _: None)
-    put(sys.modules["atta.daemon.caches"], "aside", _at_once)  # a real thread would be done at a moment of its own
-    put(sys.modules["atta.daemon.caches"], "yield_processor", lambda _: None)
+    put(sys.modules["atta.daemon.graph"], "machine_room", room)
+    put(sys.modules["atta.daemon.graph"], "claim", lambda _: None)
+    put(sys.modules["atta.daemon.filling"], "aside", _at_once)  # a real thread would be done at a moment of its own
+    put(sys.modules["atta.daemon.filling"], "yield_processor", lambda _: None)
     for name, cached in _OPENED.items():  # daemons start again and again, and their files never change
         put(sys.modules["atta.partition.dataset"], name, cached)
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))

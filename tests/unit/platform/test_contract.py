@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from atta.client.every import check_together
-from atta.daemon.peers.connection import Alike, PeerConnection
+from atta.daemon.peers.connection import Alike, PeerConnection, PeerSettings
 from atta.errors import SamplingContractError
 from atta.protos.v1 import control_pb2
 from atta.samplers.local import contract as golden
@@ -111,7 +111,7 @@ def meet(addresses: tuple[str, ...]) -> str:
     """The address of the replica that a peer's link settles on."""
 
     async def run() -> str:
-        link = PeerConnection(addresses, Identity(1, "d"), 20.0, connect_s=5.0, alike=Alike(MINE, "me:1"))
+        link = PeerConnection(addresses, Identity(1, "d"), PeerSettings(20.0, connect_s=5.0, alike=Alike(MINE, "me:1")))
         try:
             await link.ready()
             return link.address

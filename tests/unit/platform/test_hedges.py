@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.daemon.peers import watching as hedges
+from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.peers import Peer
 from atta.daemon.peers.watching import Hedges
 from atta.errors import ConfigError
@@ -101,7 +102,7 @@ async def talk(owner: Owner, requests: int, warm: int = hedges.ENOUGH) -> tuple[
     server.add_generic_rpc_handlers((control, rpc.handlers("KvService", {"Pull": owner.pull})))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    peer = Peer(1, f"127.0.0.1:{port}", DATASET, deadline_s=20.0)
+    peer = Peer(1, f"127.0.0.1:{port}", DATASET, PeerSettings(20.0))
     for _ in range(warm):
         peer.hedges.answered("KvService.Pull", 0.001)
     got = []
@@ -110,7 +111,7 @@ async def talk(owner: Owner, requests: int, warm: int = hedges.ENOUGH) -> tuple[
             item = FeatureItem("node", ("x",), ROWS, np.arange(len(ROWS)))
             got.append(bytes(await peer.pull(item)))
     finally:
-        await peer.close()
+        await peer.connection.close()
         await server.stop(grace=None)
     return peer, got
 

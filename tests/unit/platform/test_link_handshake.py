@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -260,110 +260,97 @@ def test_a_server_with_a_certificate_instead_of_the_secret_is_refused(tmp_path: 
     far.close()
 
 
-@WITH_TLS
-def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
-    """A relay sees no row in the clear; one changed bit ends the link, and nothing false is taken."""
+@contextlib.contextmanager
+def relayed(back: Callable[[bytes, Callable[[bytes], None]], None]) -> Iterator[tuple[Owner, _native.Links]]:
+    """An owner, and links encrypted to it through a relay; ``back(data, send)`` passes on what the owner sends."""
     owner, me = Owner(), _native.Links(1)
-    near, one = pairs("tcp")
-    other, far = pairs("tcp")
-    change, seen = threading.Event(), bytearray()
+    (near, one), (other, far) = pairs("tcp"), pairs("tcp")
 
-    def relay(source: socket.socket, to: socket.socket, *, watched: bool) -> None:
-        source.setblocking(True)
+    def relay(
+        source: socket.socket, to: socket.socket, pass_on: Callable[[bytes, Callable[[bytes], None]], None]
+    ) -> None:
         with contextlib.suppress(OSError):
-            while data := bytearray(source.recv(1 << 16)):
-                if watched:
-                    seen.extend(data)
-                    if change.is_set():
-                        data[len(data) // 2] ^= 1
-                to.setblocking(True)
-                to.sendall(data)
+            while data := source.recv(1 << 16):
+                pass_on(data, to.sendall)
         for sock in (source, to):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    threads = [
-        threading.Thread(target=relay, args=(one, other), kwargs={"watched": False}),
-        threading.Thread(target=relay, args=(other, one), kwargs={"watched": True}),
-    ]
+    ways = (one, other, lambda data, send: send(data)), (other, one, back)
+    threads = [threading.Thread(target=relay, args=way) for way in ways]
+    for sock in (one, other):
+        sock.setblocking(True)
     for thread in threads:
         thread.start()
     asks, serves = encrypted(near, far)
     owner.links.serve(far.detach(), -1, serves)
     me.attach(1, near.detach(), asks)
-    rows = np.arange(1000)
-    out = np.zeros((1000, 100), np.uint8)
-    step = me.step()
-    pull(step, rows, [out])
-    done(me, ask(me, step))
-    table = as_bytes(owner.tables[0][0])
-    assert np.array_equal(out, table[rows])
-    assert len(seen) > out.nbytes
-    assert not any(bytes(table[row]) in bytes(seen) for row in range(0, 1000, 50))
-    change.set()
-    step = me.step()
-    pull(step, rows, [np.zeros_like(out)])
-    done(me, ask(me, step))
-    assert step.left()
-    assert me.stats()["links_malformed"] == 0  # encryption has found it, not the frames' check
-    for links in (me, owner.links):
-        links.close()
-    for thread in threads:
-        thread.join(60)
-    for sock in (one, other):
-        sock.close()
+    try:
+        yield owner, me
+    finally:
+        for links in (me, owner.links):
+            links.close()
+        for thread in threads:
+            thread.join(60)
+        for sock in (one, other):
+            sock.close()
+
+
+@WITH_TLS
+def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
+    """A relay sees no row in the clear; one changed bit ends the link, and nothing false is taken."""
+    change, seen = threading.Event(), bytearray()
+
+    def back(data: bytes, send: Callable[[bytes], None]) -> None:
+        seen.extend(data)
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= change.is_set()
+        send(bytes(changed))
+
+    with relayed(back) as (owner, me):
+        rows, table = np.arange(1000), as_bytes(owner.tables[0][0])
+        out = np.zeros((1000, 100), np.uint8)
+        step = me.step()
+        pull(step, rows, [out])
+        done(me, ask(me, step))
+        assert np.array_equal(out, table[rows])
+        assert len(seen) > out.nbytes
+        assert not any(bytes(table[row]) in bytes(seen) for row in range(0, 1000, 50))
+        change.set()
+        step = me.step()
+        pull(step, rows, [np.zeros_like(out)])
+        done(me, ask(me, step))
+        assert step.left()
+        assert me.stats()["links_malformed"] == 0  # encryption has found it, not the frames' check
 
 
 @WITH_TLS
 def test_a_record_that_has_come_in_part_keeps_nobody_busy() -> None:
-    owner, me = Owner(), _native.Links(1)
-    near, one = pairs("tcp")
-    other, far = pairs("tcp")
-    for sock in (one, other):
-        sock.setblocking(True)
-    stop = threading.Event()
+    stop, answered = threading.Event(), 0
 
-    def forward() -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
-                other.sendall(data)
-
-    def back() -> None:
+    def back(data: bytes, send: Callable[[bytes], None]) -> None:
         """Holds back the last byte of the first answer until it is told."""
-        answered = 0
-        with contextlib.suppress(OSError):
-            while data := other.recv(1 << 16):
-                answered += len(data)
-                if answered > 100_000 and not stop.is_set():
-                    one.sendall(data[:-1])
-                    stop.wait(60)
-                    data = data[-1:]
-                one.sendall(data)
+        nonlocal answered
+        answered += len(data)
+        if answered > 100_000 and not stop.is_set():
+            send(data[:-1])
+            stop.wait(60)
+            data = data[-1:]
+        send(data)
 
-    threads = [threading.Thread(target=run) for run in (forward, back)]
-    for thread in threads:
-        thread.start()
-    asks, serves = encrypted(near, far)
-    owner.links.serve(far.detach(), -1, serves)
-    me.attach(1, near.detach(), asks)
-    rows, step = np.arange(1000).repeat(4), me.step()
-    out = np.zeros((len(rows), 25), np.float32)
-    pull(step, rows, [out])
-    ask(me, step)
-    time.sleep(0.3)  # what has come is taken in
-    before = time.process_time()
-    time.sleep(1.0)
-    assert time.process_time() - before < 0.5  # an end that asks again and again takes all of it
-    assert not step.done
-    stop.set()
-    done(me, step)
-    assert np.array_equal(out, owner.tables[0][0][rows])
-    for links in (me, owner.links):
-        links.close()
-    for thread in threads:
-        thread.join(60)
-    for sock in (one, other):
-        sock.close()
+    with relayed(back) as (owner, me):
+        rows, step = np.arange(1000).repeat(4), me.step()
+        out = np.zeros((len(rows), 25), np.float32)
+        pull(step, rows, [out])
+        ask(me, step)
+        time.sleep(0.2)  # what has come is taken in
+        before = time.process_time()
+        time.sleep(0.6)
+        assert time.process_time() - before < 0.3  # an end that asks again and again takes all of it
+        assert not step.done
+        stop.set()
+        done(me, step)
+        assert np.array_equal(out, owner.tables[0][0][rows])
 
 
 @pytest.mark.parametrize(

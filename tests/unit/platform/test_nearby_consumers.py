@@ -76,7 +76,7 @@ class Consumer:
 def run(work: Callable[[NearbyConsumers, Numbers, Session], Awaitable[None]]) -> None:
     async def all_of_it() -> None:
         numbers, session = Numbers(), new_session()
-        home = NearbyConsumers(numbers)
+        home = NearbyConsumers(numbers.at_once)
         home.begin(session)  # nobody can connect yet, which does no harm
         home.listen()
         try:

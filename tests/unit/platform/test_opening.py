@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from atta.daemon.admission import CallGuard
 from atta.daemon.config import DaemonConfig
-from atta.daemon.limits import OTHER, check_descriptors, within_descriptors
-from atta.daemon.security.admission import CallGuard
+from atta.daemon.services.front import OTHER, check_descriptors, within_descriptors
 from atta.daemon.services.handling import MAX_NAMED
 from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_request, check_room, shown_name
 from atta.daemon.services.rooms import Debts
@@ -98,7 +98,7 @@ def run(
     async def all_of_it() -> None:
         engine: Any = Engine()
         config = DaemonConfig(data="", parts=range(1), lease_s=LEASE, max_sessions=max_sessions)
-        await work(SessionService(config, engine, "here:1", guard=guard), engine)
+        await work(SessionService(config, engine, guard=guard), engine)
 
     asyncio.run(all_of_it())
 
@@ -292,7 +292,9 @@ def test_requests_that_name_too_much(checks: Checks) -> None:
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
-def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_by_a_clock_and_time_in_which_the_daemon_was_stopped_ends_none(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 1000.0
     monkeypatch.setattr("atta.daemon.services.sessions.time", SimpleNamespace(monotonic=lambda: now))
 
@@ -302,29 +304,6 @@ def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> N
         service.look(now, late_s=2.0)
         for name in "ab":
             await asked(service, name)
-        for _ in range(int(LEASE)):
-            now += 1.0
-            service.look(now, late_s=2.0)
-            await service.renew(RenewRequest(sessions=["a"]), Context())
-        assert engine.closed == []
-        now += 1.0
-        service.look(now, late_s=2.0)
-        assert engine.closed == [B]
-        reply = await service.renew(RenewRequest(sessions=["a", "b"]), Context())
-        assert list(reply.unknown) == ["b"]
-
-    run(work)
-
-
-def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("atta.daemon.services.sessions.time", SimpleNamespace(monotonic=lambda: now))
-
-    async def work(service: SessionService, engine: Engine) -> None:
-        nonlocal now
-        checks.go.set()
-        service.look(now, late_s=2.0)
-        await asked(service, "a")
         for _ in range(3):
             now += 10 * LEASE
             service.look(now, late_s=2.0)
@@ -332,7 +311,13 @@ def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monk
         for _ in range(int(LEASE)):
             now += 1.0
             service.look(now, late_s=2.0)
-        assert engine.closed == [A]
+            await service.renew(RenewRequest(sessions=["a"]), Context())
+            assert engine.closed in ([], [B])
+        now += 1.0
+        service.look(now, late_s=2.0)
+        assert engine.closed == [B]
+        reply = await service.renew(RenewRequest(sessions=["a", "b"]), Context())
+        assert list(reply.unknown) == ["b"]
 
     run(work)
 
@@ -343,7 +328,7 @@ def test_a_session_ends_with_the_token_that_opened_it(
 ) -> None:
     """Its consumer on the same machine brings no token with its requests, and they renew the lease."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
     issued = [issue(name, [Role.READER], now + timedelta(hours=hours)) for name, hours in (("one", 1), ("other", 2))]
     (one, entry), (other, _) = issued
     good = TokenFile.of(entry for _, entry in issued)
@@ -395,7 +380,7 @@ def test_names_of_jobs_are_printable() -> None:
     config, dataset = DaemonConfig(data="", parts=range(1)), SimpleNamespace(schema=None)
     request = OpenRequest(job="\x1b[2Jevil", batch_size=1, world_size=1)
     with pytest.raises(ConfigError, match=r"job '\\x1b\[2Jevil': its name must have printable characters alone"):
-        check_request(request, dataset, config, "a:1")
+        check_request(request, dataset, config)
 
 
 def test_addresses_of_a_batch_are_bounded() -> None:

@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
+from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.peers import Peer
 from atta.errors import RemoteError, WrongDatasetError
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
@@ -70,11 +71,11 @@ async def ask(owner: Owner, *requests: Any) -> list[Any]:
     server.add_generic_rpc_handlers(tuple(rpc.handlers(name, methods) for name, methods in services.items()))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    peer = Peer(1, f"127.0.0.1:{port}", DATASET, deadline_s=20.0)
+    peer = Peer(1, f"127.0.0.1:{port}", DATASET, PeerSettings(20.0))
     try:
         return await asyncio.gather(*(request(peer) for request in requests), return_exceptions=True)
     finally:
-        await peer.close()
+        await peer.connection.close()
         await server.stop(grace=None)
 
 

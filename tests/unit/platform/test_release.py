@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.client.control import Connection
-from atta.daemon.peers.connection import PeerConnection
+from atta.daemon.peers.connection import PeerConnection, PeerSettings
 from atta.errors import DrainingError, ProtocolError, UnavailableError
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
@@ -48,7 +48,7 @@ def meet(address: str) -> None:
     """Connect as a peer does."""
 
     async def run() -> None:
-        link = PeerConnection((address,), Identity(1, "d"), 20.0, connect_s=5.0)
+        link = PeerConnection((address,), Identity(1, "d"), PeerSettings(20.0, connect_s=5.0))
         try:
             await link.ready()
         finally:

@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.peers.peers import CHUNK_BYTES
-from atta.daemon.services.data import TurnPool
-from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError
 from atta.kvstore import tables as tables_module
@@ -25,17 +22,17 @@ from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES
 from atta.wire.rpc import Bulk
+from tests.unit.platform.answers import maker
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
 DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])
 CLIENT = 1
 CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
-ANSWERS = AnswerRoom(1 << 30, 3 * CHUNK_BYTES)
 
 
 async def started(tables: Tables, folder: Path) -> TableService:
     """A service whose answers are made on a single thread."""
-    service = TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=folder, answers=ANSWERS)
+    service = TableService(DATASET, 0, tables, maker(), snapshots=folder)
     await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(SPEC.to_dict())), CONTEXT)
     tables.get("rows").register(CLIENT)
     return service
@@ -159,7 +156,7 @@ def test_a_daemon_without_tables_keeps_the_older_snapshot(tmp_path: Path) -> Non
         tables = Tables(1 << 20)
         for name in names:
             tables.create(MutableSpec(name, 3))
-        await TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=tmp_path, answers=ANSWERS).finish()
+        await TableService(DATASET, 0, tables, maker(), snapshots=tmp_path).finish()
 
     asyncio.run(end("first"))
     asyncio.run(end())

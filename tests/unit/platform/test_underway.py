@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.engine.tasks import PullCounts, RemoteContext, WantedRows, pull_jointly
+from atta.daemon.engine.tasks import RemoteContext, TaskResult, WantedRows, pull_jointly
 from atta.daemon.peers import underway
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
@@ -72,7 +72,7 @@ class Batches:
         self.pulls, self.sent = PullsUnderWay(pool, {"node": int(OFFSETS[-1])}), list[int]()
         self._pool, self._at_once = pool, at_once
 
-    async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[PullCounts, Any] | None:
+    async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[TaskResult, Any] | None:
         """A batch that begins after ``start`` turns; None: an owner failed. Afterwards its memory is overwritten."""
         for _ in range(start):
             await asyncio.sleep(0)
@@ -129,9 +129,9 @@ def test_every_batch_has_its_rows(
             pulled, arrays = made
             for name, x in zip(tables, arrays, strict=True):
                 np.testing.assert_array_equal(x, TABLES[name][rows])
-            assert pulled.remote + pulled.shared == len(rows)
-            assert pulled.nbytes == pulled.remote * 12 * len(tables)
-            sent += pulled.remote
+            assert pulled.remote_rows + pulled.shared_rows == len(rows)
+            assert pulled.remote_bytes == pulled.remote_rows * 12 * len(tables)
+            sent += pulled.remote_rows
         assert sent <= len(daemon.sent)
         assert not daemon.pulls._last  # nothing remains after the last pull
 
@@ -149,7 +149,7 @@ def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> No
         assert first is None
         assert second is not None
         np.testing.assert_array_equal(second[1][0], TABLES["x"][10:30])
-        assert (second[0].remote, second[0].shared) == (20, 0)
+        assert (second[0].remote_rows, second[0].shared_rows) == (20, 0)
 
     asyncio.run(run())
 
@@ -159,7 +159,7 @@ def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:
         daemon = Batches(pool)
         first, second, third = np.arange(0, 20), np.arange(10, 30), np.arange(5, 35)
         made = await asyncio.gather(daemon.make(first, 0, 8), daemon.make(second, 1, 3), daemon.make(third, 2, 3))
-        assert [m and (m[0].remote, m[0].shared) for m in made] == [(20, 0), (10, 10), (5, 25)]
+        assert [m and (m[0].remote_rows, m[0].shared_rows) for m in made] == [(20, 0), (10, 10), (5, 25)]
         await daemon.make(first, 0, 1)  # no other batch waits for these now
         return daemon.sent
 

@@ -21,8 +21,8 @@ from grpc_health.v1 import health_pb2
 from structlog.testing import capture_logs
 
 from atta.cli.cert import make_certificate
-from atta.daemon.security.admission import EVERY_S, Admitted, AuditLines, CallGuard, Refusal, Refused
-from atta.daemon.security.certificates import ServedCertificate, WatchedTokens, end_of
+from atta.daemon.admission import EVERY_S, Admitted, AuditLines, CallGuard, Refusal, Refused, end_of
+from atta.daemon.security import ServedCertificate, WatchedTokens
 from atta.daemon.services.handling import Handling, add_health_and_reflection
 from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts, RequestRoom
 from atta.wire import rpc
@@ -221,7 +221,7 @@ def test_a_certificate_that_ends_ends_the_calls_of_its_connection(
 ) -> None:
     """TLS has looked at its dates when the connection began, and does not do so again. A good token does not help."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
     credentials, method = authority.certificate("has-peer", "peer"), "atta.v1.KvService/Pull"
 
     async def run() -> list[Any]:

@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 
 from atta.cli.cert import cert, make_authority, make_certificate
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.certificates import ServedCertificate
-from atta.daemon.security.security import DaemonSecurity, check_exposure, is_loopback
+from atta.daemon.security import DaemonSecurity, ServedCertificate, check_exposure, is_loopback
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
 from atta.wire.named import credentials_for

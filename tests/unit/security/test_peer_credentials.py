@@ -21,12 +21,12 @@ import pytest
 
 from atta.cli.cert import make_certificate
 from atta.client.control import Connection
+from atta.daemon import security as renewal
+from atta.daemon.admission import CallGuard
 from atta.daemon.durable.shipping import Shipping
-from atta.daemon.peers.connection import PeerConnection
+from atta.daemon.peers.connection import PeerConnection, PeerSettings
 from atta.daemon.peers.peers import Peer
-from atta.daemon.security import certificates as renewal
-from atta.daemon.security.admission import CallGuard
-from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
+from atta.daemon.security import ServedCertificate, WatchedTokens
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.rooms import RequestRoom
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
@@ -102,7 +102,7 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
     async def run() -> bytes:
         async with owner(authority, "certificate") as address:
             give(bad)
-            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
+            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=0.5, credentials=own))
             shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
             try:
                 with pytest.raises(UnavailableError):
@@ -130,7 +130,7 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
 ) -> None:
     """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
     schema = SimpleNamespace(edge_tables={})
     dataset: Any = SimpleNamespace(schema=schema, dataset_id="d", groups={1: range(1, 2)})
     own = Credentials(authority.certificate("p").ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
@@ -144,7 +144,7 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
         nonlocal now
         async with owner(authority, "certificate") as address:
             give("short", 1)
-            peer = Peer(1, address, dataset, 20.0, connect_s=5.0, credentials=own)
+            peer = Peer(1, address, dataset, PeerSettings(20.0, connect_s=5.0, credentials=own))
             shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
             asking = (
                 lambda: peer.probe("e", 0, np.arange(1)),
@@ -159,7 +159,7 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
                 give("long", 3)
                 await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
             finally:
-                await peer.close()
+                await peer.connection.close()
                 await shipping.close()
 
     asyncio.run(run())
@@ -235,7 +235,7 @@ def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> No
         (tmp_path / "token").write_text(f"{token}\n")
         credentials = replace(plain, token=str(tmp_path / "token")) if token else plain
         async with owner(authority, "token") as address:
-            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=credentials)
+            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=credentials))
             try:
                 return await ask(link)
             finally:
@@ -269,7 +269,7 @@ def test_a_new_token_is_brought_over_the_connections_that_exist(
     async def run() -> None:
         give(first)
         async with owner(authority, "token") as address:
-            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
+            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=own["peer"]))
             client = Connection(address, 20.0, credentials=own["all"])
             probe = partial(asyncio.to_thread, client.call, "ControlService.Describe", control_pb2.DescribeRequest())
             try:

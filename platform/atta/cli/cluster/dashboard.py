@@ -21,7 +21,7 @@ from atta.cli.cluster.trace import recorded
 from atta.cli.output import DURATION, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.security import DaemonSecurity, check_reached_by_others
+from atta.daemon.security import DaemonSecurity, check_reached_by_others
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.wire.clusterfile import listening_at
@@ -206,7 +206,7 @@ def dashboard(
     """
     from atta.cli.cluster.page import page
     from atta.cli.cluster.trace import recorded
-    from atta.daemon.security.security import is_loopback
+    from atta.daemon.security import is_loopback
     from atta.observe.answering import run_aside
     from atta.wire.clusterfile import check_address
 

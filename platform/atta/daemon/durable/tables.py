@@ -34,14 +34,8 @@ log = structlog.get_logger("atta.daemon")
 
 
 class DaemonTables:
-    """Tables and weights of one daemon. Created on the event loop.
-
-    Attributes:
-        held: the tables.
-        service: how clients reach them.
-        journal: of their changes; None: nothing is kept.
-        backup: keeps a copy of another daemon's tables, and takes them over.
-    """
+    """Tables and weights of one daemon, their journal (None: nothing is kept), and the backup that keeps a copy of another
+    daemon's tables and takes them over. Created on the event loop."""
 
     def __init__(
         self,
@@ -50,11 +44,8 @@ class DaemonTables:
         front: DaemonFront,
         begin: Callable[[str, Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Open what was kept. ``begin``: starts a background task.
-
-        Raises:
-            ConfigError, DataError, QuotaExceededError: see ``_opened``.
-        """
+        """Open what was kept. ``begin``: starts a background task. Raises ConfigError, DataError, QuotaExceededError:
+        see ``_opened``."""
         self._config, self._dataset, self._begin = config, graph.dataset, begin
         jobs = ParameterJobs(lambda: config.table_bytes - held.used_bytes)
         owner = TableOwner(graph.dataset, graph.owner)
@@ -70,13 +61,17 @@ class DaemonTables:
             graph.dataset,
             graph.owner,
             held,
-            front.pool,
+            graph.make,
             snapshots=Path(config.snapshots) if config.snapshots else None,
             snapshot_bytes=config.most_snapshot_bytes,
-            answers=front.answers,
             journal=self.journal,
         )
         self.backup, self._candidate = self._make_backup()
+        self.services: dict[str, object] = {
+            "TableService": self.service,
+            "BackupService": self.backup,
+            "ParameterService": self._weights,
+        }
 
     def _make_backup(self) -> tuple[BackupService, Candidate | None]:
         """What keeps a copy of another daemon's tables, and what takes over from it."""
@@ -124,12 +119,7 @@ class DaemonTables:
         self.held.recorder = journal
         return journal
 
-    def services(self) -> dict[str, object]:
-        """By name."""
-        return {"TableService": self.service, "BackupService": self.backup, "ParameterService": self._weights}
-
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Its background tasks."""
         found = {
             "forget_idle_clients": self.service.forget_idle(),
             "end_leases_of_tables": self.service.end_leases(),
@@ -142,7 +132,6 @@ class DaemonTables:
         return found
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         return {**self.backup.stats(), **self.service.stats(), **self._weights.stats()}
 
     def about(self) -> tuple[int, bool]:

@@ -1,8 +1,4 @@
-"""Memory files that hold many slots each, so that many batches need few descriptors.
-
-An arena is far larger than the memory that it takes, as only touched pages count. ``Gaps`` (pure) says which ranges are
-free.
-"""
+"""Memory files that hold many slots each, so that many batches need few descriptors. Only touched pages take memory."""
 
 from __future__ import annotations
 
@@ -56,7 +52,6 @@ class Arena:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory of its pages, as the kernel counts it."""
         return 512 * os.fstat(self.fd).st_blocks if self.fd >= 0 else 0
 
     def touched(self, start: int, nbytes: int) -> list[tuple[int, int]]:

@@ -1,9 +1,5 @@
-"""An always-on memory of what the daemon did and decided: a ring of the last entries, read by ``atta trace``.
-
-Appending takes a microsecond and happens on the event loop only, so there is no lock. Entries are flat tuples of
-numbers and short strings, about 300 bytes each, never arrays. ``atta.observe.recording`` names their fields, in the
-same order.
-"""
+"""An always-on memory of what the daemon did and decided: a ring of the last entries, flat tuples whose fields
+``atta.observe.recording`` names. It is used on the event loop only."""
 
 from __future__ import annotations
 

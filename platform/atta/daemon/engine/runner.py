@@ -20,11 +20,12 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
-from atta.daemon.engine.tasks import AtHome, RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.engine.tasks import RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.links import DaemonLinks
-from atta.daemon.peers.owners import AskedOwners, Owners
+from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers, moved_at_once
 from atta.daemon.peers.underway import PullsUnderWay
+from atta.daemon.versions import VersionView
 from atta.observe.machine.threads import name_thread, named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
@@ -125,7 +126,6 @@ class TaskCosts:
             sums[5] += requests
 
     def stats(self) -> dict[str, float]:
-        """``cost_<kind>_<lane>_<n|x|xx|y|xy|r>``."""
         with self._lock:
             return {
                 f"cost_{kind.value}_{lane.value}_{name}": value
@@ -179,7 +179,7 @@ class RunningDag:
     state: BatchState = field(repr=False)
     slot: Slot
     launched: float
-    home: AtHome
+    view: VersionView = field(repr=False)
     running: int = 0
     cancelled: bool = False
     stats: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_FIGURES, 0.0))
@@ -250,8 +250,11 @@ class TaskRunner:
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
         self._brief_us, self._chunk_rows = brief_us(config.threads), chunk_rows
-        messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
-        self._owners: AskedOwners = messages if links is None else links.owners(messages)
+        self._owners = (
+            Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
+            if links is None
+            else links.owners(self._copiers, self._at_once)
+        )
         counts = shard.dataset.schema.node_counts
         self._underway = PullsUnderWay(self._copiers, counts) if config.share_pulls else None
         self._accesses: WeakKeyDictionary[Shard, ClusterAccess] = WeakKeyDictionary()  # of the edges that sessions read
@@ -296,7 +299,7 @@ class TaskRunner:
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
         try:
-            result = run_local(running.state, task, running.home)
+            result = run_local(running.state, task, running.view)
             self.costs.ran(task, time.thread_time() - cpu)
         except BaseException as error:
             result = error
@@ -352,7 +355,7 @@ class TaskRunner:
                 context = RemoteContext(
                     self._peers,
                     self._owners,
-                    running.home.rows,
+                    running.view.rows,
                     self._copiers,
                     self._underway,
                     running.session.request.codec,
@@ -369,7 +372,7 @@ class TaskRunner:
         self._done(dag, running, [Ended(task, result, (ready, started, time.monotonic()))])
 
     def _access(self, running: RunningDag) -> ClusterAccess:
-        shard = running.home.shard
+        shard = running.view.shard
         if shard not in self._accesses:
             self._accesses[shard] = ClusterAccess(shard, self._peers, self._workers, running.state.sources)
         return self._accesses[shard]

@@ -1,9 +1,5 @@
-"""A session: one consumer's stream of batches for one epoch, from its output queue to the consumer.
-
-Batches come in order and are numbered 0, 1, 2, ... Asking for a number again yields the same batch, so a lost answer
-costs nothing. A batch delivered in shared memory keeps its slot until the consumer says that the last view of it is
-gone. After the end of the session, the kernel's locks tell when it is gone.
-"""
+"""A session: one consumer's stream of batches for one epoch, from its output queue to the consumer. Asking for a number again
+yields the same batch, so a lost answer costs nothing."""
 
 from __future__ import annotations
 
@@ -143,7 +139,6 @@ class Session:
         return sum(delivery.out.nbytes for delivery in lent)
 
     def deliver(self, delivery: Delivery) -> None:
-        """A batch is finished."""
         self.queue.append(delivery)
         self._change()
 
@@ -192,12 +187,8 @@ class Session:
                 self.slots.release(delivery.slot)
 
     async def batch(self, sequence: int, wait_s: float) -> Taken:
-        """Batch number ``sequence``; without one, wait for ``wait_s`` seconds.
-
-        Raises:
-            ConfigError: neither the current number nor the next one.
-            AttaError: the session has failed.
-        """
+        """Batch number ``sequence``; without one, wait for ``wait_s`` seconds. Raises ConfigError: neither the current
+        number nor the next one. AttaError: the session has failed."""
         deadline = asyncio.get_running_loop().time() + wait_s
         # Look again after each wait: other requests may have been answered meanwhile, so this one may be out of date.
         while (taken := self.batch_at_once(sequence)) is None:

@@ -1,11 +1,7 @@
-"""Shared-memory slots: batches are assembled once, where the consumer will read them.
+"""Shared-memory slots: batches are assembled once, in a range of an arena that the consumer maps and locks while it reads.
 
-A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps
-the arena through ``/proc/<pid>/fd/<n>``, locks the slot's range while it reads the batch, and checks the batch's nonce
-in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. The pages of a new
-slot are made by another thread than those that fill it, where the largest batch so far had its own. A slot that a
-consumer has locked is never written, whatever the sessions' state says. Every batch has its own nonce, so a consumer
-that comes too late notices it.
+Slots are reused because touching fresh pages costs about eight times a copy. A slot that a consumer has locked is never
+written, whatever the sessions' state says. Every batch has its own nonce, so a consumer that comes too late notices it.
 """
 
 from __future__ import annotations
@@ -237,11 +233,8 @@ class SlotPool:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def acquire(self, capacity: int) -> Slot:
-        """A slot of at least ``capacity`` bytes, a used one if possible.
-
-        Raises:
-            QuotaExceededError: the quota, the machine's free memory, or the number of descriptors is used up.
-        """
+        """A slot of at least ``capacity`` bytes, a used one if possible. Raises QuotaExceededError: the quota, the
+        machine's free memory, or the number of descriptors is used up."""
         capacity = slot_size(capacity)
         free = self._free.get(capacity, [])
         for index in range(len(free) - 1, -1, -1):
@@ -332,7 +325,6 @@ class SlotPool:
             self._on_return()
 
     def close(self) -> None:
-        """Drop all slots."""
         for arena in self._arenas:
             arena.close()
         self._arenas.clear()

@@ -8,11 +8,11 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from atta.daemon.peers.peers import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, AskedPeer, AskedPeers
+from atta.daemon.peers.peers import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, Peer, Peers
 from atta.errors import RemoteError
 from atta.kvstore import codecs
 from atta.kvstore.store import wire_bytes
@@ -39,16 +39,30 @@ class SampledRows(NamedTuple):
     nbytes: int  # on the network
 
 
-class AskedOwners(Protocol):
-    """All owners of a task's rows at once. The items have ``starts`` and at least one row each, and their rows are internal
-    ids.
+class Owners:
+    """All owners of a task's rows at once, asked by messages, each in pieces whose answers are one message. The items have
+    ``starts`` and at least one row each, and their rows are internal ids.
 
-    When a method returns or raises, nothing writes into the batch any more. Errors name the peer that is to blame.
+    When a method returns or raises, nothing writes into the batch any more. Errors name the peer that is to blame:
+    RemoteError if an owner's answer does not fit the question, or it gives none.
     """
+
+    def __init__(self, peers: Peers, dataset: Dataset, pool: Executor, *, at_once: int = SMALL_BYTES) -> None:
+        """``pool`` copies rows, so that the event loop stays free. The event loop itself copies up to ``at_once``
+        bytes."""
+        self._peers, self._pool, self._at_once, self._schema = peers, pool, at_once, dataset.schema
+        self._offsets: Mapping[str, np.ndarray] = dataset.book.offsets
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
         """Sampled edges of ``items``: every row once, piece by piece, in any order."""
-        ...
+        talks = []
+        for item in items:
+            row_bytes = sum(spec_of_drawn(self._schema, item.edge_type, name).row_bytes for name in item.tables)
+            offsets = self._offsets[self._schema.endpoints(item.edge_type)[1]]
+            for owner, at in _pieces(item, sampled_rows(item, row_bytes)):
+                asked = part_of(item, at, int(offsets[owner]))
+                talks.append(sampled(self._peers[owner], asked, of=item, first=at.start, age_ms=age_ms))
+        return [piece for pieces in await _all(talks) for piece in pieces]
 
     async def pull(
         self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
@@ -57,39 +71,6 @@ class AskedOwners(Protocol):
 
         float32 rows come in ``codec``. Returns the number of bytes that came.
         """
-        ...
-
-
-class Owners:
-    """Asks by messages, each owner in pieces whose answers are one message."""
-
-    def __init__(self, peers: AskedPeers, dataset: Dataset, pool: Executor, *, at_once: int = SMALL_BYTES) -> None:
-        """``pool`` copies rows, so that the event loop stays free. The event loop itself copies up to ``at_once``
-        bytes."""
-        self._peers, self._pool, self._at_once, self._schema = peers, pool, at_once, dataset.schema
-        self._offsets: Mapping[str, np.ndarray] = dataset.book.offsets
-
-    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
-        """Raises RemoteError if an owner's answer does not fit the question, or it gives none."""
-        talks = []
-        for item in items:
-            row_bytes = sum(spec_of_drawn(self._schema, item.edge_type, name).row_bytes for name in item.tables)
-            offsets = self._offsets[self._schema.endpoints(item.edge_type)[1]]
-            for owner, at in _pieces(item, sampled_rows(item, row_bytes)):
-                asked = part_of(item, at, int(offsets[owner]))
-                talks.append(self._sample(self._peers[owner], item, at.start, asked, age_ms))
-        return [piece for pieces in await _all(talks) for piece in pieces]
-
-    async def _sample(
-        self, peer: AskedPeer, item: SampleItem, first: int, asked: SampleItem, age_ms: int
-    ) -> list[SampledRows]:
-        answers = await sampled(peer, asked, age_ms=age_ms)
-        return [SampledRows(item, first + at, answer, nbytes) for at, answer, nbytes in answers]
-
-    async def pull(
-        self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
-    ) -> int:
-        """Raises RemoteError if an owner's answer does not fit the question, or it gives none."""
         talks = []
         for item, out in zip(items, outs, strict=True):
             row_bytes = sum(wire_bytes(table[:1], codec) for table in out)
@@ -98,7 +79,7 @@ class Owners:
                 talks.append(self._pull(self._peers[owner], asked, out, codec, age_ms))
         return sum(await _all(talks))
 
-    async def _pull(self, peer: AskedPeer, item: FeatureItem, outs: Outs, codec: str, age_ms: int) -> int:
+    async def _pull(self, peer: Peer, item: FeatureItem, outs: Outs, codec: str, age_ms: int) -> int:
         row_bytes = sum(wire_bytes(out[:1], codec) for out in outs)
         data = await peer.pull(item, codec, age_ms=age_ms)
         if len(data) != len(item.rows) * row_bytes:
@@ -118,24 +99,23 @@ def sampled_rows(item: SampleItem, table_bytes: int = 0) -> int:
     return max(1, CHUNK_BYTES // max(4, (8 + table_bytes) * item.fan_out + 4))
 
 
-async def sampled(peer: AskedPeer, item: SampleItem, *, age_ms: int = 0) -> list[tuple[int, Answer, int]]:
-    """A peer's answers to all rows of ``item``, positions in its own range: first rows, answers, bytes that came.
-
-    Raises:
-        RemoteError: an answer does not fit the question.
-    """
-    found: list[tuple[int, Answer, int]] = []
-    first = 0
-    while first < len(item.rows):
-        answer, nbytes = await peer.sample(part_of(item, slice(first, None)) if first else item, age_ms=age_ms)
+async def sampled(
+    peer: Peer, item: SampleItem, *, of: SampleItem | None = None, first: int = 0, age_ms: int = 0
+) -> list[SampledRows]:
+    """A peer's answers to all rows of ``item``, positions in its own range, which stand from row ``first`` on in
+    ``of``. Raises RemoteError: an answer does not fit the question."""
+    found: list[SampledRows] = []
+    at = 0
+    while at < len(item.rows):
+        answer, nbytes = await peer.sample(part_of(item, slice(at, None)) if at else item, age_ms=age_ms)
         rows, edges = len(answer.counts), len(answer.neighbors)
-        if not 0 < rows <= len(item.rows) - first:
-            raise RemoteError(peer.address, f"answers {rows} of {len(item.rows) - first} rows of {item.edge_type}")
+        if not 0 < rows <= len(item.rows) - at:
+            raise RemoteError(peer.address, f"answers {rows} of {len(item.rows) - at} rows of {item.edge_type}")
         if int(answer.counts.sum()) != edges or len(answer.edge_ids) != edges:
             why = f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match"
             raise RemoteError(peer.address, why)
-        found.append((first, answer, nbytes))
-        first += rows
+        found.append(SampledRows(of or item, first + at, answer, nbytes))
+        at += rows
     return found
 
 

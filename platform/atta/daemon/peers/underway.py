@@ -1,10 +1,5 @@
-"""Rows that a batch has asked peers for, and that the next batch wants too, cross the network once.
-
-Batches in flight overlap: on a power-law graph half of a batch's remote rows may be in the batch before it as well. A
-batch that wants a row which is still under way leaves it out of its own request. When the row has come, it gets a copy
-from the memory of the earlier batch, before that batch goes to its consumer, who may write into it. Nothing is kept for
-this, so it is not a cache. It helps most where a cache is small and the link is slow, because pulls then overlap. Where
-they hardly do, looking for such rows costs more than it saves, so most pulls do not look (``_Habit``).
+"""Rows that a batch has asked peers for, and that the next batch wants too, cross the network once: the next one gets a copy
+from the memory of the earlier batch, before that goes to its consumer. Nothing is kept for this, so it is not a cache.
 
 A pull waits only for pulls that began before it, so never in a circle. If one fails, the others ask for their rows
 themselves. All of this runs on the event loop; threads only copy rows.

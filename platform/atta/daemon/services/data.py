@@ -1,8 +1,5 @@
-"""What a daemon answers its peers: sampled edges of its graph shard, and rows of its tables.
-
-An answer is one message. A request says how long ago its batch was begun, so requests of different daemons compare
-without a common clock: the threads that make answers take the oldest batch first, as among the daemon's own batches.
-"""
+"""What a daemon answers its peers: sampled edges of its graph shard, and rows of its tables. A request says how long ago its
+batch was begun: the threads that make answers take the oldest first, as among the daemon's own batches."""
 
 from __future__ import annotations
 
@@ -12,12 +9,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 
+from atta.daemon.engine.access import probed
 from atta.daemon.peers.peers import CHUNK_BYTES, SMALL_BYTES
 from atta.daemon.services.handling import Context
 from atta.daemon.services.rooms import AnswerRoom
@@ -85,22 +84,22 @@ class TurnPool:
         self._pool.shutdown(wait=True)
 
 
-class DataService:
-    """What services over a daemon's data share: the id of the dataset, and threads to work on."""
+@dataclass(frozen=True)
+class AnswerMaker:
+    """How services over a daemon's data make answers: on threads, and where they have room. The event loop itself makes
+    those of up to ``at_once`` bytes."""
 
-    def __init__(
-        self, dataset_id: str, pool: TurnPool, address: str, *, answers: AnswerRoom, at_once: int = SMALL_BYTES
-    ) -> None:
-        """``answers``: where streamed answers have room. ``at_once``: the event loop itself makes answers of up to this
-        many bytes."""
-        self._dataset_id, self._pool, self.address, self._at_once = dataset_id, pool, address, at_once
-        self._answers = answers
+    dataset_id: str
+    address: str
+    pool: TurnPool
+    answers: AnswerRoom
+    at_once: int = SMALL_BYTES
 
     def check_dataset(self, dataset_id: str) -> None:
         """Raise WrongDatasetError unless this daemon serves the dataset."""
-        if dataset_id != self._dataset_id:
+        if dataset_id != self.dataset_id:
             raise WrongDatasetError(
-                self.address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
+                self.address, f"this daemon serves dataset {self.dataset_id}, not {dataset_id or '(none named)'}"
             )
 
     async def run(self, nbytes: int, function: Any, *args: Any, since: float | None = None) -> Any:
@@ -109,9 +108,9 @@ class DataService:
         ``since``: when the batch was begun that the answer is for. Answers for the oldest batch are made first. None:
         now.
         """
-        if nbytes <= self._at_once:
+        if nbytes <= self.at_once:
             return function(*args)
-        return await self.in_pool(function, *args, since=since)
+        return await asyncio.wrap_future(self.pool.submit(since or time.monotonic(), function, *args))
 
     async def in_turn(
         self, jobs: Iterable[tuple[Any, ...]], connection: str, nbytes: int, since: float | None = None
@@ -119,7 +118,7 @@ class DataService:
         """Answers of ``jobs``, arguments of ``run``: ``nbytes`` in all. The next answer is made while the present one
         is sent."""
         coming: asyncio.Task[Any] | None = None
-        async with self._answers.answer(connection, nbytes):
+        async with self.answers.answer(connection, nbytes):
             try:
                 for job in jobs:
                     ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
@@ -130,10 +129,6 @@ class DataService:
             finally:
                 if coming is not None:
                     coming.cancel()
-
-    async def in_pool(self, function: Any, *args: Any, since: float | None = None) -> Any:
-        """Call ``function`` on a thread."""
-        return await asyncio.wrap_future(self._pool.submit(since or time.monotonic(), function, *args))
 
 
 def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
@@ -153,20 +148,11 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
-class GraphService(DataService):
+class GraphService:
     """Sampling over this daemon's core vertices."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        pool: TurnPool,
-        address: str,
-        *,
-        answers: AnswerRoom,
-        versions: LiveVersions,
-    ) -> None:
-        super().__init__(shard.dataset.dataset_id, pool, address, answers=answers)
-        self._shard, self._versions = shard, versions
+    def __init__(self, shard: Shard, make: AnswerMaker, versions: LiveVersions) -> None:
+        self._shard, self._make, self._versions = shard, make, versions
 
     async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
         self._shard.dataset.schema.check_edge_type(request.edge_type)
@@ -178,9 +164,7 @@ class GraphService(DataService):
             raise ConfigError(f"unknown sampling method {request.method}")
         trees = _per_row("trees", request.trees, np.dtype(np.int32), len(rows))
         times = _per_row("times", request.times, np.dtype(np.int64), len(rows))
-        shard = self._shard
-        if request.version:
-            shard = await self._versions.graph(request.edge_type, request.version)
+        shard = await self._versions.graph(request.edge_type, request.version)
         bounded = request.fan_out >= 0 and method.bounded
         first = self._that_fit(shard, request, rows, bounded=bounded)
         nbytes = 8 * first * request.fan_out if bounded else CHUNK_BYTES
@@ -197,8 +181,8 @@ class GraphService(DataService):
             tables=tuple(request.tables),
             by=request.by,
         )
-        await self._answers.hold(context, nbytes)
-        answer: bytes = await self.run(nbytes, _sampled, sample, since=began(request.age_ms))
+        await self._make.answers.hold(context, nbytes)
+        answer: bytes = await self._make.run(nbytes, _sampled, sample, since=began(request.age_ms))
         return answer
 
     def _that_fit(self, shard: Shard, request: graph_pb2.SampleRequest, rows: np.ndarray, *, bounded: bool) -> int:
@@ -217,7 +201,7 @@ class GraphService(DataService):
             raise ConfigError(f"{len(operands)} operands for {len(rows)} rows")
         work = CHUNK_BYTES if request.question == _PROBE.DIGEST else 8 * len(rows)  # a digest reads all edges
         shard = await self._versions.graph(request.edge_type, request.version)
-        values = await self.run(work, _values, shard, request, rows, operands)
+        values = await self._make.run(work, probed, shard, request.question, request.edge_type, rows, operands)
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
 
     async def pair(self, request: graph_pb2.PairRequest, context: Context) -> graph_pb2.PairReply:
@@ -232,7 +216,7 @@ class GraphService(DataService):
                 request.edge_type, rows, count=request.count, negative=request.negative, stream_key=request.stream_key
             )
 
-        return graph_pb2.PairReply(ids=(await self.run(CHUNK_BYTES, draw)).tobytes())
+        return graph_pb2.PairReply(ids=(await self._make.run(CHUNK_BYTES, draw)).tobytes())
 
 
 def _sampled(sample: Callable[[], Answer]) -> bytes:
@@ -249,42 +233,15 @@ def _sampled(sample: Callable[[], Answer]) -> bytes:
     return pack(reply, payloads)
 
 
-def _values(shard: Shard, request: graph_pb2.ProbeRequest, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
-    match request.question:
-        case _PROBE.DEGREE:
-            return shard.degrees(request.edge_type, rows)
-        case _PROBE.STEP:
-            return shard.step(request.edge_type, rows, operands.view(np.uint64))
-        case _PROBE.CONTAINS:
-            return shard.contains(request.edge_type, rows, operands)
-        case _PROBE.DIGEST:
-            return shard.digests(request.edge_type, rows)
-    raise ConfigError(f"unknown question {request.question}")
-
-
-class KvService(DataService):
+class KvService:
     """Rows of this daemon's tables."""
 
-    def __init__(
-        self,
-        store: Store,
-        dataset_id: str,
-        pool: TurnPool,
-        *,
-        address: str,
-        at_once: int,
-        answers: AnswerRoom,
-        versions: LiveVersions | None = None,
-    ) -> None:
-        super().__init__(dataset_id, pool, address, at_once=at_once, answers=answers)
-        self._store, self._versions = store, versions
+    def __init__(self, store: Store, make: AnswerMaker, versions: LiveVersions) -> None:
+        self._store, self._make, self._versions = store, make, versions
 
     async def pull(self, request: kv_pb2.PullRequest, context: Context) -> bytes:
         rows = as_array(request.rows, wide=request.wide_rows)
-        if request.version and self._versions is not None:
-            tables = await self._versions.tables(request.node_type, request.tables, request.version)
-        else:
-            tables = [self._store.table(request.node_type, name, request.version) for name in request.tables]
+        tables = await self._versions.tables(request.node_type, request.tables, request.version)
         if not tables:
             raise ConfigError(f"a pull that names no table of {request.node_type}")
         codec = known_codec(request.codec)
@@ -292,10 +249,12 @@ class KvService(DataService):
         nbytes = len(rows) * row_bytes
         if len(rows) > 1 and nbytes > CHUNK_BYTES:
             raise ConfigError(f"{len(rows)} rows of {row_bytes} bytes: at most {CHUNK_BYTES} bytes in one request")
-        await self._answers.hold(context, nbytes)
+        await self._make.answers.hold(context, nbytes)
         work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
         head = prefix(kv_pb2.PullReply(), PULL_DATA, nbytes)
-        answer: bytes = await self.run(work, self._store.pack, tables, rows, head, codec, since=began(request.age_ms))
+        answer: bytes = await self._make.run(
+            work, self._store.pack, tables, rows, head, codec, since=began(request.age_ms)
+        )
         return answer
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:

@@ -1,8 +1,5 @@
-"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC
-status.
-
-Each handler is wrapped once, when the daemon starts. A ``grpc.aio.ServerInterceptor`` would be asked for a handler at
-each request. So are those of the services that come with gRPC: health and reflection.
+"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC status. So
+do those of the services that come with gRPC: health and reflection.
 """
 
 from __future__ import annotations
@@ -76,7 +73,6 @@ class Handling:
         self.counts: Counter[str] = Counter()
 
     def stats(self) -> dict[str, float]:
-        """``requests_SERVICE.METHOD``, ``request_errors_...`` and ``sent_bytes_...`` (bulk) of methods called so far."""
         return {name: float(value) for name, value in self.counts.items()}
 
     def service(self, service: str, owner: object, wrap: Wrap | None = None) -> grpc.GenericRpcHandler[Any, Any]:
@@ -95,13 +91,13 @@ class Handling:
         """The handler of one method (``"KvService.Pull"``). It reads the request from its context."""
 
         async def answer(_: Any, context: Context) -> Any:
-            async with _Call(self, name, context) as call:
+            async with ServedCall(self, name, context) as call:
                 reply = await handler(call.request, context)
                 call.answers(reply)
             return reply
 
         async def stream(_: Any, context: Context) -> AsyncIterator[Any]:
-            async with _Call(self, name, context) as call:
+            async with ServedCall(self, name, context) as call:
                 async for reply in handler(call.request, context):
                     call.answers(reply)
                     yield reply
@@ -109,7 +105,7 @@ class Handling:
         return stream if rpc.METHODS[name].streams else answer
 
 
-class _Call:
+class ServedCall:
     """One call: admitted and read, then answered; an error ends it with its status. The daemon goes on serving.
 
     gRPC keeps the frames of calls until garbage is collected, so what failed lets go of its request.
@@ -120,7 +116,7 @@ class _Call:
         self._share: RoomShare | None = None
         self.request: Any = None
 
-    async def __aenter__(self) -> _Call:
+    async def __aenter__(self) -> ServedCall:
         handling, method = self._handling, rpc.METHODS[self._name]
         await handling.admit(method.path.removeprefix("/"), self._context)
         handling.counts[f"requests_{self._name}"] += 1
@@ -199,6 +195,16 @@ def check_named(what: str, count: int) -> None:
         raise ConfigError(f"{count} {what} in one request: at most {MAX_NAMED}")
 
 
+MAX_NAME_CHARS = 64
+"""Longest name of a job."""
+
+
+def check_printable(job: str) -> None:
+    """Raise ConfigError for a job's name that people could not be shown as it is."""
+    if not job.isprintable():
+        raise ConfigError(f"job {job[:MAX_NAME_CHARS]!r}: its name must have printable characters alone")
+
+
 def shortened(text: str) -> str:
     """The text of an error without what is too much of it, and without what is no Unicode."""
     text = text.encode("utf-8", "backslashreplace").decode()
@@ -239,7 +245,6 @@ class _Checked:
         """Generated code calls this as well as the next method. One of them is enough."""
 
     def add_registered_method_handlers(self, service: str, methods: dict[str, Any]) -> None:
-        """Add the methods of a service."""
         wrapped = {
             name: self._wrapped(f"{service}/{name}", method)
             for name, method in methods.items()

@@ -1,7 +1,4 @@
-"""Answers which vertices of this daemon have which string ids: ``IdService``.
-
-The strings are rows of the table ``name``, which lies with the vertices' owners. So no daemon needs all of them.
-"""
+"""Answers which vertices of this daemon have which string ids: ``IdService``. The strings are rows of the table ``name``."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.daemon.peers.peers import CHUNK_BYTES
-from atta.daemon.services.data import DataService, TurnPool
+from atta.daemon.services.data import AnswerMaker
 from atta.daemon.services.handling import Context
-from atta.daemon.services.rooms import AnswerRoom
 from atta.errors import ConfigError, DataError
 from atta.kvstore.store import Store
 from atta.partition.dataset import Dataset
@@ -98,15 +94,12 @@ MAX_WIDTH = 4096
 _REPLY_BYTES = ARRAYS_BYTES - (1 << 16)
 
 
-class IdService(DataService):
+class IdService:
     """``IdService`` of a daemon."""
 
-    def __init__(
-        self, dataset: Dataset, part: int, store: Store, pool: TurnPool, address: str, *, answers: AnswerRoom
-    ) -> None:
+    def __init__(self, dataset: Dataset, part: int, store: Store, make: AnswerMaker) -> None:
         """``part``: the owner, as in ``dataset.part``."""
-        super().__init__(dataset.dataset_id, pool, address, answers=answers)
-        self._dataset, self._part, self._store = dataset, part, store
+        self._dataset, self._part, self._store, self._make = dataset, part, store, make
         self._indexes: dict[str, StringIndex] = {}
         self._indexing = threading.Lock()
 
@@ -117,14 +110,14 @@ class IdService(DataService):
                 f"{len(request.strings)} bytes are not strings of {request.width} bytes, 1 to {MAX_WIDTH}"
             )
         wanted = np.frombuffer(request.strings, np.uint8).reshape(-1, request.width)
-        at, numbers = await self.run(CHUNK_BYTES, self._found, request.node_type, wanted)
+        at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, wanted)
         return ids_pb2.NumbersReply(at=at.tobytes(), numbers=numbers.tobytes())
 
     async def strings(self, request: ids_pb2.StringsRequest, context: Context) -> ids_pb2.StringsReply:
         width, numbers = self._width(request.node_type), as_array(request.numbers, wide=True)
         if len(numbers) * width > _REPLY_BYTES:
             raise ConfigError(f"{len(numbers)} strings of {width} bytes: at most {_REPLY_BYTES} bytes in one request")
-        at, rows = await self.run(CHUNK_BYTES, self._named, request.node_type, numbers)
+        at, rows = await self._make.run(CHUNK_BYTES, self._named, request.node_type, numbers)
         return ids_pb2.StringsReply(width=width, at=at.tobytes(), strings=rows.tobytes())
 
     def _width(self, node_type: str) -> int:

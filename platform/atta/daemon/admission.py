@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import grpc
 import structlog
 
-from atta.daemon.security.certificates import end_of
-from atta.daemon.services.rooms import Debts
+from atta.daemon.services.rooms import NOT_ADMITTED_S, Debts
 from atta.wire.rpc import ACCESS
 from atta.wire.security.credentials import AUTHORIZATION
 from atta.wire.security.roles import ROLES, Role, allowed, is_operators
@@ -103,14 +103,8 @@ class Refusal(enum.Enum):
 
 @dataclass(frozen=True)
 class Proof:
-    """What a caller has shown.
-
-    Attributes:
-        certificate: common name of the certificate that TLS has verified; None: the caller has shown none.
-        uris: the URI names in that certificate.
-        end: the last moment at which that certificate is good; None: there is none.
-        authorization: values of the header that brings a token.
-    """
+    """What a caller has shown: the common name of the certificate that TLS has verified (None: none), the URI names in it and
+    its last good moment, and the values of the header that brings a token."""
 
     certificate: str | None = None
     uris: Sequence[str] = ()
@@ -245,7 +239,7 @@ class CallGuard:
         if self._debts is None:
             return
         now = asyncio.get_running_loop().time()
-        self._debts.not_admitted(connection, now)
+        self._debts.owes(connection, NOT_ADMITTED_S, now)
         pause = self._debts.wait_s(connection, now)
         if pause and self._waiting < self._most_waiting:
             self._waiting += 1
@@ -253,6 +247,15 @@ class CallGuard:
                 await asyncio.sleep(pause)
             finally:
                 self._waiting -= 1
+
+
+@lru_cache(maxsize=1024)
+def end_of(pem: bytes) -> datetime:
+    """The last moment at which the first certificate of a chain is good. Each call of a connection asks for it. Raises
+    ValueError: this is no certificate."""
+    from cryptography import x509  # loading it takes longer than all else of a daemon without TLS
+
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
 
 
 def _proof_of(context: Any) -> Proof:
