@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -84,6 +84,16 @@ class DaemonBatches:
         await self.engine.shutdown()
 
 
+class DaemonPart(Protocol):
+    """A part of a daemon, which makes and ends what it consists of."""
+
+    def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Its background tasks, by name."""
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges."""
+
+
 class Daemon:
     """One sampler daemon: create it, ``start`` it, ``wait`` for its end. ``drain`` ends it.
 
@@ -113,6 +123,7 @@ class Daemon:
         self._failure: AttaError | None = None
         parts = (self.graph, self.batches.engine, self.tables)
         self._control = ControlService(self._identity, contract, parts, self._stats, self._stopping)
+        self._parts: tuple[DaemonPart, ...] = (self.batches, self.tables, self.graph, self.front)
         memory = self.graph.memory
         log.info(
             "loaded",
@@ -124,6 +135,7 @@ class Daemon:
 
     @property
     def address(self) -> str:
+        """Where it serves."""
         return self.front.address
 
     async def start(self) -> None:
@@ -139,7 +151,7 @@ class Daemon:
         self.graph.start(recorder)
         self.batches.start()
         await self.front.start()
-        for part in (*parts, self.front):
+        for part in self._parts:
             for name, chore in part.chores().items():
                 self._begin(name, chore)
         self._draining = asyncio.get_running_loop().create_task(self._drain_when_asked(), name="drain")
@@ -179,7 +191,7 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
-        parts = (self.batches, self.tables, self.graph, self.front, self._control.process)
+        parts = (*self._parts, self._control.process)
         return {
             "parts": float(len(self.config.parts)),
             "queue_limit_bytes": float(self.config.most_queue_bytes),

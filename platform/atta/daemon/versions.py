@@ -210,6 +210,7 @@ class LiveVersions:
             raise DataError(self._folder.place(number), "is not committed")
 
     def abort(self, number: int) -> None:
+        """Forget what was prepared."""
         self.book.abort(number)
         self._trim()
 

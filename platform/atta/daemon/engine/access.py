@@ -87,7 +87,7 @@ class Conversation:
         """Drive ``program`` to its end."""
         value: Any = None
         while True:
-            request, result = await self._on_pool(_advance, program, value)
+            request, result = await on_pool(self._access.pool, _advance, program, value)
             if request is None:
                 done: T = result
                 return done
@@ -98,7 +98,7 @@ class Conversation:
         match request:
             case Expand():
                 found = await self._expand(request)
-                return await self._on_pool(only_within, found, request.within)
+                return await on_pool(self._access.pool, only_within, found, request.within)
             case Step():
                 return await self._probe(_QUESTION.STEP, request.vertices, request.bits)
             case Contains():
@@ -119,7 +119,9 @@ class Conversation:
         async def ask(part: int, rows: np.ndarray, at: np.ndarray) -> None:
             mine = None if operands is None else np.ascontiguousarray(operands[at])
             if part == self._access.shard.part:
-                out[at] = await self._on_pool(probed, self._access.shard, question, self._edge_type, rows, mine)
+                out[at] = await on_pool(
+                    self._access.pool, probed, self._access.shard, question, self._edge_type, rows, mine
+                )
                 return
             peer = self._access.peers[part]
             out[at] = await peer.probe(self._edge_type, question, rows, mine, version=self._version)
@@ -137,7 +139,7 @@ class Conversation:
             how = request.fan_out, request.replace, Method.UNIFORM, request.stream_key, trees
             item = SampleItem(self._edge_type, rows, at, *how, version=self._version)
             if part == self._access.shard.part:
-                groups.append((at, await self._on_pool(drawn, self._access.shard, item)))
+                groups.append((at, await on_pool(self._access.pool, drawn, self._access.shard, item)))
                 return
             for _, first, answer, nbytes in await sampled(self._access.peers[part], item):
                 groups.append((at[first : first + len(answer.counts)], answer))
@@ -145,7 +147,7 @@ class Conversation:
             self.remote_rows += len(rows)
 
         await self._by_owner(request.vertices, ask)
-        joined: Neighbors = await self._on_pool(_join, groups, len(request.vertices))
+        joined: Neighbors = await on_pool(self._access.pool, _join, groups, len(request.vertices))
         return joined
 
     async def _by_owner(
@@ -159,8 +161,10 @@ class Conversation:
         asked = [ask(part, r, p) for part, (r, p) in enumerate(zip(rows, positions, strict=True)) if len(r)]
         await asyncio.gather(*asked)
 
-    async def _on_pool(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._access.pool, function, *args)
+
+async def on_pool(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
+    """What ``function`` returns on a thread of the pool."""
+    return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
 
 def drawn(shard: Shard, item: SampleItem, copies: EdgeCache | None = None) -> Answer:

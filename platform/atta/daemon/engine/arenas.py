@@ -52,6 +52,7 @@ class Arena:
 
     @property
     def resident_bytes(self) -> int:
+        """Memory of its pages, as the kernel counts it."""
         return 512 * os.fstat(self.fd).st_blocks if self.fd >= 0 else 0
 
     def touched(self, start: int, nbytes: int) -> list[tuple[int, int]]:

@@ -131,6 +131,7 @@ class Engine:
         self.post(sched.SessionClosed(session.id))
 
     def fail_all(self, error: AttaError) -> None:
+        """The same for all sessions."""
         for session in [*self._sessions.values()]:
             self.fail(session, error)
 

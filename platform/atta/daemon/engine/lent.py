@@ -77,6 +77,7 @@ class LentFiles:
 
     @property
     def lent_bytes(self) -> int:
+        """Bytes that are lent now."""
         return self._lent.total()
 
     @contextlib.contextmanager

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from atta.daemon.engine.access import ClusterAccess, drawn
+from atta.daemon.engine.access import ClusterAccess, drawn, on_pool
 from atta.daemon.peers.owners import Owners, all_settled
 from atta.daemon.peers.peers import SMALL_BYTES, Peers
 from atta.daemon.peers.underway import Pull, PullsUnderWay, SharedRows
@@ -220,16 +220,12 @@ async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool
     op = state.plan.op(task.op)
     asked = access.of(op.edge_type)
     if task.kind is Kind.BATCH:
-        sampled = await asked.run(await _on(pool, state.sampler, task.op))
-        await _on(pool, state.accept_sampled, task.op, sampled)
+        sampled = await asked.run(await on_pool(pool, state.sampler, task.op))
+        await on_pool(pool, state.accept_sampled, task.op, sampled)
     else:
-        links = await asked.run(await _on(pool, state.negatives, task.op))
+        links = await asked.run(await on_pool(pool, state.negatives, task.op))
         state.accept_negatives(task.op, links)
     return TaskResult(remote_rows=asked.remote_rows, remote_bytes=asked.remote_bytes)
-
-
-async def _on(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
 
 async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:

@@ -84,6 +84,7 @@ class Channel:
         self._headers = {bound: meant.header(bound) for bound in Bound}
 
     def ask(self, method: str, request: Any, timeout: float) -> Any:
+        """Begin a call."""
         if method not in self._stubs:
             self._stubs[method] = rpc.stub(self.channel, method)
         header = self._headers[rpc.METHODS[method].bound] + self._token.now()

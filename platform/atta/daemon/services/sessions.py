@@ -18,7 +18,7 @@ import structlog
 from atta.daemon.admission import CallGuard
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
-from atta.daemon.engine.session import Delivery, Session, SessionRequest, Taken
+from atta.daemon.engine.session import Delivery, Session, SessionRequest
 from atta.daemon.services.handling import Context, check_named
 from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, shown_name, taken, unknown, with_schema
@@ -164,12 +164,12 @@ class SessionService:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
                 return
             wait_s = min(LONG_POLL_S, max(0.0, (context.time_remaining() or LONG_POLL_S) - 1))
-            taken = await session.batch(request.sequence, wait_s)
-            if taken.delivery is None:
+            delivery = await session.batch(request.sequence, wait_s)
+            if delivery is None:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(pending=True)))
                 return
-            with self._sent(session, taken, request) as header, session.sending(taken.delivery):
-                for bulk in _messages(header, taken.delivery):
+            with self._sent(session, delivery, request) as header, session.sending(delivery):
+                for bulk in _messages(header, delivery):
                     yield bulk
 
     def _at_once(self, session: Session, request: session_pb2.NextRequest) -> session_pb2.BatchHeader | None:
@@ -178,11 +178,11 @@ class SessionService:
         self._check_next(session, request)
         if request.sequence >= session.batches:
             raise ConfigError(f"batch number {request.sequence} of {session.batches}")
-        taken = session.batch_at_once(request.sequence)
-        if taken is None or taken.delivery is None:
+        delivery = session.batch_at_once(request.sequence)
+        if delivery is None:
             return None
-        with self._sent(session, taken, request) as header:
-            if not taken.delivery.shared:
+        with self._sent(session, delivery, request) as header:
+            if not delivery.shared:
                 raise QuotaExceededError("the consumer holds too many batches: the next one is sent as bytes")
             return header
 
@@ -198,11 +198,10 @@ class SessionService:
 
     @contextmanager
     def _sent(
-        self, session: Session, taken: Taken, request: session_pb2.NextRequest
+        self, session: Session, delivery: Delivery, request: session_pb2.NextRequest
     ) -> Iterator[session_pb2.BatchHeader]:
         """The header of a batch, which is sent meanwhile."""
-        assert taken.delivery is not None
-        delivery, fresh = taken.delivery, taken.fresh
+        fresh, delivery.told = not delivery.told, True
         if fresh:
             self._engine.taken(session, delivery.batch, request.train_ms)
         try:

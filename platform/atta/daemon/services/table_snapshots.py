@@ -202,6 +202,7 @@ class TableSnapshots:
                 )
 
     def abort_load(self, load_id: int) -> None:
+        """Drop what was prepared."""
         with self._working:
             if self._loading is not None and self._loading.key == load_id:
                 self._loading = None
