@@ -146,8 +146,8 @@ class ServedCall:
         """Count an answer. Raises DataError if it was read from files that are not as they were opened."""
         if self._name.startswith(READ_FROM_FILES):
             self._handling.check_files()
-        if nbytes := _bulk_bytes(reply):
-            self._handling.counts[f"sent_bytes_{self._name}"] += nbytes
+        if rpc.METHODS[self._name].payload:
+            self._handling.counts[f"sent_bytes_{self._name}"] += _bulk_bytes(reply)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         del trace  # it has the frames of the handler
