@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ class Engine:
         dataset, shard = view.dataset, view.shard
         self._pages = named_threads(1, "atta-pages")
         self.slots = SlotPool(config.most_buffer_bytes, self._report_lent, self._pages.submit)
-        self.counters: dict[str, float] = {}
+        self.counters: defaultdict[str, float] = defaultdict(float)
         firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
         self.recorder = Recorder(config.trace_events, firsts=firsts)
         of_scheduler = sched.SchedulerConfig(
@@ -175,7 +175,7 @@ class Engine:
         try:
             self._dags[dag] = self._begin(session, batch)
         except Exception as error:  # after any error, the consumer must not wait for ever
-            self.counters["launch_errors"] = self.counters.get("launch_errors", 0.0) + 1
+            self.counters["launch_errors"] += 1
             if not isinstance(error, AttaError):
                 log.error("batch not begun", batch=batch, session=session.id, exc_info=error)
                 error = AttaError(f"batch {batch} cannot be begun: {type(error).__name__}: {error}")
@@ -245,7 +245,7 @@ class Engine:
                 result = AttaError(
                     f"{task.kind.value} task of batch {running.batch}: {type(result).__name__}: {result}"
                 )
-            self.counters["task_errors"] = self.counters.get("task_errors", 0.0) + 1
+            self.counters["task_errors"] += 1
             running.session.fail(result)
             return None
         self.recorder.task(task, of, times, result, owners=owners)
@@ -253,7 +253,7 @@ class Engine:
         seconds = times[2] - times[1]
         running.count(task, result, seconds)
         name = _COUNTERS[task.kind, task.lane]
-        self.counters[name] = self.counters.get(name, 0.0) + 1
+        self.counters[name] += 1
         return sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds)
 
     def _changed_file(self) -> AttaError | None:
@@ -268,8 +268,8 @@ class Engine:
         stats = {**running.state.stats, **running.stats}
         stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
         for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows"):
-            self.counters[name] = self.counters.get(name, 0.0) + stats.get(name, 0.0)
-        self.counters["batches"] = self.counters.get("batches", 0.0) + 1
+            self.counters[name] += stats.get(name, 0.0)
+        self.counters["batches"] += 1
         self._alone = not running.asks and running.work_ms > CARRIED_MS
         session.deliver(Delivery(batch, running.state.out, running.slot, stats))
 

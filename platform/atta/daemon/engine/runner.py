@@ -248,19 +248,20 @@ class TaskRunner:
         self._oldest_first = policy_named(config.policy).oldest_first
         self._workers = Workers(config.threads, "atta-worker")
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
-        self._at_once = moved_at_once(config.threads)
+        at_once = moved_at_once(config.threads)
         self._brief_us, self._chunk_rows = brief_us(config.threads), chunk_rows
-        self._owners = (
-            Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
-            if links is None
-            else links.owners(self._copiers, self._at_once)
+        dataset, pool = shard.dataset, self._copiers
+        messages = Owners(peers, dataset, pool, at_once=at_once)
+        self._context = partial(
+            RemoteContext,
+            peers=peers,
+            owners=messages if links is None else links.owners(pool, at_once),
+            pool=pool,
+            underway=PullsUnderWay(pool, dataset.schema.node_counts) if config.share_pulls else None,
+            at_once=at_once,
         )
-        counts = shard.dataset.schema.node_counts
-        self._underway = PullsUnderWay(self._copiers, counts) if config.share_pulls else None
         self._accesses: WeakKeyDictionary[Shard, ClusterAccess] = WeakKeyDictionary()  # of the edges that sessions read
-        self._brief: list[
-            tuple[int, RunningDag, Task, float]
-        ] = []  # tasks for the event loop, with arguments of ``run``
+        self._brief: list[tuple[int, RunningDag, Task, float]] = []  # for the event loop: arguments of ``run``
         self._talks: dict[tuple[int, Task], asyncio.Task[None]] = {}
         self._ended: deque[tuple[int, RunningDag, list[Ended]]] = deque()  # by workers; the event loop will take them
         self._told = False  # whether the event loop knows that there are some
@@ -352,16 +353,7 @@ class TaskRunner:
                 result = await run_program(running.state, task, self._access(running), self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
-                context = RemoteContext(
-                    self._peers,
-                    self._owners,
-                    running.view.rows,
-                    self._copiers,
-                    self._underway,
-                    running.session.request.codec,
-                    age_ms,
-                    self._at_once,
-                )
+                context = self._context(cache=running.view.rows, codec=running.session.request.codec, age_ms=age_ms)
                 result = await run_remote(running.state, task, context)
         except (asyncio.CancelledError, GeneratorExit):  # nobody waits for it, and there may be no loop any more
             raise
