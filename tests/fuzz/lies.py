@@ -97,7 +97,6 @@ class Liar(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(passed_on)
 
     def close(self) -> None:
-        """End all calls."""
         self._server.stop(grace=None).wait()
         self._channel.close()
 
@@ -220,7 +219,6 @@ class Lies:
         return type(end).__name__, seconds
 
     def close(self) -> None:
-        """End all calls."""
         for liar in self._liars:
             liar.close()
 
@@ -280,7 +278,6 @@ def watch(cluster: atta.Cluster) -> None:
 
 
 def batches(cluster: atta.Cluster) -> None:
-    """An epoch."""
     settings: dict[str, Any] = {"batch_size": 20, "rank": 0, "world_size": 1}
     for batch in atta.NeighborLoader(cluster, [3, 2], "train", **settings):
         assert batch.n_id().dtype == np.int64
@@ -291,7 +288,6 @@ def batches(cluster: atta.Cluster) -> None:
 
 
 def operator(cluster: atta.Cluster) -> None:
-    """Batches of an operator."""
     for batch in atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=3, rank=0, world_size=1):
         batch.n_id().sum()
         batch.edge_index().sum()

@@ -42,8 +42,6 @@ ON_DISK = (
 
 
 class TimeModule:
-    """Stands for the module ``time``."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
@@ -51,13 +49,11 @@ class TimeModule:
         return getattr(time, name)
 
     def monotonic(self) -> float:
-        """Simulated seconds. Work takes no time."""
         return self._loop.now
 
     perf_counter = process_time = thread_time = monotonic
 
     def monotonic_ns(self) -> int:
-        """Simulated nanoseconds."""
         return int(self._loop.now * 1e9)
 
     perf_counter_ns = monotonic_ns
@@ -68,17 +64,13 @@ class TimeModule:
         return 1.8e9 + self._loop.now + (node.clock_s if node is not None else 0.0)
 
     def time_ns(self) -> int:
-        """The time of day."""
         return int(self.time() * 1e9)
 
     def sleep(self, seconds: float) -> None:
-        """Let this thread wait."""
         current().park(seconds)
 
 
 class SecretsModule:
-    """Stands for the module ``secrets``."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
@@ -86,15 +78,12 @@ class SecretsModule:
         return getattr(secrets, name)
 
     def token_bytes(self, nbytes: int = 32) -> bytes:
-        """Seeded bytes."""
         return self._rng.randbytes(nbytes)
 
     def token_hex(self, nbytes: int = 32) -> str:
-        """Seeded digits."""
         return self._rng.randbytes(nbytes).hex()
 
     def randbits(self, k: int) -> int:
-        """Seeded bits."""
         return self._rng.getrandbits(k)
 
 
@@ -151,7 +140,6 @@ def _drop(*_: Any) -> Any:
 
 @contextlib.contextmanager
 def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]:
-    """Run what is within in the simulation."""
     clock = TimeModule(loop)
     instead: dict[int, Any] = {
         id(time): clock,

@@ -84,77 +84,63 @@ async def greeted(reply: link_pb2.AttachReply, token: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_token_opens_one_link(local: bool) -> None:
-    async def main() -> None:
-        async with serving() as (service, links):
-            reply = await reply_of(service)
-            if not local:
-                reply.local = "nobody"
-            sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
-            assert (tls, reply.secret) == (None, b"")
-            with sock:
-                assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
-                while not links.served:
-                    await asyncio.sleep(0.001)
-                with pytest.raises(OSError, match="refused the token"):  # it is used
-                    await _connected(f"127.0.0.1:{reply.port}", reply)
-            assert links.peers == [7]
-
-    asyncio.run(main())
+async def test_a_token_opens_one_link(local: bool) -> None:
+    async with serving() as (service, links):
+        reply = await reply_of(service)
+        if not local:
+            reply.local = "nobody"
+        sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
+        assert (tls, reply.secret) == (None, b"")
+        with sock:
+            assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
+            while not links.served:
+                await asyncio.sleep(0.001)
+            with pytest.raises(OSError, match="refused the token"):  # it is used
+                await _connected(f"127.0.0.1:{reply.port}", reply)
+        assert links.peers == [7]
 
 
 @pytest.mark.parametrize("kind", ["wrong", "late", "half"])
-def test_other_tokens_open_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tokens_open_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(listening, "time", clock)
     monkeypatch.setattr(listening, "GREETING_S", 0.2)
-
-    async def main() -> None:
-        async with serving() as (service, links):
-            reply = await reply_of(service)
-            token = {"wrong": b"x" * 16, "late": reply.token, "half": reply.token[:7]}[kind]
-            if kind == "late":
-                clock.now += 10.0
-            assert await greeted(reply, token) == b""
-            assert links.served == []
-            if kind != "late":  # the right one is good still
-                assert await greeted(reply, reply.token) == ACCEPTED
-
-    asyncio.run(main())
+    async with serving() as (service, links):
+        reply = await reply_of(service)
+        token = {"wrong": b"x" * 16, "late": reply.token, "half": reply.token[:7]}[kind]
+        if kind == "late":
+            clock.now += 10.0
+        assert await greeted(reply, token) == b""
+        assert links.served == []
+        if kind != "late":  # the right one is good still
+            assert await greeted(reply, reply.token) == ACCEPTED
 
 
-def test_silent_connections_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connections_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "GREETING_S", 0.2)
     monkeypatch.setattr(listening, "MOST_GREETINGS", 3)
-
-    async def main() -> None:
-        async with serving() as (service, links):
-            reply = await reply_of(service)
-            silent = [await asyncio.open_connection("127.0.0.1", reply.port) for _ in range(10)]
-            assert await greeted(reply, reply.token) == ACCEPTED
-            for reader, writer in silent:
-                assert await reader.read(1) == b""
-                writer.close()
-            assert links.peers == [7]
-
-    asyncio.run(main())
-
-
-def test_another_service_at_the_port_is_no_link() -> None:
-    async def main() -> None:
-        async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(16)
-            writer.write(b"HTTP/1.1")
+    async with serving() as (service, links):
+        reply = await reply_of(service)
+        silent = [await asyncio.open_connection("127.0.0.1", reply.port) for _ in range(10)]
+        assert await greeted(reply, reply.token) == ACCEPTED
+        for reader, writer in silent:
+            assert await reader.read(1) == b""
             writer.close()
+        assert links.peers == [7]
 
-        server = await asyncio.start_server(other, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            reply = link_pb2.AttachReply(version=1, port=port, local="nobody", token=b"x" * 16)
-            with pytest.raises(OSError, match="something else"):
-                await _connected(f"127.0.0.1:{port}", reply)
 
-    asyncio.run(main())
+async def test_another_service_at_the_port_is_no_link() -> None:
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(16)
+        writer.write(b"HTTP/1.1")
+        writer.close()
+
+    server = await asyncio.start_server(other, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        reply = link_pb2.AttachReply(version=1, port=port, local="nobody", token=b"x" * 16)
+        with pytest.raises(OSError, match="something else"):
+            await _connected(f"127.0.0.1:{port}", reply)
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -188,55 +174,48 @@ WITH_TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSS
 
 
 @pytest.mark.parametrize("local", [True, pytest.param(False, marks=WITH_TLS)])
-def test_links_to_other_machines_are_encrypted(local: bool) -> None:
-    async def main() -> None:
-        async with serving(encrypted=True) as (service, links):
-            reply, other = await reply_of(service), await reply_of(service)
-            assert len(reply.secret) == 32
-            assert reply.secret != other.secret
-            if not local:
-                reply.local = "nobody"
-            sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
-            with sock:
-                while not links.served:
-                    await asyncio.sleep(0.001)
-                assert (links.peers, links.encrypted, tls is not None) == ([7], [not local], not local)
-
-    asyncio.run(main())
+async def test_links_to_other_machines_are_encrypted(local: bool) -> None:
+    async with serving(encrypted=True) as (service, links):
+        reply, other = await reply_of(service), await reply_of(service)
+        assert len(reply.secret) == 32
+        assert reply.secret != other.secret
+        if not local:
+            reply.local = "nobody"
+        sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
+        with sock:
+            while not links.served:
+                await asyncio.sleep(0.001)
+            assert (links.peers, links.encrypted, tls is not None) == ([7], [not local], not local)
 
 
 @WITH_TLS
 @pytest.mark.parametrize("kind", ["another", "none", "certificate"])
-def test_who_does_not_know_the_secret_gets_no_link(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_know_the_secret_gets_no_link(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "GREETING_S", 0.3)
-
-    async def main() -> None:
-        async with serving(encrypted=True) as (service, links):
-            reply = await reply_of(service)
-            reply.local = "nobody"
-            if kind == "another":
-                reply.secret = bytes(32)
-                with pytest.raises(LinkNotSecure, match="does not know the secret"):
-                    await _connected(f"127.0.0.1:{reply.port}", reply)
-            else:
-                reader, writer = await asyncio.open_connection("127.0.0.1", reply.port)
-                writer.write(reply.token)
-                assert await reader.readexactly(len(ACCEPTED)) == ACCEPTED
-                if kind == "certificate":  # TLS without the secret
-                    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                    plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
-                    with pytest.raises((ssl.SSLError, OSError)):
-                        await writer.start_tls(plain)
-                else:  # it waits for frames
-                    assert await reader.read() == b""
-                writer.close()
-            assert links.served == []
-            good = await reply_of(service)  # others are not in its way
-            good.local = "nobody"
-            sock, _ = await _connected(f"127.0.0.1:{good.port}", good)
-            sock.close()
-
-    asyncio.run(main())
+    async with serving(encrypted=True) as (service, links):
+        reply = await reply_of(service)
+        reply.local = "nobody"
+        if kind == "another":
+            reply.secret = bytes(32)
+            with pytest.raises(LinkNotSecure, match="does not know the secret"):
+                await _connected(f"127.0.0.1:{reply.port}", reply)
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", reply.port)
+            writer.write(reply.token)
+            assert await reader.readexactly(len(ACCEPTED)) == ACCEPTED
+            if kind == "certificate":  # TLS without the secret
+                plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
+                with pytest.raises((ssl.SSLError, OSError)):
+                    await writer.start_tls(plain)
+            else:  # it waits for frames
+                assert await reader.read() == b""
+            writer.close()
+        assert links.served == []
+        good = await reply_of(service)  # others are not in its way
+        good.local = "nobody"
+        sock, _ = await _connected(f"127.0.0.1:{good.port}", good)
+        sock.close()
 
 
 @WITH_TLS

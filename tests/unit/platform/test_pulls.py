@@ -42,8 +42,6 @@ METHOD = rpc.METHODS["TableService.Pull"]
 
 
 class Refused(grpc.RpcError):
-    """How an error arrives."""
-
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self._status = rpc.status_of(error)

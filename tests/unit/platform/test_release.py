@@ -35,8 +35,6 @@ def test_two_releases_work_together_if_they_share_a_protocol(a: int, b: int, c: 
 
 
 def meet(address: str) -> None:
-    """Connect as a peer does."""
-
     async def run() -> None:
         link = PeerConnection((address,), Identity(1, "d"), PeerSettings(20.0, connect_s=5.0))
         try:
@@ -48,7 +46,6 @@ def meet(address: str) -> None:
 
 
 def ask(address: str) -> Release:
-    """Connect as a client does."""
     connection = Connection(address, 5.0, part=1)
     try:
         return connection.describe().release

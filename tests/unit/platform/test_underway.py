@@ -138,20 +138,14 @@ def test_every_batch_has_its_rows(
     asyncio.run(run())
 
 
-def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> None:
+async def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> None:
     """The first batch fails to bring some rows. The second batch then asks for them itself."""
-
-    async def run() -> None:
-        daemon = Batches(pool)
-        first, second = await asyncio.gather(
-            daemon.make(np.arange(0, 20), 0, FAILS), daemon.make(np.arange(10, 30), 1, 1)
-        )
-        assert first is None
-        assert second is not None
-        np.testing.assert_array_equal(second[1][0], TABLES["x"][10:30])
-        assert (second[0].remote_rows, second[0].shared_rows) == (20, 0)
-
-    asyncio.run(run())
+    daemon = Batches(pool)
+    first, second = await asyncio.gather(daemon.make(np.arange(0, 20), 0, FAILS), daemon.make(np.arange(10, 30), 1, 1))
+    assert first is None
+    assert second is not None
+    np.testing.assert_array_equal(second[1][0], TABLES["x"][10:30])
+    assert (second[0].remote_rows, second[0].shared_rows) == (20, 0)
 
 
 def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:
@@ -166,52 +160,42 @@ def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:
     assert sorted(asyncio.run(run())) == sorted([*range(35), *range(20)])
 
 
-def test_a_batch_that_is_given_up_leaves_nothing_behind(pool: ThreadPoolExecutor) -> None:
-    async def run() -> None:
-        daemon = Batches(pool)
-        slow = asyncio.ensure_future(daemon.make(np.arange(20), 0, 10**6 + 1))
-        quick = asyncio.ensure_future(daemon.make(np.arange(20), 2, 1))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        slow.cancel()
-        made = await asyncio.wait_for(quick, 20)
-        assert made is not None
-        np.testing.assert_array_equal(made[1][0], TABLES["x"][:20])
-        assert slow.cancelled() or (await asyncio.gather(slow, return_exceptions=True))
-        assert not daemon.pulls._last
-
-    asyncio.run(run())
+async def test_a_batch_that_is_given_up_leaves_nothing_behind(pool: ThreadPoolExecutor) -> None:
+    daemon = Batches(pool)
+    slow = asyncio.ensure_future(daemon.make(np.arange(20), 0, 10**6 + 1))
+    quick = asyncio.ensure_future(daemon.make(np.arange(20), 2, 1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    slow.cancel()
+    made = await asyncio.wait_for(quick, 20)
+    assert made is not None
+    np.testing.assert_array_equal(made[1][0], TABLES["x"][:20])
+    assert slow.cancelled() or (await asyncio.gather(slow, return_exceptions=True))
+    assert not daemon.pulls._last
 
 
-def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor) -> None:
-    async def run() -> None:
-        pulls, rows = PullsUnderWay(pool), np.arange(20)
-        out = np.zeros((20, 3), dtype=np.float32)
-        opened = [pulls.begin(KEY, rows, rows, [out])]
-        for key in (
-            ("other", ("x",), ""),
-            ("node", ("x", "y"), ""),
-            ("node", ("x",), "fp16"),
-        ):
-            opened.append(pulls.begin(key, rows, rows, [out]))
-        assert [len(pull.expected) for pull in opened] == [0] * 4
-        assert len(pulls.begin(KEY, rows, rows, [out]).expected) == 1
-
-    asyncio.run(run())
+async def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor) -> None:
+    pulls, rows = PullsUnderWay(pool), np.arange(20)
+    out = np.zeros((20, 3), dtype=np.float32)
+    opened = [pulls.begin(KEY, rows, rows, [out])]
+    for key in (
+        ("other", ("x",), ""),
+        ("node", ("x", "y"), ""),
+        ("node", ("x",), "fp16"),
+    ):
+        opened.append(pulls.begin(key, rows, rows, [out]))
+    assert [len(pull.expected) for pull in opened] == [0] * 4
+    assert len(pulls.begin(KEY, rows, rows, [out]).expected) == 1
 
 
-def test_what_is_remembered_is_bounded(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_remembered_is_bounded(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(underway, "MOST_ROWS", 100)
-
-    async def run() -> None:
-        pulls = PullsUnderWay(pool)
-        for first in range(0, 2000, 20):
-            rows = np.arange(first, first + 30)
-            opened = pulls.begin(KEY, rows, rows - first, [np.zeros((30, 3), dtype=np.float32)])
-            assert sum(len(shared.chosen) for shared in opened.expected) in {0, 10}
-        assert len(pulls._last[KEY]._pull) <= 400
-
-    asyncio.run(run())
+    pulls = PullsUnderWay(pool)
+    for first in range(0, 2000, 20):
+        rows = np.arange(first, first + 30)
+        opened = pulls.begin(KEY, rows, rows - first, [np.zeros((30, 3), dtype=np.float32)])
+        assert sum(len(shared.chosen) for shared in opened.expected) in {0, 10}
+    assert len(pulls._last[KEY]._pull) <= 400
 
 
 class Pulls:
@@ -234,30 +218,23 @@ class Pulls:
         return sum(len(shared.chosen) for shared in pull.expected)
 
 
-def test_pulls_do_not_look_for_long_where_nothing_is_shared(pool: ThreadPoolExecutor) -> None:
-    async def run() -> None:
-        pulls = Pulls(pool)
-        assert [pulls.one(20 * i) for i in range(underway.LOOKS)] == [0] * underway.LOOKS
-        # The same rows again and again: nobody looks.
-        assert [pulls.one(0) for _ in range(underway.RESTS)] == [0] * underway.RESTS
-        assert not pulls.under_way._last  # and nothing is remembered
-        # Then they look again, and go on as they find something.
-        again = 10 * underway.LOOKS
-        assert [pulls.one(0) for _ in range(again)] == [0, *[20] * (again - 1)]
-
-    asyncio.run(run())
+async def test_pulls_do_not_look_for_long_where_nothing_is_shared(pool: ThreadPoolExecutor) -> None:
+    pulls = Pulls(pool)
+    assert [pulls.one(20 * i) for i in range(underway.LOOKS)] == [0] * underway.LOOKS
+    # The same rows again and again: nobody looks.
+    assert [pulls.one(0) for _ in range(underway.RESTS)] == [0] * underway.RESTS
+    assert not pulls.under_way._last  # and nothing is remembered
+    # Then they look again, and go on as they find something.
+    again = 10 * underway.LOOKS
+    assert [pulls.one(0) for _ in range(again)] == [0, *[20] * (again - 1)]
 
 
 @pytest.mark.parametrize(("step", "rest"), [(10, False), (19, False), (20, True)])
-def test_whether_pulls_look_follows_from_the_share_that_they_find(
+async def test_whether_pulls_look_follows_from_the_share_that_they_find(
     pool: ThreadPoolExecutor, step: int, rest: bool
 ) -> None:
     """Each pull has 20 - ``step`` rows of the one before: half, a twentieth, none."""
-
-    async def run() -> None:
-        pulls, count = Pulls(pool), 4 * underway.LOOKS
-        found = [pulls.one(step * i) for i in range(count)]
-        assert found == [0, *[20 - step] * (count - 1)]
-        assert pulls.under_way._habits["node"].rests is rest
-
-    asyncio.run(run())
+    pulls, count = Pulls(pool), 4 * underway.LOOKS
+    found = [pulls.one(step * i) for i in range(count)]
+    assert found == [0, *[20 - step] * (count - 1)]
+    assert pulls.under_way._habits["node"].rests is rest

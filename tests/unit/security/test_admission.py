@@ -39,8 +39,6 @@ PARSED: list[str] = []
 
 
 class Read(RequestRoom):
-    """Notes what is read."""
-
     async def read(self, context: Any, check_size: Callable[[int], None]) -> Any:
         PARSED.append(context.peer())
         return await super().read(context, check_size)
@@ -145,7 +143,9 @@ def tokens(authority: Authority) -> Iterator[dict[str, str]]:
     authority.token_file.unlink()
 
 
-def test_every_method_and_role_by_token(authority: Authority, stranger: Authority, tokens: dict[str, str]) -> None:
+async def test_every_method_and_role_by_token(
+    authority: Authority, stranger: Authority, tokens: dict[str, str]
+) -> None:
     expired = authority.tokens(valid=timedelta(seconds=-1))
     forged = tokens["all"][:-4] + ("0000" if not tokens["all"].endswith("0000") else "1111")
     bad = {
@@ -157,45 +157,37 @@ def test_every_method_and_role_by_token(authority: Authority, stranger: Authorit
         "of another scheme": ((("authorization", f"Basic {tokens['all']}"),), "not one `Bearer TOKEN`"),
         "two": (bearer(tokens["all"]) * 2, "not one `Bearer TOKEN`"),
     }
-
-    async def run() -> None:
-        async with (
-            daemon(authority, "token") as address,
-            grpc.aio.secure_channel(address, anonymous(authority)) as channel,
-        ):
-            for method in METHODS:
-                PARSED.clear()
-                for what, (header, words) in bad.items():
-                    code, details = await status(channel, method, header)
-                    assert (code, words in details) == ("UNAUTHENTICATED", True), (method, what, details)
-                    assert details.startswith(rpc.ACCESS)
-                assert PARSED == [], method
-                for name in NAMES:
-                    code, details = await status(channel, method, bearer(tokens[name]))
-                    assert code in wanted(method, name), (method, name, details)
-                    assert tokens[name] not in details
-            assert await status(channel, "atta.v1.KvService/Absent", bearer(tokens["all"])) == (
-                "UNIMPLEMENTED", "Method not found!",
-            )  # fmt: skip
-
-    asyncio.run(run())
+    async with (
+        daemon(authority, "token") as address,
+        grpc.aio.secure_channel(address, anonymous(authority)) as channel,
+    ):
+        for method in METHODS:
+            PARSED.clear()
+            for what, (header, words) in bad.items():
+                code, details = await status(channel, method, header)
+                assert (code, words in details) == ("UNAUTHENTICATED", True), (method, what, details)
+                assert details.startswith(rpc.ACCESS)
+            assert PARSED == [], method
+            for name in NAMES:
+                code, details = await status(channel, method, bearer(tokens[name]))
+                assert code in wanted(method, name), (method, name, details)
+                assert tokens[name] not in details
+        assert await status(channel, "atta.v1.KvService/Absent", bearer(tokens["all"])) == (
+            "UNIMPLEMENTED", "Method not found!",
+        )  # fmt: skip
 
 
-def test_every_method_and_role_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
+async def test_every_method_and_role_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
     shown = {name: authority.certificate(f"has-{name}", name) for name in NAMES[:-1]}
     shown["all"] = authority.certificate("has-all", *NAMES[:-1])
-
-    async def run() -> None:
-        async with daemon(authority, "certificate") as address:
-            for name, credentials in shown.items():
-                async with grpc.aio.secure_channel(address, credentials.for_channel()) as channel:
-                    for method in METHODS:
-                        code, details = await status(channel, method, ())
-                        assert code in wanted(method, name), (method, name, details)
-                        code, details = await status(channel, method, bearer("atta"))
-                        assert (code, "malformed" in details) == ("UNAUTHENTICATED", True), (method, details)
-
-    asyncio.run(run())
+    async with daemon(authority, "certificate") as address:
+        for name, credentials in shown.items():
+            async with grpc.aio.secure_channel(address, credentials.for_channel()) as channel:
+                for method in METHODS:
+                    code, details = await status(channel, method, ())
+                    assert code in wanted(method, name), (method, name, details)
+                    code, details = await status(channel, method, bearer("atta"))
+                    assert (code, "malformed" in details) == ("UNAUTHENTICATED", True), (method, details)
 
 
 def test_a_certificate_without_a_role_may_bring_a_token(authority: Authority, tokens: dict[str, str]) -> None:

@@ -42,8 +42,6 @@ from tests.unit.security.authority import Authority
 
 
 class _Says:
-    """A service that has one reply."""
-
     def __init__(self, reply: Any) -> None:
         self._reply = reply
 
@@ -125,7 +123,7 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
     assert asyncio.run(run()) == bytes(8)
 
 
-def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
+async def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
@@ -140,57 +138,49 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
         for end in ("pem", "key"):
             shutil.copy(authority.folder / f"{name}.{end}", tmp_path / f"own.{end}")
 
-    async def run() -> None:
-        nonlocal now
-        async with owner(authority, "certificate") as address:
-            give("short", 1)
-            peer = Peer(1, address, dataset, PeerSettings(20.0, connect_s=5.0, credentials=own))
-            shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
-            asking = (
-                lambda: peer.probe("e", 0, np.arange(1)),
-                lambda: shipping._ask("Piece", backup_pb2.PieceRequest()),
-            )
-            try:
-                await asyncio.gather(*(ask() for ask in asking))
-                now += timedelta(days=1.5)
-                for ask in asking:
-                    with pytest.raises(NotAuthenticatedError, match="the certificate short has expired"):
-                        await ask()
-                give("long", 3)
-                await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
-            finally:
-                await peer.connection.close()
-                await shipping.close()
-
-    asyncio.run(run())
+    async with owner(authority, "certificate") as address:
+        give("short", 1)
+        peer = Peer(1, address, dataset, PeerSettings(20.0, connect_s=5.0, credentials=own))
+        shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
+        asking = (
+            lambda: peer.probe("e", 0, np.arange(1)),
+            lambda: shipping._ask("Piece", backup_pb2.PieceRequest()),
+        )
+        try:
+            await asyncio.gather(*(ask() for ask in asking))
+            now += timedelta(days=1.5)
+            for ask in asking:
+                with pytest.raises(NotAuthenticatedError, match="the certificate short has expired"):
+                    await ask()
+            give("long", 3)
+            await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
+        finally:
+            await peer.connection.close()
+            await shipping.close()
 
 
-def test_a_client_brings_a_renewed_certificate(
+async def test_a_client_brings_a_renewed_certificate(
     authority: Authority, stranger: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one of a stranger stands for one that has expired: the daemon refuses both without a word."""
     monkeypatch.setattr(channels, "LOOK_S", 0.0)
     good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
     own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
-
-    async def run() -> None:
-        async with owner(authority, "certificate") as address:
-            shutil.copy(bad.cert, own.cert)
-            shutil.copy(bad.key, own.key)
-            client = Connection(address, 20.0, credentials=own)
-            probe = partial(
-                asyncio.to_thread, client.pinned().call, "ControlService.Describe", control_pb2.DescribeRequest()
-            )
-            try:
-                shutil.copy(good.cert, own.cert)  # its key comes later
-                with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
-                    await probe()
-                shutil.copy(good.key, own.key)
-                assert (await probe()).dataset_id == "d"
-            finally:
-                client.close()
-
-    asyncio.run(run())
+    async with owner(authority, "certificate") as address:
+        shutil.copy(bad.cert, own.cert)
+        shutil.copy(bad.key, own.key)
+        client = Connection(address, 20.0, credentials=own)
+        probe = partial(
+            asyncio.to_thread, client.pinned().call, "ControlService.Describe", control_pb2.DescribeRequest()
+        )
+        try:
+            shutil.copy(good.cert, own.cert)  # its key comes later
+            with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
+                await probe()
+            shutil.copy(good.key, own.key)
+            assert (await probe()).dataset_id == "d"
+        finally:
+            client.close()
 
 
 def test_channels_of_before_are_kept_for_calls_that_are_under_way(
