@@ -17,8 +17,8 @@ import pytest
 
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Session
 from atta.daemon.engine.slots import SlotPool, _pages
+from atta.daemon.peers.owners import LOOKS, RESTS, Key, PullsUnderWay, _Habit, _LastPulls
 from atta.daemon.peers.sockets import MOST_TOKENS, TOKEN_BYTES, Tokens
-from atta.daemon.peers.underway import LOOKS, RESTS, Key, PullsUnderWay, _Habit, _LastPulls
 from atta.daemon.peers.watching import ENOUGH, LEAST_S, MOST, Hedges
 from atta.daemon.peers.watching import WINDOW as ANSWERS
 from atta.daemon.services.rooms import Room

@@ -130,12 +130,10 @@ class Refused:
 
 
 def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) -> Admitted | Refused:
-    """Decide about a call of ``method`` (see ``ROLES``). The roles of certificate and token add up.
-
-    A token that is not good ends the call, even if the certificate alone would do: its bearer would not notice that
-    it has expired. ``tokens`` None: the daemon takes no tokens. A certificate that has expired since its connection
-    began ends the call too.
-    """
+    """Decide about a call of ``method`` (see ``ROLES``). The roles of certificate and token add up. A token that is not
+    good ends the call, even if the certificate alone would do: its bearer would not notice that it has expired.
+    ``tokens`` None: the daemon takes no tokens. A certificate that has expired since its connection began ends the call
+    too."""
     names: list[str] = []
     roles: set[Role] = set()
     if proof.certificate is not None:

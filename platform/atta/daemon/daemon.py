@@ -102,12 +102,8 @@ class Daemon:
     """
 
     def __init__(self, config: DaemonConfig) -> None:
-        """Load and check the partitions.
-
-        Raises:
-            DataError: a file is missing, truncated, altered or of another version.
-            ConfigError: there is no such partition or ranking of the cache. Also what ``OpenedData.of`` raises.
-        """
+        """Load and check the partitions. Raises DataError: a file is missing, truncated, altered or of another version.
+        ConfigError: there is no such partition or ranking of the cache. Also what ``OpenedData.of`` raises."""
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
         self.config, began = config, time.monotonic()
@@ -191,12 +187,12 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
-        parts = (*self._parts, self._control.process)
         return {
             "parts": float(len(self.config.parts)),
             "queue_limit_bytes": float(self.config.most_queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
-            **{name: value for part in parts for name, value in part.stats().items()},
+            **{name: value for part in self._parts for name, value in part.stats().items()},
+            **self._control.process.stats(),
         }
 
     def _figures(self) -> DaemonFigures:
@@ -260,11 +256,8 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
-    """Run a daemon until SIGTERM, SIGINT or a Stop request. ``ready`` is called with the address once it serves.
-
-    Raises:
-        ConfigError: the process may not open enough files. Also what ``Daemon`` raises.
-    """
+    """Run a daemon until SIGTERM, SIGINT or a Stop request. ``ready`` is called with the address once it serves. Raises
+    ConfigError: the process may not open enough files. Also what ``Daemon`` raises."""
     kernels.retain_heap()
     _native.outlive_torn_maps()
     ensure_descriptors(config.max_sessions)

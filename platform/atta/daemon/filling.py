@@ -52,11 +52,9 @@ LAST_RETRY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FillPiece:
-    """A part of what is to be filled in that its owner answers with one message or a few.
-
-    ``fetch`` asks the owner and puts the answer into place. It returns the bytes that came: 0 if the piece is here by
-    now. It raises AttaError if the owner is away or refuses. A piece is fetched again then.
-    """
+    """A part of what is to be filled in that its owner answers with one message or a few. ``fetch`` asks the owner and
+    puts the answer into place. It returns the bytes that came: 0 if the piece is here by now. It raises AttaError if
+    the owner is away or refuses. A piece is fetched again then."""
 
     owner: int
     fetch: Callable[[], Awaitable[int]]

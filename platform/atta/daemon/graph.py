@@ -14,9 +14,8 @@ from atta.daemon.filling import DaemonCaches
 from atta.daemon.peers.connection import Alike, PeerAddresses, PeerSettings
 from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.peers import Peers, moved_at_once
-from atta.daemon.services.data import AnswerMaker, GraphService, KvService
+from atta.daemon.services.data import AnswerMaker, GraphService, IdService, KvService
 from atta.daemon.services.front import DaemonFront
-from atta.daemon.services.string_ids import IdService
 from atta.daemon.versions import LiveVersions, UpdateService
 from atta.errors import ConfigError
 from atta.kvstore.store import Store
@@ -86,10 +85,8 @@ def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
 
 
 def _divided(config: DaemonConfig, need: Needs) -> MemoryPlan:
-    """What this daemon takes; others on this machine learn of it.
-
-    Arrays of several partitions are in memory as soon as they are joined.
-    """
+    """What this daemon takes; others on this machine learn of it. Arrays of several partitions are in memory as soon as
+    they are joined."""
     joined = len(config.parts) > 1
     if joined:
         _check_joinable(config, need.partition)

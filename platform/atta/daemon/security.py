@@ -84,10 +84,8 @@ class _Served:
 
 
 class ServedCertificate:
-    """The certificate that a daemon shows, and the authority that it asks callers' certificates from.
-
-    Threads of gRPC and of the metrics ask for it at each new connection.
-    """
+    """The certificate that a daemon shows, and the authority that it asks callers' certificates from. Threads of gRPC
+    and of the metrics ask for it at each new connection."""
 
     def __init__(self, files: TlsFiles, *, ask: bool) -> None:
         """``ask``: whether every caller has to show a certificate of the authority. Raises DataError for bad files."""

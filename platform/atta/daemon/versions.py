@@ -133,11 +133,8 @@ class LiveVersions:
         self._trim()
 
     async def tables(self, node_type: str, names: Sequence[str], version: int) -> list[Table]:
-        """The tables that a peer's pull names.
-
-        Raises:
-            UnknownNameError: there is no such table or version; names those that exist. Also what ``open`` raises.
-        """
+        """The tables that a peer's pull names. Raises UnknownNameError: there is no such table or version; names those
+        that exist. Also what ``open`` raises."""
         if not version:
             return [self._store.table(node_type, name) for name in names]
         sources = await self._asked_sources(version)
@@ -147,12 +144,9 @@ class LiveVersions:
         return [self._store.table(*one) for one in wanted]
 
     async def graph(self, edge_type: str, version: int) -> Shard:
-        """This daemon's partition, for a peer that asks about edges of one type, and times of their sources, as a version
-        has them.
-
-        Raises:
-            UnknownNameError: there is no such version; names those that exist. Also what ``open`` raises.
-        """
+        """This daemon's partition, for a peer that asks about edges of one type, and times of their sources, as a
+        version has them. Raises UnknownNameError: there is no such version; names those that exist. Also what ``open``
+        raises."""
         if not version:
             return self._edges.shard
         known, schema = await self._asked_sources(version), self._dataset.schema

@@ -18,9 +18,8 @@ from atta import _native
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.tasks import RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.links import LinkedOwners, LinkSteps, Numbers, register
-from atta.daemon.peers.owners import Owners
+from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.daemon.peers.sockets import Attaching
-from atta.daemon.peers.underway import PullsUnderWay
 from atta.daemon.versions import VersionView
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.choice import HotVertices, edge_types_into

@@ -17,9 +17,9 @@ import pytest
 
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Delivery, Session, SessionRequest
 from atta.daemon.engine.slots import Slot, SlotPool
-from atta.daemon.peers import underway
+from atta.daemon.peers import owners as underway
 from atta.daemon.peers import watching as hedges
-from atta.daemon.peers.underway import Pull, PullsUnderWay
+from atta.daemon.peers.owners import Pull, PullsUnderWay
 from atta.daemon.peers.watching import Hedges
 from atta.wire.memfiles import Gaps
 from tests.unit.invariants import validate

@@ -20,8 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.client.sessions.slots import SlotMaps
-from atta.daemon.engine.arenas import Arena, Gaps, arena_bytes
-from atta.daemon.engine.slots import GROWN_BATCHES, IDLE_S, IDLE_SIZES, Slot, SlotPool, slot_size, stale_sizes
+from atta.daemon.engine.slots import (
+    GROWN_BATCHES,
+    IDLE_S,
+    IDLE_SIZES,
+    Arena,
+    Gaps,
+    Slot,
+    SlotPool,
+    arena_bytes,
+    slot_size,
+    stale_sizes,
+)
 from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1.session_pb2 import SharedSlot
 from atta.wire import memfiles

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.daemon.engine.tasks import RemoteContext, TaskResult, WantedRows, pull_jointly
-from atta.daemon.peers import underway
-from atta.daemon.peers.owners import Owners
-from atta.daemon.peers.underway import PullsUnderWay
+from atta.daemon.peers import owners as underway
+from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.samplers.batch.items import FeatureItem
 from tests.unit.invariants import validate
 

@@ -197,11 +197,9 @@ class BackupService:
         return await self._on_disk(self._copy.store)
 
     async def take_over(self, voted: StoreName | None = None) -> tuple[LogPosition, int]:
-        """Hold the tables of the copy. Returns its last record, and the number of tables.
-
-        ``voted``: the store and the epoch that others have voted on; None: an operator wants it. Raises ConfigError:
-        there is no copy, this daemon holds tables already, or the primary came back after the vote. DataError: the copy
-        is damaged."""
+        """Hold the tables of the copy. Returns its last record, and the number of tables. ``voted``: the store and the
+        epoch that others have voted on; None: an operator wants it. Raises ConfigError: there is no copy, this daemon
+        holds tables already, or the primary came back after the vote. DataError: the copy is damaged."""
         # Whoever asks may give up meanwhile. What was begun is ended: half of it would be tables without a log.
         self._taking = asyncio.create_task(self._take_over(voted), name="take over")
         return await asyncio.shield(self._taking)

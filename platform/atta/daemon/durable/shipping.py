@@ -40,10 +40,8 @@ log = structlog.get_logger("atta.backup")
 
 
 class Shipping:
-    """Keeps the copy of ``store`` at the daemon ``address`` as long as the store. All of it runs on the event loop.
-
-    The copy is brought up to date from the files of the store whenever the backup was away.
-    """
+    """Keeps the copy of ``store`` at the daemon ``address`` as long as the store. All of it runs on the event loop. The
+    copy is brought up to date from the files of the store whenever the backup was away."""
 
     def __init__(self, store: TableStore, address: str, meant: Identity, credentials: Credentials | None) -> None:
         """Connect later. ``meant``: who serves the same partition there."""
@@ -62,7 +60,6 @@ class Shipping:
 
     async def reach(self, bodies: Sequence[Sequence[Buffer]], before: LogPosition) -> None:
         """Return when the backup has all that the store has. ``bodies``: the records behind ``before``, the last ones.
-
         It waits for a backup that is away. Raises StalePrimaryError: the backup was promoted, or knows a later primary.
         """
         after = self._store.position

@@ -86,13 +86,9 @@ class DaemonTables:
         return backup, Candidate(backup, neighbours, config.listen, config.parts.start, config.promote_after_s)
 
     def _opened(self) -> TableStore:
-        """Give the tables, which are empty, what was kept in the daemon's folder.
-
-        Raises:
-            ConfigError: another daemon keeps its tables there, or they belong to another dataset or other partitions.
-            DataError: a file is damaged, is missing or cannot be written; names it.
-            QuotaExceededError: there is no room in memory.
-        """
+        """Give the tables, which are empty, what was kept in the daemon's folder. Raises ConfigError: another daemon
+        keeps its tables there, or they belong to another dataset or other partitions. DataError: a file is damaged, is
+        missing or cannot be written; names it. QuotaExceededError: there is no room in memory."""
         config, held = self._config, self.held
         # A backup reads files of the store while it is written, so they must stay as they are.
         keep_bytes = 0 if config.durability == "replica" else config.log_bytes

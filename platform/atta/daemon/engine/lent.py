@@ -83,7 +83,6 @@ class LentFiles:
     @contextlib.contextmanager
     def taken(self, lent: Any, nbytes: int, client: str, now: float) -> Iterator[np.ndarray | None]:
         """The range that a message (``LentMemory``) names, uint8 [nbytes]; None where too much is lent already.
-
         ``client``: names the connection; ``now``: in seconds. Raises UnusableError: it is not there, too small, not
         made to be lent, or the secret is wrong."""
         if self._lent[client] + nbytes > self._per_client or self.lent_bytes + nbytes > self._in_all:
@@ -163,10 +162,8 @@ def message_of(table: MutableTable, first: int, rows: np.ndarray, request: table
 def put(
     table: MutableTable, first: int, rows: np.ndarray, request: table_pb2.PullRowsRequest, lent: Pulled
 ) -> Bulk | bytes:
-    """Write ``rows`` of a pull into memory that the reader lends, and give the message that says so.
-
-    ``lent``: values as they travel, uint8 [n, row bytes], and versions, if the answer has them. See ``message_of``.
-    """
+    """Write ``rows`` of a pull into memory that the reader lends, and give the message that says so. ``lent``: values
+    as they travel, uint8 [n, row bytes], and versions, if the answer has them. See ``message_of``."""
     values, versions = lent.values, lent.versions
     if not all(memfiles.populate(part.ctypes.data, part.nbytes) for part in (values, versions) if part is not None):
         return message_of(table, first, rows, request)  # a page that cannot be had would end this process

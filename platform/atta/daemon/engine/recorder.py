@@ -23,10 +23,8 @@ _MOST_NAMED = 16
 
 
 class Recorder:
-    """The last ``capacity`` entries (0: none). ``clock`` counts seconds.
-
-    Owners are named by their first partitions, as people know them: those are ``firsts``. Empty: every owner has one.
-    """
+    """The last ``capacity`` entries (0: none). ``clock`` counts seconds. Owners are named by their first partitions, as
+    people know them: those are ``firsts``. Empty: every owner has one."""
 
     def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic, firsts: Sequence[int] = ()) -> None:
         self.capacity, self.clock, self._firsts = capacity, clock, firsts

@@ -22,9 +22,8 @@ from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.tasks import RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.links import DaemonLinks
-from atta.daemon.peers.owners import Owners
+from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.daemon.peers.peers import Peers, moved_at_once
-from atta.daemon.peers.underway import PullsUnderWay
 from atta.daemon.versions import VersionView
 from atta.observe.machine.threads import name_thread, named_threads
 from atta.samplers.batch.state import BatchState
@@ -50,10 +49,7 @@ class Workers(Executor):
             thread.start()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Call ``work`` on a thread. It must not raise.
-
-        Raises RuntimeError after ``shutdown``.
-        """
+        """Call ``work`` on a thread. It must not raise. Raises RuntimeError after ``shutdown``."""
         if self._closed:
             raise RuntimeError("the workers have ended")
         self._work.put(work)
@@ -92,11 +88,9 @@ _NAMES = ("n", "x", "xx", "y", "xy", "r")
 
 
 class TaskCosts:
-    """Per task kind and lane, with x = ``Task.cost``: n, the sums of x, x², y and x·y.
-
-    y is the CPU time (seconds) of tasks at home, and the bytes that the answers brought for tasks of other owners. For
-    the latter there is also r, the number of requests: one to each owner that was asked.
-    """
+    """Per task kind and lane, with x = ``Task.cost``: n, the sums of x, x², y and x·y. y is the CPU time (seconds) of
+    tasks at home, and the bytes that the answers brought for tasks of other owners. For the latter there is also r, the
+    number of requests: one to each owner that was asked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # several workers add at once
@@ -224,12 +218,10 @@ CARRIED_S = 0.02
 
 
 class TaskRunner:
-    """The threads of a daemon's own DAGs. Every task ends with one call of ``done`` on the event loop.
-
-    Each task takes the event loop as long as a small task takes a worker, and wakes it up. A batch that probably asks
-    nobody (``RunningDag.alone``) is therefore carried on by the worker that has its first task, while all tasks that
-    become ready are at home.
-    """
+    """The threads of a daemon's own DAGs. Every task ends with one call of ``done`` on the event loop. Each task takes
+    the event loop as long as a small task takes a worker, and wakes it up. A batch that probably asks nobody
+    (``RunningDag.alone``) is therefore carried on by the worker that has its first task, while all tasks that become
+    ready are at home."""
 
     def __init__(
         self,

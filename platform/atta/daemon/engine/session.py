@@ -276,10 +276,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """Free the slots that are not read.
-
-        The consumer keeps those that it may still read, until it lets go of them.
-        """
+        """Free the slots that are not read. The consumer keeps those that it may still read, until it lets go of them."""
         self.closed = True
         self._change()
         self._forget_current()

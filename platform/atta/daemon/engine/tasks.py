@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.daemon.engine.access import ClusterAccess, drawn, on_pool
-from atta.daemon.peers.owners import Owners, all_settled
+from atta.daemon.peers.owners import Owners, Pull, PullsUnderWay, SharedRows, all_settled
 from atta.daemon.peers.peers import SMALL_BYTES, Peers
-from atta.daemon.peers.underway import Pull, PullsUnderWay, SharedRows
 from atta.daemon.versions import VersionView
 from atta.kvstore.cache import RowCache
 from atta.samplers.batch.items import FeatureItem, owners_of
@@ -102,10 +101,8 @@ def _kept(rows: WantedRows, context: RemoteContext) -> asyncio.Future[None]:
 
 
 async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> TaskResult:
-    """Pull ``wanted``, but take what earlier batches have already asked for from them.
-
-    Later batches may rely on this pull.
-    """
+    """Pull ``wanted``, but take what earlier batches have already asked for from them. Later batches may rely on this
+    pull."""
     underway = context.underway
     if underway is None:
         return await _ask(wanted, context)
@@ -213,10 +210,8 @@ def is_program(task: Task, home: int) -> bool:
 
 
 async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool: Executor) -> TaskResult:
-    """Run a sampler that asks about the whole graph.
-
-    Its steps run on ``pool``; the owners of the vertices answer its questions.
-    """
+    """Run a sampler that asks about the whole graph. Its steps run on ``pool``; the owners of the vertices answer its
+    questions."""
     op = state.plan.op(task.op)
     asked = access.of(op.edge_type)
     if task.kind is Kind.BATCH:

@@ -360,11 +360,9 @@ class PeerAddresses:
         self._stamp: Stamp = ()  # it may have changed since it was read: loading takes minutes
 
     def now(self, parts: range) -> Addresses | None:
-        """Where ``parts`` are served; None: nobody has said so.
-
-        Reads the file if it has changed, which may be slow: not for the event loop. A file that cannot be read changes
-        nothing. Where it no longer names ``parts`` together, their address of before stays.
-        """
+        """Where ``parts`` are served; None: nobody has said so. Reads the file if it has changed, which may be slow:
+        not for the event loop. A file that cannot be read changes nothing. Where it no longer names ``parts`` together,
+        their address of before stays."""
         try:
             stamp = stamp_of(self._file)
         except AttaError:  # it is being replaced

@@ -72,9 +72,8 @@ class DaemonLinks:
             await self._attaching.ready([part])
 
     async def _end_silent(self, parts: list[int]) -> None:
-        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages.
-
-        A replica may be asked by messages already, and answer. It says nothing about the daemon that the link leads to.
+        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages. A
+        replica may be asked by messages already, and answer. It says nothing about the daemon that the link leads to.
         """
         there = await asyncio.gather(*(self._peers[part].connection.watch.answers() for part in parts))
         for part, answers in zip(parts, there, strict=True):
@@ -160,11 +159,8 @@ class _Awaited:
 
 
 class LinkSteps:
-    """The steps of a daemon that are under way. All of it runs on the event loop.
-
-    A link that is late loses what it has not answered: the caller asks for this by messages. As many requests are
-    repeated as among messages (``Hedges``).
-    """
+    """The steps of a daemon that are under way. All of it runs on the event loop. A link that is late loses what it has
+    not answered: the caller asks for this by messages. As many requests are repeated as among messages (``Hedges``)."""
 
     def __init__(
         self,
@@ -186,6 +182,7 @@ class LinkSteps:
         self.hedges = Hedges()
 
     def open(self) -> None:
+        """Listen to the links."""
         asyncio.get_running_loop().add_reader(self._links.fd, self._finished)
 
     async def run(self, step: _native.Step, kind: str, age_ms: int) -> None:

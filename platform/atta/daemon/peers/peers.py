@@ -57,19 +57,15 @@ REACH_S = 1.0
 
 
 def moved_at_once(threads: int) -> int:
-    """Largest number of bytes of rows that the event loop moves itself, in a daemon with ``threads`` workers.
-
-    With one worker, its core and that of the event loop are all that the daemon has. A further thread would only take
-    turns with them (bench/results/kv.md says what that costs).
-    """
+    """Largest number of bytes of rows that the event loop moves itself, in a daemon with ``threads`` workers. With one
+    worker, its core and that of the event loop are all that the daemon has. A further thread would only take turns with
+    them (bench/results/kv.md says what that costs)."""
     return PULL_BYTES if threads == 1 else SMALL_BYTES
 
 
 class RequestTurns:
-    """Turns of large requests to one peer: at most ``width`` are under way, and the oldest batch's is next.
-
-    If all answers shared the connection evenly, all batches would be finished late and none early.
-    """
+    """Turns of large requests to one peer: at most ``width`` are under way, and the oldest batch's is next. If all
+    answers shared the connection evenly, all batches would be finished late and none early."""
 
     def __init__(self, width: int) -> None:
         self._free = width
@@ -105,11 +101,10 @@ class RequestTurns:
 
 
 class Peer:
-    """The daemon of one partition, or its replicas, of which one is asked. Every call has a deadline, and a late one is made twice.
-
-    If the connection breaks, the request is made again. All methods raise UnavailableError if the peer does not come
-    back in time, WrongDatasetError if another daemon answers at its address, and the error with which a peer refuses.
-    """
+    """The daemon of one partition, or its replicas, of which one is asked. Every call has a deadline, and a late one is
+    made twice. If the connection breaks, the request is made again. All methods raise UnavailableError if the peer does
+    not come back in time, WrongDatasetError if another daemon answers at its address, and the error with which a peer
+    refuses."""
 
     def __init__(self, part: int, addresses: Addresses, dataset: Dataset, settings: PeerSettings) -> None:
         """``addresses``: as for ``PeerConnection``."""

@@ -64,10 +64,9 @@ class LinkNotSecure(OSError):  # noqa: N818 (says what is wrong)
 
 
 async def secured(sock: socket.socket, secret: bytes, timeout_s: float, *, serves: bool) -> _native.LinkTls | None:
-    """The encryption of a connection on which the token has been accepted; None: it has none.
-
-    Connections within a machine have none: a Unix socket leads past everybody else. Raises LinkNotSecure: the other end
-    does not know the secret, does not answer in time, or has gone."""
+    """The encryption of a connection on which the token has been accepted; None: it has none. Connections within a
+    machine have none: a Unix socket leads past everybody else. Raises LinkNotSecure: the other end does not know the
+    secret, does not answer in time, or has gone."""
     if not secret or sock.family == socket.AF_UNIX:
         return None
     tls = _native.LinkTls(sock.fileno(), secret, serves)
@@ -87,10 +86,8 @@ class LinkService:
     """``LinkService`` of a daemon, and the sockets on which it accepts links."""
 
     def __init__(self, links: _native.Links, listen: str, port: int, *, encrypted: bool = False) -> None:
-        """``listen``: the daemon's address. ``port``: of the links there; 0: any free one.
-
-        ``encrypted``: links to other machines speak TLS. Where the native library cannot, there are none.
-        """
+        """``listen``: the daemon's address. ``port``: of the links there; 0: any free one. ``encrypted``: links to
+        other machines speak TLS. Where the native library cannot, there are none."""
         self._links, self._tokens, self._port, self._encrypted = links, Tokens(), port, encrypted
         self._host = listen.rpartition(":")[0].strip("[]")
         self._name = f"atta-{os.getpid()}-{secrets.token_hex(8)}"
@@ -285,10 +282,8 @@ async def _received(sock: socket.socket, nbytes: int) -> bytes:
 
 
 async def _connected(address: str, reply: link_pb2.AttachReply) -> tuple[socket.socket, _native.LinkTls | None]:
-    """A socket to the daemon at ``address`` that has accepted the token, and its encryption.
-
-    It is a Unix socket if the daemon is on this machine.
-    """
+    """A socket to the daemon at ``address`` that has accepted the token, and its encryption. It is a Unix socket if the
+    daemon is on this machine."""
     loop = asyncio.get_running_loop()
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -106,12 +106,10 @@ class PeerWatch:
 
 
 class Hedges:
-    """When a request to a peer is sent a second time, as its answer is late (Dean and Barroso, The Tail at Scale, 2013).
-
-    Answers depend only on the request, so the first of the two is as good as the second. The second request takes a
-    connection of its own, because it is mostly the connection that delays a single request. Pure: the caller measures
-    and sends.
-    """
+    """When a request to a peer is sent a second time, as its answer is late (Dean and Barroso, The Tail at Scale,
+    2013). Answers depend only on the request, so the first of the two is as good as the second. The second request
+    takes a connection of its own, because it is mostly the connection that delays a single request. Pure: the caller
+    measures and sends."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[float]] = {}  # by kind, seconds of the latest WINDOW answers

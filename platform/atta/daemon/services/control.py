@@ -115,10 +115,8 @@ class _Entry(NamedTuple):
 
 
 class JobBoard:
-    """The latest report of each job. It does no more than show it.
-
-    A job says how long its report is good for. So a dead job leaves nothing, and a slow one stays visible.
-    """
+    """The latest report of each job. It does no more than show it. A job says how long its report is good for. So a
+    dead job leaves nothing, and a slow one stays visible."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock``: the time in seconds."""

@@ -1,5 +1,6 @@
-"""What a daemon answers its peers: sampled edges of its graph shard, and rows of its tables. A request says how long ago its
-batch was begun: the threads that make answers take the oldest first, as among the daemon's own batches."""
+"""What a daemon answers its peers and clients: sampled edges of its graph shard, rows of its tables, and string ids, which are
+rows of the table ``name``. The threads that make answers take the oldest batch first, as among the daemon's own batches.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +16,19 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from atta.daemon.engine.access import probed
 from atta.daemon.peers.peers import CHUNK_BYTES, SMALL_BYTES
 from atta.daemon.services.handling import Context
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.versions import LiveVersions
-from atta.errors import ConfigError, WrongDatasetError
+from atta.errors import ConfigError, DataError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.observe.machine.threads import named_threads
-from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.partition.dataset import Dataset
+from atta.partition.graph.strings import NAME, string_width, to_strings
+from atta.protos.v1 import graph_pb2, ids_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.shard import Answer, Shard, spec_of_drawn
 from atta.wire.bulk import (
@@ -46,10 +50,7 @@ _PROBE = graph_pb2.ProbeRequest
 
 
 def began(age_ms: int) -> float:
-    """When a batch of that age was begun, on this machine's monotonic clock.
-
-    Age 0 means now: first come, first served.
-    """
+    """When a batch of that age was begun, on this machine's monotonic clock. Age 0 means now: first come, first served."""
     return time.monotonic() - age_ms / 1e3
 
 
@@ -104,10 +105,8 @@ class AnswerMaker:
 
     async def run(self, nbytes: int, function: Any, *args: Any, since: float | None = None) -> Any:
         """Make an answer of about ``nbytes``: on a thread, unless the hand-over would take longer than the work.
-
         ``since``: when the batch was begun that the answer is for. Answers for the oldest batch are made first. None:
-        now.
-        """
+        now."""
         if nbytes <= self.at_once:
             return function(*args)
         return await asyncio.wrap_future(self.pool.submit(since or time.monotonic(), function, *args))
@@ -268,3 +267,134 @@ class KvService:
                 rows=table.data.shape[0],
             )
         return reply
+
+
+_CHUNK_ROWS = 1 << 18
+_WORD = 8
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(29)
+
+Rows = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+
+class StringIndex:
+    """Positions of rows by their content. It takes 16 bytes per row. Rows are sorted by a hash of 64 bits. A search
+    compares the bytes, too, so equal hashes do no harm."""
+
+    def __init__(self, rows: Rows) -> None:
+        """``rows``: uint8 [n, w], kept and not copied."""
+        self._rows = rows
+        hashes = _hashes(rows)
+        self._order = np.argsort(hashes, kind="stable").astype(np.int64)
+        self._hashes = hashes[self._order]
+
+    def twice(self) -> int | None:
+        """The position of a row whose content another row has as well; None if there is none."""
+        same = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
+        first, second = self._order[same], self._order[same + 1]
+        equal = first[(self._rows[first] == self._rows[second]).all(axis=1)]
+        return int(equal[0]) if len(equal) else None
+
+    def find(self, wanted: Rows) -> Places:
+        """int64 [m]: the position of the first row with the content of each row of ``wanted`` [m, v]; -1: none has it.
+        Rows of different widths are compared as if zeros filled the shorter one."""
+        width = self._rows.shape[1]
+        fits = ~wanted[:, width:].any(axis=1)
+        asked = np.zeros((len(wanted), width), np.uint8)
+        asked[:, : wanted.shape[1]] = wanted[:, :width]
+        hashes, found = _hashes(asked), np.full(len(wanted), -1, np.int64)
+        at = np.searchsorted(self._hashes, hashes)
+        left = np.flatnonzero(fits)
+        while len(left := self._equal_hashes(left, at, hashes)):
+            row = self._order[at[left]]
+            same = (self._rows[row] == asked[left]).all(axis=1)
+            found[left[same]] = row[same]
+            left = left[~same]
+            at[left] += 1
+        return found
+
+    def _equal_hashes(self, left: Places, at: Places, hashes: npt.NDArray[np.uint64]) -> Places:
+        """Those of ``left`` for which the place ``at`` has the hash that is searched."""
+        left = left[at[left] < len(self._hashes)]
+        equal: Places = left[self._hashes[at[left]] == hashes[left]]
+        return equal
+
+
+def _hashes(rows: Rows) -> npt.NDArray[np.uint64]:
+    """uint64 [n]: a hash of each row, word by word (multiply and shift, as in Fibonacci hashing)."""
+    n, width = rows.shape
+    out = np.full(n, _ODD, np.uint64)
+    words = np.zeros((min(n, _CHUNK_ROWS), -(-width // _WORD) * _WORD), np.uint8)
+    for first in range(0, n, _CHUNK_ROWS):
+        part = out[first : first + _CHUNK_ROWS]
+        words[: len(part), :width] = rows[first : first + len(part)]
+        for word in words[: len(part)].view("<u8").T:
+            part ^= word
+            part *= _ODD
+            part ^= part >> _SHIFT
+    return out
+
+
+MAX_WIDTH = 4096
+"""Longest string in a request, in bytes."""
+_REPLY_BYTES = ARRAYS_BYTES - (1 << 16)
+
+
+class IdService:
+    """``IdService`` of a daemon."""
+
+    def __init__(self, dataset: Dataset, part: int, store: Store, make: AnswerMaker) -> None:
+        """``part``: the owner, as in ``dataset.part``."""
+        self._dataset, self._part, self._store, self._make = dataset, part, store, make
+        self._indexes: dict[str, StringIndex] = {}
+        self._indexing = threading.Lock()
+
+    async def numbers(self, request: ids_pb2.NumbersRequest, context: Context) -> ids_pb2.NumbersReply:
+        self._width(request.node_type)
+        if not 1 <= request.width <= MAX_WIDTH or len(request.strings) % request.width:
+            raise ConfigError(
+                f"{len(request.strings)} bytes are not strings of {request.width} bytes, 1 to {MAX_WIDTH}"
+            )
+        wanted = np.frombuffer(request.strings, np.uint8).reshape(-1, request.width)
+        at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, wanted)
+        return ids_pb2.NumbersReply(at=at.tobytes(), numbers=numbers.tobytes())
+
+    async def strings(self, request: ids_pb2.StringsRequest, context: Context) -> ids_pb2.StringsReply:
+        width, numbers = self._width(request.node_type), as_array(request.numbers, wide=True)
+        if len(numbers) * width > _REPLY_BYTES:
+            raise ConfigError(f"{len(numbers)} strings of {width} bytes: at most {_REPLY_BYTES} bytes in one request")
+        at, rows = await self._make.run(CHUNK_BYTES, self._named, request.node_type, numbers)
+        return ids_pb2.StringsReply(width=width, at=at.tobytes(), strings=rows.tobytes())
+
+    def _width(self, node_type: str) -> int:
+        width = string_width(self._dataset.schema, node_type)
+        if not width:
+            raise ConfigError(f"the vertices of node type {node_type!r} have no string ids")
+        return width
+
+    def _found(self, node_type: str, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._index(node_type).find(wanted)
+        at = np.flatnonzero(rows >= 0).astype(np.int32)
+        lo, _ = self._dataset.book.range(node_type, self._part)
+        return at, np.asarray(self._dataset.ids(node_type)[lo + rows[at]])
+
+    def _named(self, node_type: str, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        internal = self._dataset.to_internal(node_type, numbers)
+        lo, hi = self._dataset.book.range(node_type, self._part)
+        at = np.flatnonzero((internal >= lo) & (internal < hi)).astype(np.int32)
+        return at, self._store.table(node_type, NAME).data[internal[at] - lo]
+
+    def _index(self, node_type: str) -> StringIndex:
+        """The index of this daemon's strings. It is made when it is first used."""
+        with self._indexing:
+            if node_type not in self._indexes:
+                rows = self._store.table(node_type, NAME).data
+                index = StringIndex(rows)
+                if (twice := index.twice()) is not None:
+                    name = str(to_strings(rows[twice : twice + 1])[0])
+                    raise DataError(
+                        self._dataset.path, f"two vertices of node type {node_type!r} have the string id {name!r}"
+                    )
+                self._indexes[node_type] = index
+        return self._indexes[node_type]

@@ -78,10 +78,8 @@ def within_descriptors(limit: int, used: int, max_connections: int) -> int:
 
 
 def connections_that_fit(max_connections: int, max_sessions: int) -> int:
-    """How many of ``max_connections`` of gRPC this process may have.
-
-    Then it can still open memory files, reach peers, and answer consumers of ``max_sessions`` sessions on this machine.
-    """
+    """How many of ``max_connections`` of gRPC this process may have. Then it can still open memory files, reach peers,
+    and answer consumers of ``max_sessions`` sessions on this machine."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _open_files() + max_sessions
     return within_descriptors(-1 if limit == resource.RLIM_INFINITY else limit, used, max_connections)

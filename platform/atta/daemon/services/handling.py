@@ -53,10 +53,8 @@ async def everybody(method: str, context: Context) -> None:
 
 
 class Handling:
-    """Makes gRPC handlers for a daemon that is ``identity`` and listens at ``address``, and counts their requests.
-
-    A request is read when the caller has been admitted and there is ``room`` for it. All of it runs on the event loop.
-    """
+    """Makes gRPC handlers for a daemon that is ``identity`` and listens at ``address``, and counts their requests. A
+    request is read when the caller has been admitted and there is ``room`` for it. All of it runs on the event loop."""
 
     def __init__(
         self,
@@ -106,10 +104,8 @@ class Handling:
 
 
 class ServedCall:
-    """One call: admitted and read, then answered; an error ends it with its status. The daemon goes on serving.
-
-    gRPC keeps the frames of calls until garbage is collected, so what failed lets go of its request.
-    """
+    """One call: admitted and read, then answered; an error ends it with its status. The daemon goes on serving. gRPC
+    keeps the frames of calls until garbage is collected, so what failed lets go of its request."""
 
     def __init__(self, handling: Handling, name: str, context: Context) -> None:
         self._handling, self._name, self._context = handling, name, context

@@ -45,10 +45,8 @@ def check_name(name: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """How a session is called in figures, metrics, traces, logs and errors: by a digest of its name.
-
-    Whoever knows the name itself may take the session's batches and close it, and so the daemon does not even keep it.
-    """
+    """How a session is called in figures, metrics, traces, logs and errors: by a digest of its name. Whoever knows the
+    name itself may take the session's batches and close it, and so the daemon does not even keep it."""
     return hashlib.sha256(name[: NAME_CHARS + 1].encode()).hexdigest()[:32]  # no session has a longer name
 
 
@@ -88,11 +86,8 @@ class Openings:
 
     async def checked(self, name: str, digest: bytes, check: Callable[[], SessionRequest]) -> SessionRequest:
         """The result of ``check``, which runs once on a thread even if the same request comes several times meanwhile.
-
-        Raises:
-            ConfigError: the name belongs to another request. UnknownNameError: the session has been closed.
-            Also what ``check`` raises.
-        """
+        Raises ConfigError: the name belongs to another request. UnknownNameError: the session has been closed. Also
+        what ``check`` raises."""
         opening = self._openings.get(name)
         if opening is None:
             checked = asyncio.get_running_loop().run_in_executor(None, _checked, check)

@@ -82,10 +82,8 @@ class RoomShare:
 
 
 class Room:
-    """``in_all`` bytes that calls share, of which those of one connection have ``per_connection`` at most.
-
-    Used on the event loop.
-    """
+    """``in_all`` bytes that calls share, of which those of one connection have ``per_connection`` at most. Used on the
+    event loop."""
 
     def __init__(self, what: str, in_all: int, per_connection: int, debts: Debts | None = None) -> None:
         """``what``: names the room in errors. ``debts``: of connections; None: of this room alone."""

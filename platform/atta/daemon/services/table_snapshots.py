@@ -188,9 +188,8 @@ class TableSnapshots:
             return tuple(table for _, table in sorted(self._loading.tables.items()))
 
     def commit_load(self, load_id: int, steps: Mapping[str, int]) -> None:
-        """Hold what was prepared instead of the present tables; repeating it changes nothing.
-
-        ``steps``: see ``Tables.adopt``. Raises UnknownNameError: it was not prepared, or has been dropped since."""
+        """Hold what was prepared instead of the present tables; repeating it changes nothing. ``steps``: see
+        ``Tables.adopt``. Raises UnknownNameError: it was not prepared, or has been dropped since."""
         with self._working:
             loading = self._loading
             if loading is not None and loading.key == load_id:
@@ -216,11 +215,9 @@ class TableSnapshots:
                 self._working.release()
 
     def finish(self) -> None:
-        """Close the tables, then save them as the snapshot ``SHUTDOWN``, if there are tables and a folder.
-
-        The snapshots of all parts have the same id if their tables were created, and last loaded, together. The part's
-        older snapshot stays beside the new one, in case another daemon fails to save.
-        """
+        """Close the tables, then save them as the snapshot ``SHUTDOWN``, if there are tables and a folder. The
+        snapshots of all parts have the same id if their tables were created, and last loaded, together. The part's
+        older snapshot stays beside the new one, in case another daemon fails to save."""
         self._tables.close()
         tables = self._tables.lasting()
         if self._folder is None or not tables:

@@ -336,10 +336,8 @@ class TableService:
                 )
 
     async def finish(self, *, within_s: float = FINISH_S) -> AttaError | None:
-        """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept.
-
-        Returns why they are not saved, which the log says, too; None: they are.
-        """
+        """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept. Returns why they
+        are not saved, which the log says, too; None: they are."""
         try:
             await asyncio.wait_for(self._finish(), within_s)
         except TimeoutError:
@@ -366,7 +364,7 @@ def _check_phase(phase: int) -> None:
 
 def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
     given, options = _plain(table, message, rows, values, keep=False)
-    who = {"client": message.client, "sequence": message.sequence, "settled": message.settled}
+    who: dict[str, Any] = {"client": message.client, "sequence": message.sequence, "settled": message.settled}
     return table.push(*given, **who, **options)
 
 
