@@ -364,8 +364,8 @@ def _check_phase(phase: int) -> None:
 
 def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
     given, options = _plain(table, message, rows, values, keep=False)
-    who: dict[str, Any] = {"client": message.client, "sequence": message.sequence, "settled": message.settled}
-    return table.push(*given, **who, **options)
+    options |= {"client": message.client, "sequence": message.sequence, "settled": message.settled}
+    return table.push(*given, **options)
 
 
 def _checked(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Push:
