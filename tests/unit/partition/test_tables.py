@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from atta.errors import ConfigError, DataError
+from atta.errors import AttaError, DataError
 from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
+from tests.unit.partition.oracles import graph_of, refused
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
 from pyarrow import csv, parquet  # noqa: E402
@@ -114,12 +115,7 @@ def test_round_trip(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) -> None:
-    schema = json.loads(json.dumps(SCHEMA))
-    change(schema)
-    (folder / "schema.json").write_text(json.dumps(schema))
-    with pytest.raises((DataError, ConfigError), match=words):
-        import_graph("table", folder, tmp_path / "g")
-    assert not (tmp_path / "g").exists()
+    refused("table", changed(folder, change), tmp_path, words, AttaError)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +136,7 @@ def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) ->
 def test_wrong_values(folder: Path, tmp_path: Path, name: str, columns: dict[str, Any], words: str) -> None:
     write = csv.write_csv if name.endswith("csv") else parquet.write_table
     write(pa.table(columns), folder / name)
-    with pytest.raises(DataError, match=words):
-        import_graph("table", folder, tmp_path / "g")
+    refused("table", folder, tmp_path, words)
 
 
 def test_damaged_and_empty_files(folder: Path, tmp_path: Path) -> None:
@@ -151,40 +146,42 @@ def test_damaged_and_empty_files(folder: Path, tmp_path: Path) -> None:
     import_graph("table", folder, tmp_path / "g")
     assert len(Graph.open(tmp_path / "g").edges("user__knows__user")) == 0
     (folder / "knows.parquet").write_bytes(b"PAR1 nothing else")
-    with pytest.raises(DataError, match="not readable"):
-        import_graph("table", folder, tmp_path / "h")
+    refused("table", folder, tmp_path, "not readable")
     parquet.write_table(pa.table({"a": [5], "b": [42]}), folder / "knows.parquet")
     content = bytearray((folder / "knows.parquet").read_bytes())
     content[4:8] = b"\xff" * 4  # the heading of a page, of which Arrow complains in several lines
     (folder / "knows.parquet").write_bytes(content)
-    with pytest.raises(DataError, match=r"knows\.parquet: not readable: Couldn't deserialize thrift.*\Z"):
-        import_graph("table", folder, tmp_path / "h")
+    refused("table", folder, tmp_path, r"knows\.parquet: not readable: Couldn't deserialize thrift.*\Z")
 
 
 def test_absolute_paths(folder: Path, tmp_path: Path) -> None:
     (warehouse := tmp_path / "warehouse").mkdir()
     (folder / "buys-1.csv").rename(warehouse / "buys-1.csv")
     (warehouse / "other.csv").write_text("of another graph\n")
-    schema = json.loads(json.dumps(SCHEMA))
-    schema["nodes"]["user"]["files"] = str(folder / "users.parquet")
-    schema["edges"]["user__buys__item"]["files"] = f"{tmp_path}/*/buys-*.csv"
-    (folder / "schema.json").write_text(json.dumps(schema))
+    users, buys = str(folder / "users.parquet"), f"{tmp_path}/*/buys-*.csv"
+    changed(
+        folder, lambda s: (s["nodes"]["user"].update(files=users), s["edges"]["user__buys__item"].update(files=buys))
+    )
     import_graph("table", folder, tmp_path / "g")
     assert Graph.open(tmp_path / "g").edges("user__buys__item").tables["weight"].tolist() == [2.5, 1.0, 9.0]
 
 
 def csv_graph(tmp_path: Path, nodes: str, edges: str, **tables: Any) -> Graph:
     """The graph of a CSV file of vertices and one of edges."""
-    (source := tmp_path / "s").mkdir()
-    (source / "n.csv").write_text(nodes)
-    (source / "e.csv").write_text(edges)
-    schema = {
-        "nodes": {"u": {"files": "n.csv", "id": "id", "tables": tables}},
-        "edges": {"u__r__u": {"files": "e.csv", "src": "s", "dst": "d"}},
-    }
-    (source / "schema.json").write_text(json.dumps(schema))
-    import_graph("table", source, tmp_path / "g")
-    return Graph.open(tmp_path / "g")
+    entry = {"files": "e.csv", "src": "s", "dst": "d"}
+    of_nodes = {"u": {"files": "n.csv", "id": "id", "tables": tables}}
+    return graph_of(tmp_path / "s", {"n.csv": nodes, "e.csv": edges}, of_nodes, {"u__r__u": entry})
+
+
+def changed(folder: Path, change: Any) -> Path:
+    """The folder with another schema."""
+    schema = json.loads(json.dumps(SCHEMA))
+    change(schema)
+    (folder / "schema.json").write_text(json.dumps(schema))
+    return folder
+
+
+ITEM = {"files": "items.csv", "id": "sku", "tables": {"price": "price", "code": "code"}, "ignore": ["text"]}
 
 
 @pytest.mark.parametrize(
@@ -238,11 +235,8 @@ def test_fractions_behind_whole_numbers(folder: Path, tmp_path: Path) -> None:
         pa.table({"a": [5], "b": [700], "years": pa.array([0.5], pa.float32())}), folder / "knows-1.parquet"
     )
     (folder / "knows.parquet").unlink()
-    schema = json.loads(json.dumps(SCHEMA))
-    schema["nodes"]["item"] = {"files": "items.csv", "id": "sku", "tables": {"price": "price", "code": "code"}}
-    schema["nodes"]["item"]["ignore"] = ["text"]
-    schema["edges"]["user__knows__user"] |= {"files": "knows-*.parquet", "tables": {"years": "years"}}
-    (folder / "schema.json").write_text(json.dumps(schema))
+    knows = {"files": "knows-*.parquet", "src": "a", "dst": "b", "tables": {"years": "years"}}
+    changed(folder, lambda s: (s["nodes"].update(item=ITEM), s["edges"].update(user__knows__user=knows)))
     import_graph("table", folder, tmp_path / "g")
     graph = Graph.open(tmp_path / "g")
     assert graph.table("item", "price").tolist() == [1] * (many + 3) + [0.5]
@@ -255,12 +249,8 @@ def test_whole_numbers_beyond_int64_are_not_rounded(folder: Path, tmp_path: Path
     """They come behind the block from which Arrow guesses the type."""
     items = [f"{name},1,{2**53 + 1},{'-' * 300}" for name in ("apple", "pear", "äpfel", *range(4000))]
     (folder / "items.csv").write_text("\n".join(["sku,price,code,text", *items, f"last,1,{2**63},", ""]))
-    schema = json.loads(json.dumps(SCHEMA))
-    schema["nodes"]["item"] = {"files": "items.csv", "id": "sku", "tables": {"price": "price", "code": "code"}}
-    schema["nodes"]["item"]["ignore"] = ["text"]
-    (folder / "schema.json").write_text(json.dumps(schema))
-    with pytest.raises(DataError, match=str(2**63)):
-        import_graph("table", folder, tmp_path / "g")
+    changed(folder, lambda s: s["nodes"].update(item=ITEM))
+    refused("table", folder, tmp_path, str(2**63))
 
 
 def test_a_first_file_with_a_heading_alone(folder: Path, tmp_path: Path) -> None:
@@ -273,5 +263,4 @@ def test_lists_of_lists(folder: Path, tmp_path: Path) -> None:
     users = parquet.read_table(folder / "users.parquet")
     place = users.schema.get_field_index("taste")
     parquet.write_table(users.set_column(place, "taste", pa.array([[[1, 2]]] * 3)), folder / "users.parquet")
-    with pytest.raises(DataError, match=r"users\.parquet: the column 'taste' holds list<.*>, wanted are numbers"):
-        import_graph("table", folder, tmp_path / "g")
+    refused("table", folder, tmp_path, r"users\.parquet: the column 'taste' holds list<.*>, wanted are numbers")

@@ -11,7 +11,7 @@ import numpy as np
 
 from atta.errors import ConfigError, DataError
 from atta.kvstore.live.folder import VersionFolder, version_part
-from atta.partition.dataset import Dataset, JoinedPart, Part, part_folder
+from atta.partition.dataset import Dataset, Part, part_folder
 from atta.partition.disk.files import map_array, write_array
 from atta.partition.graph.part import GraphDegrees, degree_folder, edges_of_parts
 from atta.partition.graph.reading import index_dtype
@@ -200,7 +200,7 @@ class EdgeWriter:
             write_array(to / name, array)
         return [*files]
 
-    def _present(self, part: int) -> Part | JoinedPart:
+    def _present(self, part: int) -> Part:
         if not self.source:
             return self.dataset.part(part)
         return self.folder.edges(self.dataset, part, self.source)

@@ -3,7 +3,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
-#include "checks.hpp"
 #include "gather.hpp"
 #include "members.hpp"
 #include "recent.hpp"
