@@ -24,7 +24,7 @@ import xxhash
 
 from atta.errors import AttaError
 from atta.kvstore.durable.backup import Ballot, VoteBook
-from atta.kvstore.durable.entries import Registered, decode_entry
+from atta.kvstore.durable.entries import ChangeKind, TableChange, decode_entry
 from atta.kvstore.durable.logfile import POSITION_FILE, STORE_FILE, LogRead
 from atta.kvstore.durable.parts import write_contents
 from atta.kvstore.durable.saved import MANIFEST as TABLE_MANIFEST
@@ -58,8 +58,7 @@ from atta.train.checkpoint.weights import load_model
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
 from atta.wire.security.credentials import Credentials
-from atta.wire.security.roles import Role
-from atta.wire.security.tokens import TokenFile, issue, read_token, read_tokens
+from atta.wire.security.tokens import Role, TokenFile, issue, read_token, read_tokens
 from tests.fuzz.drawing import change_value, mutated
 from tests.fuzz.targets import HANG_S, Finding
 
@@ -224,12 +223,14 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
         table.write_snapshot(into / "t")
         write_contents(into, "0" * 16, ["t"])
 
-    store.append([Registered(1, 7).encode()])
+    store.append([TableChange(ChangeKind.REGISTERED, 1, (7,)).encode()])
     store.checkpoint(store.rotate(), write)
     store.close()
     other = TableStore(folder / "other", about, forced=False)
     other.open(lambda _: {})
-    other.append([Registered(1, 7).encode(), Registered(1, 8).encode()])
+    other.append(
+        [TableChange(ChangeKind.REGISTERED, 1, (7,)).encode(), TableChange(ChangeKind.REGISTERED, 1, (8,)).encode()]
+    )
     other.close()
     (checkpoint,), (log,) = place.glob("checkpoint-*"), (folder / "other").glob("log-*")
     snapshot = checkpoint / "t"

@@ -28,8 +28,7 @@ from atta.kvstore.durable.parts import _REPLACED, MANIFEST, SnapshotParts, read_
 from atta.kvstore.mutable.arrays import ShardArrays
 from atta.kvstore.mutable.sequences import WINDOW, Client, Sequences, _ClientPushes
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.parameters.arrival import ArrivalJob
-from atta.kvstore.parameters.jobs import SummedJob
+from atta.kvstore.parameters.jobs import ArrivalJob, SummedJob
 from atta.kvstore.parameters.spec import WeightVersions
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables

@@ -1,7 +1,7 @@
 """What a daemon bounds as a process: open files, and connections, calls and messages of gRPC. ``docs/reference/limits.md`` lists
 all bounds.
 
-Bounds of single requests stand with what checks them: their bytes and fields in ``atta.wire.fields``, memory of
+Bounds of single requests stand with what checks them: their bytes and fields in ``atta.wire.bulk``, memory of
 requests and answers in ``atta.daemon.services.rooms``, sessions in ``atta.daemon.services.opening``, tables in
 ``atta.kvstore.tables``. Bounds that people set are options of ``DaemonConfig``.
 """

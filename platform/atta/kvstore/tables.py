@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
-from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, TableRecorder, Whole
+from atta.kvstore.durable.entries import ChangeKind, TableChange, TableRecorder
 from atta.kvstore.durable.parts import MANIFEST, read_contents, write_contents
 from atta.kvstore.durable.saved import read_saved, write_saved, writing
 from atta.kvstore.initial import RowIds
@@ -106,10 +106,10 @@ class Tables:
         with self._change():
             existing = self._tables.get(spec.name)
             if existing is not None:
-                existing.asked()
+                existing.renew_lease()
                 _check_same(existing, spec, first_row, rows)
                 if whole and not existing.whole and existing.table_id == table_id:
-                    self._record(existing, Whole(existing.key), lambda _: setattr(existing, "whole", True))
+                    self._record(existing, ChangeKind.WHOLE, lambda _: setattr(existing, "whole", True))
                 return existing
             if whole:
                 raise UnknownNameError(
@@ -124,7 +124,7 @@ class Tables:
             self._check_room(f"table {spec.name}", spec.nbytes(max(0, rows)))
             table = MutableTable(spec, first_row, rows, table_id=table_id, ids=self.row_ids(spec))
             table.key = self._new_key(table)
-            self._record(table, Created(table.key, spec, first_row, rows, table_id), partial(self._add, table))
+            self._record(table, ChangeKind.CREATED, partial(self._add, table), first_row, rows, table_id, spec=spec)
             return table
 
     def _add(self, table: MutableTable, lsn: int) -> None:
@@ -132,12 +132,9 @@ class Tables:
         self._tables = {**self._tables, table.spec.name: table}
 
     def get(self, name: str, table_id: int = 0) -> MutableTable:
-        """The table of that name, for a client that opened it as ``table_id`` (0: the client has not opened it).
-
-        Raises:
-            UnknownNameError: there is no such table, or it was created anew since then. A table that was loaded from a
-                snapshot is accepted for every earlier id.
-        """
+        """The table of that name, for a client that opened it as ``table_id`` (0: the client has not opened it). Raises
+        UnknownNameError: there is no such table, or it was created anew since then. A table that was loaded from a
+        snapshot is accepted for every earlier id."""
         table = self._tables.get(name)
         if table is None and self._given_up is not None:
             raise self._given_up
@@ -151,20 +148,17 @@ class Tables:
             raise UnknownNameError.of("mutable table", name, self._tables)
         if table_id not in (0, table.table_id) and not table.load_id:
             raise UnknownNameError(f"mutable table {name!r} is not the one that was opened: it was created anew since")
-        table.asked()
+        table.renew_lease()
         return table
 
     def delete(self, name: str) -> bool:
-        """Drop a table; False: there was no such table. Its memory is freed after the last request on it.
-
-        Raises:
-            QuotaExceededError: the tables are closed.
-        """
+        """Drop a table; False: there was no such table. Its memory is freed after the last request on it. Raises
+        QuotaExceededError: the tables are closed."""
         with self._change():
             self._check_open()
             table = self._tables.get(name)
             if table is not None:
-                self._record(table, Deleted(table.key), lambda _: self._drop({name}))
+                self._record(table, ChangeKind.DELETED, lambda _: self._drop({name}))
             return table is not None
 
     def _drop(self, names: Set[str]) -> None:
@@ -197,7 +191,7 @@ class Tables:
                 more, all_of_them = table.spec.nbytes(rows - table.rows), table.spec.nbytes(rows)
                 self._check_room(f"table {name}", more, for_a_while=all_of_them)
                 table.check_grown(rows)
-                self._record(table, Grown(table.key, rows), lambda _: table.grow(rows), nbytes=all_of_them)
+                self._record(table, ChangeKind.GROWN, lambda _: table.grow(rows), rows, nbytes=all_of_them)
             else:
                 table.grow(rows)
             return table
@@ -255,13 +249,9 @@ class Tables:
         """Write all tables without a lease into ``folder``, which appears complete or not at all. A push to a table is
         in the snapshot completely or not at all.
 
-        ``copied``: there are no pushes until this is called. All tables are copied first, if there is room.
-
-        Raises:
-            ConfigError: the folder exists and may not be replaced.
-            DataError: it cannot be written, for example because the disk is full. Names the file; no files are left
-                behind.
-        """
+        ``copied``: there are no pushes until this is called. All tables are copied first, if there is room. Raises
+        ConfigError: the folder exists and may not be replaced. DataError: it cannot be written, for example because the
+        disk is full. Names the file; no files are left behind."""
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
             tables = self.lasting()
             if copied is None or sum(table.nbytes for table in tables) > self._room():
@@ -296,13 +286,9 @@ class Tables:
     def prepare(self, folder: str | Path, *, resume: bool = False) -> dict[str, MutableTable]:
         """Read and check the tables of a snapshot while the present tables stay in use. ``adopt`` exchanges them.
 
-        ``resume``: see ``MutableTable.load``.
-
-        Raises:
-            DataError: the folder is damaged or is not a snapshot; names the file. Or it has rows of vertices or edges of
-                another dataset.
-            QuotaExceededError: there is no room for its tables.
-        """
+        ``resume``: see ``MutableTable.load``. Raises DataError: the folder is damaged or is not a snapshot; names the
+        file. Or it has rows of vertices or edges of another dataset. QuotaExceededError: there is no room for its
+        tables."""
         folder = Path(folder)
         recover(folder)
         contents, total = read_contents(folder), 0
@@ -337,7 +323,7 @@ class Tables:
         with self._change():
             self._check_open()
             for name, table in tables.items():
-                table.loaded(load_id, steps.get(name, 0))
+                table.note_load(load_id, steps.get(name, 0))
                 table.key = self._new_key(table)
 
             def exchange(_: int) -> None:
@@ -362,11 +348,6 @@ class Tables:
         self._given_up = why
         self._replace(self._leased())
 
-    def restore(self, folder: str | Path) -> None:
-        """Replace all tables without a lease by those of a snapshot. Raises the errors of ``prepare``, and then changes
-        nothing."""
-        self.adopt(self.prepare(folder), 0, {})
-
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
         """Change the set of tables; raises QuotaExceededError if another change does not end."""
@@ -384,16 +365,24 @@ class Tables:
         """A number for the log; 0: the table is not kept."""
         return 0 if self.recorder is None or table.spec.lease_s is not None else 1 + secrets.randbits(62)
 
-    def _record(self, table: MutableTable, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
+    def _record(
+        self,
+        table: MutableTable,
+        kind: ChangeKind,
+        apply: Callable[[int], None],
+        *words: int,
+        spec: MutableSpec | None = None,
+        nbytes: int = 0,
+    ) -> None:
         if self.recorder is None or not table.key:
             apply(0)
         else:
-            self.recorder.record(entry, apply, nbytes=nbytes)
+            self.recorder.record(TableChange(kind, table.key, words, spec), apply, nbytes=nbytes)
 
     def _note(self, table: MutableTable, clients: Iterable[Client]) -> None:
         known = tuple(client for client in clients if isinstance(client, int))
         if self.recorder is not None and table.key and known:
-            self.recorder.note(Forgotten(table.key, known))
+            self.recorder.note(TableChange(ChangeKind.FORGOTTEN, table.key, known))
 
     def _replace(self, tables: dict[str, MutableTable]) -> None:
         gone = set(self._tables.values()) - set(tables.values())

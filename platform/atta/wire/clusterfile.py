@@ -38,13 +38,8 @@ _KEYS = ["part", "parts", "address", "ended"]
 
 
 def read_cluster(path: str | Path) -> dict[int, Addresses]:
-    """Addresses by partition; a tuple where a partition has replicas.
-
-    Raises:
-        DataError: the file is missing or is not TOML.
-        ConfigError: a key is unknown, missing or of the wrong type, or replicas serve different
-            partitions.
-    """
+    """Addresses by partition; a tuple where a partition has replicas. Raises DataError: the file is missing or is not
+    TOML; ConfigError: a key is unknown, missing or of the wrong type, or replicas serve different partitions."""
     return _parse(path, read_toml(path))
 
 
@@ -68,11 +63,8 @@ def _served(entry: Mapping[str, Any]) -> Any:
 
 def read_credentials(path: str | Path) -> Credentials | None:
     """What callers bring to the daemons of a cluster file; the environment wins. None: nothing, they have no TLS.
-
-    Raises:
-        DataError: the file is missing or is not TOML.
-        ConfigError: a key is unknown or of the wrong type, or the authority is missing.
-    """
+    Raises DataError: the file is missing or is not TOML; ConfigError: a key is unknown or of the wrong type, or the
+    authority is missing."""
     from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
 
     given = read_toml(path).get("tls", {})
@@ -84,12 +76,8 @@ def read_credentials(path: str | Path) -> Credentials | None:
 def prefer(path: str | Path, part: int, address: str) -> None:
     """Let ``address`` stand first among the daemons of ``part``, by changing places with the one that does now.
 
-    Everything else in the file stays, also comments. It is replaced as a whole.
-
-    Raises:
-        DataError: it cannot be read or written.
-        ConfigError: it cannot be changed so. Then it stays as it is.
-    """
+    Everything else in the file stays, also comments. It is replaced as a whole. Raises DataError: it cannot be read or
+    written. ConfigError: it cannot be changed so. Then it stays as it is."""
     path, first = Path(path), replicas_of(read_cluster(path)[part])[0]
     if first == address:
         return
@@ -189,11 +177,8 @@ def check_address(address: str) -> str:
 
 
 def listening_at(option: str, address: str) -> tuple[str, int]:
-    """Host and port of an ``address`` that others are to find; ``option``: what errors name.
-
-    Raises:
-        ConfigError: it is not an address, or its port is 0.
-    """
+    """Host and port of an ``address`` that others are to find; ``option``: what errors name. Raises ConfigError: it is
+    not an address, or its port is 0."""
     host, _, port = check_address(address).rpartition(":")
     if int(port) == 0:
         raise ConfigError(f"{option} {address}: name a port, so that it can be found")

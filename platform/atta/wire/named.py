@@ -1,6 +1,5 @@
-"""What a cluster is called by: its cluster file, the addresses of its daemons, or ``ray:NAME``, a name that Ray knows.
-
-Ray is imported only when such a name is resolved. What it hands over are addresses, never rows or batches.
+"""What a cluster is called by: its cluster file, the addresses of its daemons, or ``ray:NAME``, a name that Ray knows
+(Ray is imported only for such a name).
 """
 
 from __future__ import annotations
@@ -53,12 +52,8 @@ def is_named(target: object) -> bool:
 def joined_ray(*, local: bool = False) -> Any:
     """The module ``ray``, connected to the cluster of ``RAY_ADDRESS`` or of this machine.
 
-    local: whether to start Ray here if there is none.
-
-    Raises:
-        ConfigError: Ray is not installed.
-        UnavailableError: there is no Ray cluster.
-    """
+    local: whether to start Ray here if there is none. Raises ConfigError: Ray is not installed; UnavailableError: there
+    is no Ray cluster."""
     ray = load("Ray", "ray")
     if not ray.is_initialized():
         address = None if local else "auto"
@@ -70,12 +65,8 @@ def joined_ray(*, local: bool = False) -> Any:
 
 
 def ask_ray(target: str, *, within_s: float = KNOWN_S) -> NamedCluster:
-    """What Ray knows of ``ray:NAME``.
-
-    Raises:
-        ConfigError: Ray is not installed, or NAME is missing.
-        UnavailableError: no such cluster runs, or its daemons have no addresses after ``within_s``.
-    """
+    """What Ray knows of ``ray:NAME``. Raises ConfigError: Ray is not installed, or NAME is missing; UnavailableError:
+    no such cluster runs, or its daemons have no addresses after ``within_s``."""
     name = target.removeprefix(PREFIX)
     if not name:
         raise ConfigError(f"{target!r}: name a cluster, such as ray:atta")
@@ -103,10 +94,7 @@ def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, Addresses
 
 def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
     """What to bring to the daemons of a target: as its cluster file and the environment say; None: they have no TLS.
-
-    Raises:
-        DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing.
-    """
+    Raises DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing."""
     from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
 
     if isinstance(target, str) and is_named(target):
@@ -163,9 +151,7 @@ def await_names(
         tell: gets one sentence if there is something to wait for.
         known, clock, sleep: of the system; tests have others.
 
-    Raises:
-        UnavailableError: a name has no address after ``within_s``.
-    """
+    Raises UnavailableError: a name has no address after ``within_s``."""
     missing = _without([*dict.fromkeys(a.rpartition(":")[0] for a in addresses)], known)
     if not missing:
         return

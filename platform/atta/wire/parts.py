@@ -57,11 +57,7 @@ def replicas_of(addresses: Addresses) -> tuple[str, ...]:
 
 def groups_of(addresses: Mapping[int, Addresses]) -> dict[range, Addresses]:
     """The daemons that serve the partitions at these addresses: consecutive partitions at one address have one daemon,
-    or one set of replicas.
-
-    Raises:
-        ConfigError: an address is named again for a partition further on.
-    """
+    or one set of replicas. Raises ConfigError: an address is named again for a partition further on."""
     found: dict[range, Addresses] = {}
     named: set[str] = set()
     last: range | None = None
@@ -87,9 +83,8 @@ def spread(served: range, addresses: Mapping[int, Addresses], partitions: int) -
         addresses: of the daemons by partition; empty: only ``served`` is known.
         partitions: how many there are.
 
-    Raises:
-        ConfigError: ``served`` does not exist, or the addresses are of other partitions or spread them in another way.
-    """
+    Raises ConfigError: ``served`` does not exist, or the addresses are of other partitions or spread them in another
+    way."""
     if served.stop > partitions:
         raise ConfigError(f"partition {served.stop - 1} does not exist: there are {partitions}")
     groups = {*groups_of(addresses)} if addresses else {served}
@@ -121,11 +116,8 @@ def own_number(environment: Mapping[str, str], host: str, variables: Sequence[st
     """The number of this process, from 0.
 
     It is the first of ``variables`` that is set in ``environment``. Otherwise it is the number that ends the first
-    label of the host's name, such as 3 in ``atta-daemon-3`` or ``node3.example``.
-
-    Raises:
-        ConfigError: neither tells a number, or a variable holds something else.
-    """
+    label of the host's name, such as 3 in ``atta-daemon-3`` or ``node3.example``. Raises ConfigError: neither tells a
+    number, or a variable holds something else."""
     for name in variables:
         if text := environment.get(name, "").strip():
             return _number(text, f"{name}={text!r}")
@@ -144,11 +136,7 @@ def _number(text: str, where: str) -> int:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The document in a file.
-
-    Raises:
-        DataError: the file cannot be read, or is not TOML.
-    """
+    """The document in a file. Raises DataError: the file cannot be read, or is not TOML."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

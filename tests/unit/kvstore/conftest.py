@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,14 @@ def tables_hold_their_invariants() -> Iterator[None]:
     """Check the invariants of tables after every change."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         watch(monkeypatch, Sequences, "register", "forget", "expire")
-        watch(monkeypatch, MutableTable, "push", "grow", "loaded", "restore", "close")
+        watch(monkeypatch, MutableTable, "push", "grow", "note_load", "close")
         watch(monkeypatch, Tables, "create", "delete", "grow", "forget", "adopt", "close")
         watch(monkeypatch, SnapshotParts, "commit", "abort")
         yield
+
+
+def save_table(table: MutableTable, folder: Path) -> None:
+    """Write one table into ``folder``, in the place of what is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    table.write_snapshot(folder)

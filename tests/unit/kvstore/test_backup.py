@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, StalePrimaryError
 from atta.kvstore.durable.backup import PROMOTED, BackupFolder
-from atta.kvstore.durable.entries import Created, RowsPushed
+from atta.kvstore.durable.entries import ChangeKind, RowsPushed, TableChange
 from atta.kvstore.durable.frames import LogPosition, frame
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.requests import Push
@@ -31,7 +31,11 @@ def pushed(number: int, key: int = 7) -> list[bytes]:
 
 
 def created(key: int = 7) -> list[bytes]:
-    return [b"".join(bytes(memoryview(part).cast("B")) for part in Created(key, SPEC, 0, 4, 5).encode())]
+    return [
+        b"".join(
+            bytes(memoryview(part).cast("B")) for part in TableChange(ChangeKind.CREATED, key, (0, 4, 5), SPEC).encode()
+        )
+    ]
 
 
 def opened(folder: Path) -> tuple[TableStore, dict[str, Any]]:
@@ -73,6 +77,7 @@ def test_a_promoted_copy_has_the_tables(primary: TableStore, copy: BackupFolder,
     store.close()
 
 
+@settings(max_examples=30)
 @given(cuts=st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_the_copy_has_the_records_of_the_primary_whenever_it_is_read_anew(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int]

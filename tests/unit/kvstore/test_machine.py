@@ -219,7 +219,7 @@ class Machine(RuleBasedStateMachine):
     def restore(self, crashed: bool) -> None:
         if crashed:
             self.tables = Tables(100_000)
-        self.tables.restore(Path(self.folder.name, "snapshot"))
+        self.tables.adopt(self.tables.prepare(Path(self.folder.name, "snapshot")), 0, {})
         self.models = copy.deepcopy(self.saved or {})
         for model in self.models.values():
             model.over = set(model.known)
@@ -233,7 +233,7 @@ class Machine(RuleBasedStateMachine):
         whole = path.read_bytes()
         path.write_bytes(whole[: pick % len(whole)])
         with pytest.raises(DataError, match=path.name):
-            self.tables.restore(Path(self.folder.name, "snapshot"))
+            self.tables.adopt(self.tables.prepare(Path(self.folder.name, "snapshot")), 0, {})
         path.write_bytes(whole)
 
     @invariant()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownClientError
+from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
 from atta.kvstore.initial import Uniform
 from atta.kvstore.mutable.sequences import WINDOW
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from tests.unit.kvstore.conftest import save_table
 from tests.unit.kvstore.test_rows import together
 
 ADAM = OptimiserSpec.adam(0.1)
@@ -129,28 +128,6 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
     assert pulled.versions.tolist() == [4, 5, 5, 5]
 
 
-def test_a_full_disk_leaves_nothing_and_names_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = table_of()
-    table.snapshot(tmp_path / "kept")
-    before = everything(table)
-
-    written = os.pwrite
-
-    def full(fd: int, data: Any, at: int) -> int:
-        if at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return written(fd, data[:12], at)
-
-    table.push(np.array([45]), np.ones((1, 3), np.float32), "write", client=1, sequence=0)
-    monkeypatch.setattr(os, "pwrite", full)
-    for name in ("kept", "new"):
-        with pytest.raises(DataError, match=f"{name}: no space left on the disk"):
-            table.snapshot(tmp_path / name, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-    table.restore(tmp_path / "kept")
-    assert everything(table) == before
-
-
 def test_the_window_of_a_client_is_bounded() -> None:
     table = table_of()
     request = np.array([40]), np.ones((1, 3), np.float32), "add"
@@ -175,10 +152,10 @@ def test_empty_requests() -> None:
 
 def test_a_table_without_rows_grows_from_nothing(tmp_path: Path) -> None:
     table = knowing(MutableTable(MutableSpec("t", 0, optimiser=ADAM, versioned=True, max_rows=3)))
-    table.snapshot(tmp_path / "empty")
+    save_table(table, tmp_path / "empty")
     table.grow(3)
     assert table.push(np.array([2]), np.ones(1, np.float32), "step", client=1, sequence=0)
-    table.restore(tmp_path / "empty")
+    table = MutableTable.load(tmp_path / "empty")
     assert (table.rows, table.step, table.clients) == (0, 0, 2)
     with pytest.raises(ConfigError, match="row 0"):
         table.pull(np.array([0]))
@@ -227,7 +204,7 @@ def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
     def copy() -> None:
         count = 0
         while not done.is_set() or not count:
-            table.snapshot(tmp_path / "cut", overwrite=True)
+            save_table(table, tmp_path / "cut")
             restored = MutableTable.load(tmp_path / "cut")
             values = restored.pull(rows).values
             applied = sum(expected for _, expected, _ in restored._sequences.to_json())
@@ -238,7 +215,7 @@ def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
     together(pushers, copy)
     assert (table.pull(rows).values == 180).all()
     # A retry after the restart is still known.
-    table.snapshot(tmp_path / "end")
+    save_table(table, tmp_path / "end")
     again = MutableTable.load(tmp_path / "end")
     assert not again.push(rows, ones, "add", client=2, sequence=59)
     with pytest.raises(UnknownClientError, match="snapshot"):

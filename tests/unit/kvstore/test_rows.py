@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from atta.kvstore.mutable import kernels
+from atta import _native as kernels
 
 THREADS = 4
 
@@ -102,12 +102,14 @@ def test_bad_requests_change_nothing() -> None:
         (lambda: kernels.add_rows(table, two, np.ones((2, 2)), locks), "dtype"),
         (lambda: kernels.add_rows(table, np.array([0, 9]), ones, locks), "row 9"),
         (lambda: kernels.add_rows(table.astype(bool), two, ones.astype(bool), locks), "cannot be added"),
-        (lambda: kernels.add_rows(table.T, two, ones, locks), "contiguous"),
-        (lambda: kernels.step_sgd(table, np.array([0, 5]), ones, locks, lr=1.0), "row 5"),
-        (lambda: kernels.step_adagrad(table, two, ones, locks, sums=state[:4], lr=1.0, eps=0.0), "state"),
+        (lambda: kernels.step_rows("sgd", table, [], np.array([0, 5]), ones, locks, 1.0), "row 5"),
+        (lambda: kernels.step_rows("adagrad", table, [state[:4]], two, ones, locks, 1.0), "state"),
+        (lambda: kernels.step_rows("adagrad", table, [], two, ones, locks, 1.0), "number of arrays"),
     ]:
         with pytest.raises(ValueError, match=words):
             call()
+    with pytest.raises(TypeError):  # a copy would be changed in its place
+        kernels.add_rows(table.T, two, ones, locks)
     assert not table.any()
 
 

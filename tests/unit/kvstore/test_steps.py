@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from atta.kvstore.mutable import kernels
+from atta import _native
 from atta.kvstore.mutable.arrays import apply_step, initial_state
 from atta.kvstore.spec import OptimiserSpec
 
@@ -54,7 +54,7 @@ def expected(spec: OptimiserSpec, step: int, x: np.ndarray, state: dict[str, np.
 @pytest.mark.parametrize("shape", [(), (1,), (8,), (3, 5)])
 def test_steps_follow_the_formulas(spec: OptimiserSpec, shape: tuple[int, ...], rng: np.random.Generator) -> None:
     x = rng.standard_normal((30, *shape)).astype(np.float32)
-    state, want, locks = initial_state(spec, x.shape), x.copy(), kernels.RowLocks()
+    state, want, locks = initial_state(spec, x.shape), x.copy(), _native.RowLocks()
     want_state = {name: array.copy() for name, array in state.items()}
     for step in range(1, 51):
         rows = rng.integers(0, 30, rng.integers(0, 60))
@@ -78,6 +78,6 @@ def test_the_same_request_gives_the_same_bits(spec: OptimiserSpec, rng: np.rando
     results = []
     for _ in range(2):
         x = np.zeros((9, 16), np.float32)
-        apply_step(spec, 1, x, initial_state(spec, x.shape), kernels.RowLocks(), rows=rows, grads=grads)
+        apply_step(spec, 1, x, initial_state(spec, x.shape), _native.RowLocks(), rows=rows, grads=grads)
         results.append(x)
     assert np.array_equal(*results)

@@ -150,7 +150,7 @@ def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: 
 
     number = asyncio.run(story())
     restored = Tables(1 << 20)
-    restored.restore(tmp_path / "shutdown" / "part-0000")
+    restored.adopt(restored.prepare(tmp_path / "shutdown" / "part-0000"), 0, {})
     assert (restored.get("rows").pull(np.arange(900)).values == number).all()
 
 
@@ -164,7 +164,7 @@ def test_a_daemon_without_tables_keeps_the_older_snapshot(tmp_path: Path) -> Non
     asyncio.run(end("first"))
     asyncio.run(end())
     restored = Tables(1 << 20)
-    restored.restore(tmp_path / "shutdown" / "part-0000")
+    restored.adopt(restored.prepare(tmp_path / "shutdown" / "part-0000"), 0, {})
     assert [table.spec.name for table in restored.list()] == ["first"]
 
 
@@ -264,5 +264,5 @@ def test_a_save_holds_pushes_until_the_tables_are_copied(tmp_path: Path, monkeyp
 
     asyncio.run(story())
     restored = Tables(1 << 20)
-    restored.restore(tmp_path / "one" / "part-0000")
+    restored.adopt(restored.prepare(tmp_path / "one" / "part-0000"), 0, {})
     assert not restored.get("rows").pull(np.arange(10)).values.any()

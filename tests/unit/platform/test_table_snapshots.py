@@ -270,7 +270,7 @@ def test_a_save_that_was_never_committed_is_gone_when_a_later_one_is(
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr("atta.kvstore.durable.parts._sync", dies)
+        patched.setattr("atta.kvstore.durable.parts.force", dies)
         for commit in steps[PARTS:]:
             with pytest.raises(Died):
                 commit()

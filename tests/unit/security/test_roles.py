@@ -22,7 +22,7 @@ from atta.protos.v1 import (
     weights_pb2,
 )
 from atta.wire.rpc import METHODS
-from atta.wire.security.roles import METRICS, ROLES, Role, allowed, is_operators, parse_roles
+from atta.wire.security.tokens import METRICS, ROLES, Role, allowed, is_operators, parse_roles
 
 DATA = (backup_pb2, graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, update_pb2, weights_pb2)
 MODULES = (*DATA, control_pb2, health_pb2, reflection_pb2)

@@ -25,7 +25,7 @@ from atta.daemon.security.security import DaemonSecurity, check_reached_by_other
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.wire.clusterfile import listening_at
-from atta.wire.security.roles import METRICS
+from atta.wire.security.tokens import METRICS
 
 SCRAPE_S = 2.0
 """How long a trainer may take to answer."""

@@ -125,7 +125,7 @@ def promote(target: str, part: int, address: str | None, *, quiet: bool) -> None
 
     Example: atta tables promote --cluster cluster.toml --part 0
     """
-    from atta.client.tables.promotion import promote as promoted
+    from atta.client.tables.cluster import promote as promoted
 
     at, found = promoted(target, part, address)
     say(quiet, f"{at}: holds the {found} tables of partition {part} now")

@@ -24,7 +24,7 @@ from atta.observe.machine.threads import aside
 from atta.observe.metrics import metrics_app
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
-from atta.wire.security.roles import METRICS
+from atta.wire.security.tokens import METRICS
 
 WATCH_S = 60.0
 """How often a daemon looks when its own certificate ends, in seconds."""

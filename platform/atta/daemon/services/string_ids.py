@@ -19,8 +19,7 @@ from atta.kvstore.store import Store
 from atta.partition.dataset import Dataset
 from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.protos.v1 import ids_pb2
-from atta.wire.bulk import as_array
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.bulk import ARRAYS_BYTES, as_array
 
 _CHUNK_ROWS = 1 << 18
 _WORD = 8

@@ -1,10 +1,5 @@
-"""In-edges of chosen vertices of other partitions. A batch expands such a vertex at home.
-
-What a vertex draws is a function of user ids and of the order of its in-edges (docs/internals/architecture.md, determinism). The
-copy has the owner's order, and the same kernels draw from it, so the answer is the owner's, bit for bit.
-
-Memory for all chosen vertices is reserved at once. Then their edges come piece by piece (``keep``). A vertex that is
-here stays here and does not change: so look-ups need no lock, and a batch may look up and sample at any time.
+"""In-edges of chosen vertices of other partitions, in their owner's order, so that a batch expands such a vertex at
+home to the same bits. A vertex that is here stays and does not change: look-ups need no lock.
 """
 
 from __future__ import annotations
@@ -160,11 +155,8 @@ class EdgeCache:
         self._complete = False
 
     def reserve(self, hot: Sequence[HotVertices]) -> None:
-        """Take the memory for the in-edges of ``hot``. Called once.
-
-        Raises:
-            ValueError: they need more than ``limit_bytes``. Nothing is kept then.
-        """
+        """Take the memory for the in-edges of ``hot``. Called once. Raises ValueError: they need more than
+        ``limit_bytes``. Nothing is kept then."""
         made = {of_type.node_type: _CachedVertices(self.dataset, self.part, of_type) for of_type in hot}
         needed = sum(vertices.nbytes for vertices in made.values())
         if needed > self.limit_bytes:

@@ -1,8 +1,5 @@
-"""Estimates from the daemon's own partition which remote vertices batches will ask for most.
-
-A daemon of a large graph has a few of its vertices. So nothing here has the size of the graph: arrays are as long as
-the partition's own vertices and their HALO, and a kernel that finds places among these takes two bits per vertex of the
-graph.
+"""Estimates from the daemon's own partition which remote vertices batches will ask for most. Arrays are as long as the
+partition's own vertices and their HALO, never as the graph.
 """
 
 from __future__ import annotations
@@ -30,12 +27,8 @@ class HaloHeat:
     def __init__(
         self, dataset: Dataset, part: int, rank: str = "degree", fan_outs: Sequence[int] = (15, 10, 5)
     ) -> None:
-        """``rank``: one of ``RANKS``; ``fan_outs``: what ``access`` expects, and what in-edges are chosen by.
-
-        Raises:
-            UnknownNameError: no such policy.
-            ConfigError: the policy ``access`` has no fan-outs, or one below -1.
-        """
+        """``rank``: one of ``RANKS``; ``fan_outs``: what ``access`` expects, and what in-edges are chosen by. Raises
+        UnknownNameError: no such policy; ConfigError: the policy ``access`` has no fan-outs, or one below -1."""
         if rank not in RANKS:
             raise UnknownNameError.of("cache ranking", rank, RANKS)
         if rank == "access" and (not fan_outs or any(k < -1 for k in fan_outs)):

@@ -1,13 +1,10 @@
-"""One owner's part of the snapshots of one name: the part in use, and parts that wait beside it.
+"""One owner's part of the snapshots of one name: the part in use, and parts that wait beside it (``part-0000.ID``).
 
-A snapshot of a cluster has a part on every owner. Parts of one snapshot have the same id. Each owner first writes its
-part beside the part in use (``part-0000.ID``). When all owners have done so, each renames the new part to
-``part-0000``. Until then every owner still has the older part; from then on every owner has the newer one. So at any
+Parts of one snapshot have the same id. When all owners have written theirs, each renames it to ``part-0000``. So at any
 interruption, the newest id that all owners have is a whole snapshot."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
@@ -15,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
+from atta.kvstore.durable.logfile import force
 from atta.kvstore.durable.saved import writing
 from atta.kvstore.spec import check_name
 from atta.partition.disk.files import read_sealed, write_sealed
@@ -70,11 +68,8 @@ class SnapshotParts:
         self.place = place
 
     def beside(self, snapshot_id: str) -> Path:
-        """The folder in which a part is written before it becomes the part in use.
-
-        Raises:
-            ConfigError: the id is malformed, or the folder in use is not a snapshot.
-        """
+        """The folder in which a part is written before it becomes the part in use. Raises ConfigError: the id is
+        malformed, or the folder in use is not a snapshot."""
         if not _ID.fullmatch(snapshot_id):
             raise ConfigError(f"snapshot id {snapshot_id!r}: 16 hexadecimal digits")
         if self.place.exists() and any(self.place.iterdir()) and not (self.place / MANIFEST).is_file():
@@ -85,11 +80,7 @@ class SnapshotParts:
         """The folders of complete parts by their ids, the newest first.
 
         The replaced part is older than the part in use, and parts that wait beside it are newer. So a clock that was
-        set back misleads nobody.
-
-        Raises:
-            DataError: no part is complete. Names what is wrong with the part in use.
-        """
+        set back misleads nobody. Raises DataError: no part is complete. Names what is wrong with the part in use."""
         found: dict[Path, Contents] = {}
         damaged: DataError | None = None
         # A .partial folder may be incomplete on the disk.
@@ -123,18 +114,15 @@ class SnapshotParts:
     def commit(self, snapshot_id: str, *, keep: bool = False) -> None:
         """Make the part with this id the part in use, if it is not yet.
 
-        ``keep``: do not remove the part that was in use, in case other owners fail to commit.
-
-        Raises:
-            DataError: there is no such part.
-        """
+        ``keep``: do not remove the part that was in use, in case other owners fail to commit. Raises DataError: there
+        is no such part."""
         path, kept = self.folder(snapshot_id), None
         if path != self.place:
             with writing(self.place):
                 self._remove_others(path)  # or one that waits would be newer than the part in use, after a crash
                 kept = self._step_aside()
                 path.rename(self.place)
-                _sync(self.place.parent)
+                force(self.place.parent)
         self._remove_others(kept if keep else None)
 
     def _remove_others(self, kept: Path | None) -> None:
@@ -172,11 +160,3 @@ class SnapshotParts:
         if not self.place.parent.is_dir():
             return []
         return sorted(path for path in self.place.parent.iterdir() if ours.fullmatch(path.name) and path.is_dir())
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,8 +1,5 @@
 """A table on disk: its arrays as ``.npy`` files, written block by block so that a writer can tell when the system slows
-it, and ``table.json`` with everything else, sizes and checksums.
-
-``table.json`` has a checksum of its own, so a changed number in it is noticed, as a changed byte in an array is.
-"""
+it, and ``table.json`` with everything else, sizes and checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -52,11 +48,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class ArrayFiles:
-    """The files of all arrays of a table, under construction. Use it in a ``with`` block."""
+    """The files of all arrays of a table, under construction. Use it in a ``with`` block. Errors are those of
+    ``writing``."""
 
     def __init__(self, folder: Path, arrays: Mapping[str, np.ndarray], over: Path | None = None) -> None:
         """Write ``name.npy`` into ``folder`` for each array. A file of that name in the folder ``over`` is taken from
-        there and written over: see ``LogFile``."""
+        there and written over, as by ``LogFile``."""
         self._files = {
             name: _ArrayFile(folder / f"{name}.npy", array, over and over / f"{name}.npy")
             for name, array in arrays.items()
@@ -65,12 +62,12 @@ class ArrayFiles:
     def __enter__(self) -> ArrayFiles:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in self._files.values():
             file.close()
 
     def write(self, *, slow_s: float = math.inf) -> None:
-        """Write what is not written yet, unless a block takes longer than ``slow_s`` seconds; raises as ``writing``."""
+        """Write what is not written yet, unless a block takes longer than ``slow_s`` seconds."""
         for file in self._files.values():
             with writing(file.path):
                 if not file.write(slow_s):
@@ -79,10 +76,10 @@ class ArrayFiles:
     def copy(self) -> None:
         """Let go of the arrays: copy what is not written yet."""
         for file in self._files.values():
-            file.copy()
+            file.rest = file.rest.copy()
 
     def finish(self) -> dict[str, FileRecord]:
-        """Write the rest, and return what a manifest says of the files by the arrays' names; raises as ``writing``."""
+        """Write the rest, and return what a manifest says of the files by the arrays' names."""
         self.write()
         records = {}
         for name, file in self._files.items():
@@ -93,13 +90,8 @@ class ArrayFiles:
 
 class _ArrayFile:
     def __init__(self, path: Path, array: np.ndarray, over: Path | None) -> None:
-        self.path, self._fd = path, -1
-        self._dtype, self._shape = array.dtype.str, array.shape
-        head = io.BytesIO()
-        descr = np.lib.format.dtype_to_descr(array.dtype)
-        np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": array.shape})
-        self._head, self._digest = head.getvalue(), xxhash.xxh3_64()
-        self._rest, self._size = array.reshape(-1).view(np.uint8), 0
+        self.path, self._fd, self._size, self._digest = path, -1, 0, xxhash.xxh3_64()
+        self._dtype, self._shape, self.rest = array.dtype.str, array.shape, array.reshape(-1).view(np.uint8)
         self._over = over if over is not None and over.is_file() else None
 
     def write(self, slow_s: float) -> bool:
@@ -108,11 +100,14 @@ class _ArrayFile:
             if self._over is not None:
                 self._over.rename(self.path)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._put(memoryview(self._head))
-        while len(self._rest):
+            head = io.BytesIO()
+            header = {"descr": self._dtype, "fortran_order": False, "shape": self._shape}
+            np.lib.format.write_array_header_1_0(head, header)
+            self._put(memoryview(head.getvalue()))
+        while len(self.rest):
             began = time.monotonic()
-            self._put(self._rest[:BLOCK_BYTES].data)
-            self._rest = self._rest[BLOCK_BYTES:]
+            self._put(self.rest[:BLOCK_BYTES].data)
+            self.rest = self.rest[BLOCK_BYTES:]
             if time.monotonic() - began > slow_s:
                 return False
         return True
@@ -123,9 +118,6 @@ class _ArrayFile:
             count = os.pwrite(self._fd, data, self._size)
             self._size += count
             data = data[count:]
-
-    def copy(self) -> None:
-        self._rest = self._rest.copy()
 
     def finish(self) -> FileRecord:
         os.ftruncate(self._fd, self._size)
@@ -141,6 +133,7 @@ class _ArrayFile:
 MANIFEST = "table.json"
 _FORMAT = "atta-mutable-table"
 _VERSION = 1
+_NUMBERS = ("first_row", "rows", "created_rows", "step", "table_id", "load_id", "key", "lsn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +179,8 @@ def array_shapes(spec: MutableSpec, rows: int) -> dict[str, tuple[str, tuple[int
 
 
 def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a table into ``folder``, which exists. Only the manifest is forced to disk.
-
-    Raises:
-        DataError: a file cannot be written, for example because the disk is full; names the file.
-    """
+    """Write a table into ``folder``, which exists. Only the manifest is forced to disk. Raises DataError: a file cannot
+    be written, for example because the disk is full; names the file."""
     with ArrayFiles(folder, arrays) as files:
         write_manifest(folder, saved, files)
 
@@ -210,19 +200,16 @@ def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
     value = read_sealed(path, "a snapshot of a mutable table", _FORMAT, _VERSION)
     try:
         spec = MutableSpec.from_dict(value["spec"])
-        names = ("first_row", "rows", "created_rows", "step")
-        first_row, rows, created_rows, step = (_count(value[name]) for name in names)
-        if first_row + rows > spec.limit:
-            raise ValueError(f"{rows} rows from row {first_row} on; there may be {spec.limit}")
-        clients = value["clients"]
-        Sequences.from_json(clients)
-        table_id, whole, over = _count(value["table_id"]), bool(value["whole"]), list(value["over"])
-        place = [_count(value[name]) for name in ("load_id", "key", "lsn")]
-        shapes = array_shapes(spec, rows)
+        numbers = {name: _count(value[name]) for name in _NUMBERS}
+        if numbers["first_row"] + numbers["rows"] > spec.limit:
+            raise ValueError(f"{numbers['rows']} rows from row {numbers['first_row']} on; there may be {spec.limit}")
+        Sequences.from_json(value["clients"])
+        saved = Saved(spec, clients=value["clients"], whole=bool(value["whole"]), over=list(value["over"]), **numbers)
+        shapes = array_shapes(spec, saved.rows)
         records = {name: FileRecord.from_json(value["files"][name], path, name) for name in shapes}
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(path, f"malformed: {error}") from None
-    return Saved(spec, first_row, rows, created_rows, step, clients, table_id, whole, over, *place), records
+    return saved, records
 
 
 def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -> dict[str, np.ndarray]:

@@ -1,17 +1,12 @@
 """The folder in which a daemon keeps its tables: files of the log, and checkpoints that make older files needless.
 
-    DIR/part-0000/
-        store.json                         whose tables these are
-        lock                               held by the daemon that uses the folder
-        checkpoint-00000000000000004711/   all tables, each at or after record 4711; and log.json
-        log-00000000000000004712           the records from 4712 on
+    store.json                         whose tables these are
+    lock                               held by the daemon that uses the folder
+    checkpoint-00000000000000004711/   all tables, each at or after record 4711; and log.json
+    log-00000000000000004712           the records from 4712 on
 
-To open the store is to load the newest checkpoint and to replay the records behind it. A new file of the log begins
-whenever the store is opened, and with every checkpoint.
-
-A store that *writes over* begins more, smaller files of the log. What a checkpoint has made needless stays, within
-bounds: a needless file of the log becomes the next file, and the arrays of the last checkpoint but one become those of
-the next checkpoint. Fresh pages for files are what large pushes would wait for (decision 018).
+A store that *writes over* keeps needless files, within bounds, for the next file of the log and the next checkpoint:
+fresh pages for files are what large pushes would wait for (decision 018).
 """
 
 from __future__ import annotations
@@ -43,9 +38,10 @@ from atta.kvstore.durable.logfile import (
     cut_off,
     force,
     log_path,
+    logs_behind,
     logs_in,
+    replace_sealed,
     write_again,
-    write_store_file,
     written,
 )
 from atta.kvstore.durable.parts import MANIFEST
@@ -84,10 +80,8 @@ class TableStore:
             keep_bytes: so much of the log is kept to be written over. 0: nothing is, so whoever reads a file of the
                 store beside it reads what was written there.
 
-        Raises:
-            ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions.
-            DataError: it cannot be made, or ``store.json`` is damaged.
-        """
+        Raises ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions;
+        DataError: it cannot be made, or ``store.json`` is damaged."""
         self.folder, self.forced, self.about = folder, forced, dict(about)
         self.epoch = 0
         """How often the store has been opened; more if a backup was promoted."""
@@ -137,11 +131,8 @@ class TableStore:
     ) -> Recovered:
         """Read the newest checkpoint by ``load``, replay the log behind it, and begin a new file of the log.
 
-        ``ids`` of the rows of a table that the log creates; None: they are row numbers.
-
-        Raises:
-            DataError: a file is damaged, is missing or cannot be written; names it. Then the store is closed.
-        """
+        ``ids`` of the rows of a table that the log creates; None: they are row numbers. Raises DataError: a file is
+        damaged, is missing or cannot be written; names it. Then the store is closed."""
         try:
             return self._open(load, ids)
         except BaseException:
@@ -155,22 +146,14 @@ class TableStore:
             path.unlink(missing_ok=True)
         _remove([*self.folder.glob("checkpoint-*.partial"), self._last_but_one])
         place, epoch, tables = self._newest_checkpoint(load)
-        replay, records, torn, files = Replay(tables, ids), 0, 0, logs_in(self.folder)
-        for path in files:
-            log = LogRead(path)
-            if log.header.store_id != self.store_id:
-                raise DataError(path, "belongs to another store of tables")
-            if log.header.before.lsn < place.lsn:
-                path.unlink()  # from before the checkpoint
-                continue
-            if log.header.before != place:
-                raise DataError(path, f"begins behind record {log.header.before.lsn}, but a record before is missing")
+        replay, records, torn, last = Replay(tables, ids), 0, 0, max(logs_in(self.folder), default=None)
+        for log in logs_behind(self.folder, self.store_id, place):
             records += _replay(log, replay)
-            if log.torn_bytes and path != files[-1]:
-                raise DataError(path, f"ends within a record, at byte {log.end}, but later files follow")
-            self._settle(path, log, last=path == files[-1])
+            if log.torn_bytes and log.path != last:
+                raise DataError(log.path, f"ends within a record, at byte {log.end}, but later files follow")
+            self._settle(log.path, log, last=log.path == last)
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
-            self._older[path] = path.stat().st_size
+            self._older[log.path] = log.path.stat().st_size
         self.epoch = epoch + 1
         with written(log_path(self.folder, place)):
             self._begin(place, on_disk=True)
@@ -213,9 +196,7 @@ class TableStore:
             write: ``write(folder, over)`` writes the tables into a folder, and may take files of the folder ``over``, if
                 there is one.
 
-        Raises:
-            DataError: a file cannot be written; names it. Then nothing was removed.
-        """
+        Raises DataError: a file cannot be written; names it. Then nothing was removed."""
         folder = checkpoint_path(self.folder, at)
         with written(folder), Staging(folder, MANIFEST, overwrite=True) as staging:
             write(staging.path, self._last_but_one)
@@ -308,7 +289,7 @@ class TableStore:
                 raise DataError(path, "is missing, but there are logs of tables")
             store_id = secrets.token_bytes(ID_BYTES)
             with written(path):
-                write_store_file(self.folder, store_id, about)
+                replace_sealed(path, STORE_FORMAT, {"id": store_id.hex(), **about})
             return store_id
         value = read_sealed(path, "a store of tables", *STORE_FORMAT)
         for name, wanted in about.items():
@@ -332,11 +313,7 @@ class TableStore:
     def logs_behind(self, place: LogPosition) -> list[LogRead] | None:
         """The files of the log that have records behind ``place``, in order; None: the log does not lead there.
 
-        Between calls of ``append`` alone.
-
-        Raises:
-            DataError: a file is damaged.
-        """
+        Between calls of ``append`` alone. Raises DataError: a file is damaged."""
         if place == self.position:
             return []
         logs = [LogRead(path) for path in logs_in(self.folder)]
