@@ -367,19 +367,9 @@ class GraphDegrees:
         return GraphDegrees(self.into[targets], self.out[sources], **found)
 
     @cached_property
-    def into_roots(self) -> Array:
-        """float32 [targets]: 1 / root of the in-degree, 0 without in-edges."""
-        return _inverse_roots(self.into.astype(np.float32))
-
-    @cached_property
-    def out_roots(self) -> Array:
-        """float32 [sources]: 1 / root of the out-degree, 0 without out-edges."""
-        return _inverse_roots(self.out.astype(np.float32))
-
-    @cached_property
-    def gcn_roots(self) -> Array:
-        """float32 [targets]: 1 / root of the in-degree with one edge to itself in place of those that it has."""
-        return _inverse_roots(self.into.astype(np.float32) + 1 - (0 if self.loops is None else self.loops))
+    def others(self) -> Array:
+        """[targets], unsigned: in-edges of each vertex without those to itself."""
+        return self.into if self.loops is None else self.into - self.loops.astype(self.into.dtype)
 
     @cached_property
     def summed_gcn_roots(self) -> Array:
@@ -393,10 +383,10 @@ class GraphDegrees:
                 "norm_attr: sums of weights are not kept: partition the graph again, with a table 'weight'"
             )
         if self.loops is None or self.loop_weights is None:
-            return _inverse_roots(self.weights + 1)
+            return inverse_roots(self.weights + 1)
         others = self.weights - (self.loop_weights if self.loop_sums is None else self.loop_sums)
         one = np.where(self.loops > 0, self.weights, self.weights + 1)
-        return _inverse_roots(np.where(self.loops > 1, others + self.loop_weights, one))
+        return inverse_roots(np.where(self.loops > 1, others + self.loop_weights, one))
 
     @staticmethod
     def layout(
@@ -426,7 +416,8 @@ def _narrow(counts: npt.NDArray[np.int64]) -> Array:
     return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
-def _inverse_roots(degrees: Array) -> Array:
+def inverse_roots(degrees: Array) -> Array:
+    """float32: 1 / root of each number, 0 for 0."""
     with np.errstate(invalid="ignore"):  # PyG has no number for the root of a negative sum either
         roots = np.sqrt(degrees, dtype=np.float32)
     return np.divide(1, roots, out=np.zeros_like(roots), where=roots != 0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta.partition.graph.part import inverse_roots
 from atta.samplers import kernels
 from atta.samplers.dag.plan import EdgeNorm, EdgeUse, EdgeWeights
 from atta.samplers.methods.base import DrawnEdges
@@ -43,14 +44,15 @@ class WeighedEdges:
         return self._dataset.degrees(self.what.edge_type)
 
     @cached_property
-    def _left(self) -> np.ndarray | None:
-        """float32 by internal id: factors of sources. Those of a GCN's targets are the same."""
+    def _sources(self) -> tuple[np.ndarray | None, int]:
+        """What factors of sources are made of, by internal id, and what is added to it: see ``Weighing``. Those of a GCN's
+        targets are the same."""
         match self.what.norm:
             case EdgeNorm.BOTH:
-                return self.degrees.out_roots
+                return self.degrees.out, 0
             case EdgeNorm.GCN:
-                return self.degrees.summed_gcn_roots if self.what.summed else self.degrees.gcn_roots
-        return None
+                return (self.degrees.summed_gcn_roots, 0) if self.what.summed else (self.degrees.others, 1)
+        return None, 0
 
     def looped(self, op: PlanOp, frontier: NewVertices | None) -> np.ndarray:
         """int64, ascending: local ids of the vertices that get an edge to themselves after what ``op`` has drawn."""
@@ -89,30 +91,30 @@ class WeighedEdges:
     ) -> tuple[kernels.Weighing, np.ndarray]:
         """How the drawn edges of ``op`` into ``frontier`` are weighed, to be written to ``out``; and what the edges of its
         vertices to themselves weigh, float32 [frontier]. ``grown``: how many vertices the batch has had more each time."""
-        ids, norm, degrees = (
-            known[self._target].internal(frontier.start, frontier.stop)[0],
-            self.what.norm,
-            self.degrees,
-        )
-        counts = degrees.weights if self.what.summed else degrees.into
-        right, loops, left = np.ones(len(ids), np.float32), np.empty(0, np.float32), self._left
-        if norm is EdgeNorm.ROW:
-            assert counts is not None
-            of_ids = counts.take(ids, mode="clip").astype(np.float32)
-            right = np.divide(1, of_ids, out=np.zeros_like(of_ids), where=of_ids != 0)
-        elif norm is EdgeNorm.BOTH:
-            right = degrees.into_roots.take(ids, mode="clip")
-        elif left is not None:
-            right = left.take(ids, mode="clip")
-            loops = right * right
-            if self.what.summed and degrees.loops is not None and degrees.loop_weights is not None:
-                loops *= np.where(degrees.loops[ids] > 0, degrees.loop_weights[ids], np.float32(1))
+        ids, degrees = known[self._target].internal(frontier.start, frontier.stop)[0], self.degrees
+        right, loops = np.ones(len(ids), np.float32), np.empty(0, np.float32)
+        left, more = self._sources
+        match self.what.norm:
+            case EdgeNorm.ROW:
+                counts = degrees.weights if self.what.summed else degrees.into
+                assert counts is not None
+                of_ids = counts.take(ids, mode="clip").astype(np.float32)
+                right = np.divide(1, of_ids, out=np.zeros_like(of_ids), where=of_ids != 0)
+            case EdgeNorm.BOTH:
+                right = inverse_roots(degrees.into.take(ids, mode="clip"))
+            case EdgeNorm.GCN:
+                assert left is not None
+                right = left.take(ids, mode="clip")
+                right = right if self.what.summed else inverse_roots(right + np.float32(more))
+                loops = right * right
+                if self.what.summed and degrees.loops is not None and degrees.loop_weights is not None:
+                    loops *= np.where(degrees.loops[ids] > 0, degrees.loop_weights[ids], np.float32(1))
         if (times := self._times(op, grown)) is not None:  # the draws of several hops are averaged
             right /= times[frontier.start : frontier.stop]
             loops /= times[frontier.start : frontier.stop] if len(loops) else 1
         if self.what.unbiased and op.method.rules.weigh_vertices is not None and not op.method.temporal:
             right *= self._share(op, degrees.into.take(ids, mode="clip").astype(np.float32))
-        return kernels.Weighing(out, right, left, self.what.loops and degrees.loops is not None), loops
+        return kernels.Weighing(out, right, left, more, self.what.loops and degrees.loops is not None), loops
 
     def _times(self, op: PlanOp, grown: np.ndarray) -> np.ndarray | None:
         """float32, by local id: how many hops expand a vertex; None: one each. ``grown``: see ``weighing``."""

@@ -156,13 +156,14 @@ class Compactor:
 
 class Weighing(NamedTuple):
     """What edges weigh that are stitched: ``out`` float32 [edges] gets the product of factors of both ends, ``right``
-    float32 [frontier] of the target and ``left`` float32 [ids] of the source (None: 1). With ``no_loops`` edges of a vertex to
-    itself weigh 0."""
+    float32 [frontier] of the target and ``left`` [ids] of the source. Factors of sources are 1 (None), float32 numbers,
+    or 1 / root of (unsigned integers + ``more``), 0 for 0. With ``no_loops`` edges of a vertex to itself weigh 0."""
 
     out: np.ndarray
     right: np.ndarray
-    left: np.ndarray | None
-    no_loops: bool
+    left: np.ndarray | None = None
+    more: int = 0
+    no_loops: bool = False
 
 
 def admit(

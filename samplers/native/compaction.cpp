@@ -1,10 +1,15 @@
 // Binding of the numbering of vertices, by first appearance in a batch and by owner; typed and documented in atta.samplers.kernels.
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "arrays.hpp"
@@ -67,12 +72,66 @@ nb::tuple compactor_in_trees(atta::Compactor& self, std::size_t start, std::size
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// What edges weigh as they are stitched: the product of factors of both ends. Without `left` those of sources are 1. Edges of
-// a vertex to itself weigh 0 with `no_loops`.
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+template <class T>
+using Counts = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Factors of sources by internal id: 1, these numbers, or 1 / root of (a degree + `more`), 0 for 0. Degrees take a quarter or
+// half of the lines that their roots would take.
+struct SourceFactors {
+  std::variant<std::monostate, Floats, Counts<std::uint8_t>, Counts<std::uint16_t>, Counts<std::uint32_t>, Counts<std::uint64_t>>
+      kept;
+  float more = 0;
+  std::vector<float> staged = {};
+
+  SourceFactors(nb::handle given, float added) : more(added) {
+    if (!given.is_none() && !(took<2>(given) || took<3>(given) || took<4>(given) || took<5>(given))) kept = nb::cast<Floats>(given);
+  }
+
+  std::size_t size() const {
+    return std::visit(
+        [](const auto& of) -> std::size_t {
+          if constexpr (std::is_same_v<std::decay_t<decltype(of)>, std::monostate>)
+            return SIZE_MAX;
+          else
+            return of.size();
+        },
+        kept);
+  }
+
+  // Multiplies `n` weights by the factors of the sources that `id_of(i)` names.
+  void multiply(float* weights, std::size_t n, const auto& id_of) {
+    const auto by = [&](const auto& of) {
+      using Kept = std::decay_t<decltype(of)>;
+      if constexpr (std::is_same_v<Kept, Floats>) {
+        for (std::size_t i = 0; i < n; ++i) weights[i] *= of.data()[id_of(i)];
+      } else if constexpr (!std::is_same_v<Kept, std::monostate>) {
+        if (staged.size() < n) staged.resize(n);
+        float* const degrees = staged.data();
+        for (std::size_t i = 0; i < n; ++i) degrees[i] = static_cast<float>(of.data()[id_of(i)]) + more;
+        for (std::size_t i = 0; i < n; ++i) weights[i] *= 1 / std::sqrt(degrees[i] > 0 ? degrees[i] : kInfinity);
+      }
+    };
+    std::visit(by, kept);
+  }
+
+ private:
+  template <std::size_t Which>
+  bool took(nb::handle given) {
+    std::variant_alternative_t<Which, decltype(kept)> found;
+    if (!nb::try_cast(given, found, false)) return false;
+    kept = std::move(found);
+    return true;
+  }
+};
+
+// What edges weigh as they are stitched: the product of factors of both ends. Edges of a vertex to itself weigh 0 with
+// `no_loops`.
 struct Weighing {
   OutFloats out;
-  Floats right;                // by place in the frontier
-  std::optional<Floats> left;  // by internal id
+  Floats right;  // by place in the frontier
+  SourceFactors left;
   bool no_loops;
 };
 
@@ -181,10 +240,10 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   std::optional<Weighing> weighing;
   if (!weights.is_none()) {
     auto t = nb::cast<nb::tuple>(weights);
-    if (t.size() != 4) bad("weights", "are (out, right, left, no_loops)");
-    weighing.emplace(nb::cast<OutFloats>(t[0]), nb::cast<Floats>(t[1]), std::nullopt, nb::cast<bool>(t[3]));
-    if (!t[2].is_none()) weighing->left = nb::cast<Floats>(t[2]);
-    if (weighing->left && (sources == 0 || weighing->left->size() < static_cast<std::size_t>(sources)))
+    if (t.size() != 5) bad("weights", "are (out, right, left, more, no_loops)");
+    weighing.emplace(nb::cast<OutFloats>(t[0]), nb::cast<Floats>(t[1]), SourceFactors(t[2], nb::cast<float>(t[3])),
+                     nb::cast<bool>(t[4]));
+    if (!t[2].is_none() && (sources == 0 || weighing->left.size() < static_cast<std::size_t>(sources)))
       bad("weights", "need a factor for each source");
     if (weighing->right.size() != frontier_local.size()) bad("weights", "need a factor for each vertex of the frontier");
   }
@@ -220,14 +279,11 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     const std::size_t n = weighed.size();
     const std::int32_t *r = row.staged.data(), *c = col.staged.data();
     float* const w = weighed.data();
-    if (weighing->left) {
-      const std::int64_t* const ids = staged.data();
-      const float* const left = weighing->left->data();
-      if (trees)
-        for (std::size_t i = 0; i < n; ++i) w[i] *= left[ids[i] % sources];
-      else
-        for (std::size_t i = 0; i < n; ++i) w[i] *= left[ids[i]];
-    }
+    const std::int64_t* const ids = staged.data();
+    if (trees)
+      weighing->left.multiply(w, n, [&](std::size_t i) { return ids[i] % sources; });
+    else
+      weighing->left.multiply(w, n, [&](std::size_t i) { return ids[i]; });
     if (weighing->no_loops)
       for (std::size_t i = 0; i < n; ++i) w[i] = r[i] == c[i] ? 0.0F : w[i];
     if (cold)

@@ -357,16 +357,26 @@ def test_stitched_edges_weigh_the_product_of_their_ends(rng: np.random.Generator
     )
     local, of_trees = np.arange(first, first + frontier, dtype=np.int32), rng.integers(0, 3, frontier).astype(np.int32)
     group = [(np.arange(frontier), counts, neighbors, None)]
-    for factors in (None, left):
+    degrees = rng.integers(0, 5, sources)
+    unsigned = [(degrees.astype(kind), more) for kind in ("u1", "u2", "u4", "u8") for more in (0, 1)]
+    for factors, more in [(None, 0), (left, 0), *unsigned]:
+        if factors is None or factors is left:
+            of_sources = np.ones(sources, np.float32) if factors is None else left
+        else:
+            of_sources = np.float32(1) / np.sqrt(np.where(degrees + more, degrees + more, np.inf), dtype=np.float32)
         for no_loops in (False, True):
             row, col, out = np.empty(edges, np.int64), np.empty(edges, np.int64), np.full(edges + 1, -1, np.float32)
-            how = kernels.Weighing(out, right, factors, no_loops)
+            how = kernels.Weighing(out, right, factors, more, no_loops)
             compactor = kernels.Compactor(0 if trees else sources)
             compactor.stitch(group, local, row, col, trees=of_trees if trees else None, sources=sources, weights=how)
-            expected = np.repeat(right, counts) * (1 if factors is None else left[neighbors])
+            expected = np.repeat(right, counts) * of_sources[neighbors]
             assert np.array_equal(out[:-1], np.where(no_loops & (row == col), 0, expected).astype(np.float32))
             assert out[-1] == -1
-    for bad in (kernels.Weighing(out, right[1:], None, False), kernels.Weighing(out[1:-1], right, None, False),
-                kernels.Weighing(out, right, left[1:], False)):  # fmt: skip
+    for bad in (
+        kernels.Weighing(out, right[1:]),
+        kernels.Weighing(out[1:-1], right),
+        kernels.Weighing(out, right, left[1:]),
+        kernels.Weighing(out, right, degrees[1:].astype("u1")),
+    ):
         with pytest.raises(ValueError, match="weights"):
             kernels.Compactor(sources).stitch(group, local, row, col, sources=sources, weights=bad)
