@@ -25,10 +25,9 @@ import xxhash
 from atta.errors import AttaError
 from atta.kvstore.durable.backup import Ballot, VoteBook
 from atta.kvstore.durable.entries import ChangeKind, TableChange, decode_entry
-from atta.kvstore.durable.logfile import POSITION_FILE, STORE_FILE, LogRead
-from atta.kvstore.durable.parts import write_contents
-from atta.kvstore.durable.saved import MANIFEST as TABLE_MANIFEST
-from atta.kvstore.durable.saved import load_arrays, read_saved
+from atta.kvstore.durable.frames import LogHeader
+from atta.kvstore.durable.logfile import STORE_FILE, TABLES_FILE, LogRead
+from atta.kvstore.durable.saved import Contents, TablesFile, TablesWriter
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.live.folder import MANIFEST as VERSION_MANIFEST
 from atta.kvstore.live.folder import VersionFolder
@@ -218,10 +217,9 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
     table.register(7)
     table.push(np.arange(3), np.ones((3, 2), np.float32), "step", client=7, sequence=1)
 
-    def write(into: Path, _: Path) -> None:
-        (into / "t").mkdir()
-        table.write_snapshot(into / "t")
-        write_contents(into, "0" * 16, ["t"])
+    def write(into: Path, header: LogHeader, _: Path) -> None:
+        with TablesWriter(into, Contents(["t"]), header) as file:
+            table.write_to(file)
 
     store.append([TableChange(ChangeKind.REGISTERED, 1, (7,)).encode()])
     store.checkpoint(store.rotate(), write)
@@ -233,7 +231,6 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
     )
     other.close()
     (checkpoint,), (log,) = place.glob("checkpoint-*"), (folder / "other").glob("log-*")
-    snapshot = checkpoint / "t"
 
     def opened() -> None:
         shutil.rmtree(copy, ignore_errors=True)
@@ -248,14 +245,14 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
                 continue
 
     def loaded() -> None:
-        load_arrays(snapshot, *read_saved(snapshot))
+        file = TablesFile(checkpoint)
+        for saved in file.tables():
+            file.arrays(saved)
 
     return {
         "store.json": Kind(place / STORE_FILE, opened, sealed_changed),
-        "log.json": Kind(checkpoint / POSITION_FILE, opened, sealed_changed),
         "log": Kind(log, entries, mutated),
-        "table.json": Kind(snapshot / TABLE_MANIFEST, loaded, sealed_changed),
-        "values.npy": Kind(snapshot / "values.npy", loaded, mutated),
+        "tables.log": Kind(checkpoint / TABLES_FILE, loaded, mutated),
     }
 
 

@@ -19,10 +19,10 @@ _BLOCK = 1 << 20
 """Number of values that are made at once. Their ids, and those of float16, which has no kernel, need memory meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
 class Initialiser:
     """What rows hold before they are written."""
 
-    __slots__ = ()
     kind: ClassVar[str]
 
     def check(self, dtype: np.dtype[Any]) -> None:

@@ -39,7 +39,6 @@ class OptimiserSpec:
     Attributes:
         kind: ``"sgd"``, ``"adagrad"`` or ``"adam"``: torch.optim's SGD (no momentum), Adagrad and SparseAdam.
             ``"row_adam"``: Adam that corrects the bias by the steps of each row, as DGL's SparseAdam does.
-        lr: learning rate.
         eps: added to denominators (Adagrad, both Adams).
         betas: decay of the means of gradients and of their squares (both Adams).
         lr_decay: the rate of step t is lr / (1 + (t - 1) lr_decay) (Adagrad).

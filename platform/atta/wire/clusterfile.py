@@ -1,22 +1,12 @@
 """``cluster.toml``: which daemon serves which partition. Daemons read it to find their peers, clients to find daemons.
 
-[[daemon]]
-part = 0
-address = "10.0.0.1:7070"
+    [[daemon]]
+    parts = [1, 2]            # or part = 0
+    address = "10.0.0.2:7070"
 
-[[daemon]]
-parts = [1, 2]
-address = "10.0.0.2:7070"
-
-A daemon serves one partition or consecutive ones. Several daemons may name the same ones: they are replicas, and the
-one that stands first is preferred. Who started a daemon may add how it has ended: ``ended = "was killed"``. For daemons
-with TLS the file may also say what callers bring. Paths begin at the folder of the file:
-
-[tls]
-ca = "ca.pem"
-cert = "trainer.pem"
-key = "trainer.key"
-token = "trainer.token"
+Several daemons may name the same partitions: they are replicas, and the one that stands first is preferred. Who started
+a daemon may add how it has ended: ``ended = "was killed"``. ``[tls]`` names the files that callers bring (``ca``,
+``cert``, ``key``, ``token``). Paths begin at the folder of the file.
 """
 
 from __future__ import annotations
@@ -28,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError, UnknownNameError
-from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, read_toml, replicas_of
+from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError
+from atta.wire.parts import Addresses, as_parts, check_keys, groups_of, parts_text, read_toml, replicas_of
 
 if TYPE_CHECKING:
     from atta.wire.security.credentials import Credentials
@@ -97,9 +87,7 @@ def prefer(path: str | Path, part: int, address: str) -> None:
 
 
 def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, Addresses]:
-    for key in content:
-        if key not in {"daemon", "tls"}:
-            raise UnknownNameError.of(f"key in {path}:", key, ["daemon", "tls"])
+    check_keys(f"in {path}", content, ["daemon", "tls"])
     entries = content.get("daemon", [])
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{path}: names no [[daemon]]")
@@ -107,9 +95,7 @@ def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, Addresses]
     for entry in entries:
         if not isinstance(entry, dict):
             raise ConfigError(f"{path}: names no [[daemon]]")
-        for key in entry:
-            if key not in _KEYS:
-                raise UnknownNameError.of(f"key in {path} [[daemon]]:", key, _KEYS)
+        check_keys(f"in {path} [[daemon]]", entry, _KEYS)
         parts, address = _parts_of(path, entry), entry.get("address")
         if not isinstance(address, str):
             raise _incomplete(path)

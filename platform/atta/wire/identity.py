@@ -101,29 +101,20 @@ def check_contract(found: Contract, address: str, meant: Contract, other: str) -
     """Refuse the daemon at ``address`` if it may answer differently from ``other``, whose contract is ``meant``. Raises
     SamplingContractError: names both and what differs."""
     for what, one, two in (
-        ("sampling contract", found.draws, meant.draws),
-        ("operators", found.operators, meant.operators),
+        ("sampling contract has", found.draws, meant.draws),
+        ("operators have", found.operators, meant.operators),
     ):
         if one != two:
             raise SamplingContractError(
                 address,
-                f"would draw other batches than {other}: its {what} {_have(what)} the digest {one}, there {two}; run the "
-                "same release with the same operators",
+                f"would draw other batches than {other}: its {what} the digest {one}, there {two}; run the same release with "
+                "the same operators",
             )
-
-
-def _have(what: str) -> str:
-    return "have" if what.endswith("s") else "has"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a process speaks.
-
-    Attributes:
-        version: of Atta; for messages alone.
-        oldest, newest: the range of protocols.
-    """
+    """What a process speaks: a range of protocols. ``version``: of Atta, for messages alone."""
 
     version: str
     oldest: int

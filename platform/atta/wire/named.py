@@ -31,13 +31,8 @@ _RETRY_S = 0.2
 
 @dataclass(frozen=True)
 class NamedCluster:
-    """What Ray knows of a cluster.
-
-    Attributes:
-        addresses: ``host:port`` of each partition's daemon.
-        nodes: Ray's ids of their machines.
-        tls: files that callers bring, as in a cluster file; empty: the daemons have no TLS.
-    """
+    """What Ray knows of a cluster: ``host:port`` of each partition's daemon, Ray's ids of their machines, and the files that
+    callers bring, as in a cluster file; empty: the daemons have no TLS."""
 
     addresses: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -145,11 +140,7 @@ def await_names(
 ) -> None:
     """Return when the hosts of all ``addresses`` (``host:port``) have been resolved, each once.
 
-    Args:
-        addresses: of daemons, or of a meeting point.
-        within_s: how long to wait.
-        tell: gets one sentence if there is something to wait for.
-        known, clock, sleep: of the system; tests have others.
+    ``tell`` gets one sentence if there is something to wait for.
 
     Raises UnavailableError: a name has no address after ``within_s``."""
     missing = _without([*dict.fromkeys(a.rpartition(":")[0] for a in addresses)], known)

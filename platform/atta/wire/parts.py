@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, UnknownNameError
 
 Addresses = str | tuple[str, ...]
 """Where the daemon of some partitions is, ``host:port``; several: its replicas, the preferred one first."""
@@ -133,6 +133,13 @@ def _number(text: str, where: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) > _LARGEST:
         raise ConfigError(f"auto: {where} is not a number from 0 to {_LARGEST}")
     return int(text)
+
+
+def check_keys(where: str, given: Iterable[object], known: Collection[str]) -> None:
+    """Raise UnknownNameError for a key that is none of the ``known`` ones."""
+    for key in given:
+        if key not in known:
+            raise UnknownNameError.of(f"key {where}:", key, known)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

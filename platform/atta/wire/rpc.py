@@ -60,9 +60,7 @@ class RpcMethod:
     """One remote procedure.
 
     Attributes:
-        path: its path in gRPC.
         bound: how its requests must name the daemon that they are meant for.
-        request, reply: message types.
         streams: whether it answers with many replies.
         payload, request_payload: numbers of the large fields of replies and of requests.
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from atta.kvstore.durable.parts import SnapshotParts
+from atta.kvstore.durable.saved import Contents, TablesFile, TablesWriter
 from atta.kvstore.mutable.sequences import Sequences
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.tables import Tables
@@ -30,4 +31,12 @@ def save_table(table: MutableTable, folder: Path) -> None:
     """Write one table into ``folder``, in the place of what is there."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    table.write_snapshot(folder)
+    with TablesWriter(folder, Contents([table.spec.name])) as file:
+        table.write_to(file)
+
+
+def load_table(folder: Path) -> MutableTable:
+    """What ``save_table`` wrote."""
+    file = TablesFile(folder)
+    (found,) = [MutableTable.of(saved, file.arrays(saved)) for saved in file.tables()]
+    return found

@@ -66,15 +66,6 @@ def test_adding_equals_numpy(dtype: str, shape: tuple[int, ...], rng: np.random.
     assert np.array_equal(table, want)
 
 
-def test_versions_follow_their_rows(rng: np.random.Generator) -> None:
-    table, versions, locks = np.zeros((10, 3), np.float32), np.full(10, -1), kernels.RowLocks()
-    kernels.write_rows(table, np.array([4, 1]), np.ones((2, 3), np.float32), locks, versions=versions, version=7)
-    out, out_versions = np.empty((3, 3), np.float32), np.empty(3, np.int64)
-    kernels.read_rows(table, np.array([1, 2, 4]), out, locks, versions=versions, out_versions=out_versions)
-    assert out_versions.tolist() == [7, -1, 7]
-    assert out[:, 0].tolist() == [1, 0, 1]
-
-
 def test_rows_of_a_higher_version_stay(rng: np.random.Generator) -> None:
     table, versions, locks = np.zeros((6, 2)), np.array([0, 3, 5, -1, 5, 9]), kernels.RowLocks()
     rows = rng.integers(0, 6, 40)

@@ -17,7 +17,7 @@ from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError
-from atta.kvstore import tables as tables_module
+from atta.kvstore.durable.saved import TablesWriter
 from atta.kvstore.mutable.owners import span_of
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
@@ -226,19 +226,19 @@ def test_a_daemon_of_several_partitions_owns_their_rows() -> None:
 
 def test_a_save_holds_pushes_until_the_tables_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy, written = threading.Event(), threading.Event()
-    copied, write = MutableTable.copied, tables_module.write_saved
+    copied, write = MutableTable.copied, TablesWriter.write
 
     def slow_copy(table: MutableTable) -> Any:
         assert copy.wait(60)
         return copied(table)
 
-    def slow_disk(*args: Any) -> None:
+    def slow_disk(*args: Any) -> Any:
         assert written.wait(60)
-        write(*args)
+        return write(*args)
 
     async def story() -> None:
         monkeypatch.setattr(MutableTable, "copied", slow_copy)
-        monkeypatch.setattr(tables_module, "write_saved", slow_disk)
+        monkeypatch.setattr(TablesWriter, "write", slow_disk)
         service = await started(Tables(1 << 20), tmp_path)
         phases = table_pb2.SnapshotRequest
 

@@ -321,13 +321,8 @@ PROMOTION_S = 60.0
 def promote(target: str, part: int, address: str | None = None) -> tuple[str, int]:
     """Let the backup at ``address`` hold the tables of ``part``, and name it first in the cluster file.
 
-    Args:
-        target: a cluster file, or whatever else ``atta.connect`` takes; only a file is changed.
-        part: a partition.
-        address: ``host:port``; None: the other daemon of a partition that has two.
-
-    Returns:
-        The address, and the number of tables.
+    ``target``: a cluster file, or whatever else ``atta.connect`` takes; only a file is changed. ``address``: None: the
+    other daemon of a partition that has two. Returns the address, and the number of tables.
 
     Raises:
         ConfigError: there is no such partition or daemon, or the daemon keeps no copy.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atta.client.cluster import Cluster
-    from atta.client.tables.cluster import Ticket
     from atta.client.tables.pulls import RowsPull
+    from atta.client.tables.pushes import Ticket
     from atta.kvstore.initial import Initialiser
 
 _ROWS = 1 << 16
@@ -33,13 +33,8 @@ _MARKS = 64
 
 
 class Gradients(NamedTuple):
-    """Gradients of rows of a table.
-
-    Attributes:
-        rows: int64 [n].
-        sums: float32 [n, columns], over all uses of a row in a forward pass.
-        uses: int64 [n], their number.
-    """
+    """Gradients of rows of a table, int64 [n]: their ``sums`` over all uses of a row in a forward pass, float32 [n, columns],
+    and the number of ``uses``, int64 [n]."""
 
     rows: np.ndarray
     sums: np.ndarray
@@ -47,13 +42,8 @@ class Gradients(NamedTuple):
 
 
 class _AskedRows(NamedTuple):
-    """Rows that are asked for: each once, for ids that may repeat.
-
-    Attributes:
-        rows, uses: int64 [n], of each row its place in the table, and its number of uses.
-        inverse: int64 [ids], the row of each id; None: ids and rows are the same.
-        pull: gives their values.
-    """
+    """Rows that are asked for, int64 [n]: each once, for ids that may repeat. ``uses``: int64 [n]. ``inverse``: int64 [ids],
+    the row of each id; None: ids and rows are the same."""
 
     rows: np.ndarray
     uses: np.ndarray

@@ -29,12 +29,11 @@ class PublishedVersion:
     """What ``publish`` has done.
 
     Attributes:
-        number: of the new version.
         table: ``TYPE/NAME``; of edges: ``TYPE/edges``.
         rows: number of rows, or edges, that were given.
         removed: versions that were removed from the disk.
         gone: number of edges that were named to be removed.
-        untold: why daemons did not hear of it. They look at the disk every few seconds, and when they are started.
+        untold: why daemons did not hear of it. They look at the disk every few seconds.
     """
 
     number: int

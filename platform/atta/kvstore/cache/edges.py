@@ -138,13 +138,8 @@ class _CachedVertices:
 
 
 class EdgeCache:
-    """In-edges of chosen vertices of other partitions. Safe to use from many threads.
-
-    Attributes:
-        rows_asked: number of remote vertices that batches looked up so far.
-        rows_hit: number of these whose in-edges were here.
-        refused: number of pieces that were not kept, because they differed from what the owner has.
-    """
+    """In-edges of chosen vertices of other partitions. Safe to use from many threads. It counts the remote vertices that
+    batches looked up and found, and pieces that were refused, because they differed from what the owner has."""
 
     def __init__(self, dataset: Dataset, part: int, *, limit_bytes: int = 0) -> None:
         """``limit_bytes``: may be set later, before ``reserve``."""
@@ -228,7 +223,8 @@ class EdgeCache:
         threads: int = 1,
     ) -> Answer:
         """What ``Shard.sample`` of the owners answers; ``rows`` as ``split`` gave them. The method must be served."""
-        vertices, edges = self._edges(edge_type)
+        vertices = self._vertices[self.dataset.schema.endpoints(edge_type)[1]]
+        edges = vertices.edges[edge_type]
         counts, neighbors, edge_ids = kernels.sample_neighbors(
             edges.indptr,
             edges.indices,
@@ -273,10 +269,6 @@ class EdgeCache:
                 sources = np.ascontiguousarray(edges.indices)
                 edges.marks = tables_for(Method.LABOR, edges.indptr, sources, source_keys=keys)
             return edges.marks
-
-    def _edges(self, edge_type: str) -> tuple[_CachedVertices, _CachedEdges]:
-        vertices = self._vertices[self.dataset.schema.endpoints(edge_type)[1]]
-        return vertices, vertices.edges[edge_type]
 
 
 def _fit(ids: np.ndarray, dtype: np.dtype) -> bool:

@@ -17,13 +17,13 @@ from typing import Any
 from atta.errors import ConfigError, DataError, StalePrimaryError
 from atta.kvstore.durable.frames import LogHeader, LogPosition, frame
 from atta.kvstore.durable.logfile import (
-    POSITION_FILE,
     STORE_FILE,
     STORE_FORMAT,
+    TABLES_FILE,
     LogFile,
     LogRead,
+    checkpoint_header,
     checkpoint_path,
-    checkpoint_place,
     checkpoints_in,
     cut_off,
     force,
@@ -165,8 +165,8 @@ class BackupFolder:
         partial, whole = self._partial(at), checkpoint_path(self.folder, at)
         if whole.exists():
             return self.position  # a repetition
-        if checkpoint_place(partial, self._store_id)[0] != at:
-            raise DataError(partial / POSITION_FILE, "is of another place than was said")
+        if checkpoint_header(partial, self._store_id).before != at:
+            raise DataError(partial / TABLES_FILE, "is of another place than was said")
         with written(whole):
             partial.rename(whole)
             if self.position.lsn < at.lsn:
@@ -240,7 +240,10 @@ class BackupFolder:
         for path in (*self.folder.glob("*.begun"), *self.folder.glob("checkpoint-*.partial")):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
         found = checkpoints_in(self.folder)
-        self.position, self._epoch = checkpoint_place(found[-1], self._store_id) if found else (NOWHERE, 0)
+        self.position, self._epoch = NOWHERE, 0
+        if found:
+            header = checkpoint_header(found[-1], self._store_id)
+            self.position, self._epoch = header.before, header.epoch
         self._epoch = max(self._epoch, self._number(EPOCH_FILE, EPOCH_FORMAT))
         self._least = self._number(BEHIND_FILE, BEHIND_FORMAT)
         for log in logs_behind(self.folder, self._store_id, self.position):

@@ -22,7 +22,7 @@ from atta.kvstore.durable.frames import (
     end_mark,
     frame,
 )
-from atta.partition.disk.files import check_regular, read_sealed, write_sealed
+from atta.partition.disk.files import check_regular, write_sealed
 from atta.partition.disk.staging import disk_full
 
 _BUFFERS = 1000
@@ -36,10 +36,8 @@ class LogFile:
     def __init__(self, path: Path, header: LogHeader, *, over: Path | None = None, on_disk: bool = True) -> None:
         """Make a file without records. A file of that name without records is replaced.
 
-        Args:
-            over: a file that nobody needs any more. It gets the new name and is written over, so that the pages which the
-                system has for it are used again: to take fresh ones costs several times the copy into them.
-            on_disk: force the header and the name to the disk.
+        ``over``: a file that nobody needs any more. It gets the new name and is written over, so that the pages which the
+        system has for it are used again. ``on_disk``: force the header and the name to the disk.
 
         Raises OSError: it cannot be made. Then ``over`` is gone."""
         self.path, self.position, self.nbytes = path, header.before, FILE_HEADER_BYTES
@@ -100,6 +98,10 @@ class LogFile:
         self.position, self.nbytes = position, self.nbytes + size - END_BYTES
         return before
 
+    def cut(self) -> None:
+        """Cut off what the file has from before it was written over; raises OSError."""
+        os.ftruncate(self._fd, self.nbytes + END_BYTES)
+
     def close(self) -> None:
         """Close the file. Calling it twice does nothing."""
         if self._fd >= 0:
@@ -123,6 +125,9 @@ class LogFile:
 class LogRead(LogReader):
     """A file of a log, mapped to be read."""
 
+    ADVICE = " What follows may have been acknowledged. To go on without it, cut the file off there."
+    """What to do about damage."""
+
     def __init__(self, path: Path) -> None:
         """Raises DataError naming the file: it is missing, or its header is damaged or of another version."""
         check_regular(path)
@@ -143,8 +148,7 @@ class LogRead(LogReader):
         if self.damage:
             raise DataError(
                 self.path,
-                f"{self.damage}, at byte {self.end} of {self.nbytes}. What follows may have been acknowledged. To go on "
-                "without it, cut the file off there",
+                f"{self.damage}, at byte {self.end} of {self.nbytes}.{self.ADVICE}".rstrip("."),
             )
 
 
@@ -208,9 +212,8 @@ def _write(fd: int, buffers: Sequence[Buffer], at: int) -> int:
 STORE_FILE = "store.json"
 """Says whose tables these are."""
 STORE_FORMAT = ("atta-table-store", 1)
-POSITION_FILE = "log.json"
-"""Of a checkpoint: where the log goes on."""
-CHECKPOINT_FORMAT = ("atta-table-checkpoint", 1)
+TABLES_FILE = "tables.log"
+"""The tables of a checkpoint or a snapshot, in records as of the log. Its header says where the log goes on."""
 
 
 def logs_in(folder: Path) -> list[Path]:
@@ -265,14 +268,10 @@ def logs_behind(folder: Path, store_id: bytes, place: LogPosition) -> Iterator[L
         place = log.position
 
 
-def checkpoint_place(folder: Path, store_id: bytes) -> tuple[LogPosition, int]:
+def checkpoint_header(folder: Path, store_id: bytes) -> LogHeader:
     """Where the log goes on behind a checkpoint, and the epoch that wrote it. Raises DataError: the checkpoint is
     damaged, or belongs to another store."""
-    value = read_sealed(folder / POSITION_FILE, "a checkpoint of tables", *CHECKPOINT_FORMAT)
-    if value.get("store") != store_id.hex():
+    header = LogRead(folder / TABLES_FILE).header
+    if header.store_id != store_id:
         raise DataError(folder, "belongs to another store of tables")
-    numbers = [value.get(name) for name in ("lsn", "chain", "epoch")]
-    if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
-        raise DataError(folder / POSITION_FILE, "does not tell where the log goes on")
-    lsn, chain, epoch = (int(number) for number in numbers if number is not None)
-    return LogPosition(lsn, chain), epoch
+    return header

@@ -2,7 +2,7 @@
 
     store.json                         whose tables these are
     lock                               held by the daemon that uses the folder
-    checkpoint-00000000000000004711/   all tables, each at or after record 4711; and log.json
+    checkpoint-00000000000000004711/   all tables, each at or after record 4711
     log-00000000000000004712           the records from 4712 on
 
 A store that *writes over* keeps needless files, within bounds, for the next file of the log and the next checkpoint:
@@ -17,7 +17,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,13 @@ from atta.errors import ConfigError, DataError
 from atta.kvstore.durable.entries import Replay, decode_entry
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
 from atta.kvstore.durable.logfile import (
-    CHECKPOINT_FORMAT,
-    POSITION_FILE,
     STORE_FILE,
     STORE_FORMAT,
+    TABLES_FILE,
     LogFile,
     LogRead,
+    checkpoint_header,
     checkpoint_path,
-    checkpoint_place,
     checkpoints_in,
     cut_off,
     force,
@@ -44,11 +43,10 @@ from atta.kvstore.durable.logfile import (
     write_again,
     written,
 )
-from atta.kvstore.durable.parts import MANIFEST
 from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
-from atta.partition.disk.files import read_sealed, write_sealed
+from atta.partition.disk.files import read_sealed
 from atta.partition.disk.staging import Staging, disk_full
 
 ID_BYTES = 16
@@ -73,12 +71,9 @@ class TableStore:
     def __init__(self, folder: Path, about: Mapping[str, Any], *, forced: bool, keep_bytes: int = 0) -> None:
         """Take the folder; makes it if there is none.
 
-        Args:
-            folder: of this daemon alone.
-            about: whose tables these are; plain values for JSON.
-            forced: whether every group of records is forced to the disk.
-            keep_bytes: so much of the log is kept to be written over. 0: nothing is, so whoever reads a file of the
-                store beside it reads what was written there.
+        ``about``: whose tables these are; plain values for JSON. ``forced``: every group of records is forced to the
+        disk. ``keep_bytes``: so much of the log is kept to be written over. 0: nothing is, so whoever reads a file of the
+        store beside it reads what was written there.
 
         Raises ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions;
         DataError: it cannot be made, or ``store.json`` is damaged."""
@@ -188,22 +183,20 @@ class TableStore:
                 self._begin_next(on_disk=self.forced or not self._keep_bytes)
         return present.position
 
-    def checkpoint(self, at: LogPosition, write: Callable[[Path, Path], None]) -> None:
+    def checkpoint(self, at: LogPosition, write: Callable[[Path, LogHeader, Path], None]) -> None:
         """Write all tables, then remove what is older, or keep it to be written over.
 
         Args:
             at: as ``rotate`` returned it.
-            write: ``write(folder, over)`` writes the tables into a folder, and may take files of the folder ``over``, if
-                there is one.
+            write: ``write(folder, header, over)`` writes the tables into a folder. It may take the file of the folder
+                ``over``, if there is one.
 
         Raises DataError: a file cannot be written; names it. Then nothing was removed."""
         folder = checkpoint_path(self.folder, at)
-        with written(folder), Staging(folder, MANIFEST, overwrite=True) as staging:
-            write(staging.path, self._last_but_one)
-            value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
-            name, version = CHECKPOINT_FORMAT
-            write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
-        self._make_needless([path for path in self._older if _number(path) <= at.lsn])
+        with written(folder), Staging(folder, TABLES_FILE, overwrite=True) as staging:
+            header = LogHeader(self.store_id, self.epoch, at, forced=False)
+            write(staging.path, header, self._last_but_one)
+        self._make_needless([path for path in self._older if int(path.name.removeprefix("log-")) <= at.lsn])
         before = [path for path in checkpoints_in(self.folder) if path.name < folder.name]
         _remove([self._last_but_one, *before[:-1]])
         for path in before[-1:]:
@@ -267,10 +260,9 @@ class TableStore:
         found = checkpoints_in(self.folder)
         if not found:
             return LogPosition(0, 0), 0, ()
-        place, epoch = checkpoint_place(found[-1], self.store_id)
-        tables = load(found[-1]).values()
+        header, tables = checkpoint_header(found[-1], self.store_id), load(found[-1]).values()
         _remove(found[:-1])
-        return place, epoch, tables
+        return header.before, header.epoch, tables
 
     def _take_lock(self) -> None:
         try:
@@ -308,7 +300,7 @@ class TableStore:
     def newest_checkpoint(self) -> tuple[Path, LogPosition] | None:
         """The folder of the newest checkpoint, and where the log goes on behind it; raises DataError."""
         found = checkpoints_in(self.folder)
-        return (found[-1], checkpoint_place(found[-1], self.store_id)[0]) if found else None
+        return (found[-1], checkpoint_header(found[-1], self.store_id).before) if found else None
 
     def logs_behind(self, place: LogPosition) -> list[LogRead] | None:
         """The files of the log that have records behind ``place``, in order; None: the log does not lead there.
@@ -320,14 +312,9 @@ class TableStore:
         for number, log in enumerate(logs):
             if log.header.before == place:
                 return logs[number:]
-            if any(_passed(log, place)):
+            if any(log.position == place for _ in log):
                 return [LogRead(log.path), *logs[number + 1 :]]
         return None
-
-
-def _passed(log: LogRead, place: LogPosition) -> Iterator[bool]:
-    """Whether a record of the log ends at ``place``, one by one."""
-    return (log.position == place for _ in log)
 
 
 def _replay(log: LogRead, replay: Replay) -> int:
@@ -339,11 +326,6 @@ def _replay(log: LogRead, replay: Replay) -> int:
             raise DataError(log.path, f"record {record.lsn}: {error}") from None
         count += 1
     return count
-
-
-def _number(path: Path) -> int:
-    """The first record of a file of the log."""
-    return int(path.name.removeprefix("log-"))
 
 
 def _remove(folders: Iterable[Path]) -> None:

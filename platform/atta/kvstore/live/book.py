@@ -104,9 +104,6 @@ class VersionBook:
         names those that exist."""
         if self.prepared is not None and number == self.prepared[0]:
             return self.prepared[1]
-        return self._committed(number)
-
-    def _committed(self, number: int) -> Sources:
         if number not in self.known:
             raise UnknownNameError.of("version of the dataset", number, self.known)
         return self.known[number]

@@ -1,13 +1,9 @@
 """Versions of a dataset on the disk: a folder ``DATASET.versions`` beside it.
 
-    0001/version.json                        checksum of itself, format "atta-version", version 1; the number, a random
-                                             id, the dataset's id, the source of each table and of edges, how many edge
-                                             ids have been given out, size and checksum of files
-    0001/part-0000/nodes/<type>/<table>.npy  rows of the core vertices in internal order, as in the dataset
-    0001/part-0000/edges/<type>/             indptr, indices, edge_ids and edge tables, as in the dataset
-    0001/shared/edges/<type>/                how many edges each vertex has, as in the dataset
-    0001/committed                           empty; the version counts since this file is there
-    lock                                     held by the command that writes and publishes a version
+    0001/version.json             what the version changes, and size and checksum of its files
+    0001/part-0000/  0001/shared/ the changed rows and edges, as in the dataset
+    0001/committed                empty; the version counts since this file is there
+    lock                          held by the command that writes and publishes a version
 
 A folder appears whole and never changes afterwards. Version 0 is the dataset itself.
 """
@@ -51,11 +47,9 @@ class VersionFiles:
     """One version as its ``version.json`` describes it.
 
     Attributes:
-        number: from 1.
         id: random; tells apart versions that were written under one number.
         sources: of all tables and edges that are not the dataset's own.
         edge_ids: by edge type that is not the dataset's own, one more than the largest edge id so far.
-        files: what it says of each file of this folder.
     """
 
     number: int

@@ -158,13 +158,7 @@ _ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class LentLayout:
-    """Where values and versions of an answer of ``rows`` rows begin.
-
-    Attributes:
-        rows: number of rows.
-        row_bytes: bytes of a row's values, as they travel.
-        versioned: whether versions follow.
-    """
+    """Where values and versions of an answer of ``rows`` rows begin. ``row_bytes``: of a row's values, as they travel."""
 
     rows: int
     row_bytes: int

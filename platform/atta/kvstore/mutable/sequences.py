@@ -31,7 +31,7 @@ class Changes:
         while self._waiting:
             with contextlib.suppress(IndexError):  # another thread has taken the last one
                 loop, mine = self._waiting.popleft()
-                loop.call_soon_threadsafe(lambda mine=mine: mine.done() or mine.set_result(None))
+                loop.call_soon_threadsafe(_wake, mine)
 
     async def until(self, ready: Callable[[], bool], *, look_again_s: float | None = None) -> None:
         """Return when ``ready``. It is also looked at when so many seconds have passed, if it depends on a clock."""
@@ -42,6 +42,11 @@ class Changes:
             if ready():  # it has changed before this one waited
                 return
             await asyncio.wait({mine}, timeout=look_again_s)
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class Gate:
@@ -170,10 +175,8 @@ class Sequences:
 
         Raises:
             ConfigError: not a valid client or number.
-            UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it
-                registered.
-            QuotaExceededError: too far ahead of a push that is missing, or the push is still being applied after
-                ``BUSY_S``.
+            UnknownClientError: the client may not make new pushes.
+            QuotaExceededError: too far ahead of a push that is missing, or still being applied after ``BUSY_S``.
         """
         claim = self.claim(client, sequence, settled, wait_s=BUSY_S)
         if claim is Claim.BUSY:

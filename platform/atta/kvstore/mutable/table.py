@@ -7,23 +7,20 @@ exchanged, not resized.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
-from pathlib import Path
 from typing import Unpack
 
 import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError, QuotaExceededError, StaleRowError
-from atta.kvstore.durable.saved import SLOW_S, ArrayFiles, Saved, load_arrays, read_saved, write_manifest
+from atta.kvstore.durable.saved import SLOW_S, Saved, TablesWriter
 from atta.kvstore.initial import RowIds, numbered_from
 from atta.kvstore.mutable.arrays import ShardArrays, apply_step
 from atta.kvstore.mutable.requests import Pulled, Push, PushOptions, Values, check_array, local_rows
 from atta.kvstore.mutable.sequences import Changes, Claim, Client, Gate, Sequences
 from atta.kvstore.spec import MutableSpec
-from atta.partition.disk.staging import recover
 
 
 class MutableTable:
@@ -69,14 +66,13 @@ class MutableTable:
         self._asked, self._heard = True, 0.0
 
     @classmethod
-    def load(cls, folder: str | Path, *, resume: bool = False) -> MutableTable:
-        """The table whose snapshot lies in ``folder``.
+    def of(cls, saved: Saved, arrays: dict[str, np.ndarray], *, resume: bool = False) -> MutableTable:
+        """A table that was saved.
 
-        ``resume``: the table goes on as it was, with its clients and its place in the log. Otherwise it begins anew;
-        see ``Sequences``. Raises DataError: the folder is not a snapshot, or is damaged; names the file."""
-        recover(folder)
-        saved, records = read_saved(Path(folder))
-        contents = ShardArrays.of(load_arrays(Path(folder), saved, records))
+        ``resume``: it goes on as it was, with its clients and its place in the log. Otherwise it begins anew; see
+        ``Sequences``.
+        """
+        contents = ShardArrays.of(arrays)
         table = cls(saved.spec, saved.first_row, saved.created_rows, table_id=saved.table_id, contents=contents)
         table.whole, table._step = saved.whole, saved.step
         table._sequences = Sequences.from_json(saved.clients, over=set(saved.over) if resume else None)
@@ -283,24 +279,17 @@ class MutableTable:
         if first + rows > self.spec.limit:
             raise ConfigError(f"table {name}: cannot grow to {first + rows} rows; it may have {self.spec.limit}")
 
-    def write_snapshot(self, folder: Path, *, copy: bool = True, over: Path | None = None) -> None:
-        """Write the table, as it is between two pushes, into a folder that exists. The caller completes the folder.
+    def write_to(self, file: TablesWriter, *, copy: bool = True) -> None:
+        """Write the table, as it is between two pushes, into a file. Raises DataError: it cannot be written.
 
         The arrays are written while pushes wait: what a file gets stays in the system's memory first. Where that takes
-        no more, the writer would wait for the disk, so what is left is copied within this process.
-
-        Args:
-            copy: there is room for such a copy. Without it pushes wait until everything is written.
-            over: a folder with a former snapshot, whose files may be taken and written over.
-
-        Raises DataError: the table cannot be written; names the file."""
-        with contextlib.ExitStack() as stack:
-            with self._gate.exclusive():
-                saved = self._saved()
-                files = stack.enter_context(ArrayFiles(folder, self._contents.arrays, over))
-                files.write(slow_s=SLOW_S if copy else math.inf)
-                files.copy()
-            write_manifest(folder, saved, files)
+        no more, the writer would wait for the disk, so what is left is copied within this process. ``copy``: there is
+        room for that. Without it pushes wait until everything is written.
+        """
+        with self._gate.exclusive():
+            blocks = file.begin(self._saved(), self._contents.arrays)
+            rest = [block.copy() for block in file.write(blocks, slow_s=SLOW_S if copy else math.inf)]
+        file.write(rest)
 
     def copied(self) -> tuple[Saved, dict[str, np.ndarray]]:
         """What a snapshot holds, copied in memory between two pushes."""

@@ -30,10 +30,7 @@ class VectorStep:
 
     Attributes:
         kind: ``"sgd"`` or ``"adam"``.
-        lr: learning rate.
         weight_decay: this share of the weights is added to the gradient.
-        betas: decay of the means of gradients and of their squares (Adam).
-        eps: added to denominators (Adam).
     """
 
     kind: str

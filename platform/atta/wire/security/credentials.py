@@ -19,8 +19,9 @@ from typing import Any
 import grpc
 from grpc.experimental import ChannelOptions
 
-from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError
 from atta.wire import rpc
+from atta.wire.parts import check_keys
 from atta.wire.pieces import MethodStub
 from atta.wire.security.files import Stamp, TlsFiles, stamp_of
 from atta.wire.security.tokens import read_token
@@ -170,9 +171,8 @@ class Credentials:
 
         ``where``: what errors name; ``folder``: where relative paths begin. Raises ConfigError: a key is unknown or is
         no text. Also what ``Credentials`` raises."""
+        check_keys(f"in {where}", given, VARIABLES)
         for key, value in given.items():
-            if key not in VARIABLES:
-                raise UnknownNameError.of(f"key in {where}:", key, VARIABLES)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{where}: {key} is not the name of a file")
         named = {key: str((folder or Path()) / value) for key, value in given.items()}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.wire.parts import read_toml
+from atta.wire.parts import check_keys, read_toml
 
 
 class Role(enum.Enum):
@@ -107,15 +107,8 @@ _KEYS = ("id", "name", "roles", "expires", "sha256")
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """What is known of one token.
-
-    Attributes:
-        id: the part of the token that everybody may see.
-        name: whose it is; log lines name it.
-        roles: what its bearer may do.
-        expires: when it ends.
-        sha256: hash of the secret, in hexadecimal digits.
-    """
+    """What is known of one token. ``id``: the part of it that everybody may see. ``name``: whose it is. ``sha256``: of the
+    secret, in hexadecimal digits."""
 
     id: str
     name: str
@@ -199,9 +192,7 @@ def read_tokens(path: str | Path) -> TokenFile:
     """Read a file of hashes. Raises DataError: it cannot be read, or is not TOML; ConfigError: a key is missing,
     unknown or of the wrong type, or a role does not exist."""
     content = read_toml(path)
-    for key in content:
-        if key != "token":
-            raise UnknownNameError.of(f"key in {path}:", key, ["token"])
+    check_keys(f"in {path}", content, ["token"])
     entries = content.get("token", [])
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: entries begin with [[token]]")
@@ -214,9 +205,7 @@ def read_tokens(path: str | Path) -> TokenFile:
 def _entry(found: Any) -> TokenEntry:
     if not isinstance(found, dict):
         raise ConfigError("entries begin with [[token]]")
-    for key in found:
-        if key not in _KEYS:
-            raise UnknownNameError.of("key of a token:", key, _KEYS)
+    check_keys("of a token", found, _KEYS)
     token_id, name, roles, expires, sha256 = (found.get(key) for key in _KEYS)
     if not isinstance(token_id, str) or not re.fullmatch(r"[0-9a-f]{12}", token_id):
         raise ConfigError("a token has no id of 12 hexadecimal digits")
