@@ -169,12 +169,14 @@ class Call:
     """A pull: its answers are made when they are read."""
 
     def __init__(self, owner: Owner, answers: Any) -> None:
-        self._owner, self._answers, self._count = owner, answers, 0
+        self._owner, self._answers, self._count, self._cancelled = owner, answers, 0, False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        if self._cancelled:
+            raise Lost
         try:
             answer = self._owner.loop.run_until_complete(self._next())
         except AttaError as error:
@@ -189,7 +191,7 @@ class Call:
         return await anext(self._answers, None)
 
     def cancel(self) -> None:
-        pass
+        self._cancelled = True
 
 
 def opened(spec: MutableSpec, *owners: Owner) -> RemoteTable:
