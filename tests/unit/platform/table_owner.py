@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,8 @@ from atta.wire.bulk import PUSH_VALUES
 CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
 PULL, PUSH = rpc.METHODS["TableService.Pull"], rpc.METHODS["TableService.Push"]
 POOL = TurnPool(2, "test-owners")
+TURN = threading.RLock()
+"""Who holds it runs an event loop."""
 
 
 class Refused(grpc.RpcError):
@@ -155,7 +158,8 @@ class Owner:
         return rpc.error_from(self.address, failure, 1.0)
 
     def run(self, work: Any) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
+        with TURN:  # what was given up is read on by a thread of its own
+            return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     def close(self) -> None:
         if self.journal is not None:
@@ -169,16 +173,14 @@ class Call:
     """A pull: its answers are made when they are read."""
 
     def __init__(self, owner: Owner, answers: Any) -> None:
-        self._owner, self._answers, self._count, self._cancelled = owner, answers, 0, False
+        self._owner, self._answers, self._count = owner, answers, 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._cancelled:
-            raise Lost
         try:
-            answer = self._owner.loop.run_until_complete(self._next())
+            answer = self._owner.run(self._next())
         except AttaError as error:
             raise Refused(error) from error
         if answer is None:
@@ -190,8 +192,15 @@ class Call:
     async def _next(self) -> Any:
         return await anext(self._answers, None)
 
-    def cancel(self) -> None:
-        self._cancelled = True
+
+def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop for a module's tests, closed when nobody reads answers any more."""
+    made = asyncio.new_event_loop()
+    yield made
+    for thread in threading.enumerate():
+        if thread.name == "atta-drain":
+            thread.join(30)
+    made.close()
 
 
 def opened(spec: MutableSpec, *owners: Owner) -> RemoteTable:

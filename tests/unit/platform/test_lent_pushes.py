@@ -4,7 +4,6 @@ that came into that memory later."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,10 @@ from atta.kvstore.mutable import sequences
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles
-from tests.unit.platform.table_owner import CONTEXT, PUSH, Answered, Lost, Owner, opened, same_bits
+from tests.unit.platform.table_owner import CONTEXT, PUSH, Answered, Lost, Owner, event_loop, opened, same_bits
 from tests.unit.platform.test_pulls import DTYPES
 
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+loop = pytest.fixture(scope="module")(event_loop)
 
 
 @pytest.fixture

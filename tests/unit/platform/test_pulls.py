@@ -22,17 +22,13 @@ from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles, rpc
-from tests.unit.platform.table_owner import Lost, Owner, opened, same_bits
+from tests.unit.platform.table_owner import Lost, Owner, event_loop, opened, same_bits
 from tests.unit.platform.test_lent import files, mapped
 
 CLIENT = 1
 
 
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+loop = pytest.fixture(scope="module")(event_loop)
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,14 +230,9 @@ def test_an_owner_that_lies_about_the_memory_is_an_error(
     owner: Owner, table: RemoteTable, lie: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = rpc.Bulk(table_pb2.RowsChunk(lent=True, **lie))
-    monkeypatch.setattr(owner, "start", lambda *_: LiesOf([answer]))
+    monkeypatch.setattr(owner, "start", lambda *_: [answer])
     with pytest.raises(RemoteError):
         table.pull(ROWS)
     owner.takes_lent = False  # nothing was lent
     with pytest.raises(RemoteError):
         table.pull(ROWS)
-
-
-class LiesOf(list[rpc.Bulk]):
-    def cancel(self) -> None:
-        pass
