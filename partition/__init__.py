@@ -1,9 +1,5 @@
-"""Graphs on disk: import or generate them, cut them into partitions, read the parts.
-
-Reading order: ``graph`` (the neutral folder), ``importers`` and ``generate`` (what fills it), ``exporters`` (the way
-back), ``methods`` (who owns which vertex), ``writer`` (the partitioned dataset), ``dataset`` and ``parts`` (how
-everything above this layer reads it).
-"""
+"""Graphs on disk: ``importers`` and ``generate`` fill a neutral folder (``graph``), ``methods`` and ``cutting`` cut it,
+``dataset`` reads the partitions, ``exporters`` lead back."""
 
 from __future__ import annotations
 

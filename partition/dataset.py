@@ -9,7 +9,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +120,9 @@ class Dataset:
         self.provenance: dict[str, Any] = dict(manifest.get("provenance") or {})
         self.quality: dict[str, Any] = dict(manifest.get("quality") or {})
         self.files = read_records(path / MANIFEST, manifest.get("files"))
-        self._parts: dict[int, Part | JoinedPart] = {}
+        self._parts: dict[int, Part] = {}
         self._times: dict[str, VertexTimes] = {}
-        self._later_times: Mapping[str, VertexTimes] = {}
+        self._ids: dict[str, dict[str, Array]] = {}
         self._degrees: dict[str, GraphDegrees] = {}
         self._later_degrees: Mapping[str, Callable[[], GraphDegrees]] = {}
         self.place = place
@@ -210,7 +209,6 @@ class Dataset:
                 yield f"{folder}/{name}.npy", (spec.dtype, (*shape, *spec.row_shape))
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a vector. Only the manifest knows its length."""
         record = self.files.get(name)
         return (record.shape[0] if record and record.shape else 0,)
 
@@ -230,30 +228,29 @@ class Dataset:
 
     def ids(self, node_type: str) -> Ids:
         """Return the user id of every internal id, int64 [n], memory-mapped."""
-        return self._shared[self.schema.check_node_type(node_type)].ids
+        return self._id_maps(node_type)["ids"]
 
     def to_internal(self, node_type: str, user_ids: npt.ArrayLike) -> Ids:
         """Return the internal ids (int64) of user ids; raises ConfigError naming the first unknown one."""
-        maps = self._shared[self.schema.check_node_type(node_type)]
-        wanted = _integers(user_ids)
-        n = len(maps.sorted_internal)
-        if maps.sorted_ids is None:
+        maps, wanted = self._id_maps(node_type), _integers(user_ids)
+        ordered, n = maps.get("sorted_ids"), len(maps["ids"])
+        if ordered is None:
             ranks, known = wanted, (wanted >= 0) & (wanted < n)
         else:
-            ranks = np.searchsorted(maps.sorted_ids, wanted)
-            known = np.zeros(wanted.shape, bool) if n == 0 else maps.sorted_ids[np.minimum(ranks, n - 1)] == wanted
+            ranks = np.searchsorted(ordered, wanted)
+            known = np.zeros(wanted.shape, bool) if n == 0 else ordered[np.minimum(ranks, n - 1)] == wanted
         if not known.all():
             raise ConfigError(f"{wanted[~known][0]} is not a vertex of node type {node_type!r}")
-        return maps.sorted_internal[ranks].astype(np.int64)
+        return maps["sorted_internal"][ranks].astype(np.int64)
 
     def sorted_internal(self, node_type: str) -> Array:
         """Return the internal id of the i-th smallest user id for all i, int32 or int64 [n], memory-mapped."""
-        return self._shared[self.schema.check_node_type(node_type)].sorted_internal
+        return self._id_maps(node_type)["sorted_internal"]
 
     def sorted_ids(self, node_type: str) -> Ids:
         """Return the ascending user ids, int64 [n]; ``sorted_internal`` has their internal ids."""
-        maps = self._shared[self.schema.check_node_type(node_type)]
-        return np.arange(len(maps.ids)) if maps.sorted_ids is None else maps.sorted_ids
+        maps = self._id_maps(node_type)
+        return maps["sorted_ids"] if "sorted_ids" in maps else np.arange(len(maps["ids"]))
 
     def split(self, node_type: str, name: str) -> Ids:
         """Return the ascending internal ids (int64) of a split; raises UnknownNameError."""
@@ -266,8 +263,6 @@ class Dataset:
         partition's file is missing or altered; the message names it."""
         if not self.schema.timed(node_type):
             return None
-        if node_type in self._later_times:
-            return self._later_times[node_type]
         if node_type not in self._times:
             files = [self.path / name for name in self.time_files(node_type)]
             for path in files:
@@ -287,7 +282,7 @@ class Dataset:
     def with_times(self, times: Mapping[str, VertexTimes]) -> Dataset:
         """The same dataset with other times of the vertices of some types."""
         found = copy.copy(self)
-        found._later_times = {**self._later_times, **times}
+        found._times = {**self._times, **times}
         return found
 
     def degrees(self, edge_type: str) -> GraphDegrees:
@@ -307,7 +302,7 @@ class Dataset:
         found._later_degrees = {**self._later_degrees, **degrees}
         return found
 
-    def part(self, index: int) -> Part | JoinedPart:
+    def part(self, index: int) -> Part:
         """Return a part; raises ConfigError if it does not exist."""
         if index not in self._parts:
             if not 0 <= index < self.num_parts:
@@ -321,27 +316,16 @@ class Dataset:
         core = {t: hi - lo for t in self.schema.node_types for lo, hi in [self.partitions.range(t, index)]}
         return Part(self.path, index, self.place.map, self.schema, core)
 
-    @cached_property
-    def _shared(self) -> dict[str, _IdMaps]:
-        return {t: self._open_ids(shared_folder(t)) for t in self.schema.node_types}
-
-    def _open_ids(self, folder: str) -> _IdMaps:
-        name = f"{folder}/sorted_ids.npy"
-        ordered = self.place.map(self.path / name) if name in self.files else None
-        ids, internal = (
-            self.place.map(self.path / folder / "ids.npy"),
-            self.place.map(self.path / folder / "sorted_internal.npy"),
-        )
-        return _IdMaps(ids, ordered, internal)
-
-
-@dataclass(frozen=True)
-class _IdMaps:
-    """User ids of one node type: by internal id, and in ascending order with their internal ids."""
-
-    ids: Ids
-    sorted_ids: Ids | None
-    sorted_internal: Array
+    def _id_maps(self, node_type: str) -> dict[str, Array]:
+        """User ids of a node type: by internal id, and in ascending order with their internal ids; the ascending ones
+        are absent if they are 0 ... n - 1."""
+        if self.schema.check_node_type(node_type) not in self._ids:
+            names = {
+                name: f"{shared_folder(node_type)}/{name}.npy" for name in ("ids", "sorted_ids", "sorted_internal")
+            }
+            found = {key: self.place.map(self.path / name) for key, name in names.items() if name in self.files}
+            self._ids[node_type] = found
+        return self._ids[node_type]
 
 
 def _integers(values: npt.ArrayLike) -> Ids:

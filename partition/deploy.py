@@ -1,6 +1,5 @@
-"""Brings datasets and graph folders to where they are needed: copies what a daemon needs, fetches it from object storage into a
-cache on this machine, and sends folders there.
-"""
+"""Brings datasets and graph folders to where they are needed: copies what a daemon needs, fetches it from object
+storage into a cache on this machine, and sends folders there."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import fcntl
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +87,6 @@ def _copy(source: Path, target: Path, record: FileRecord, progress: Progress) ->
         raise DataError(source, "altered: its checksum differs from the manifest's")
 
 
-_GRAPH = "graph-"
-
-
 def local_dataset(
     data: str | Path,
     parts: Sequence[int] | None,
@@ -105,29 +101,29 @@ def local_dataset(
     kind of storage needs is not installed; QuotaExceededError: the cache has not enough room."""
     if not is_url(data):
         return Path(data)
-    store, base = RemoteFolder(str(data)), _made(cache)
-    content = store.read(MANIFEST)
-    with _written(base, MANIFEST, content) as folder:
+
+    def described(folder: Path, _: bytes) -> tuple[str, dict[str, FileRecord]]:
         dataset = Dataset.described(folder)
         wanted = range(dataset.num_parts) if parts is None else parts
         for part in wanted:
             if not 0 <= part < dataset.num_parts:
                 raise ConfigError(f"{data}: partition {part} does not exist: there are {dataset.num_parts}")
-        records = needed(dataset, wanted) if wanted else {}
-    return _fetched(store, base / dataset.dataset_id, content, records, progress)
+        return dataset.dataset_id, needed(dataset, wanted) if wanted else {}
+
+    return _fetched(str(data), cache, MANIFEST, described, progress)
 
 
 def local_graph(src: str | Path, *, cache: str | Path = "", progress: Progress | None = None) -> Path:
     """The same for a graph folder, as a whole."""
     if not is_url(src):
         return Path(src)
-    store, base = RemoteFolder(str(src)), _made(cache)
-    content = store.read(GRAPH_MANIFEST)
-    with _written(base, GRAPH_MANIFEST, content) as folder:
+
+    def described(folder: Path, content: bytes) -> tuple[str, dict[str, FileRecord]]:
         path = folder / GRAPH_MANIFEST
         records = read_records(path, read_sealed(path, "a graph folder", FORMAT, VERSION).get("files"))
-    name = f"{_GRAPH}{hashlib.blake2b(content, digest_size=8).hexdigest()}"
-    return _fetched(store, base / name, content, records, progress)
+        return f"graph-{hashlib.blake2b(content, digest_size=8).hexdigest()}", records
+
+    return _fetched(str(src), cache, GRAPH_MANIFEST, described, progress)
 
 
 @contextlib.contextmanager
@@ -182,19 +178,23 @@ def _made(cache: str | Path) -> Path:
     return base
 
 
-@contextlib.contextmanager
-def _written(base: Path, name: str, content: bytes) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="manifest-", dir=base) as folder:
-        (Path(folder) / name).write_bytes(content)
-        yield Path(folder)
-
-
 def _fetched(
-    store: RemoteFolder, folder: Path, content: bytes, records: dict[str, FileRecord], progress: Progress | None
+    url: str,
+    cache: str | Path,
+    marker: str,
+    described: Callable[[Path, bytes], tuple[str, dict[str, FileRecord]]],
+    progress: Progress | None,
 ) -> Path:
-    marker = GRAPH_MANIFEST if folder.name.startswith(_GRAPH) else MANIFEST
+    """The folder in ``cache`` with what is wanted of ``url``. ``described``: its name and the files, from a folder that
+    has only the ``marker``, with this content."""
+    store, base = RemoteFolder(url), _made(cache)
+    content = store.read(marker)
+    with tempfile.TemporaryDirectory(prefix="manifest-", dir=base) as manifest:
+        Path(manifest, marker).write_bytes(content)
+        name, records = described(Path(manifest), content)
+    folder = base / name
     folder.mkdir(exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("wb") as lock:
+    with folder.with_name(f"{name}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         fetch_files(store, records, folder, progress or Silent())
         if not (folder / marker).exists():

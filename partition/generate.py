@@ -1,9 +1,7 @@
-"""Synthetic graphs that a GNN can learn, written in a stream: the same arguments always give the same files.
-
-``sbm`` and ``powerlaw`` plant communities (a degree-corrected stochastic block model), each of one class. Features show the
-class so weakly that a model needs a vertex's neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et
-al., 2004): the label of a vertex is the commonest hidden topic among its in-neighbours, and features show the topics. Every
-edge is stored in both directions. Vertex numbers are shuffled.
+"""Synthetic graphs that a GNN can learn, written in a stream: the same arguments always give the same files. ``sbm``
+and ``powerlaw`` plant communities (a degree-corrected stochastic block model), each of one class, which the features of
+a vertex show only weakly. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004): a label is the
+commonest hidden topic among the in-neighbours, and features show the topics. Every edge is stored in both directions.
 """
 
 from __future__ import annotations
@@ -46,22 +44,18 @@ class GenerateOptions:
     """What to generate.
 
     Attributes:
-        nodes: number of vertices.
         edges: number of stored directed edges, about. A pair that is drawn twice inside a community or a chunk is
             dropped after a few further attempts.
         features: number of columns of ``x`` (float32); 0: no features.
         classes: number of classes of ``y``.
         targets: what ``y`` holds (one of TARGETS): the class; a row of ``classes`` labels, each 0 or 1 (int8); or a number
             (float32), of unit variance between classes and a tenth of their deviation within.
-        seed: seed of everything.
-        communities: planted communities, at least ``classes`` (default: one per class for sbm, about 2,000 vertices
-            each for powerlaw). Ignored by rmat.
-        inter: share of edges drawn without regard to communities. Ignored by rmat.
+        communities: planted communities, at least ``classes`` (default: one per class for sbm, about 2,000 vertices each
+            for powerlaw). ``inter``: share of edges drawn without regard to them. rmat ignores both.
         exponent: exponent of the power law of degrees (powerlaw only).
         signal: strength of the class in one vertex's features, in standard deviations of their noise (times four for
             the topics of rmat).
-        train, val, test: shares of the vertices in the splits.
-    """
+        train, val, test: shares of the vertices in the splits."""
 
     nodes: int
     edges: int
@@ -108,9 +102,7 @@ def generate(
     threads: int | None = None,
 ) -> None:
     """Write the graph ``kind`` (one of KINDS) to ``dst``, a folder or a URL of object storage; raises ConfigError.
-
-    ``threads`` that draw edges and features (default: one per core) have no influence on the graph.
-    """
+    ``threads`` that draw edges and features (default: one per core) have no influence on the graph."""
     if kind not in KINDS:
         raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")
     progress = progress or Silent()
@@ -171,7 +163,6 @@ class _Communities:
         return cls(np.linspace(0, n, count + 1).astype(np.int64), weights)
 
     def labels(self, options: GenerateOptions) -> Ints:
-        """Return the class of each hidden vertex."""
         return np.repeat(np.arange(len(self.bounds) - 1) % options.classes, np.diff(self.bounds))
 
     def jobs(self, options: GenerateOptions, row_of: Ints) -> Iterator[Callable[[], Edges]]:
@@ -198,7 +189,6 @@ class _Communities:
 
 
 def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progress: Progress) -> tuple[Ints, Ints]:
-    """Write R-MAT edges; return the topics and labels by row."""
     n, classes = options.nodes, options.classes
     topics = _rng(options, _STREAM_TOPIC).integers(0, classes, n)
     votes = np.zeros(n * classes, np.int32)
@@ -247,7 +237,6 @@ def _distinct(draw: Callable[[int], Edges], want: int, n: int) -> Edges:
 
 
 def _write_targets(out: GraphWriter, classes: Ints, options: GenerateOptions) -> None:
-    """Write ``y``, what a model shall learn, given the class of each row [n]."""
     if options.targets == "classes":
         out.add_labels(classes)
         out.num_classes = options.classes

@@ -1,5 +1,5 @@
-"""Names of types, relations and tables: which are admitted, and how types become part of edge types and of file names. Two
-encodings, both with "%" and hexadecimal digits, let any name pass where some characters have a meaning."""
+"""Names of types, relations and tables: which are admitted, and how types become part of edge types and of file names.
+Two encodings, both with "%" and hexadecimal digits, let any name pass where some characters have a meaning."""
 
 from __future__ import annotations
 
@@ -119,6 +119,6 @@ def table_word(name: str) -> str:
 
 
 def module_name(name: str) -> str:
-    """A key for a node type or a relation among the layers of a model: without the separators "__" and "___", and without
-    other signs of PyG and torch than ".". ``urllib.parse.unquote`` gives the name back."""
+    """A key for a node type or a relation among the layers of a model: without the separators "__" and "___", and
+    without other signs of PyG and torch than ".". ``urllib.parse.unquote`` gives the name back."""
     return re.sub("__+|^_+|_+$", lambda found: found[0].replace("_", "%5F"), quote(name, safe=""))

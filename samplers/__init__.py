@@ -2,7 +2,8 @@
 without a daemon (docs/guide/samplers.md)."""
 
 from atta.samplers.local.graph import LocalGraph
-from atta.samplers.local.sampler import HeteroBatch, LocalBatch, LocalSampler
+from atta.samplers.local.growth import HeteroBatch, LocalBatch
+from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method
 
 __all__ = ["HeteroBatch", "LocalBatch", "LocalGraph", "LocalSampler", "Method"]

@@ -12,8 +12,6 @@ import numpy as np
 
 from atta.errors import ConfigError
 
-__all__ = ["check_fan_out", "did_you_mean", "fan_outs_of", "flag", "integers", "names", "number", "whole"]
-
 _INT64 = np.iinfo(np.int64)
 
 
@@ -54,11 +52,8 @@ def names(what: str, given: object) -> list[str]:
 
 
 def integers(what: str, given: Any) -> np.ndarray:
-    """``given`` as contiguous int64 of the same shape. An array without elements may be of any type.
-
-    Raises:
-        ConfigError: a number is not whole, or int64 cannot hold it: the conversion would change it.
-    """
+    """``given`` as contiguous int64 of the same shape. An array without elements may be of any type. Raises
+    ConfigError: a number is not whole, or int64 cannot hold it: the conversion would change it."""
     try:
         array = np.asarray(given)
     except (TypeError, ValueError, OverflowError) as error:

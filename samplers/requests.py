@@ -1,16 +1,12 @@
-"""The questions that a sampler may ask about the in-edges of a graph. Each question is about many vertices at once.
-
-A sampler of walks, subgraphs or layers, or a user's own, is a generator. It yields a question, is sent the answer, and
-returns the sample at the end. It knows no sockets, threads or partitions. So the same code runs over a whole graph in
-this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices. Both give the same
-result, because the randomness is a function of stream keys and user ids only.
-"""
+"""The questions that a sampler may ask about the in-edges of a graph, each about many vertices at once. A sampler is a
+generator: it yields a question, is sent the answer, and returns the sample at the end. The same code runs over a whole
+graph in this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices, with the same
+result."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -19,34 +15,22 @@ from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.local.graph import LocalGraph, blaming
 
-__all__ = [
-    "Access",
-    "Contains",
-    "DegreeSums",
-    "Degrees",
-    "Expand",
-    "LocalAccess",
-    "Neighbors",
-    "Program",
-    "Request",
-    "Step",
-    "degree_sums",
-    "only_within",
-    "run",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Neighbors:
     """In-edges of the vertices of a request, in the order of the request: ``counts`` int32 [m]; ``sources`` and
-    ``edge_ids`` int64 [sum(counts)].
-
-    Sources are internal ids. The sources of one vertex are in the order of user ids, or in the order of the draws.
-    """
+    ``edge_ids`` int64 [sum(counts)]. Sources are internal ids. The sources of one vertex are in the order of user ids,
+    or in the order of the draws."""
 
     counts: np.ndarray
     sources: np.ndarray
     edge_ids: np.ndarray
+
+    def only(self, kept: np.ndarray) -> Neighbors:
+        """The edges that ``kept`` (bool [edges]) marks."""
+        rows = np.repeat(np.arange(len(self.counts)), self.counts)
+        counts = np.bincount(rows[kept], minlength=len(self.counts)).astype(np.int32)
+        return Neighbors(counts, self.sources[kept], self.edge_ids[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +39,10 @@ class Expand:
 
     Attributes:
         fan_out: edges per vertex, uniformly; -1 takes all.
-        stream_key: key of the draws. A draw is a function of this key, the vertex' user id and its entry of ``trees``.
-        trees: int32 [m], or None: vertices of different trees draw independently of each other.
+        stream_key, trees: a draw is a function of this key, the vertex' user id and its tree (int32 [m]; None: all are in
+            one).
         within: ascending internal ids int64, or None: leave out edges from other vertices. This happens after drawing,
-            so use it with fan-out -1.
-    """
+            so use it with fan-out -1."""
 
     vertices: np.ndarray
     fan_out: int = -1
@@ -71,11 +54,9 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]).
-
-    Answered by int64 [m]: a vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1
-    for a vertex without in-edges.
-    """
+    """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]). Answered by int64 [m]: a
+    vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1 for a vertex without
+    in-edges."""
 
     vertices: np.ndarray
     bits: np.ndarray
@@ -138,6 +119,7 @@ class LocalAccess:
 
     def __init__(self, graph: LocalGraph, *, threads: int = 1) -> None:
         self._graph, self._threads = graph, threads
+        self._sums: dict[bool, np.ndarray] = {}
 
     def answer(self, request: Request) -> Any:
         with blaming():
@@ -145,31 +127,23 @@ class LocalAccess:
                 case Expand():
                     return self._expand(request)
                 case Step():
-                    begin, degree = self._rows(request.vertices)
-                    positions = kernels.scaled(request.bits, degree)
-                    if not len(self._graph.indices):
-                        return np.full(len(begin), -1)
-                    found = self._graph.indices[np.where(degree > 0, begin + positions, 0)].astype(np.int64)
-                    return np.where(degree > 0, found, -1)
+                    return kernels.step(self._graph.indptr, self._graph.indices, request.vertices, request.bits)
                 case Contains():
                     graph = self._graph
                     keys = graph.keys if graph.source_keys is None else graph.source_keys
                     return kernels.has_edges(graph.indptr, graph.indices, keys, request.targets, request.sources)
                 case Degrees():
-                    return self._rows(request.vertices)[1]
+                    return kernels.in_degrees(self._graph.indptr, request.vertices)
                 case DegreeSums():
-                    return self._sums_by_time if request.by_time else self._sums
+                    if request.by_time not in self._sums:
+                        self._sums[request.by_time] = self._degree_sums(by_time=request.by_time)
+                    return self._sums[request.by_time]
 
-    @cached_property
-    def _sums(self) -> np.ndarray:
-        return degree_sums(np.diff(self._graph.indptr)[np.argsort(self._graph.keys, kind="stable")])
-
-    @cached_property
-    def _sums_by_time(self) -> np.ndarray:
-        graph = self._graph
-        if graph.node_time is None:
+    def _degree_sums(self, *, by_time: bool) -> np.ndarray:
+        graph, first = self._graph, self._graph.node_time if by_time else np.zeros(self._graph.num_nodes)
+        if first is None:
             raise ConfigError("degree sums by time: vertices have no times")
-        return degree_sums(np.diff(graph.indptr)[np.lexsort((graph.keys, graph.node_time))])
+        return degree_sums(np.diff(graph.indptr)[np.lexsort((graph.keys, first))])
 
     def _expand(self, request: Expand) -> Neighbors:
         graph = self._graph
@@ -188,13 +162,6 @@ class LocalAccess:
         assert edge_ids is not None
         return only_within(Neighbors(counts, sources.astype(np.int64), edge_ids.astype(np.int64)), request.within)
 
-    def _rows(self, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First edge and in-degree of each vertex."""
-        if len(vertices) and not (vertices.min() >= 0 and vertices.max() < self._graph.num_nodes):
-            raise ValueError(f"vertices: outside 0..{self._graph.num_nodes - 1}")
-        begin = self._graph.indptr[vertices]
-        return begin, self._graph.indptr[vertices + 1] - begin
-
 
 def degree_sums(degrees: np.ndarray) -> np.ndarray:
     """The answer to ``DegreeSums``. ``degrees`` int64 [N] are the in-degrees in its order."""
@@ -210,6 +177,4 @@ def only_within(found: Neighbors, within: np.ndarray | None) -> Neighbors:
     kept = np.zeros(len(found.sources), dtype=bool)
     inside = at < len(within)
     kept[inside] = within[at[inside]] == found.sources[inside]
-    rows = np.repeat(np.arange(len(found.counts)), found.counts)
-    counts = np.bincount(rows[kept], minlength=len(found.counts)).astype(np.int32)
-    return Neighbors(counts, found.sources[kept], found.edge_ids[kept])
+    return found.only(kept)

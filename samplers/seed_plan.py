@@ -1,50 +1,29 @@
-"""Plan which seeds each rank gets in which batch. The plan is the same on every daemon (DistDGL §4.1, two-level split).
+"""Plan which seeds each rank gets in which batch (DistDGL §4.1, two-level split), the same on every daemon, and where
+trainers are placed.
 
-GLOBAL: one permutation of all seeds per epoch; batch g is its g-th slice of ``batch_size`` and belongs to rank g mod W.
-It depends on the users' ids alone, so any partitioning gives the same batches.
+- GLOBAL: one permutation of all seeds per epoch, by the users' ids alone; batch g is its g-th slice and belongs to rank g
+  mod W.
+- LOCAL: the seeds in internal order are cut into W even ranges, so a trainer's seeds lie with the daemon that serves it.
+  Trainers of one machine split the union of their ranges at random, once for all epochs. Each epoch permutes a rank's seeds.
 
-LOCAL: the seeds in internal order are cut into W ranges whose sizes differ by at most one, so a trainer's seeds lie
-with the daemon that serves it. The trainers of one machine split the union of their ranges evenly and at random. This
-split stays the same for all epochs. Each epoch permutes the seeds of each trainer.
-
-Padding gives all ranks the same number of batches. It repeats as few seeds as possible and makes no batch without
-seeds:
-
-- GLOBAL: the seeds that are left for the last round of W batches are spread evenly over the ranks (sizes differ by at
-  most one). If fewer than W seeds are left, the permutation starts again from its front.
-- LOCAL: a rank with one batch less than others repeats its first seed in one more batch. A rank without seeds (fewer
-  seeds than ranks) borrows one.
-- Batches cut by the user: a rank with one batch less repeats its own first batch. A rank without batches borrows one of
-  another rank.
-
-With ``drop_last`` all batches are full. With ``drop_last`` and padding each rank gets the number of batches that every
-rank can fill. How many batches a rank gets is a function of the number of seeds alone, so a client can compute it
-(``count_batches``).
-"""
+Padding gives all ranks the same number of batches, none without seeds, and repeats as few seeds as possible. GLOBAL
+spreads what is left for the last round evenly over the ranks; fewer than W seeds start again at the front. LOCAL, and
+batches that the user has cut: a rank with one batch less repeats its first seed (or batch), one with nothing borrows. With
+``drop_last`` all batches are full. How many batches a rank gets is a function of the number of seeds alone."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atta.errors import ConfigError
 from atta.samplers.hashing import ascending, hash_string, permutation, stream_key
-
-__all__ = [
-    "SeedPlan",
-    "SeedPolicy",
-    "count_batches",
-    "count_sized",
-    "home_of",
-    "local_counts",
-    "plan_seeds",
-    "plan_sized",
-    "plan_unseeded",
-]
 
 Ints = NDArray[np.int64]
 Stored = NDArray[np.int64] | NDArray[np.int32]
@@ -98,23 +77,6 @@ class SeedPlan:
         return batch_id // self.world
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The checked arguments of ``plan_seeds``: n seeds, sorted into the order of the user's input."""
-
-    internal: Ints
-    user_ids: Ints
-    batch_size: int
-    parts: int
-    rank: int
-    world: int
-    seed: int
-    epoch: int
-    shuffle: bool
-    drop_last: bool
-    pad: bool
-
-
 def home_of(rank: int, world: int, parts: int) -> int:
     """The partition whose daemon serves ``rank``: contiguous ranks share a home."""
     return rank * parts // world
@@ -142,13 +104,20 @@ def count_batches(
 ) -> int:
     """How many batches ``plan_seeds`` gives ``rank`` of ``world`` in every epoch. Raises the errors of
     ``plan_seeds``."""
-    _check(seeds, batch_size, rank, world)
+    if seeds == 0:
+        raise ConfigError("no seeds: the list of ids is empty")
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}, must be at least 1")
+    _check_rank(rank, world)
     local = policy is SeedPolicy.LOCAL
     mine, fewest, most = local_count(seeds, rank, world), seeds // world, -(-seeds // world)
     if drop_last:
         richest = fewest if pad else most if local else seeds  # number of seeds that a batch can be filled from
         if richest < batch_size:
-            raise _nothing_left(seeds, world, batch_size, richest)
+            raise ConfigError(
+                f"drop_last leaves no batch: {seeds} seeds for {world} trainers do not fill batches of {batch_size}; "
+                "use drop_last=False" + (f" or a batch size of at most {richest}" if richest else "")
+            )
         if pad:
             return fewest // batch_size
         return mine // batch_size if local else _dealt(seeds // batch_size, rank, world)
@@ -185,8 +154,7 @@ def plan_seeds(
     ids. Without ``shuffle`` a rank's seeds come in that order. ``parts`` is the number of partitions.
 
     Raises ConfigError if there are no seeds, if ``drop_last`` leaves no rank a batch, and for arguments out of range.
-    Without padding a rank that has no seeds has no batch.
-    """
+    Without padding a rank that has no seeds has no batch."""
     n = len(internal)
     if len(user_ids) != n or (position is not None and len(position) != n):
         raise ConfigError("internal ids, user ids and positions of the seeds differ in number")
@@ -195,22 +163,30 @@ def plan_seeds(
     batches = count_batches(
         n, batch_size=batch_size, policy=policy, rank=rank, world=world, drop_last=drop_last, pad=pad
     )
-    request = _Request(internal, user_ids, batch_size, parts, rank, world, seed, epoch, shuffle, drop_last, pad)
     # The input order breaks ties of the hash (a seed given twice). It is the same for any partitioning.
     order = ascending(user_ids if position is None else position)
-    request = dataclasses.replace(request, internal=internal[order], user_ids=user_ids[order])
-    plan = _plan_global if policy is SeedPolicy.GLOBAL else _plan_local
-    chosen = plan(request, batches)
-    places = np.arange(len(order), dtype=np.int64) if position is None else np.asarray(position, np.int64)[order]
-    return SeedPlan(request.internal[chosen], places[chosen], batch_size, batches, rank, world)
+    internal, user_ids = internal[order], user_ids[order]
+    key = stream_key(seed, epoch, 0, 0, hash_string("seed order"))
+    if policy is SeedPolicy.GLOBAL:
+        dealt = permutation(user_ids, key) if shuffle else np.arange(n, dtype=np.int64)
+        chosen = _dealt_share(dealt, batch_size, rank, world, batches=batches, pad=pad)
+    else:
+        chosen = np.sort(
+            _local_share(internal, user_ids, rank, world, parts=parts, seed=seed, borrow=pad and not drop_last)
+        )
+        chosen = chosen[permutation(user_ids[chosen], key)] if shuffle else chosen  # else in the user's order
+        if drop_last:
+            chosen = chosen[: batches * batch_size]
+        elif pad and len(chosen) <= (batches - 1) * batch_size:  # the last batch would be empty
+            chosen = np.concatenate([chosen, chosen[:1]])
+    places = np.arange(n, dtype=np.int64) if position is None else np.asarray(position, np.int64)[order]
+    return SeedPlan(internal[chosen], places[chosen], batch_size, batches, rank, world)
 
 
 def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
-    """Plan ``batches`` without seeds, for operators that need no seeds. The plan takes no memory per batch.
-
-    Rank r of W gets batches r, r + W, r + 2W, ... With ``pad`` an incomplete last round is filled up, so that all ranks
-    have equally many. Raises ConfigError if there is no batch, and for a rank that does not exist.
-    """
+    """Plan ``batches`` without seeds, for operators that need no seeds. The plan takes no memory per batch. Rank r of W
+    gets batches r, r + W, r + 2W, ... With ``pad`` an incomplete last round is filled up, so that all ranks have
+    equally many. Raises ConfigError if there is no batch, and for a rank that does not exist."""
     if batches < 1:
         raise ConfigError(f"{batches} batches: must be at least 1")
     _check_rank(rank, world)
@@ -219,15 +195,10 @@ def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> S
 
 
 def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
-    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order. Rank r of W gets batches r, r + W, r +
-    2W, ...
-
+    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order. Rank r of W gets batches r, r + W, ...
     With ``pad`` all ranks have equally many batches: a rank that misses one in the last round repeats its own first
-    batch, or, if it has none, takes batch r mod B. Sizes of 0 are allowed: such batches are for operators that need no
-    seeds.
-
-    Raises ConfigError if the sizes do not add up to n, and if there is no batch.
-    """
+    batch, or, if it has none, takes batch r mod B. Sizes of 0 are for operators that need no seeds. Raises ConfigError
+    if the sizes do not add up to n, and if there is no batch."""
     count = len(sizes)
     outside = (sizes < 0) | (sizes > len(internal))  # negative or huge sizes can have the right sum
     if count == 0 or outside.any() or int(sizes.sum()) != len(internal):
@@ -241,81 +212,90 @@ def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool 
     return SeedPlan(internal[chosen], chosen, int(sizes.max()), len(mine), rank, world, starts)
 
 
-def _check(seeds: int, batch_size: int, rank: int, world: int) -> None:
-    if seeds == 0:
-        raise ConfigError("no seeds: the list of ids is empty")
-    if batch_size < 1:
-        raise ConfigError(f"batch_size is {batch_size}, must be at least 1")
-    _check_rank(rank, world)
-
-
 def _check_rank(rank: int, world: int) -> None:
     if world < 1 or not 0 <= rank < world:
         raise ConfigError(f"rank {rank} does not exist among {world} trainers")
 
 
 def _dealt(batches: int, rank: int, world: int) -> int:
-    """How many of ``batches`` a rank gets when they are dealt out in turn."""
     return max(0, -(-(batches - rank) // world))
 
 
-def _plan_global(request: _Request, batches: int) -> Ints:
-    """Positions of the rank's seeds in batch order."""
-    n, world, size, rank = len(request.internal), request.world, request.batch_size, request.rank
-    order = _permuted(request.user_ids, request, "seed order") if request.shuffle else np.arange(n, dtype=np.int64)
-    rounds = n // (world * size)  # rounds in which every rank has a full batch
+def _dealt_share(order: Ints, size: int, rank: int, world: int, *, batches: int, pad: bool) -> Ints:
+    """The rank's part of ``order``, of which batches of ``size`` are dealt out in turn."""
+    rounds = len(order) // (world * size)  # rounds in which every rank has a full batch
     split = rounds * world * size
-    full = order[:split].reshape(rounds, world, size)[:, rank].reshape(-1)
-    rest = order[split:]
+    full, rest = order[:split].reshape(rounds, world, size)[:, rank].reshape(-1), order[split:]
     if batches == rounds:
         return full
-    last = _spread(rest, order, rank, world) if request.pad else rest[rank * size : (rank + 1) * size]
+    if not pad:
+        last = rest[rank * size : (rank + 1) * size]
+    elif 0 < len(rest) < world:  # one each; further ranks start again at the front
+        last = rest[rank : rank + 1] if rank < len(rest) else order[[(rank - len(rest)) % len(order)]]
+    else:
+        last = rest[len(rest) * rank // world : len(rest) * (rank + 1) // world]
     return np.concatenate([full, last])
 
 
-def _spread(rest: Ints, order: Ints, rank: int, world: int) -> Ints:
-    """The rank's share of the last round's seeds: at least one, if any seeds are left."""
-    if 0 < len(rest) < world:  # one each; further ranks start again at the front
-        return rest[rank : rank + 1] if rank < len(rest) else order[[(rank - len(rest)) % len(order)]]
-    return rest[len(rest) * rank // world : len(rest) * (rank + 1) // world]
-
-
-def _plan_local(request: _Request, batches: int) -> Ints:
-    """Positions of the rank's seeds in batch order."""
-    mine, size = _local_share(request), request.batch_size
-    if request.drop_last:
-        return mine[: batches * size]
-    missing = (batches - 1) * size + 1 - len(mine)  # at least 1: the last batch would be empty
-    return np.concatenate([mine, mine[:1]]) if request.pad and missing > 0 else mine
-
-
-def _local_share(request: _Request) -> Ints:
-    """Positions of the seeds that the rank draws from, in this epoch's order."""
-    n, world, parts, rank = len(request.internal), request.world, request.parts, request.rank
-    by_place = ascending(request.internal)
+def _local_share(internal: Ints, user_ids: Ints, rank: int, world: int, *, parts: int, seed: int, borrow: bool) -> Ints:
+    """Positions of the seeds that the rank draws from; ``borrow``: one of another rank, if it has none."""
+    n, by_place = len(internal), ascending(internal)
     home = home_of(rank, world, parts)
     first, stop = -(-home * world // parts), -(-(home + 1) * world // parts)  # the ranks of this home
     start = n * first // world
     together = by_place[start : n * stop // world]
     if stop - first > 1:
-        key = stream_key(request.seed, 0, 0, 0, hash_string("trainer split"))
-        together = together[permutation(request.user_ids[together], key)]
+        key = stream_key(seed, 0, 0, 0, hash_string("trainer split"))
+        together = together[permutation(user_ids[together], key)]
     mine = together[n * rank // world - start : n * (rank + 1) // world - start]
-    if len(mine) == 0 and request.pad and not request.drop_last:
-        mine = by_place[n * rank // world :][:1]
-    mine = np.sort(mine)  # the user's order
-    if request.shuffle:
-        mine = mine[_permuted(request.user_ids[mine], request, "seed order")]
-    return mine
+    return by_place[n * rank // world :][:1] if borrow and not len(mine) else mine
 
 
-def _permuted(user_ids: Ints, request: _Request, purpose: str) -> Ints:
-    key = stream_key(request.seed, request.epoch, 0, 0, hash_string(purpose))
-    return np.asarray(permutation(user_ids, key), dtype=np.int64)
+MOST_TRAINERS = 1024
+"""At most this many trainers per server. A higher number is treated as a typing error."""
 
 
-def _nothing_left(seeds: int, world: int, batch_size: int, richest: int) -> ConfigError:
-    return ConfigError(
-        f"drop_last leaves no batch: {seeds} seeds for {world} trainers do not fill batches of {batch_size}; "
-        "use drop_last=False" + (f" or a batch size of at most {richest}" if richest else "")
-    )
+@dataclass(frozen=True)
+class TrainerPlace:
+    """A trainer: its rank among all trainers, and how many training vertices it has with mini-batches (``--seed-policy
+    local``)."""
+
+    rank: int
+    training_vertices: int
+
+
+@dataclass(frozen=True)
+class ServerPlace:
+    """A server. Server s has partition s: its numbers of vertices, in-edges, training vertices and HALO vertices, and
+    the server's trainers."""
+
+    server: int
+    vertices: int
+    in_edges: int
+    training_vertices: int
+    halo: int
+    trainers: tuple[TrainerPlace, ...]
+
+
+def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) -> list[ServerPlace]:
+    """The servers of a dataset, if every ``trainers_per_server`` consecutive ranks share a server. parts: counts of
+    each partition, as in ``quality["parts"]`` of ``describe``; types are added up. A trainer's training vertices are
+    counted before padding. All trainers get equally many, so with uneven partitions some belong to another server.
+    Raises ConfigError: fewer than one trainer per server, or more than 1024."""
+    if not 1 <= trainers_per_server <= MOST_TRAINERS:
+        raise ConfigError(f"--trainers-per-server {trainers_per_server}: must be 1 to {MOST_TRAINERS}")
+    world = len(parts) * trainers_per_server
+    training = [{t: sizes.get("train", 0) for t, sizes in part["splits"].items()} for part in parts]
+    by_type = [local_counts(sum(part[t] for part in training), world) for t in (training[0] if training else ())]
+    trainers = [TrainerPlace(rank, sum(counts[rank] for counts in by_type)) for rank in range(world)]
+    return [
+        ServerPlace(
+            server=server,
+            vertices=sum(part["nodes"].values()),
+            in_edges=sum(part["edges"].values()),
+            training_vertices=sum(training[server].values()),
+            halo=sum(part["halo"].values()),
+            trainers=tuple(t for t in trainers if home_of(t.rank, world, len(parts)) == server),
+        )
+        for server, part in enumerate(parts)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import threading
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from atta.partition.dataset import CSC, Dataset, JoinedPart, Part, VertexTimes
+    from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
     from atta.partition.schema import Schema
 
-__all__ = ["TIMELY", "Answer", "PartEdges", "Shard", "only", "places", "spec_of_drawn", "without_edges"]
 
 DEGREE_SAMPLE = 2048
 TIMELY = "(timely)"
@@ -36,11 +36,8 @@ _LAST_BITS = (1 << 16) - 1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Sampled in-neighbours of some rows.
-
-    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids. ``edge_ids`` int32|int64 and
-    ``tables`` (rows of edge tables) have the length of ``neighbors``.
-    """
+    """Sampled in-neighbours of some rows. ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal
+    source ids. ``edge_ids`` int32|int64 and ``tables`` (rows of edge tables) have the length of ``neighbors``."""
 
     counts: np.ndarray
     neighbors: np.ndarray
@@ -58,19 +55,14 @@ class PartEdges:
         drawn: the same, as drawing reads them: source and edge id lie side by side if they are in memory.
     """
 
-    part: Part | JoinedPart
+    part: Part
     csc: CSC
     drawn: CSC
 
     @classmethod
-    def of(
-        cls, part: Part | JoinedPart, schema: Schema, edge_type: str, *, path: Path, resident: bool = False
-    ) -> PartEdges:
-        """Map the edges and check their structure; ``resident``: load them into memory instead.
-
-        Raises:
-            DataError: their arrays contradict each other. It names ``path``, the folder that they come from.
-        """
+    def of(cls, part: Part, schema: Schema, edge_type: str, *, path: Path, resident: bool = False) -> PartEdges:
+        """Map the edges and check their structure; ``resident``: load them into memory instead. Raises DataError: their
+        arrays contradict each other. It names ``path``, the folder that they come from."""
         csc = part.csc(edge_type)
         source, target = schema.endpoints(edge_type)
         try:
@@ -96,11 +88,7 @@ class Shard:
 
     def __init__(self, dataset: Dataset, part: int, *, threads: int = 1, resident: bool = False) -> None:
         """Map partition ``part`` of ``dataset`` and check its structure once. ``resident``: load it into memory
-        instead.
-
-        Raises:
-            DataError: an edge type's arrays contradict each other.
-        """
+        instead. Raises DataError: an edge type's arrays contradict each other."""
         self.part = part
         self.threads = threads
         self.dataset = dataset
@@ -148,18 +136,13 @@ class Shard:
         by: str = "",
         threads: int | None = None,
     ) -> Answer:
-        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
-
-        The result for a row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times``
-        int64 [m], and the row's user id (docs/internals/architecture.md, determinism contract). ``tables`` names the edge tables
-        whose rows are wanted too. ``by``: the edge table that a weighted method draws by; empty: ``weight``.
-
-        Raises:
-            ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
-            UnknownNameError: no such edge type, or no such edge table.
-        """
+        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a
+        row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times`` int64 [m], and the
+        row's user id. ``tables`` names the edge tables whose rows are wanted too. ``by``: the edge table that a
+        weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the partition, a fan-out below
+        -1, or no usable weights or times; UnknownNameError: no such edge type, or no such edge table."""
         csc, drawn = self.csc(edge_type), self.drawn(edge_type)
-        try:
+        with self._blaming(edge_type):
             counts, neighbors, found = kernels.sample_neighbors(
                 drawn.indptr,
                 csc.indices if tables else drawn.indices,
@@ -175,19 +158,16 @@ class Shard:
                 positions=bool(tables),
                 threads=threads or self.threads,
             )
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
         assert found is not None
         if not tables:
             return Answer(counts, neighbors, found)
-        rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
+        rows_of = {name: kernels.taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
         if TIMELY in tables:
             rows_of[TIMELY] = np.repeat(self._timely(edge_type, rows, method, times), counts)
             rows_of = {name: rows_of[name] for name in tables}
-        return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
+        return Answer(counts, neighbors, kernels.taken(csc.edge_ids, found), rows_of)
 
     def _method(self, edge_type: str, csc: CSC, method: Method, by: str) -> Tables | None:
-        """The method's tables. They are made when they are first needed."""
         if method is Method.UNIFORM:
             return None
         with self._lock:
@@ -210,7 +190,6 @@ class Shard:
             return self._tables[key]
 
     def _timely(self, edge_type: str, rows: np.ndarray, method: Method, times: np.ndarray | None) -> np.ndarray:
-        """int64 [rows]: how many edges the method draws among."""
         prepared = self._method(edge_type, self.csc(edge_type), method, "")
         if not method.temporal or times is None or not isinstance(prepared, _native.Method):
             return self.degrees(edge_type, rows)
@@ -221,38 +200,26 @@ class Shard:
 
     def step(self, edge_type: str, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
         """One in-neighbour of each core row (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 =
-        none.
-
-        A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
-        ``degrees``.
-        """
+        none. A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
+        ``degrees``."""
         csc = self.csc(edge_type)
-        degree = self.degrees(edge_type, rows)
-        at = np.where(degree > 0, csc.indptr[rows] + kernels.scaled(bits, degree), 0)
-        found = _taken(csc.indices, at) if len(csc.indices) else np.zeros(len(rows), dtype=np.int64)
-        return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+        with self._blaming(edge_type):
+            return kernels.step(csc.indptr, csc.indices, rows, bits)
 
     def contains(self, edge_type: str, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
         """bool [m]: whether core row ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as
         for ``degrees``."""
         csc = self.csc(edge_type)
         keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
-        try:
+        with self._blaming(edge_type):
             return kernels.has_edges(csc.indptr, csc.indices, keys, rows, sources)
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none
-        exists.
-
-        Raises:
-            ConfigError: a row outside the partition.
-            UnknownNameError: no such edge type.
-        """
+        exists. Raises ConfigError: a row outside the partition; UnknownNameError: no such edge type."""
         csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
-        try:
+        with self._blaming(edge_type):
             return kernels.sample_pairs(
                 csc.indptr,
                 csc.indices,
@@ -264,41 +231,36 @@ class Shard:
                 ids=self.dataset.ids(source),
                 sorted_internal=self.dataset.sorted_internal(source),
             )
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
         """Estimate the total in-degree of core ``rows`` over ``edge_types``: the cost of expanding them (ByteGNN's NSC
-        cost).
-
-        Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs an
-        estimate only.
-        """
+        cost). Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs
+        an estimate only."""
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
         found = sum(kernels.degree_sum(self.csc(e).indptr, np.ascontiguousarray(sample)) for e in edge_types)
         return found * len(rows) // max(1, len(sample))
 
     def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
-        """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages.
-
-        Raises:
-            ConfigError: a row outside the partition.
-        """
-        indptr = self.csc(edge_type).indptr
-        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: row outside 0..{len(indptr) - 2}")
-        return np.asarray(indptr[rows + 1] - indptr[rows])
+        """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages. Raises
+        ConfigError: a row outside the partition."""
+        with self._blaming(edge_type):
+            return kernels.in_degrees(self.csc(edge_type).indptr, rows)
 
     def digests(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: digests of the in-edges of core rows (``kernels.edge_digests``). Errors as for ``degrees``."""
         csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
         keys, sources = self._keys[target], self.dataset.schema.node_counts[source]
-        try:
+        with self._blaming(edge_type):
             return kernels.edge_digests(
                 csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, num_sources=sources, rows=rows
             )
+
+    @contextlib.contextmanager
+    def _blaming(self, edge_type: str) -> Iterator[None]:
+        try:
+            yield
         except ValueError as error:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
@@ -335,10 +297,8 @@ def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
 def without_edges(
     answer: Answer, near: np.ndarray, ids: np.ndarray, targets: np.ndarray, sources: np.ndarray
 ) -> Answer:
-    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them.
-
-    ``near`` int64: which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are read.
-    """
+    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them. ``near`` int64:
+    which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are read."""
     ends, number = np.unique(targets, return_inverse=True)
     if not len(ends) or not len(answer.neighbors):
         return answer
@@ -383,10 +343,3 @@ def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -
         own = np.cumsum(answer.counts) - answer.counts
         shift = first[positions - start] - own
         yield np.repeat(shift, answer.counts) + np.arange(len(answer.neighbors)), answer
-
-
-def _taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """``table[positions]``. Cache lines are requested ahead."""
-    out = np.empty((len(positions), *table.shape[1:]), table.dtype)
-    kernels.gather_rows(table, positions, out)
-    return out

@@ -1,7 +1,6 @@
-"""Partitioning by tasks on several machines, for graphs that outgrow one; the result is that of one machine, bit for bit.
-Tasks read slices of the graph folder and write files into a work folder, which all machines share with the destination. One
-process places the vertices by LDG (``methods.streaming``), block by block of the union graph.
-"""
+"""Partitioning by tasks on several machines, for graphs that outgrow one; the result is that of one machine, bit for
+bit. Tasks read slices of the graph folder and write files into a work folder, which all machines share with the
+destination. One process places the vertices by LDG (``methods.streaming``), block by block of the union graph."""
 
 from __future__ import annotations
 
@@ -159,7 +158,6 @@ class Placing:
                             break
 
     def _full(self, owners: Owners, thing: int) -> npt.NDArray[np.bool_]:
-        """Whether each partition holds too much of a thing."""
         loads = np.bincount(owners, weights=self.weights[:, thing], minlength=self.parts)
         full: npt.NDArray[np.bool_] = loads - self.room[thing] > 0
         return full
@@ -238,12 +236,10 @@ class _Run:
     progress: Progress
 
     def tasks(self, stage: str, function: Callable[..., Result], given: Sequence[tuple[Any, ...]]) -> list[Result]:
-        """Run ``function(work, ...)``."""
         self.progress.stage(stage, len(given))
         return self.runner.run(function, [(self.work, *each) for each in given], self.progress.advance)
 
     def assign(self, method: Ldg, seed: int, balance: Sequence[str] | None) -> dict[str, npt.NDArray[np.int32]]:
-        """Place the vertices; returns the partition of each row by node type."""
         names = known_balance(self.graph, balance)
         counts, starts = self.graph.schema.node_counts, type_starts(self.graph)
         total, limit = sum(counts.values()), self.work.sizes.block_edges
@@ -280,7 +276,6 @@ class _Run:
         provenance: dict[str, Any],
         bounds: Mapping[str, float],
     ) -> dict[str, Any]:
-        """Write the dataset, and return its quality."""
         steps = DatasetSteps(self.graph, path, self.parts, self.progress)
         steps.number(assignment)
         steps.shared()
@@ -303,7 +298,6 @@ class _Run:
 
 
 def _take(total: Counts, counts: Counts, part: int) -> None:
-    """Copy what a task counted for its partition."""
     for mine, others in ((total.edges, counts.edges), (total.halo, counts.halo)):
         for name, figures in others.items():
             mine[name][part] = figures[part]

@@ -29,12 +29,10 @@ class GraphSize:
     """Counts of a graph.
 
     Attributes:
-        nodes, edges: numbers of stored vertices and edges. An undirected edge stored in both directions counts twice.
-        row_bytes: bytes of all node tables per vertex.
-        edge_bytes: bytes of all edge tables per edge.
+        nodes, edges: as stored: an undirected edge stored in both directions counts twice.
+        row_bytes, edge_bytes: bytes of all node tables per vertex, and of all edge tables per edge.
         symmetric: whether both directions of every edge are stored.
-        halo_ratio: HALO vertices per vertex, summed over partitions (1 to 2 with METIS on social graphs).
-    """
+        halo_ratio: HALO vertices per vertex, summed over partitions (1 to 2 with METIS on social graphs)."""
 
     nodes: int
     edges: int

@@ -33,30 +33,22 @@ def partition_graph(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Partition the graph folder ``src`` into the dataset ``dst``.
+    """Partition the graph folder ``src`` into the dataset ``dst``; each may be a URL of object storage. ``dst`` appears
+    complete or not at all.
 
     Args:
-        src: a graph folder, perhaps on object storage.
-        dst: folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
         parts: number of partitions, at least 1; more than vertices is allowed.
-        method: a name in ``methods.METHODS``.
-        options: options of the method, which are the fields of its class.
+        method, options: a name in ``methods.METHODS``, and values of the fields of its class.
         fallback: the method to use if the first one fails or would not fit into memory.
         seed: seed of the method, 0 to 2**63 - 1.
         balance: every partition should get an equal share of these: ``nodes``, ``edges``, names of splits. None: what
             the method balances by itself (metis: nodes, edges, train).
-        overwrite: replace an existing dataset.
         verify: check the graph folder's checksums first.
-        progress: receives the stages.
 
-    Returns:
-        What the dataset's manifest says of its making. With the ``fallback``, ``method`` is its name and ``failed``
-        says why the first method is not. ``missed`` has a line for each bound of the balance that was missed.
-
-    Raises:
-        ConfigError: an option is wrong, a method cannot balance what ``balance`` names, or ``dst`` may not be written.
-        DataError: the graph folder is damaged.
-    """
+    Returns what the dataset's manifest says of its making. With the ``fallback``, ``method`` is its name and ``failed``
+    says why the first method is not. ``missed`` has a line for each bound of the balance that was missed. Raises
+    ConfigError: an option is wrong, a method cannot balance what ``balance`` names, or ``dst`` may not be written;
+    DataError: the graph folder is damaged."""
     check_parts(parts)
     check_seed(seed)
     chosen = make_method(method, options)

@@ -1,5 +1,5 @@
-"""What tasks do that cut a graph, and who runs them. They build the union graph in blocks of rows from slices of the edges,
-move edges to the owners of their destinations, and write the partitions."""
+"""What tasks do that cut a graph, and who runs them. They build the union graph in blocks of rows from slices of the
+edges, move edges to the owners of their destinations, and write the partitions."""
 
 from __future__ import annotations
 
@@ -37,19 +37,6 @@ class TaskPool(Protocol):
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
     ) -> list[Result]:
         """Return ``function(*a)`` for each of the ``arguments``, in their order. ``advance(1)`` after each."""
-
-
-class InTurn:
-    """Runs tasks in this process, one after another."""
-
-    def run(
-        self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
-    ) -> list[Result]:
-        results = []
-        for given in arguments:
-            results.append(function(*given))
-            advance(1)
-        return results
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Build a partitioned dataset from a graph folder and an assignment of vertices to partitions. Every edge goes to the owner
-of its destination (DistDGL's edge-cut placement, section 4.1 of its description), so that a core vertex sees all its
-in-neighbours. Edges are sorted in buckets of bounded size, so memory depends on the vertices and the bucket."""
+"""Build a partitioned dataset from a graph folder and an assignment of vertices to partitions. Every edge goes to the
+owner of its destination (DistDGL's edge-cut placement, section 4.1 of its description), so that a core vertex sees all
+its in-neighbours. Edges are sorted in buckets of bounded size, so memory depends on the vertices and the bucket."""
 
 from __future__ import annotations
 

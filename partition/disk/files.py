@@ -1,6 +1,6 @@
-"""Plain ``.npy`` files, written in a stream and memory-mapped, and manifests with a record of each: its size, checksum, dtype and
-shape. A file that differs from its record is refused, and so are object arrays. Nothing is ever pickled or unpickled.
-"""
+"""Plain ``.npy`` files, written in a stream and memory-mapped, and manifests with a record of each: its size, checksum,
+dtype and shape. A file that differs from its record is refused, and so are object arrays. Nothing is ever pickled or
+unpickled."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Object storage and this machine: a folder here that stands for one there, and files that are sent and fetched, several at a
-time. What was fetched in part is ``NAME.partial`` until it has the checksum of its record.
-"""
+"""Object storage and this machine: a folder here that stands for one there, and files that are sent and fetched,
+several at a time. What was fetched in part is ``NAME.partial`` until it has the checksum of its record."""
 
 from __future__ import annotations
 
@@ -170,7 +169,6 @@ class _Fetching:
         partial.rename(self.folder / name)
 
     def _complete(self, name: str, record: FileRecord, partial: Path) -> None:
-        """Append what the partial file lacks, then verify it; it is removed if it differs."""
         failures = 0
         while (have := _size(partial)) < record.size:
             try:

@@ -1,9 +1,7 @@
-"""Folders and files that appear complete or not at all: written as ``DST.partial``, forced to disk, then renamed.
-
-A replaced folder changes places with the new one in a single step. If the file system cannot do that, the old folder is first
-renamed to ``.DST.replaced``. A writer holds a lock on the folders that it works on, which the kernel frees when it dies. So a
-leftover has a free lock, and the next writer or reader (``recover``) removes it or puts the old folder back.
-"""
+"""Folders and files that appear complete or not at all: written as ``DST.partial``, forced to disk, then renamed. A
+replaced folder changes places with the new one in a single step, or is first renamed to ``.DST.replaced``. A writer
+holds a lock, which the kernel frees when it dies, so the next writer or reader (``recover``) knows a leftover and
+removes it, or puts it back."""
 
 from __future__ import annotations
 
@@ -115,7 +113,6 @@ def check_replaceable(dst: str | Path, marker: str, *, overwrite: bool) -> None:
 
 
 def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
-    """As ``disk_full``, for any error that occurred while ``dst`` was written."""
     if isinstance(error, Exception) and not isinstance(error, AttaError | OSError):
         try:  # libraries in C++ do not name the cause: try a write and see its error
             with tempfile.TemporaryFile(dir=dst.parent) as file:
@@ -360,7 +357,6 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
 
 
 def _same(path: Path, fd: int) -> bool:
-    """Whether ``path`` still leads to the open file or folder."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(fd))
     except FileNotFoundError:

@@ -58,8 +58,8 @@ class WatchedFiles:
 
     @property
     def error(self) -> ChangedFileError | None:
-        """The first change that was found, by ``look`` or because a page of a mapped file could not be read; None: there
-        is none. What was read until now may be wrong otherwise."""
+        """The first change that was found, by ``look`` or because a page of a mapped file could not be read; None:
+        there is none. What was read until now may be wrong otherwise."""
         if self._error is None and _native.files_damaged() and (torn := torn_files()):
             self._fail(torn[0], "cannot be read to its end: it was truncated, or the disk fails")
         return self._error

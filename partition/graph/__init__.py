@@ -1,14 +1,6 @@
-"""The neutral graph folder: what importers and generators write and partitioning reads.
-
-    graph.json                       format, version, schema, provenance, size and checksum of each file
-    nodes/<type>/ids.npy             int64 user ids by row; absent when the row number is the id
-    nodes/<type>/<table>.npy         one row per vertex
-    nodes/<type>/split_<name>.npy    int64 ascending rows
-    edges/<type>/src.npy, dst.npy    rows of the end points; the position in the file is the user's edge id
-    edges/<type>/weight.npy, time.npy
-
-A homogeneous graph has the node type ``node`` and the edge type ``node__to__node``.
-"""
+"""The neutral graph folder, which importers and generators write and partitioning reads (docs/reference/formats.md):
+``graph.json``, ``nodes/<type>/`` with ``ids.npy``, tables and splits, ``edges/<type>/`` with ``src.npy``, ``dst.npy``
+(rows of the end points; the position is the user's edge id) and tables."""
 
 from __future__ import annotations
 

@@ -40,7 +40,6 @@ def inexact(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _outside(values: Array, limits: np.iinfo[Any]) -> npt.NDArray[np.bool_]:
-    """Mark the numbers that are no whole ones from the least to the largest of an integer dtype."""
     if values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):  # the largest number of int64 is no double, but one more is
             inside = (values >= float(limits.min)) & (values < float(limits.max) + 1) & (values % 1 == 0)
@@ -69,5 +68,4 @@ def _rounded_integers(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.boo
 
 
 def _largest_exact(dtype: np.dtype[Any]) -> int:
-    """The integer up to which a float dtype holds all integers."""
     return 1 << int(np.finfo(dtype).nmant) + 1

@@ -1,6 +1,6 @@
-"""What daemons need of a machine, as a dataset's manifest tells it, and how its memory is divided among them and those who
-read their batches: first what every process needs at least, then batches, partitions, caches. A partition that is mapped
-takes none of its own, but is slow where its files do not stay in the page cache. Pure."""
+"""What daemons need of a machine, as a dataset's manifest tells it, and how its memory is divided among them and those
+who read their batches: first what every process needs at least, then batches, partitions, caches. A partition that is
+mapped takes none of its own, but is slow where its files do not stay in the page cache. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,6 @@ def _bytes_in(dataset: Dataset, folder: str) -> int:
 
 
 def _edges_elsewhere(dataset: Dataset, parts: range) -> int:
-    """Bytes of the sources and ids of edges of other partitions."""
     own = tuple(f"{part_folder(part)}/" for part in parts)
     names = [name for name in dataset.files if "/edges/" in name and not name.startswith(own)]
     return sum(dataset.files[name].size for name in names if name.endswith(("/indices.npy", "/edge_ids.npy")))
@@ -119,8 +118,8 @@ BESIDE = 2
 
 @dataclass(frozen=True)
 class MachineRoom:
-    """Bytes of the machine, or of the tightest control group: ``limit`` in all, ``free`` not taken or promised. Files in
-    the page cache count as free."""
+    """Bytes of the machine, or of the tightest control group: ``limit`` in all, ``free`` not taken or promised. Files
+    in the page cache count as free."""
 
     limit: int
     free: int
@@ -224,7 +223,6 @@ def _comfort(daemons: int, wish: MemoryWish, most: int) -> int:
 
 
 def _caches(needs: Sequence[Needs], cache: int, wish: MemoryWish) -> int:
-    """Bytes of all caches of at most ``cache`` bytes."""
     return wish.replicas * sum(need.cached(cache) for need in needs)
 
 

@@ -1,6 +1,5 @@
-"""Partitions: which one owns which vertex, what one holds on disk, several that are read as one, times of vertices, and how many
-edges of a type there are at each vertex of the whole graph, of which a batch sees a part only.
-"""
+"""Partitions: which one owns which vertex, what one holds on disk, several that are read as one, times of vertices, and
+how many edges of a type there are at each vertex of the whole graph, of which a batch sees a part only."""
 
 from __future__ import annotations
 
@@ -171,7 +170,7 @@ def joined_book(book: PartitionBook, groups: Sequence[range]) -> PartitionBook:
     return PartitionBook({t: offsets[firsts] for t, offsets in book.offsets.items()})
 
 
-class JoinedPart:
+class JoinedPart(Part):
     """Consecutive partitions as one ``Part``. Arrays are copied into memory, one after another, at their first use:
     files cannot be mapped so that the rows of one follow those of another. They lie on huge pages where the system
     gives them."""
@@ -180,52 +179,39 @@ class JoinedPart:
         self, parts: Sequence[Part], index: int, schema: Schema, ranges: Mapping[str, tuple[int, int]]
     ) -> None:
         """``ranges``: the internal ids [lo, hi) that the partitions own together, by node type."""
-        self.index = index
-        self._parts, self._schema, self._ranges = list(parts), schema, ranges
-        self._csc: dict[str, CSC] = {}
-        self._loaded: dict[tuple[str, str, str], Array] = {}
+        self.index, self._parts, self._schema, self._ranges = index, list(parts), schema, ranges
+        self._core = {t: hi - lo for t, (lo, hi) in ranges.items()}
+        self._csc, self._tables = {}, {}
+        self._halo: dict[str, Array] = {}
 
-    def num_core(self, node_type: str) -> int:
-        """See ``Part.num_core``."""
-        lo, hi = self._ranges[self._schema.check_node_type(node_type)]
-        return hi - lo
-
-    def csc(self, edge_type: str) -> CSC:
-        """See ``Part.csc``."""
-        if edge_type not in self._csc:
-            of_parts = [part.csc(edge_type) for part in self._parts]
-            known = self._schema.edge_tables[edge_type]
-            tables = {name: self.edge_table(edge_type, name) for name in ("weight", "time") if name in known}
-            self._csc[edge_type] = CSC(
-                _row_bounds([csc.indptr for csc in of_parts]),
-                _concatenated([csc.indices for csc in of_parts]),
-                _concatenated([csc.edge_ids for csc in of_parts]),
-                **tables,
-            )
-        return self._csc[edge_type]
+    def _open_csc(self, edge_type: str) -> CSC:
+        of_parts = [part.csc(edge_type) for part in self._parts]
+        known = self._schema.edge_tables[edge_type]
+        tables = {name: self.edge_table(edge_type, name) for name in ("weight", "time") if name in known}
+        return CSC(
+            _row_bounds([csc.indptr for csc in of_parts]),
+            _concatenated([csc.indices for csc in of_parts]),
+            _concatenated([csc.edge_ids for csc in of_parts]),
+            **tables,
+        )
 
     def table(self, node_type: str, name: str) -> Array:
-        """See ``Part.table``."""
-        key = "nodes", node_type, name
-        if key not in self._loaded:
-            self._loaded[key] = _concatenated([part.table(node_type, name) for part in self._parts])
-        return self._loaded[key]
+        if (node_type, name) not in self._tables:
+            self._tables[node_type, name] = _concatenated([part.table(node_type, name) for part in self._parts])
+        return self._tables[node_type, name]
 
     def edge_table(self, edge_type: str, name: str) -> Array:
-        """See ``Part.edge_table``."""
-        key = "edges", edge_type, name
-        if key not in self._loaded:
-            self._loaded[key] = _concatenated([part.edge_table(edge_type, name) for part in self._parts])
-        return self._loaded[key]
+        if (edge_type, name) not in self._tables:  # no node type is called as an edge type
+            self._tables[edge_type, name] = _concatenated([part.edge_table(edge_type, name) for part in self._parts])
+        return self._tables[edge_type, name]
 
     def halo(self, node_type: str) -> Array:
         """In-neighbours that none of these partitions owns."""
-        key = "halo", node_type, ""
-        if key not in self._loaded:
+        if node_type not in self._halo:
             near = np.unique(np.concatenate([part.halo(node_type) for part in self._parts]))
             lo, hi = self._ranges[node_type]
-            self._loaded[key] = near[(near < lo) | (near >= hi)]
-        return self._loaded[key]
+            self._halo[node_type] = near[(near < lo) | (near >= hi)]
+        return self._halo[node_type]
 
 
 def _row_bounds(of_parts: Sequence[Array]) -> npt.NDArray[np.int64]:
@@ -373,11 +359,8 @@ class GraphDegrees:
 
     @cached_property
     def summed_gcn_roots(self) -> Array:
-        """float32 [targets]: the same of sums of weights. The edge to itself is the last that it has, else one of weight 1.
-
-        Raises:
-            ConfigError: sums of weights are not kept.
-        """
+        """float32 [targets]: the same of sums of weights. The edge to itself is the last that it has, else one of
+        weight 1. Raises ConfigError: sums of weights are not kept."""
         if self.weights is None or (self.loops is not None and self.loop_weights is None):
             raise ConfigError(
                 "norm_attr: sums of weights are not kept: partition the graph again, with a table 'weight'"

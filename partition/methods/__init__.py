@@ -14,11 +14,10 @@ from atta.observe.progress import Progress
 from atta.partition.cutting.balance import known_balance
 from atta.partition.graph import Graph
 from atta.partition.methods.block import Block
-from atta.partition.methods.extend import Extend
 from atta.partition.methods.given import Given
 from atta.partition.methods.metis import Metis
 from atta.partition.methods.random import Random
-from atta.partition.methods.streaming import Fennel, Ldg
+from atta.partition.methods.streaming import Extend, Fennel, Ldg
 
 __all__ = ["METHODS", "PartitionMethod", "bounds_of", "check_balance", "make_method"]
 

@@ -24,10 +24,9 @@ CENTRES = ("labelled", "train")
 
 @dataclass(frozen=True)
 class Block:
-    """Grows blocks around labelled vertices, and assigns them by cross edges and by room for labelled vertices.
-    Vertices that no block reaches come last. Each goes to the partition with most of its neighbours. A block has
-    exactly one labelled vertex. If nearly all vertices are labelled, every vertex is a block: use ``centres="train"``
-    or METIS in that case.
+    """Grows blocks around labelled vertices, exactly one in each, and assigns them by cross edges and by room for labelled
+    vertices. Vertices that no block reaches come last, each where most of its neighbours are. If nearly all vertices are
+    labelled, every vertex is a block: use ``centres="train"`` or METIS in that case.
 
     Attributes:
         hops: number of hops that a block reaches.
@@ -36,8 +35,7 @@ class Block:
         smooth: added to the cross edges per vertex (1: NeutronBench's form; 0: the paper's).
         slack: how far a partition may exceed its share of vertices while vertices without a block are added.
         passes: number of passes that move vertices to the partition with most of their neighbours. They keep splits
-            even within 2 %. 0: no passes, the paper's form.
-    """
+            even within 2 %. 0: the paper's form."""
 
     hops: int = 2
     centres: str = "labelled"
@@ -62,17 +60,15 @@ class Block:
             )
 
     def check_balance(self, balance: Sequence[str]) -> None:
-        """See ``PartitionMethod``."""
+        """Refuse: the method itself balances."""
         raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """The paper's form has none."""
         return {"nodes": self.slack, **dict.fromkeys(_LABELS, _LABEL_SLACK)} if self.passes else {}
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """The method itself balances train, val and test vertices."""
         progress.stage("union graph", None)
         union = Union.of(graph)
         labels = label_columns(graph)

@@ -1,8 +1,7 @@
-"""METIS k-way partitioning of the union graph, tamed for power-law graphs, in a process of its own: so its memory is returned
-at once, and a crash of the library becomes an error message. The constraints are those of DistDGL (section 4.1 of its
-description). The tamed form is DistDGL's remedy: METIS sees only a few edges of every vertex, those to vertices of low
-degree, and refines once. Then vertices move to the partition with most of their neighbours, by all edges.
-"""
+"""METIS k-way partitioning of the union graph, tamed for power-law graphs, in a process of its own: so its memory is
+returned at once, and a crash of the library becomes an error message. The constraints are those of DistDGL (section 4.1
+of its description). The tamed form is DistDGL's remedy: METIS sees only a few edges of every vertex, those to vertices
+of low degree, and refines once. Then vertices move to the partition with most of their neighbours, by all edges."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The child process that runs METIS: ``python -m atta.partition.methods.metis_child SIZES... ITERATIONS SEED...``.
-
 SIZES are the numbers of vertices, neighbours and constraints, then 1 if edges have weights, then the number of
 partitions. Standard input has int64 ``xadj`` [vertices + 1], ``adjncy`` [neighbours], ``vwgt`` [vertices, constraints]
-and the weights of the edges. Standard output gets int32 partitions [vertices] for each seed in order. ITERATIONS may be
-empty. pymetis' own wrapper takes only one weight per vertex, so this calls the METIS library that it bundles.
-"""
+and the weights of the edges, standard output int32 partitions [vertices] for each seed. pymetis' wrapper takes only one
+weight per vertex, so this calls its library."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Random:
     """Deals out the vertices of each type in the order of their hashes."""
 
     def check_balance(self, balance: Sequence[str]) -> None:
-        """See ``PartitionMethod``."""
+        """Refuse all but vertices."""
         if set(balance) != {"nodes"}:
             raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
 
@@ -29,7 +29,6 @@ class Random:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """Vertices are balanced exactly, everything else only by chance. Raises ConfigError if ``balance`` asks for more."""
         progress.stage("random assignment", None)
         out = {}
         for node_type in graph.schema.node_types:

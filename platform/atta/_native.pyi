@@ -123,7 +123,7 @@ class Compactor:
         out_edge_ids: np.ndarray | None,
         trees: np.ndarray | None,
         sources: int,
-        weights: tuple[np.ndarray, np.ndarray, np.ndarray | None, bool] | None,
+        weights: tuple[np.ndarray, np.ndarray, np.ndarray | None, int, bool] | None,
     ) -> int: ...
 
 def random_walks(

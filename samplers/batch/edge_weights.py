@@ -1,9 +1,5 @@
-"""Weights of a batch's edges, made of the degrees of the whole graph.
-
-A layer that counts the edges of a batch takes other degrees than on the graph. And the sum over the edges that were
-drawn is smaller than the one over all. With these weights a layer that adds up weighed messages gives the graph's
-value: exactly where all in-neighbours come, else on average over draws.
-"""
+"""Weights of a batch's edges, made of the degrees of the whole graph: a layer that adds up messages weighed so gives
+the graph's value, exactly where all in-neighbours come, else on average over draws."""
 
 from __future__ import annotations
 
@@ -45,8 +41,8 @@ class WeighedEdges:
 
     @cached_property
     def _sources(self) -> tuple[np.ndarray | None, int]:
-        """What factors of sources are made of, by internal id, and what is added to it: see ``Weighing``. Those of a GCN's
-        targets are the same."""
+        """What factors of sources are made of, by internal id, and what is added to it: see ``Weighing``. Those of a
+        GCN's targets are the same."""
         match self.what.norm:
             case EdgeNorm.BOTH:
                 return self.degrees.out, 0
@@ -63,8 +59,8 @@ class WeighedEdges:
         return np.sort(np.concatenate([frontier.positions, frontier.kept_positions]))
 
     def factored(self, op: PlanOp, known: Mapping[str, Vertices], positions: np.ndarray, answer: Answer) -> Answer:
-        """``answer`` for vertices with these local ids, with what each of its edges stands for where this differs among those
-        of a vertex: by its own weight, or by how it was drawn."""
+        """``answer`` for vertices with these local ids, with what each of its edges stands for where this differs among
+        those of a vertex: by its own weight, or by how it was drawn."""
         factor = answer.tables["weight"].astype(np.float64) if self.what.summed else None
         if self.what.unbiased and (weigh := op.method.rules.weigh_edges) is not None:
             degrees, fan_out = self.degrees, dict(op.fan_outs)[self.what.edge_type]
@@ -81,7 +77,6 @@ class WeighedEdges:
         return replace(answer, tables={**answer.tables, FACTOR: factor.astype(np.float32)})
 
     def _share(self, op: PlanOp, degree: np.ndarray) -> np.ndarray:
-        """What each drawn edge of vertices with ``degree`` edges stands for."""
         weigh = op.method.rules.weigh_vertices
         fan_out = dict(op.fan_outs).get(self.what.edge_type, -1)
         return np.ones_like(degree) if weigh is None else weigh(degree, fan_out, op.replace)
@@ -89,8 +84,9 @@ class WeighedEdges:
     def weighing(
         self, op: PlanOp, known: Mapping[str, Vertices], frontier: NewVertices, grown: np.ndarray, out: np.ndarray
     ) -> tuple[kernels.Weighing, np.ndarray]:
-        """How the drawn edges of ``op`` into ``frontier`` are weighed, to be written to ``out``; and what the edges of its
-        vertices to themselves weigh, float32 [frontier]. ``grown``: how many vertices the batch has had more each time."""
+        """How the drawn edges of ``op`` into ``frontier`` are weighed, to be written to ``out``; and what the edges of
+        its vertices to themselves weigh, float32 [frontier]. ``grown``: how many vertices the batch has had more each
+        time."""
         ids, degrees = known[self._target].internal(frontier.start, frontier.stop)[0], self.degrees
         right, loops = np.ones(len(ids), np.float32), np.empty(0, np.float32)
         left, more = self._sources

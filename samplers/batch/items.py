@@ -35,13 +35,11 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class SampleItem:
-    """Part of a sampling request: expand ``rows`` for one edge type.
-
-    ``rows`` int64 [n] and ``starts`` as in ``TaskRows``: positions in the core range of one owner, or internal ids of
-    several owners with ``starts``. ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and
-    ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose rows are wanted too.
-    ``kept``: ``rows`` are those of ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the
-    dataset's own. ``by``: see ``PlanOp``.
+    """Part of a sampling request: expand ``rows`` for one edge type. ``rows`` int64 [n] and ``starts`` as in
+    ``TaskRows``: positions in the core range of one owner, or internal ids of several owners with ``starts``.
+    ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and ``times`` int64 [n] are None if the
+    method does not need them. ``tables``: edge tables whose rows are wanted too. ``kept``: ``rows`` are those of
+    ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the dataset's own. ``by``: see ``PlanOp``.
     """
 
     edge_type: str
@@ -92,9 +90,7 @@ class BatchSeeds:
         sources: int64 [S], the sources of the seed edges; None if the seeds are vertices.
         times: int64 [S]; None without a temporal method, and if vertices have their own times.
         types: int32 [S], the seeds' node types by number in the schema, ascending; None: all are of one.
-        exclude: edge types from which the seed edges are left out, each with a flag: whether to leave out the reverse
-            edges instead.
-    """
+        exclude: edge types from which the seed edges (True: their reverses) are left out."""
 
     ids: np.ndarray
     input_id: np.ndarray

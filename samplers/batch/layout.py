@@ -1,10 +1,6 @@
-"""The layout of a batch's arrays in its buffer.
-
-A buffer is a shared-memory slot or plain memory. It is mapped once, with room for the largest batch that the DAG can
-produce. A batch touches only the part that it fills. Buffers are reused because a fresh page costs about eight times a
-copy, and the pages of a reused buffer exist already. Every array has its own page-aligned region, so hops can append to
-all arrays in any order.
-"""
+"""The layout of a batch's arrays in its buffer, a shared-memory slot or plain memory with room for the largest batch
+that the DAG can produce. Buffers are reused because a fresh page costs about eight times a copy. Every array has its
+own page-aligned region, so hops can append to all arrays in any order."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from atta.errors import ConfigError
 from atta.samplers.dag.plan import EdgeUse
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 
     from atta.partition.schema import Schema
     from atta.samplers.dag.spec import Plan, PlanOp
+
 
 PAGE = 4096
 _NO_BOUND = 1 << 31
@@ -98,49 +96,50 @@ def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
 
 
 def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wide_ids: bool = False) -> Layout:
-    """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds.
-
-    The bounds follow from the fan-outs. They never exceed the number of vertices (edges) in the graph: the vertices of
-    a batch are unique, and without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of
-    their ends take 8 bytes, as PyTorch wants them, even if 4 bytes would be enough.
-    """
+    """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds. The bounds follow from the fan-outs.
+    They never exceed the number of vertices (edges) in the graph: the vertices of a batch are unique, and without
+    replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends take 8 bytes, as
+    PyTorch wants them, even if 4 bytes would be enough."""
     vertices, edges = _bounds(plan, schema, batch_size)
     seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
-    wanted: list[tuple[str, np.dtype, tuple[int, ...], int]] = [("input_id", np.dtype(np.int64), (), batch_size)]
-    wanted += _of_links(plan, batch_size)
-    for op in plan.ops:
-        if op.operator is not None:
-            bounds = _operator_bounds(op, schema, batch_size)
-            wanted += [(f"extra/{n}", np.dtype(d), tuple(s[1:]), s[0]) for n, (d, s) in bounds.extra.items()]
+    regions: dict[str, Region] = {}
+    offset = HEADER_BYTES
+
+    def add(name: str, rows: int, dtype: npt.DTypeLike = np.int64, row_shape: tuple[int, ...] = ()) -> None:
+        nonlocal offset
+        regions[name] = Region(name, np.dtype(dtype), row_shape, rows, offset)
+        offset += -(-regions[name].nbytes // PAGE) * PAGE
+
+    add("input_id", batch_size)
+    for prefix, count in _link_counts(plan, batch_size):
+        add(f"{prefix}src", count)
+        add(f"{prefix}dst", count)
+    made = [_operator_bounds(op, schema, batch_size).extra for op in plan.ops if op.operator is not None]
+    for name, (dtype, shape) in (pair for extra in made for pair in extra.items()):
+        add(f"extra/{name}", shape[0], dtype, tuple(shape[1:]))
     for node_type, rows in vertices.items():
-        wanted.append((f"n_id/{node_type}", np.dtype(np.int64), (), rows))
-        wanted.append((f"hops/{node_type}", np.dtype(np.int64), (), len(plan.ops)))
+        add(f"n_id/{node_type}", rows)
+        add(f"hops/{node_type}", len(plan.ops))
         if plan.disjoint:
-            wanted.append((f"tree/{node_type}", np.dtype(np.int32), (), rows))
+            add(f"tree/{node_type}", rows, np.int32)
         for name in (n for t, n in plan.tables if t == node_type):
             spec = schema.node_tables[node_type][name]
             room = min(rows, seeds[node_type]) if (node_type, name) in plan.tables_of_seeds else rows
-            wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, room))
-    weighed = {weights.edge_type for weights in plan.edge_weights}
+            add(f"table/{node_type}/{name}", room, spec.dtype, spec.row_shape)
     for edge_type, count in edges.items():
-        local = np.dtype(np.int64 if wide_ids else np.int32)
-        wanted += [(f"{part}/{edge_type}", local, (), count) for part in ("row", "col")]
-        wanted.append((f"hops/{edge_type}", np.dtype(np.int64), (), plan.hops))
+        for part in ("row", "col"):
+            add(f"{part}/{edge_type}", count, np.int64 if wide_ids else np.int32)
+        add(f"hops/{edge_type}", plan.hops)
         if edge_ids:
             wide = wide_ids or schema.edge_counts[edge_type] > np.iinfo(np.int32).max
-            wanted.append((f"e_id/{edge_type}", np.dtype(np.int64 if wide else np.int32), (), count))
-        if edge_type in weighed:
-            wanted.append((f"edge_weight/{edge_type}", np.dtype(np.float32), (), count))
+            add(f"e_id/{edge_type}", count, np.int64 if wide else np.int32)
+        if any(weights.edge_type == edge_type for weights in plan.edge_weights):
+            add(f"edge_weight/{edge_type}", count, np.float32)
         for name in plan.tables_of(edge_type):
             spec = schema.edge_tables[edge_type][name]
-            wanted.append((f"edge/{edge_type}/{name}", np.dtype(spec.dtype), spec.row_shape, count))
+            add(f"edge/{edge_type}/{name}", count, spec.dtype, spec.row_shape)
     for op in pair_ops(plan):
-        wanted.append((f"pairs/{op.id}", np.dtype(np.int64), (op.count,), batch_size))
-    regions, offset = {}, HEADER_BYTES
-    for name, dtype, shape, rows in wanted:
-        region = Region(name, dtype, shape, rows, offset)
-        regions[name] = region
-        offset += -(-region.nbytes // PAGE) * PAGE
+        add(f"pairs/{op.id}", batch_size, row_shape=(op.count,))
     return Layout(regions, offset)
 
 
@@ -155,17 +154,10 @@ def check_draws_alone(plan: Plan, schema: Schema) -> None:
             )
 
 
-def _of_links(plan: Plan, batch_size: int) -> list[tuple[str, np.dtype, tuple[int, ...], int]]:
-    """The arrays for the local ids of the ends of seed edges and of their negatives."""
-    if not plan.links:
-        return []
-    ends: list[tuple[str, np.dtype, tuple[int, ...], int]] = []
-    ends += [(f"link/{end}", np.dtype(np.int64), (), batch_size) for end in ("src", "dst")]
-    for op in plan.ops:
-        if op.negatives is not None:
-            count = op.negatives.count(batch_size)
-            ends += [(f"link/neg_{end}", np.dtype(np.int64), (), count) for end in ("src", "dst")]
-    return ends
+def _link_counts(plan: Plan, batch_size: int) -> list[tuple[str, int]]:
+    """The prefixes of the arrays with local ids of the ends of seed edges and of negatives, and how many there are at most."""
+    negatives = [("link/neg_", op.negatives.count(batch_size)) for op in plan.ops if op.negatives is not None]
+    return [("link/", batch_size), *negatives] if plan.links else []
 
 
 def _operator_bounds(op: PlanOp, schema: Schema, batch_size: int) -> Bounds:
@@ -217,7 +209,7 @@ def _seed_bounds(plan: Plan, schema: Schema, batch_size: int, total: Mapping[str
     """At most this many vertices, by node type, are in the batch before the first hop."""
     fresh = dict.fromkeys(schema.node_types, 0)
     if plan.links:
-        pairs = batch_size + sum(op.negatives.count(batch_size) for op in plan.ops if op.negatives is not None)
+        pairs = sum(count for _, count in _link_counts(plan, batch_size))
         for node_type in schema.endpoints(plan.seed.edge_type):
             fresh[node_type] = min(total[node_type], fresh[node_type] + pairs)
         return fresh

@@ -1,5 +1,4 @@
-"""Negative samples for edges: for the positive edges of a batch, pairs of vertices are drawn that are probably, or
-certainly, not edges."""
+"""Negative samples: for the positive edges of a batch, pairs of vertices that are probably, or certainly, not edges."""
 
 from __future__ import annotations
 
@@ -43,10 +42,7 @@ class NegativeStrategy(enum.Enum):
 @dataclass(frozen=True)
 class NegativeLinks:
     """How many negatives a positive edge gets: ``amount`` pairs (binary), or ``amount`` other targets for its source
-    (triplet).
-
-    Raises ConfigError if the amount is not above 0, or if it is not whole with triplets.
-    """
+    (triplet). Raises ConfigError if the amount is not above 0, or if it is not whole with triplets."""
 
     triplet: bool = False
     amount: float = 1.0
@@ -90,8 +86,8 @@ class Positives:
 
 
 class _Candidates(NamedTuple):
-    """For each pair the first ``counts`` (int64) of the internal ids ``order``. They are all vertices, or those that exist
-    at the time of the pair. If none does, it is the earliest one."""
+    """For each pair the first ``counts`` (int64) of the internal ids ``order``. They are all vertices, or those that
+    exist at the time of the pair. If none does, it is the earliest one."""
 
     order: np.ndarray
     counts: np.ndarray
@@ -99,14 +95,9 @@ class _Candidates(NamedTuple):
 
 def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[tuple[np.ndarray, np.ndarray]]:
     """Draw negatives: int64 [count] sources and targets (internal ids). The negatives of one triplet stand next to each
-    other.
-
-    The draws are a function of ``key`` and of the positives' order. An end that is drawn is never later than the positive,
-    unless every vertex is: then it is the earliest.
-
-    Raises:
-        ConfigError: there is no vertex to draw, or (``EXACT``) a source has edges to all vertices.
-    """
+    other. The draws are a function of ``key`` and of the positives' order. An end that is drawn is never later than the
+    positive, unless every vertex is: then it is the earliest. Raises ConfigError: there is no vertex to draw, or
+    (``EXACT``) a source has edges to all vertices."""
     count, positives = spec.count(len(given.sources)), len(given.sources)
     if positives == 0:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -136,10 +127,8 @@ def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[t
 
 
 def _others(given: Positives, of_positive: np.ndarray, draws: _Draws) -> np.ndarray:
-    """int64: for each pair another positive, whose target it gets. If there is no other, it is the pair's own.
-
-    With times, it is one of the positives whose targets exist at the time of the pair's.
-    """
+    """int64: for each pair another positive, whose target it gets. If there is no other, it is the pair's own. With
+    times, it is one of the positives whose targets exist at the time of the pair's."""
     count, since, mine, order = len(given.targets), given.since[1], of_positive, None
     those = np.full(len(of_positive), count)
     if since is not None and given.times is not None:
@@ -158,8 +147,8 @@ def _others(given: Positives, of_positive: np.ndarray, draws: _Draws) -> np.ndar
 def _exact(
     sources: np.ndarray, given: Positives, draws: _Draws, ends: _Candidates, free: _Candidates | None
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """Reject pairs that are edges. If this takes too long, try the targets of a source one after another. ``free``: what
-    sources may be drawn from; None: they stay."""
+    """Reject pairs that are edges. If this takes too long, try the targets of a source one after another. ``free``:
+    what sources may be drawn from; None: they stay."""
     sources, targets = sources.copy(), draws.vertices(1, ends)
     open_pairs = np.arange(len(sources))
     for attempt in range(1, _ATTEMPTS):
@@ -178,7 +167,6 @@ def _exact(
 
 
 def _taken(sources: np.ndarray, targets: np.ndarray, given: Positives) -> Program[np.ndarray]:
-    """Mark the pairs that cannot be negatives."""
     edges = yield Contains(targets, sources)
     return np.asarray(edges | (sources == targets) if given.same_type else edges, dtype=bool)
 
@@ -201,11 +189,9 @@ class _Draws:
         self._base = mix64(mix64(np.arange(count)) ^ np.uint64(key))
 
     def bits(self, index: int) -> np.ndarray:
-        """uint64 [count]: draw ``index`` of each pair."""
         return mix64(self._base + np.array([index], dtype=np.uint64) * _GOLDEN)
 
     def vertices(self, index: int, ends: _Candidates) -> np.ndarray:
-        """int64 [count]: uniform vertices."""
         if not len(ends.order):
             raise ConfigError("negative samples: there are no vertices to draw from")
         return np.asarray(ends.order[kernels.scaled(self.bits(index), ends.counts)], dtype=np.int64)

@@ -1,8 +1,5 @@
-"""Memory for arrays that a consumer makes from its batches (wider ids, edge lists). It is reused when its last view
-dies.
-
-A fresh page costs several times the copy that fills it, and every batch asks for the same few sizes again.
-"""
+"""Memory for arrays that a consumer makes from its batches (wider ids, edge lists), reused when its last view dies: a
+fresh page costs several times the copy that fills it."""
 
 from __future__ import annotations
 

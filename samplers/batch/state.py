@@ -4,14 +4,9 @@
                        └──► feature_items(task) … table_rows(…)                    └──► the same for the hop's vertices
     … ──► finish()
 
-Nothing here waits or communicates: the code that runs the DAG (a daemon, a test) moves the answers. Steps of different
-tasks may run on different threads at the same time. Each step touches only the state of its own operator, and the DAG
-runs one join of a batch at a time.
-
-Local ids number the vertices of a batch per node type, in the order in which they are first reached. So the new
-vertices of a hop are a contiguous range, and this range follows the range of the hop before (as in PyG's
-NeighborLoader).
-"""
+Nothing here waits or communicates. Steps of different tasks may run on different threads at the same time: each touches
+only the state of its own operator, and the DAG runs one join of a batch at a time. Local ids number the vertices of a batch
+per node type as they are first reached. So the new vertices of a hop are a range after that of the hop before."""
 
 from __future__ import annotations
 
@@ -40,8 +35,7 @@ from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptR
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
-from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.parts.check import checked
+from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
 from atta.samplers.shard import Answer, places, without_edges
 
 if TYPE_CHECKING:
@@ -74,8 +68,8 @@ class BatchState:
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
         tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home. ``sources``:
-        by node type and table, the version whose rows the batch gets, and by edge type and ``EDGES`` the one whose edges
-        it draws; 0 or absent: the dataset's own."""
+        by node type and table, the version whose rows the batch gets, and by edge type and ``EDGES`` the one whose
+        edges it draws; 0 or absent: the dataset's own."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds = seeds
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
@@ -97,10 +91,12 @@ class BatchState:
 
     def seed(self) -> Joined:
         """Number the seeds and report them by owner. A repeated seed is numbered once, unless trees are disjoint."""
-        if self.plan.links:
-            self._seed_links()
-            return self._grown(self.plan.seed.id, {})
         seeds = self._seeds
+        if self.plan.links:
+            assert seeds.sources is not None
+            self.out.append("input_id", len(seeds.ids))[:] = seeds.input_id
+            self._number_links("link/", seeds.sources, seeds.ids, 0)
+            return self._grown(self.plan.seed.id, {})
         for node_type, start, stop in seeds.by_type(self.dataset.schema, self.plan.seed.node_type):
             known = self._known[node_type]
             local = known.insert(seeds.ids[start:stop], np.arange(start, stop))
@@ -111,13 +107,6 @@ class BatchState:
             self.out.append("input_id", known.size)[:] = seeds.input_id[start:stop][first]
         return self._grown(self.plan.seed.id, {})
 
-    def _seed_links(self) -> None:
-        """Number the sources of the seed edges, then their targets."""
-        assert self._seeds.sources is not None
-        count = len(self._seeds.ids)
-        self.out.append("input_id", count)[:] = self._seeds.input_id
-        self._number_links("link/", self._seeds.sources, self._seeds.ids, 0)
-
     def _number_links(self, prefix: str, sources: np.ndarray, targets: np.ndarray, first_tree: int) -> None:
         source, target = self.dataset.schema.endpoints(self.plan.seed.edge_type)
         trees = first_tree + np.arange(2 * len(sources))
@@ -125,8 +114,9 @@ class BatchState:
         self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
 
     def _number_negatives(self, spec: NegativeLinks, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Number the ends of negative edges. The sources of triplets are those of the positives and have their trees. The
-        trees of the targets are those of the first negative of each positive, then of the second ones, as in PyG."""
+        """Number the ends of negative edges. The sources of triplets are those of the positives and have their trees.
+        The trees of the targets are those of the first negative of each positive, then of the second ones, as in PyG.
+        """
         positives = len(self._seeds.ids)
         if not spec.triplet:
             self._number_links("link/neg_", sources, targets, 2 * positives)
@@ -167,11 +157,7 @@ class BatchState:
         return op.operator.run(Batch(seeds, keys, by_rank, self.at.seed, self.at.epoch, self.at.batch))
 
     def accept_sampled(self, op_id: str, sampled: Any) -> None:
-        """Take the result of the program.
-
-        Raises:
-            ConfigError: the result is not what the operator has announced.
-        """
+        """Take the result of the program. Raises ConfigError: the result is not what the operator has announced."""
         op, arrays, node_type = self.plan.op(op_id), self.out.arrays, self.plan.seed.node_type
         known = self._known[node_type]
         extra = {k.removeprefix("extra/"): a for k, a in arrays.items() if k.startswith("extra/")}
@@ -220,7 +206,7 @@ class BatchState:
     def sample_items(self, task: Task) -> list[SampleItem]:
         """What a NEIGHBORHOOD task asks: one item per edge type with vertices to expand."""
         op = self.plan.op(task.op)
-        frontier, items = self._growths.frontier(op.id), []
+        frontier, items = self._growths.frontiers[op.id], []
         for edge_type, fan_out in op.fan_outs:
             source, target = self.dataset.schema.endpoints(edge_type)
             if target not in frontier:
@@ -238,11 +224,8 @@ class BatchState:
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:
-        """Take the answer to rows of ``item``, those from ``first_row`` on. Each row must be answered once.
-
-        Raises:
-            ValueError: the answer does not fit the question.
-        """
+        """Take the answer to rows of ``item``, those from ``first_row`` on. Each row must be answered once. Raises
+        ValueError: the answer does not fit the question."""
         positions = item.positions[first_row : first_row + len(answer.counts)]
         by_peers = item.starts is not None  # nobody else could be wrong
         if by_peers and (len(answer.counts) != len(positions) or int(answer.counts.sum()) != len(answer.neighbors)):
@@ -297,7 +280,6 @@ class BatchState:
                 self._join_voted(op, pending)
 
     def _of_edges(self, edge_type: str) -> set[str]:
-        """Names of the arrays with an entry for each edge of a type."""
         named = {f"{part}/{edge_type}" for part in ("row", "col", "e_id", "edge_weight")}
         return named | {f"edge/{edge_type}/{name}" for name in self.plan.tables_of(edge_type)}
 
@@ -317,7 +299,7 @@ class BatchState:
             groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
             target = self.dataset.schema.endpoints(edge_type)[1]
-            frontier, weighed, loops = self._growths.frontier(op.id).get(target), self._weighed.get(edge_type), 0
+            frontier, weighed, loops = self._growths.frontiers[op.id].get(target), self._weighed.get(edge_type), 0
             weighing, of_loops = None, np.empty(0, np.float32)
             if weighed is not None and frontier is not None:
                 grown, out = self.out.filled(f"hops/{target}"), self.out.append(f"edge_weight/{edge_type}", count)
@@ -340,7 +322,6 @@ class BatchState:
         frontier: NewVertices,
         weighing: kernels.Weighing | None,
     ) -> None:
-        """Write the ``count`` edges of the answers, with their sources' local ids."""
         source, start, stop = self.dataset.schema.endpoints(edge_type)[0], frontier.start, frontier.stop
         row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
         with_ids = f"e_id/{edge_type}" in self.out.arrays
@@ -380,7 +361,7 @@ class BatchState:
             answer = weighed.factored(op, self._known, positions, answer)
         if op.use is EdgeUse.WITHIN:
             source, target = self.dataset.schema.endpoints(edge_type)
-            frontier = self._growths.frontier(op.id)[target]
+            frontier = self._growths.frontiers[op.id][target]
             trees = None if frontier.trees is None else frontier.trees[positions - frontier.start]
             answer = among(answer, self._known[source], trees)
         return self._without_seeds(edge_type, positions, answer)
@@ -409,7 +390,7 @@ class BatchState:
         """What a FEATURE task moves: rows of the vertices that the operator's input added."""
         op = self.plan.op(task.op)
         items = []
-        for node_type, fetched in self._growths.fetched(op.inputs[0]).items():
+        for node_type, fetched in self._growths.fetched[op.inputs[0]].items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)
             for asked in self._of_task(node_type, fetched, task) if tables else ():
                 what = asked.rows, asked.positions, asked.starts, asked.keep, asked.kept
@@ -440,7 +421,7 @@ class BatchState:
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
         self._known = {}
-        self._growths.drop_fetched()
+        self._growths.fetched = {}  # all rows have been copied: let go of those that are kept at home
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -462,6 +443,6 @@ class BatchState:
             ids, trees = known.internal(start, stop)
             if trees is not None:
                 self.out.append(f"tree/{node_type}", stop - start)[:] = trees
-            kernels.gather_ids(self.dataset.ids(node_type), ids, self.out.append(f"n_id/{node_type}", stop - start))
+            kernels.gather_rows(self.dataset.ids(node_type), ids, self.out.append(f"n_id/{node_type}", stop - start))
             grown[node_type] = self._growths.grouped(node_type, ids, trees, start)
         return self._growths.add(op_id, grown, self._known)

@@ -1,5 +1,4 @@
-"""The vertices of a batch: their numbers, and those that an operator has added by owner, with what it costs to expand and fetch
-them."""
+"""The vertices of a batch: their numbers, and those that an operator has added, by owner."""
 
 from __future__ import annotations
 
@@ -11,11 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from atta.samplers import kernels
-from atta.samplers.dag.instance import OTHERS, OwnedVertices, Task, chunk_range
+from atta.samplers.dag.instance import OTHERS, Task, chunk_range
 
 if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
-    from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
 
 
@@ -67,11 +64,12 @@ class CompactorPool:
 
     def take(self, *, trees: bool = False) -> dict[str, Vertices]:
         """Empty ``Vertices`` by node type."""
-        return {t: self._one(t, trees=trees) for t in self._counts}
-
-    def _one(self, node_type: str, *, trees: bool) -> Vertices:
-        free, count = self._free[node_type, trees], self._counts[node_type]
-        return Vertices(free.pop() if free else kernels.Compactor(0 if trees else count), count, trees=trees)
+        found = {}
+        for node_type, count in self._counts.items():
+            free = self._free[node_type, trees]
+            compactor = free.pop() if free else kernels.Compactor(0 if trees else count)
+            found[node_type] = Vertices(compactor, count, trees=trees)
+        return found
 
     def give(self, used: Mapping[str, Vertices]) -> None:
         """Take compactors back."""
@@ -94,19 +92,15 @@ class KeptEdges(Protocol):
         self, node_type: str, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
         """Divide vertices (``ids`` int64 [n] internal, groups as in ``TaskRows``) into those that are here and the
-        others. None: none is here.
-
-        Returns rows and ``positions`` of the first, then ids, positions and ``starts`` of the others.
-        """
+        others. None: none is here. Returns rows and ``positions`` of the first, then ids, positions and ``starts`` of
+        the others."""
 
 
 class FoundRows(Protocol):
-    """Which table rows of other owners' vertices are at home. The arrays are int64, slots may be int32.
-
-    ``slots`` and ``positions`` [hits]: the rows that are here. They stay here while ``pins`` lives. ``missing_ids``,
+    """Which table rows of other owners' vertices are at home. The arrays are int64, slots may be int32. ``slots`` and
+    ``positions`` [hits]: the rows that are here. They stay here while ``pins`` lives. ``missing_ids``,
     ``missing_positions`` and ``missing_slots`` [misses]: the others, and where to keep them when they have come.
-    ``missing_starts`` [parts + 1]: their bounds by owner.
-    """
+    ``missing_starts`` [parts + 1]: their bounds by owner."""
 
     @property
     def slots(self) -> np.ndarray: ...
@@ -139,14 +133,11 @@ class TaskRows:
     """Vertices that a task is about, in one group.
 
     Attributes:
-        rows: integers [n]. Positions in the owner's range; for a task of ``OTHERS`` internal ids, grouped by owner; if
-            they are ``kept``, rows of ``KeptEdges`` or ``KeptRows``.
+        rows: integers [n]. Positions in the owner's range; for a task of ``OTHERS`` internal ids, grouped by owner; rows of
+            ``KeptEdges`` or ``KeptRows`` if they are ``kept`` at home.
         positions: int64 [n], local ids of the same vertices.
-        starts: int64 [parts + 1] for a task of ``OTHERS``: partition p owns the entries ``starts[p]`` to ``starts[p +
-            1]``. None for a task of one owner.
-        keep: integers [n] for a task of ``OTHERS``, where ``KeptRows`` may keep the rows that come; None: nowhere.
-        kept: whether they are other owners' vertices that are kept at home.
-    """
+        starts: int64 [parts + 1] for a task of ``OTHERS``: partition p owns the entries ``starts[p]`` to ``starts[p + 1]``.
+        keep: integers [n] for a task of ``OTHERS``, where ``KeptRows`` may keep the rows that come; None: nowhere."""
 
     rows: np.ndarray
     positions: np.ndarray
@@ -163,17 +154,15 @@ class NewVertices:
     """Vertices of one node type with local ids in [start, stop), grouped by owner; home's come last.
 
     Attributes:
-        rows: int64 [n]: internal ids of other owners' vertices, then positions in the home range.
-        positions: int64 [n]: local ids of the same vertices.
+        rows, positions: int64 [n]: internal ids of other owners' vertices, then positions in the home range; and their local
+            ids.
         starts: int64 [parts + 1]: partition p, except ``home``, owns the entries ``starts[p]`` to ``starts[p + 1]``.
             Home's begin at ``starts[parts]``, and ``starts[home]`` to ``starts[home + 1]`` is empty.
         trees: int32 [stop - start], by local id; None without trees.
-        home: the home partition.
         kept_rows, kept_positions: integers and int64 [kept]: other owners' vertices that are expanded, or whose table
             rows are fetched, at home. These are rows of ``KeptEdges`` or ``KeptRows``, and they count as home's.
-        keep: integers [starts[parts]], where ``KeptRows`` may keep the table rows that come; None: nowhere.
-        pins: what holds the kept table rows in their place.
-    """
+        keep: integers [starts[parts]], where ``KeptRows`` may keep the table rows that come; None: nowhere. ``pins`` holds
+            the kept rows in their place."""
 
     start: int
     stop: int
@@ -186,11 +175,6 @@ class NewVertices:
     kept_positions: np.ndarray = field(default_factory=lambda: _NONE)
     keep: np.ndarray | None = None
     pins: object = None
-
-    @property
-    def at_home(self) -> np.ndarray:
-        """int64 [n]: home's own vertices, as positions in its range."""
-        return self.rows[self.starts[-1] :]
 
     @property
     def alone(self) -> bool:
@@ -277,7 +261,6 @@ def _before(others: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 
 def _part(first: int, stop: int, task: Task) -> slice:
-    """A task's chunk of the entries ``first`` to ``stop``."""
     chunk = chunk_range(stop - first, task.chunk, task.chunks)
     return slice(first + chunk.start, first + chunk.stop)
 
@@ -299,36 +282,3 @@ def together(pieces: Sequence[NewVertices]) -> NewVertices:
         kept_rows=np.concatenate([piece.kept_rows for piece in pieces]),
         kept_positions=np.concatenate([piece.kept_positions for piece in pieces]),
     )
-
-
-def by_owner(
-    grown: Mapping[str, NewVertices],
-    op: PlanOp | None,
-    row_bytes: Mapping[str, int],
-    *,
-    dataset: Dataset,
-    home: int,
-    degree: Degree,
-) -> list[OwnedVertices]:
-    """Each owner's share of ``grown`` (by node type).
-
-    ``op``: the hop that expands them; None if no hop does. ``row_bytes``: bytes to fetch per vertex, by node type.
-    Degrees are exact for vertices of the partition ``home``. For others they are the mean of the graph, because only an
-    owner knows the degrees of its vertices.
-    """
-    schema, parts = dataset.schema, dataset.num_parts
-    rows, degrees, nbytes = [0] * parts, [0.0] * parts, [0.0] * parts  # plain lists: arrays this short are slower
-    at_home = 0.0
-    for node_type, new in grown.items():
-        counts, each, mean = new.counts(), row_bytes.get(node_type, 0), 0.0
-        into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
-        if into:
-            mean = sum(schema.edge_counts[e] for e in into) / max(1, schema.node_counts[node_type])
-            at_home += len(new.kept_rows) * mean + (float(degree(into, new.at_home)) if counts[home] else 0.0)
-        for owner, count in enumerate(counts):
-            if count:
-                rows[owner] += count
-                degrees[owner] += count * mean
-                nbytes[owner] += count * each
-    degrees[home] = at_home
-    return [OwnedVertices(p, rows[p], degrees[p], nbytes[p]) for p in range(parts) if rows[p]]

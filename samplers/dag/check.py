@@ -1,16 +1,13 @@
-"""Check whether a ``DagSpec`` message describes a DAG that can run.
-
-The daemon trusts no message. For every fault ``check_spec`` names the operator and the cause.
-"""
+"""Check whether a ``DagSpec`` message, which the daemon does not trust, describes a DAG that can run."""
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2
 from atta.samplers.dag.plan import (
     DEFAULT_LIMITS,
@@ -20,32 +17,23 @@ from atta.samplers.dag.plan import (
     Kind,
     Plan,
     PlanOp,
-    SchemaLike,
     SpecLimits,
+    resolve,
 )
-from atta.samplers.dag.resolve import resolve
 
 SPEC_VERSION = 1
 """The version of specifications that every daemon understands, and the one that may use all fields."""
-ALLOWED_INPUTS = {
-    Kind.POSITIVE: (Kind.SEED,),
-    Kind.NEGATIVE: (Kind.SEED,),
-    Kind.NEIGHBORHOOD: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD, Kind.BATCH),
-    Kind.FEATURE: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD, Kind.BATCH),
-    Kind.BATCH: (Kind.SEED,),
-}
-
-
+_GROWING = (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD, Kind.BATCH)
+_INPUTS = {Kind.NEIGHBORHOOD: _GROWING, Kind.FEATURE: _GROWING}
+"""Kinds of inputs; of other operators: the seeds."""
 _ALONE = {Kind.POSITIVE, Kind.NEGATIVE, Kind.BATCH}
 """Operators that take seeds of one type."""
 
 
-def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = DEFAULT_LIMITS) -> Plan:
-    """Check a specification that came over the wire against the dataset's schema and resolve it.
-
-    Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every
-    other fault. The message names the operator and the cause.
-    """
+def check_spec(spec: dag_pb2.DagSpec, schema: Schema, limits: SpecLimits = DEFAULT_LIMITS) -> Plan:
+    """Check a specification that came over the wire against the dataset's schema and resolve it. Raises
+    UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every other
+    fault. The message names the operator and the cause."""
     if spec.version != SPEC_VERSION:
         raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
     if len(spec.operators) > limits.operators:
@@ -68,7 +56,7 @@ def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = D
     _check_pairs(ops, schema)
     _check_features(ops, schema)
     children = {name: tuple(child for child in order if name in ops[child].inputs) for name in order}
-    resolved = tuple(dataclasses.replace(ops[name], children=children[name]) for name in order)
+    resolved = tuple(replace(ops[name], children=children[name]) for name in order)
     hops = sum(op.kind in (Kind.NEIGHBORHOOD, Kind.BATCH) for op in resolved)
     trees = any(getattr(op.operator, "makes_trees", False) for op in resolved)
     tables = tuple((ref.edge_type, ref.name) for ref in spec.edge_tables)
@@ -78,7 +66,6 @@ def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = D
 
 
 def _check_inputs(op: PlanOp, ops: Mapping[str, PlanOp]) -> None:
-    """Every input exists, and their number and kinds fit the operator."""
     for source in op.inputs:
         if source not in ops:
             raise UnknownNameError.of(f"input (operator {op.id!r})", source, ops)
@@ -88,7 +75,7 @@ def _check_inputs(op: PlanOp, ops: Mapping[str, PlanOp]) -> None:
         if op.inputs:
             raise ConfigError(f"operator {op.id!r}: a seed operator has no inputs")
         return
-    allowed = ALLOWED_INPUTS[op.kind]
+    allowed = _INPUTS.get(op.kind, (Kind.SEED,))
     for source in op.inputs:
         if ops[source].kind not in allowed:
             names = ", ".join(kind.value for kind in allowed)
@@ -104,27 +91,17 @@ def _check_inputs(op: PlanOp, ops: Mapping[str, PlanOp]) -> None:
 
 def _topological(ops: Mapping[str, PlanOp]) -> list[str]:
     """Ids in topological order. If several could come next, the first one in the message does."""
-    position = {name: index for index, name in enumerate(ops)}
-    names = list(ops)
-    missing = {name: len(op.inputs) for name, op in ops.items()}
-    ready = [position[name] for name, count in missing.items() if count == 0]
-    order: list[str] = []
-    while ready:
-        done = names[heapq.heappop(ready)]
-        order.append(done)
-        for name, op in ops.items():
-            if done in op.inputs:
-                missing[name] -= 1
-                if missing[name] == 0:
-                    heapq.heappush(ready, position[name])
-    if len(order) < len(ops):
-        stuck = sorted(set(names) - set(order))
-        raise ConfigError(f"operator {stuck[0]!r}: it lies on or behind a cycle ({', '.join(stuck)})")
-    return order
+    order: dict[str, None] = {}
+    while len(order) < len(ops):
+        name = next((n for n, op in ops.items() if n not in order and order.keys() >= {*op.inputs}), None)
+        if name is None:
+            stuck = sorted(ops.keys() - order.keys())
+            raise ConfigError(f"operator {stuck[0]!r}: it lies on or behind a cycle ({', '.join(stuck)})")
+        order[name] = None
+    return list(order)
 
 
 def _check_hops(ops: Mapping[str, PlanOp], limits: SpecLimits) -> None:
-    """One neighbourhood operator per hop, each fed by the hop before."""
     hops = sorted((op for op in ops.values() if op.kind is Kind.NEIGHBORHOOD), key=lambda op: op.hop)
     if len(hops) > limits.hops:
         raise ConfigError(f"DAG specification has {len(hops)} hops, at most {limits.hops} are allowed")
@@ -139,30 +116,25 @@ def _check_hops(ops: Mapping[str, PlanOp], limits: SpecLimits) -> None:
                 raise ConfigError(f"operator {op.id!r}: input {source!r} is not of hop {op.hop - 1}")
 
 
-def _check_pairs(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
+def _check_pairs(ops: Mapping[str, PlanOp], schema: Schema) -> None:
     """Positive and negative samplers get destinations of their edge type as input."""
     for op in ops.values():
         if op.kind not in (Kind.POSITIVE, Kind.NEGATIVE):
             continue
-        target, seed_type = schema.endpoints(op.edge_type)[1], ops[op.inputs[0]].node_type
-        if ops[op.inputs[0]].edge_type or op.negatives is not None:
-            _check_links(op, ops[op.inputs[0]])
-        elif target != seed_type:
+        target, seed = schema.endpoints(op.edge_type)[1], ops[op.inputs[0]]
+        links = bool(seed.edge_type) or op.negatives is not None  # then the samples are edges of the seeds' type
+        if links and op.negatives is None:
+            raise ConfigError(f"operator {op.id!r}: the seeds are edges, it draws partners of vertices")
+        if links and op.edge_type != seed.edge_type:
+            kind = seed.edge_type or "vertices"
+            raise ConfigError(f"operator {op.id!r}: the seeds are {kind!r}, not {op.edge_type!r}")
+        if not links and target != seed.node_type:
             raise ConfigError(
-                f"operator {op.id!r}: edge type {op.edge_type!r} ends at {target!r}, but the seeds are {seed_type!r}"
+                f"operator {op.id!r}: edge type {op.edge_type!r} ends at {target!r}, but the seeds are {seed.node_type!r}"
             )
 
 
-def _check_links(op: PlanOp, seed: PlanOp) -> None:
-    """If the seeds are edges, the negative samples are edges of the same type. Other seeds have no negative edges."""
-    if op.negatives is None:
-        raise ConfigError(f"operator {op.id!r}: the seeds are edges, it draws partners of vertices")
-    if op.edge_type != seed.edge_type:
-        raise ConfigError(f"operator {op.id!r}: the seeds are {seed.edge_type or 'vertices'!r}, not {op.edge_type!r}")
-
-
-def _check_plan(plan: Plan, schema: SchemaLike) -> None:
-    """Check what concerns the specification as a whole."""
+def _check_plan(plan: Plan, schema: Schema) -> None:
     if plan.links and plan.seed.node_type != schema.endpoints(plan.seed.edge_type)[1]:
         raise ConfigError(f"seed operator: edges of type {plan.seed.edge_type!r} do not end at {plan.seed.node_type!r}")
     tables = [*schema.edge_tables.values(), *schema.node_tables.values()]
@@ -170,10 +142,11 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
         raise ConfigError("temporal sampling: no edge type and no node type has times (table 'time')")
     if plan.temporal and not plan.disjoint:
         raise ConfigError("temporal sampling: every seed has its own time, so trees must be disjoint")
-    if plan.disjoint and any(op.kind is Kind.POSITIVE for op in plan.ops):
-        raise ConfigError("disjoint trees: not with positive samples of vertices, which belong to no seed of their own")
-    if plan.disjoint and any(op.kind is Kind.NEGATIVE and op.negatives is None for op in plan.ops):
-        raise ConfigError("disjoint trees: not with negative samples of vertices, which belong to no seed of their own")
+    for op in plan.ops if plan.disjoint else ():
+        if op.kind in (Kind.POSITIVE, Kind.NEGATIVE) and op.negatives is None:
+            raise ConfigError(
+                f"disjoint trees: not with {op.kind.value} samples of vertices, which belong to no seed of their own"
+            )
     if plan.disjoint and any(op.operator and not getattr(op.operator, "makes_trees", False) for op in plan.ops):
         raise ConfigError("disjoint trees: the batch operator makes none")
     whole = any(op.kind is Kind.BATCH for op in plan.ops)
@@ -192,7 +165,7 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
     _check_weights(plan, schema)
 
 
-def _check_weights(plan: Plan, schema: SchemaLike) -> None:
+def _check_weights(plan: Plan, schema: Schema) -> None:
     """Edges have weights where degrees of the graph say what they weigh."""
     types = [weights.edge_type for weights in plan.edge_weights]
     if len({*types}) < len(types):
@@ -265,12 +238,9 @@ def _check_uses(plan: Plan) -> None:
             raise ConfigError(f"operator {op.id!r}: its edges are those of all vertices, frontier 'all'")
 
 
-def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
+def _check_features(ops: Mapping[str, PlanOp], schema: Schema) -> None:
     """Either every operator that can add vertices of a table's type has its rows fetched, once, or only the seeds do.
-    The seeds are the first rows of a table.
-
-    Otherwise a batch would hold rows that nothing has filled.
-    """
+    The seeds are the first rows of a table. Otherwise a batch would hold rows that nothing has filled."""
     fetched = Counter(
         (op.inputs[0], node_type, table)
         for op in ops.values()
@@ -290,15 +260,12 @@ def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
                 )
 
 
-def _adds(op: PlanOp, schema: SchemaLike) -> set[str]:
-    """Node types of the vertices that an operator can add to the batch."""
+def _adds(op: PlanOp, schema: Schema) -> set[str]:
     if op.kind is Kind.SEED:
         return {op.node_type, *op.others, *(schema.endpoints(op.edge_type) if op.edge_type else ())}
     if op.negatives is not None:
         return set(schema.endpoints(op.edge_type))
-    if op.kind is Kind.BATCH:
-        return {schema.endpoints(op.edge_type)[0]}
-    if op.kind in (Kind.POSITIVE, Kind.NEGATIVE):
+    if op.kind in _ALONE:
         return {schema.endpoints(op.edge_type)[0]}
     if op.use is EdgeUse.BUDGET:
         return {node_type for node_type, _ in op.budgets}

@@ -6,15 +6,9 @@
            └─> NEIGHBORHOOD x (home's chunks, others) ──> JOIN ──┬─> FEATURE ... ┼─> END
                                                                  └─> next hop ... ┘
 
-Neighbourhood construction and feature fetching are split by hop, and into work at home and work at other owners. Many
-rows at home are several chunks. All other owners together are one task, so the number of tasks does not grow with the
-number of partitions. The JOIN of a hop stitches the owners' answers together and gives local ids to new vertices. Their
-features are fetched at once, while the next hop is sampled.
-
-This module has no clock, no threads and no arrays. The caller says which task is done and how many vertices a join
-added. The instance answers with the tasks that are ready now. The JOINs of one instance run in plan order, even if
-branches (positive, negative) run at the same time. So the local ids of a batch never depend on timing.
-"""
+All other owners together are one task, so the number of tasks does not grow with the number of partitions. Features of new
+vertices are fetched while the next hop is sampled. JOINs of one instance run in plan order, even if branches (positive,
+negative) run at the same time: so local ids never depend on timing. No clock, no threads and no arrays."""
 
 from __future__ import annotations
 
@@ -44,13 +38,10 @@ class Lane(enum.Enum):
 
 
 class Task(NamedTuple):
-    """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG.
-
-    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task
-    concerns vertices of the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task
-    concerns the vertices of one owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of
-    that owner's share.
-    """
+    """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG. SEED, JOIN, END,
+    whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task concerns vertices of
+    the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task concerns the vertices of one
+    owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share."""
 
     kind: Kind
     op: str  # operator id; a JOIN carries the id of the operator it joins, END the empty string
@@ -127,15 +118,10 @@ class DagInstance:
     def done(
         self, task: Task, growth: Sequence[OwnedVertices] = (), expand: Sequence[OwnedVertices] | None = None
     ) -> list[Task]:
-        """Record that ``task`` is done and return the tasks that become ready.
-
-        ``growth``: for SEED and JOIN tasks, the vertices that the task added to the batch, by owner. Owners without
-        rows may be left out. If an owner is named twice, its shares are added up. ``expand``: for SEED and JOIN tasks,
-        the vertices that the next hop expands, if they differ from ``growth`` (frontier "all": every vertex known so
-        far).
-
-        Raises DagError when the task was not handed out, or was done before.
-        """
+        """Record that ``task`` is done and return the tasks that become ready. ``growth``: for SEED and JOIN tasks, the
+        vertices that the task added to the batch, by owner; shares of an owner named twice are added up. ``expand``:
+        those that the next hop expands, if they differ (frontier "all": every vertex known so far). Raises DagError
+        when the task was not handed out, or was done before."""
         if task not in self._issued:
             raise DagError(f"{task} is not running in this DAG (done before, or never handed out)")
         kind = task.kind
@@ -177,7 +163,6 @@ class DagInstance:
         self._try_join(ready)
 
     def _begin(self, op: PlanOp, ready: list[Task]) -> None:
-        """Hand out the work of an operator whose inputs are all joined."""
         shares = self._expand[op.inputs[0]]
         if len(op.inputs) > 1:
             shares = _merged(share for source in op.inputs for share in self._expand[source])
@@ -195,7 +180,6 @@ class DagInstance:
         ready += tasks
 
     def _try_join(self, ready: list[Task]) -> None:
-        """Hand out the next JOIN of the plan order once its operator has no task left."""
         if self._joining or self._to_join == 0:
             return
         name = self._order[self._next_join]
@@ -219,7 +203,6 @@ class DagInstance:
         return tasks
 
     def _split(self, kind: Kind, op: str, shares: Sequence[OwnedVertices], costs: Sequence[float]) -> list[Task]:
-        """Tasks for each owner by itself."""
         tasks: list[Task] = []
         for share, cost in zip(shares, costs, strict=True):
             lane = Lane.CPU if share.owner == self._home else Lane.NET
@@ -236,20 +219,15 @@ class DagInstance:
 
 
 def _merged(shares: Iterable[OwnedVertices]) -> tuple[OwnedVertices, ...]:
-    """One share per owner that has rows, in ascending order of owners."""
-    total: dict[int, OwnedVertices] = {}
+    total: dict[int, tuple[int, float, float]] = {}
     for share in shares:
         if share.rows < 0 or share.owner < 0 or not share.degree >= 0 or not share.feature_bytes >= 0:
             raise DagError(f"{share} has a negative figure")
         if share.rows == 0:
             continue
-        seen = total.get(share.owner)
-        total[share.owner] = share if seen is None else _sum(seen, share)
-    return tuple(total[owner] for owner in sorted(total))
-
-
-def _sum(a: OwnedVertices, b: OwnedVertices) -> OwnedVertices:
-    return OwnedVertices(a.owner, a.rows + b.rows, a.degree + b.degree, a.feature_bytes + b.feature_bytes)
+        rows, degree, size = total.get(share.owner, (0, 0.0, 0.0))
+        total[share.owner] = rows + share.rows, degree + share.degree, size + share.feature_bytes
+    return tuple(OwnedVertices(owner, *figures) for owner, figures in sorted(total.items()))
 
 
 def _join_cost(op: PlanOp, shares: Sequence[OwnedVertices]) -> float:

@@ -1,20 +1,19 @@
-"""A checked sampling DAG (ByteGNN §4.2): ``check_spec`` makes it from a ``DagSpec`` message.
-
-The classes here are frozen values. ``atta.samplers.dag.instance`` makes one instance of a plan per batch.
-"""
+"""A checked sampling DAG (ByteGNN §4.2), which ``check_spec`` makes from a ``DagSpec`` message, and how an operator of
+a message becomes one of the plan. ``atta.samplers.dag.instance`` makes one instance of a plan per batch."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2
-from atta.samplers.batch.negatives import NegativeLinks
-from atta.samplers.methods import Method
+from atta.samplers.arguments import check_fan_out, whole
+from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
+from atta.samplers.methods import BY_NUMBER, Method
+from atta.samplers.operators import make_operator
 from atta.samplers.operators.base import Operator
 from atta.samplers.shard import TIMELY
 
@@ -86,29 +85,6 @@ class EdgeUse(enum.IntEnum):
     """They vote for their sources, and some of these join, without edges."""
 
 
-class SchemaLike(Protocol):
-    """The parts of a dataset's schema that a specification is checked against."""
-
-    @property
-    def node_types(self) -> Sequence[str]:
-        """Names of the node types."""
-
-    @cached_property
-    def edge_types(self) -> Sequence[str]:
-        """Names of the edge types, ``"src__rel__dst"``."""
-
-    @property
-    def node_tables(self) -> Mapping[str, Iterable[str]]:
-        """Table names by node type."""
-
-    @property
-    def edge_tables(self) -> Mapping[str, Iterable[str]]:
-        """Table names by edge type."""
-
-    def endpoints(self, edge_type: str) -> tuple[str, str]:
-        """Node types of source and destination of an edge type."""
-
-
 @dataclass(frozen=True)
 class SpecLimits:
     """Bounds on what a client may ask for. A daemon checks them before it does any work."""
@@ -152,12 +128,10 @@ class PlanOp:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked specification. Its operators are in a topological order that depends on the message alone.
-
-    ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed
-    grows a tree of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges. ``edge_weights``:
-    of the edge types whose edges are weighed.
-    """
+    """A checked specification. Its operators are in a topological order that depends on the message alone. ``ops[0]``
+    is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed grows a tree
+    of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges. ``edge_weights``: of
+    the edge types whose edges are weighed."""
 
     ops: tuple[PlanOp, ...]
     hops: int
@@ -223,3 +197,141 @@ class Plan:
         """The entries of ``tables`` that are fetched for the seeds alone."""
         later = {ref for op in self.ops if op.inputs != (self.seed.id,) for ref in op.tables}
         return frozenset(self.tables) - later
+
+
+STRATEGIES = {
+    NegativeStrategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
+    NegativeStrategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,
+    NegativeStrategy.IN_BATCH: dag_pb2.NegativeLinks.IN_BATCH,
+    NegativeStrategy.EXACT: dag_pb2.NegativeLinks.EXACT,
+}
+FRONTIERS = {"new": dag_pb2.FRONTIER_NEW, "all": dag_pb2.FRONTIER_ALL}
+
+
+def resolve(message: dag_pb2.Operator, schema: Schema, limits: SpecLimits) -> PlanOp:
+    """Check and resolve one operator without its neighbours in the DAG."""
+    name = message.id
+    if not name or len(name) > limits.name_length:
+        raise ConfigError(f"operator {name[:32]!r}: the id must have 1..{limits.name_length} characters")
+    which = message.WhichOneof("kind")
+    if which is None:
+        raise ConfigError(f"operator {name!r}: it has no kind, or one that this daemon does not know")
+    op = PlanOp(name, Kind(which), tuple(message.inputs))
+    match which:
+        case "seed":
+            seed = message.seed
+            _check_node_types(name, schema, seed.node_type, *seed.others)
+            if seed.links:
+                _check_edge_type(name, seed.links, schema)
+            others = tuple(dict.fromkeys(seed.others))
+            return replace(op, node_type=seed.node_type, edge_type=seed.links, others=others)
+        case "positive":
+            _check_edge_type(name, message.positive.edge_type, schema)
+            return replace(op, edge_type=message.positive.edge_type, count=1)
+        case "negative":
+            _check_edge_type(name, message.negative.edge_type, schema)
+            return _resolve_negative(op, message.negative, limits)
+        case "neighborhood":
+            return _resolve_neighborhood(op, message.neighborhood, schema, limits)
+        case "batch":
+            return _resolve_batch(op, message.batch, schema)
+    return _resolve_feature(op, message.feature, schema)
+
+
+def _resolve_negative(op: PlanOp, message: dag_pb2.NegativeOp, limits: SpecLimits) -> PlanOp:
+    if not message.HasField("links"):
+        count = whole(f"operator {op.id!r}: count", message.count, 1, limits.negatives)
+        return replace(op, edge_type=message.edge_type, count=count)
+    links = message.links
+    if not 0 < links.amount <= limits.negatives:
+        raise ConfigError(
+            f"operator {op.id!r}: amount is {links.amount:g}, must lie above 0 and be at most {limits.negatives}"
+        )
+    strategies = {number: strategy for strategy, number in STRATEGIES.items()}
+    if links.strategy not in strategies:
+        raise ConfigError(f"operator {op.id!r}: unknown strategy {links.strategy}")
+    negatives = NegativeLinks(links.triplet, links.amount, strategies[links.strategy])
+    return replace(op, edge_type=message.edge_type, count=1, negatives=negatives)
+
+
+def _resolve_batch(op: PlanOp, message: dag_pb2.BatchOp, schema: Schema) -> PlanOp:
+    _check_edge_type(op.id, message.edge_type, schema)
+    source, target = schema.endpoints(message.edge_type)
+    if source != target:
+        raise ConfigError(f"operator {op.id!r}: edge type {message.edge_type!r} does not stay within one node type")
+    made = make_operator(message.name, message.options)
+    return replace(op, edge_type=message.edge_type, options=f"{message.name} {message.options}", operator=made)
+
+
+def _resolve_neighborhood(op: PlanOp, message: dag_pb2.NeighborhoodOp, schema: Schema, limits: SpecLimits) -> PlanOp:
+    fan_outs: dict[str, int] = {}
+    for fan_out in message.fan_outs:
+        _check_edge_type(op.id, fan_out.edge_type, schema)
+        if fan_out.edge_type in fan_outs:
+            raise ConfigError(f"operator {op.id!r}: two fan-outs for edge type {fan_out.edge_type!r}")
+        check_fan_out(f"operator {op.id!r}", fan_out.edge_type, fan_out.count, limits.fan_out)
+        fan_outs[fan_out.edge_type] = fan_out.count
+    method = BY_NUMBER.get(message.method)
+    if method is None:
+        raise ConfigError(f"operator {op.id!r}: unknown method {message.method}")
+    if message.table and not method.needs_table:
+        raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws by no edge table of the user's choice")
+    if method.needs_table and method.table is not None:
+        for name in fan_outs:
+            if (message.table or method.table) not in schema.edge_tables.get(name, ()):
+                wanted = f"edge table {message.table!r}" if message.table else f"{method.table}s"
+                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no {wanted} to draw by")
+    if message.replace and not method.may_replace:
+        raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws no edge twice, so it cannot replace")
+    if message.frontier not in FRONTIERS.values():
+        raise ConfigError(f"operator {op.id!r}: unknown frontier {message.frontier}")
+    if message.use not in {*EdgeUse}:
+        raise ConfigError(f"operator {op.id!r}: unknown use of edges {message.use}")
+    return replace(
+        op,
+        use=EdgeUse(message.use),
+        budgets=_budgets(op, message, schema, limits),
+        hop=message.hop,
+        fan_outs=tuple((name, count) for name, count in fan_outs.items() if count != 0),
+        replace=message.replace,
+        method=method,
+        by=message.table,
+        frontier_all=message.frontier == dag_pb2.FRONTIER_ALL,
+    )
+
+
+def _budgets(
+    op: PlanOp, message: dag_pb2.NeighborhoodOp, schema: Schema, limits: SpecLimits
+) -> tuple[tuple[str, int], ...]:
+    found: dict[str, int] = {}
+    for budget in message.budgets:
+        _check_node_types(op.id, schema, budget.node_type)
+        if int(message.use) != EdgeUse.BUDGET or budget.node_type in found:
+            raise ConfigError(f"operator {op.id!r}: a budget of {budget.node_type!r} that is none, or the second one")
+        found[budget.node_type] = whole(f"operator {op.id!r}: budget", budget.count, 0, limits.budget)
+    return tuple((name, count) for name, count in found.items() if count)
+
+
+def _resolve_feature(op: PlanOp, message: dag_pb2.FeatureOp, schema: Schema) -> PlanOp:
+    refs = [(ref.node_type, ref.name) for ref in message.tables]
+    if not refs:
+        raise ConfigError(f"operator {op.id!r}: it fetches no table")
+    for node_type, table in refs:
+        _check_node_types(op.id, schema, node_type)
+        known = list(schema.node_tables.get(node_type, ()))
+        if table not in known:
+            raise UnknownNameError.of(f"table (operator {op.id!r}, node type {node_type!r})", table, known)
+    if len(set(refs)) < len(refs):
+        raise ConfigError(f"operator {op.id!r}: it fetches a table twice")
+    return replace(op, tables=tuple(refs))
+
+
+def _check_node_types(op: str, schema: Schema, *names: str) -> None:
+    for name in names:
+        if name not in schema.node_types:
+            raise UnknownNameError.of(f"node type (operator {op!r})", name, schema.node_types)
+
+
+def _check_edge_type(op: str, name: str, schema: Schema) -> None:
+    if name not in schema.edge_types:
+        raise UnknownNameError.of(f"edge type (operator {op!r})", name, schema.edge_types)

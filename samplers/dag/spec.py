@@ -1,8 +1,5 @@
-"""Build the logical sampling DAG of a mini-batch as a ``DagSpec`` message (ByteGNN §4.2).
-
-A client describes the operators once, with ``neighbor_spec`` or another function of this module. The daemon checks the
-message (``check_spec``) and works with the frozen ``Plan`` from then on.
-"""
+"""Build the logical sampling DAG of a mini-batch as a ``DagSpec`` message (ByteGNN §4.2). The daemon checks the message
+(``check_spec``) and works with the frozen ``Plan`` from then on."""
 
 from __future__ import annotations
 
@@ -12,29 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.schema import join_edge_type
+from atta.partition.schema import Schema, join_edge_type
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
 from atta.samplers.dag.check import SPEC_VERSION, check_spec
-from atta.samplers.dag.plan import EdgeWeights, Kind, Plan, PlanOp, SchemaLike, SpecLimits
-from atta.samplers.dag.resolve import FRONTIERS, STRATEGIES
+from atta.samplers.dag.plan import FRONTIERS, STRATEGIES, EdgeWeights, Kind, Plan, PlanOp, SpecLimits
 from atta.samplers.methods import Method
 
-__all__ = [
-    "Hops",
-    "Kind",
-    "Plan",
-    "PlanOp",
-    "SchemaLike",
-    "SpecLimits",
-    "batch_spec",
-    "budget_spec",
-    "check_spec",
-    "link_spec",
-    "neighbor_spec",
-    "pair_spec",
-]
+__all__ = ["Kind", "Plan", "PlanOp", "SpecLimits", "check_spec"]
 
 VOTERS = 50
 """At most this many in-neighbours share the vote of a vertex, as in PyG."""
@@ -49,18 +32,15 @@ class Hops:
 
     Attributes:
         num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type
-            in that hop. A sequence applies to every edge type. A mapping names every edge type (``"src__rel__dst"`` or
-            the triple).
-        replace: draw with replacement.
-        method: how edges are drawn; a temporal method implies ``disjoint``.
-        by: edge table that a weighted method reads; empty: ``weight``.
+            in that hop. A mapping has them for every edge type (``"src__rel__dst"`` or the triple).
+        method: how edges are drawn; a temporal method implies ``disjoint``. ``by``: the edge table that a weighted method
+            reads; empty: ``weight``.
         frontier: ``"new"`` expands the vertices that the previous hop reached first (PyG), ``"all"`` every known vertex
             (DGL).
         disjoint: every seed grows a tree of its own.
         edge_tables: tables of edge types whose rows come with the sampled edges.
         within: all edges among the sampled vertices take the place of the drawn ones.
-        weights: of the edge types whose edges are weighed.
-    """
+        weights: of the edge types whose edges are weighed."""
 
     num_neighbors: FanOuts
     replace: bool = False
@@ -74,7 +54,7 @@ class Hops:
 
 
 def neighbor_spec(
-    schema: SchemaLike,
+    schema: Schema,
     hops: Hops,
     *,
     seed_type: str,
@@ -88,13 +68,11 @@ def neighbor_spec(
     fetched for the seeds alone. other_types: further node types of seeds.
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
-    Raises ConfigError and UnknownNameError.
-    """
+    Raises ConfigError and UnknownNameError."""
     spec = _new_spec(hops)
     seed = spec.operators.add(id="seed").seed
     seed.node_type = seed_type
-    if other_types:
-        seed.others.extend(other_types)
+    seed.others.extend(other_types)
     wanted = _wanted_tables(schema, tables)
     of_seeds = _wanted_tables(schema, {seed_type: seed_tables})[seed_type]
     later = {**wanted, seed_type: [name for name in wanted.get(seed_type, ()) if name not in of_seeds]}
@@ -106,19 +84,17 @@ def neighbor_spec(
 
 
 def budget_spec(
-    schema: SchemaLike,
+    schema: Schema,
     num_samples: Sequence[int] | Mapping[str, Sequence[int]],
     *,
     seed_type: str,
     tables: Mapping[str, Sequence[str]] | None = None,
     edge_tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
-    """Build HGT's DAG (PyG's ``HGTSampler``): in each hop the vertices that joined last give their in-neighbours votes, of
-    each edge type one that at most ``VOTERS`` in-neighbours share, and ``num_samples`` vertices of each node type join,
-    drawn by the squares of their votes. Then come the edges among the vertices, at most ``VOTERS`` per vertex and type.
-
-    num_samples: by hop for every node type, or by node type and hop. Raises ConfigError and UnknownNameError.
-    """
+    """Build HGT's DAG (PyG's ``HGTSampler``): in each hop the vertices that joined last give their in-neighbours votes,
+    of each edge type one that at most ``VOTERS`` in-neighbours share, and ``num_samples`` vertices of each node type
+    join, drawn by the squares of their votes. Then come the edges among the vertices, at most ``VOTERS`` per vertex and
+    type. num_samples: by hop for every node type, or by node type and hop. Raises ConfigError and UnknownNameError."""
     given = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(schema.node_types, num_samples)
     counts = {t: fan_outs_of(given.get(t, ())) for t in schema.node_types}
     for node_type in given:
@@ -148,7 +124,7 @@ def budget_spec(
 
 
 def batch_spec(
-    schema: SchemaLike,
+    schema: Schema,
     name: str,
     options: Mapping[str, object],
     *,
@@ -157,16 +133,12 @@ def batch_spec(
     edge_tables: Sequence[str] = (),
 ) -> dag_pb2.DagSpec:
     """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
-
-    edge_type: the edges that the operator sees; may be left out if there is only one type. edge_tables: its tables whose
-    rows come with the edges. Operators of the DAG: ``seed``, ``feature0``, ``sample``, ``feature1``, and ``rows`` with
-    edge tables. Raises ConfigError and UnknownNameError. ``name`` is looked up where the DAG runs.
-    """
+    edge_type: the edges that the operator sees; may be left out if there is only one type. edge_tables: its tables
+    whose rows come with the edges. Operators of the DAG: ``seed``, ``feature0``, ``sample``, ``feature1``, and ``rows``
+    with edge tables. Raises ConfigError and UnknownNameError. ``name`` is looked up where the DAG runs."""
     if edge_type is None and len(schema.edge_types) != 1:
         raise ConfigError(f"edge_type: name one of {', '.join(schema.edge_types)}")
-    edges = schema.edge_types[0] if edge_type is None else _edge_type_name(edge_type)
-    if edges not in schema.edge_types:
-        raise UnknownNameError.of("edge type", edges, schema.edge_types)
+    edges = schema.edge_types[0] if edge_type is None else _known_edge_type(schema, edge_type)
     node_type = schema.endpoints(edges)[1]
     spec = _new_spec(Hops([], edge_tables={edges: edge_tables} if edge_tables else {}))
     spec.operators.add(id="seed").seed.node_type = node_type
@@ -201,7 +173,7 @@ def _as_json(operator: str, options: Mapping[str, object]) -> str:
 
 
 def pair_spec(
-    schema: SchemaLike,
+    schema: Schema,
     hops: Hops,
     *,
     edge_type: EdgeType,
@@ -209,14 +181,9 @@ def pair_spec(
     tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
     """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all
-    three.
-
-    The seeds are destinations of ``edge_type``, their partners are sources. The three branches share one node space. A
-    vertex has the same sampled neighbours in every branch, so it is sampled once for all of them. Without negatives there
-    are two branches. Other arguments and
-    errors are those of ``neighbor_spec``. Operators: ``seed``, ``positive``, ``negative``, ``nbr{h}`` and one
-    ``feature...`` for each.
-    """
+    three. The seeds are destinations of ``edge_type``, their partners are sources. The branches share one node space: a
+    vertex is sampled once for all of them. Operators: ``seed``, ``positive``, ``negative`` (unless there are none),
+    ``nbr{h}`` and one ``feature...`` for each. Other arguments and errors are those of ``neighbor_spec``."""
     name = _known_edge_type(schema, edge_type)
     whole("negatives", negatives, 0, SpecLimits.negatives)
     source, target = schema.endpoints(name)
@@ -238,7 +205,7 @@ def pair_spec(
 
 
 def link_spec(
-    schema: SchemaLike,
+    schema: Schema,
     hops: Hops,
     *,
     edge_type: EdgeType,
@@ -246,11 +213,8 @@ def link_spec(
     tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
     """Build the DAG whose seeds are edges of ``edge_type``. It has both ends of each seed, the ends of negative
-    samples, and hops over all these vertices.
-
-    Other arguments and errors are those of ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and one
-    ``feature...`` for each.
-    """
+    samples, and hops over all these vertices. Other arguments and errors are those of ``neighbor_spec``. Operators:
+    ``seed``, ``negative``, ``nbr{h}`` and one ``feature...`` for each."""
     name = _known_edge_type(schema, edge_type)
     source, target = schema.endpoints(name)
     wanted, inputs = _wanted_tables(schema, tables), ["seed"]
@@ -280,7 +244,7 @@ def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
     return spec
 
 
-def _known_edge_type(schema: SchemaLike, edge_type: EdgeType) -> str:
+def _known_edge_type(schema: Schema, edge_type: EdgeType) -> str:
     name = _edge_type_name(edge_type)
     if name not in schema.edge_types:
         raise UnknownNameError.of("edge type", name, schema.edge_types)
@@ -289,7 +253,7 @@ def _known_edge_type(schema: SchemaLike, edge_type: EdgeType) -> str:
 
 def _add_hops(
     spec: dag_pb2.DagSpec,
-    schema: SchemaLike,
+    schema: Schema,
     inputs: list[str],
     hops: Hops,
     wanted: Mapping[str, Sequence[str]],
@@ -313,7 +277,7 @@ def _add_hops(
         _add_within(spec, schema, inputs[0], hops.method if hops.method.temporal else Method.UNIFORM, -1)
 
 
-def _add_within(spec: dag_pb2.DagSpec, schema: SchemaLike, last: str, method: Method, fan_out: int) -> None:
+def _add_within(spec: dag_pb2.DagSpec, schema: Schema, last: str, method: Method, fan_out: int) -> None:
     """Add the operator that takes the edges among all vertices, of every edge type that may have some."""
     reached: set[str] = set()
     for op in spec.operators:
@@ -333,14 +297,14 @@ def _add_feature(
 ) -> None:
     """Add a feature operator with the wanted tables of the types that ``source`` can add. Without such tables add
     none."""
-    refs = [(node_type, table) for node_type, tables in wanted.items() if node_type in node_types for table in tables]
+    refs = [
+        dag_pb2.TableRef(node_type=t, name=name) for t, tables in wanted.items() if t in node_types for name in tables
+    ]
     if refs:
-        op = spec.operators.add(id=name, inputs=[source])
-        for node_type, table in refs:
-            op.feature.tables.add(node_type=node_type, name=table)
+        spec.operators.add(id=name, inputs=[source]).feature.tables.extend(refs)
 
 
-def _wanted_tables(schema: SchemaLike, tables: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+def _wanted_tables(schema: Schema, tables: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
     if tables is None:
         return {node_type: list(schema.node_tables.get(node_type, ())) for node_type in schema.node_types}
     for node_type in tables:
@@ -349,15 +313,11 @@ def _wanted_tables(schema: SchemaLike, tables: Mapping[str, Sequence[str]] | Non
     return {t: list(dict.fromkeys(names(f"tables of node type {t!r}", given))) for t, given in tables.items()}
 
 
-def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
-    """Fan-outs per hop and edge type, without zeros."""
+def _by_hop(schema: Schema, num_neighbors: FanOuts) -> list[dict[str, int]]:
     if isinstance(num_neighbors, Mapping):
-        given = {_edge_type_name(name): fan_outs_of(counts) for name, counts in num_neighbors.items()}
+        given = {_known_edge_type(schema, name): fan_outs_of(counts) for name, counts in num_neighbors.items()}
     else:
         given = {name: fan_outs_of(num_neighbors) for name in schema.edge_types}
-    for name in given:
-        if name not in schema.edge_types:
-            raise UnknownNameError.of("edge type", name, schema.edge_types)
     if missing := [name for name in schema.edge_types if name not in given]:
         raise ConfigError(f"num_neighbors has no fan-outs for edge type {missing[0]!r} (give 0s to skip it)")
     hops = {len(counts) for counts in given.values()}
@@ -374,7 +334,6 @@ def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
 
 
 def _edge_type_name(edge_type: EdgeType) -> str:
-    """The name ``"src__rel__dst"`` of an edge type that is given by name or as a triple."""
     try:
         return edge_type if isinstance(edge_type, str) else join_edge_type(*edge_type)
     except TypeError:

@@ -9,53 +9,32 @@ from typing import NamedTuple
 import numpy as np
 
 from atta import _native
-from atta.samplers.kernels.arrays import flat, ids_of
-from atta.samplers.methods.base import Tables
-from atta.samplers.methods.in_numpy import InNumpy
-
-__all__ = ["Compactor", "Weighing", "admit"]
+from atta.samplers.kernels.arrays import ids_of
+from atta.samplers.methods.base import InNumpy, Tables
 
 Group = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 
-class Compactor:
-    """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe."""
-
-    def __init__(self, num_ids: int = 0) -> None:
-        """``num_ids``: all ids are below this number (0 = unknown). Up to 2**24 a direct table replaces hashing."""
-        self.native = _native.Compactor(num_ids)
-
-    def reset(self) -> None:
-        """Forget all ids but keep the memory for the next batch."""
-        self.native.reset()
-
-    @property
-    def size(self) -> int:
-        """Number of different ids so far."""
-        return int(self.native.size)
+class Compactor(_native.Compactor):
+    """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe.
+    ``Compactor(num_ids)``: all ids are below this number (0 = unknown). Up to 2**24 a direct table replaces hashing.
+    ``ids(start, stop)``: int64, those numbered ``start`` ... ``stop - 1``, a copy. ``size``: number of different ids so
+    far. ``reset`` forgets all ids but keeps the memory for the next batch."""
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
-        """int32 [len(ids)]: local ids. New ids are appended in order."""
-        local: np.ndarray = self.native.insert(ids_of(ids))
-        return local
+        """int32 [n]: local ids of ``ids`` [n]. New ids are appended in order."""
+        return super().insert(ids_of(ids))
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """int32 [len(ids)]: local ids, -1 for ids that were never inserted."""
-        local: np.ndarray = self.native.find(ids_of(ids))
-        return local
-
-    def ids(self, start: int, stop: int) -> np.ndarray:
-        """int64 [stop - start]: the ids numbered ``start`` ... ``stop - 1`` (a copy)."""
-        found: np.ndarray = self.native.ids(start, stop)
-        return found
+        """int32 [n]: local ids of ``ids`` [n], -1 for those that were never inserted."""
+        return super().find(ids_of(ids))
 
     def in_trees(self, start: int, stop: int, sources: int) -> tuple[np.ndarray, np.ndarray]:
         """As ``ids``, for ids of the form tree x ``sources`` + vertex: vertices int64 and trees int32, [stop - start]
         each."""
-        found: tuple[np.ndarray, np.ndarray] = self.native.in_trees(start, stop, max(1, sources))
-        return found
+        return super().in_trees(start, stop, max(1, sources))
 
-    def sample_hop(
+    def sample_hop(  # type: ignore[override]
         self,
         targets: Compactor,
         indptr: np.ndarray,
@@ -84,8 +63,7 @@ class Compactor:
         its own key. With ``trees`` ids are tree x number of vertices + vertex, and ``tree_times`` int64 has the time of
         each tree.
 
-        Returns the number of edges, and the first id that had no room (``last``: all ids are done).
-        """
+        Returns the number of edges, and the first id that had no room (``last``: all ids are done)."""
         if isinstance(method, InNumpy):
             nodes = len(indptr) - 1
             rows, of_tree = targets.in_trees(first, last, nodes) if trees else (targets.ids(first, last), None)
@@ -107,27 +85,11 @@ class Compactor:
                 sources=sources,
             )
             return count, first + done
-        return self.native.sample_hop(
-            targets.native,
-            indptr,
-            indices,
-            edge_ids,
-            vertex_keys,
-            first,
-            last,
-            fan_out,
-            replace,
-            stream_key,
-            out_row,
-            out_col,
-            out_edge_ids,
-            method,
-            sources,
-            trees,
-            tree_times,
-        )
+        edges, out = (targets, indptr, indices, edge_ids, vertex_keys), (out_row, out_col, out_edge_ids)
+        how = first, last, fan_out, replace, stream_key
+        return super().sample_hop(*edges, *how, *out, method, sources, trees, tree_times)
 
-    def stitch(
+    def stitch(  # type: ignore[override]
         self,
         groups: Sequence[Group],
         frontier_local: np.ndarray,
@@ -139,19 +101,16 @@ class Compactor:
         sources: int = 0,
         weights: Weighing | None = None,
     ) -> int:
-        """Merge the answers of several owners in frontier order and number their sources.
-
-        Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local``
-        int32 [frontier] are the targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or
-        int64 like the outputs. Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x
-        ``sources`` + source. ``weights``: what to write of the edges, too.
-        """
+        """Merge the answers of several owners in frontier order and number their sources. Every group is (positions
+        int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32 [frontier] are the
+        targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or int64 like the outputs.
+        Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x ``sources`` + source.
+        ``weights``: what to write of the edges, too."""
+        flat = np.ascontiguousarray
         prepared = [
             (flat(p, np.int64), flat(c, np.int32), ids_of(n), None if e is None else ids_of(e)) for p, c, n, e in groups
         ]
-        of_tree = None if trees is None else flat(trees, np.int32)
-        frontier = flat(frontier_local, np.int32)
-        return self.native.stitch(prepared, frontier, out_row, out_col, out_edge_ids, of_tree, sources, weights)
+        return super().stitch(prepared, frontier_local, out_row, out_col, out_edge_ids, trees, sources, weights)
 
 
 class Weighing(NamedTuple):
@@ -182,19 +141,17 @@ def admit(
 
     ``targets`` int64 [m], their in-edges ``counts`` int32 [m] and ``sources`` int64 [sum(counts)], ``keys`` int64 [N]
     user ids of all vertices. Sources are ordered by ``scores`` (uint64, one per source), ties by user id. Without
-    scores they are ordered by a hash of (``stream_key``, user id of the target, user id of the source). Then every set
-    of ``limit`` sources is equally likely.
+    scores they are ordered by a hash of (``stream_key``, user id of the target, user id of the source): then every set
+    of ``limit`` sources is equally likely. Targets choose independently, so two may admit the same vertex. Returns how
+    many vertices each target admits, int32 [m], and these vertices, int64 [sum], the lowest first."""
+    return _native.admit(members, targets, counts, sources, keys, limit, stream_key, scores)
 
-    Targets choose independently, so two may admit the same vertex. Returns how many vertices each target admits, int32
-    [m], and these vertices, int64 [sum], the lowest first.
-    """
-    return _native.admit(
-        members.native,
-        flat(targets, np.int64),
-        flat(counts, np.int32),
-        flat(sources, np.int64),
-        flat(keys, np.int64),
-        limit,
-        stream_key,
-        None if scores is None else flat(scores, np.uint64),
-    )
+
+def split_cached(
+    index: Compactor, present: np.ndarray, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray, *, need: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Divide ``ids`` into cached and missing ones. An id is cached if it has a slot in ``index`` whose ``present`` byte
+    has all bits of ``need``. ``starts`` int64 are bounds of groups of ``ids``. Returns slots (int32) and positions of
+    the cached ids, then ids, positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the
+    order of ``ids``."""
+    return _native.split_cached(index, present, need, ids, positions, starts)

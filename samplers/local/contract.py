@@ -1,9 +1,6 @@
-"""The sampling contract: a digest of what this build draws from a small graph that is built in.
-
-A batch is a function of its seed, epoch and number, whoever computes it, as long as all draw in the same way. Daemons
-with equal contracts do, so any of them may go on where another has stopped. The digest depends on no data and no
-machine: only on the code.
-"""
+"""The sampling contract: a digest of what this build draws from a small graph that is built in. Daemons with equal
+contracts draw in the same way, so any of them may go on where another has stopped. It depends on no data and no
+machine: only on the code."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ import numpy as np
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method
-from atta.samplers.operators.local import sample_locally
-from atta.samplers.operators.registry import available, make_operator
-
-__all__ = ["code_alone", "golden_graph", "operator_fingerprint", "sampling_contract"]
+from atta.samplers.operators import available, make_operator, sample_locally
 
 VERTICES, EDGES, SEEDS = 97, 960, 16
 HOPS = (4, 3)

@@ -17,8 +17,6 @@ from atta.samplers.arguments import integers, whole
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["LocalGraph", "blaming"]
-
 
 @contextlib.contextmanager
 def blaming() -> Iterator[None]:
@@ -31,21 +29,18 @@ def blaming() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on the order
-    in which the edges were given.
+    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on the order in which
+    the edges were given.
 
     Attributes:
-        indptr: int64 [n + 1].
-        indices: int32|int64 [E], sources.
+        indptr, indices: int64 [n + 1]; int32|int64 [E], sources.
         keys: int64 [n], user ids. Random draws are a function of them.
         edge_ids: int32|int64 [E], positions of the edges in the user's input; None: an edge's id is its position in
             ``indices``.
-        source_keys: int64 [m], user ids of the sources if they are of another node type; None: sources and targets are
-            of the same type.
+        source_keys: int64 [m], user ids of the sources if they are of another node type.
         weight, time: [E] in the order of ``indices``, for the methods that need them.
-        node_time: int64 [n], from when on each vertex exists, for temporal methods; None: always.
-        source_time: int64 [m], the same of the sources if they are of another node type.
-    """
+        node_time, source_time: int64 [n] and [m], from when on each vertex exists, for temporal methods; None: always.
+            Sources have ``source_time`` if they are of another node type."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -81,11 +76,8 @@ class LocalGraph:
         node_time: Any = None,
         source_time: Any = None,
     ) -> LocalGraph:
-        """Wrap arrays or tensors of the right dtypes without a copy. node2vec needs rows ordered by key.
-
-        Raises:
-            ConfigError: the arrays contradict each other.
-        """
+        """Wrap arrays or tensors of the right dtypes without a copy. node2vec needs rows ordered by key. Raises
+        ConfigError: the arrays contradict each other."""
         ptr, sources = integers("indptr", indptr), np.ascontiguousarray(indices)
         key = np.arange(len(ptr) - 1, dtype=np.int64) if keys is None else integers("keys", keys)
         numbers = None if edge_ids is None else np.ascontiguousarray(edge_ids)
@@ -111,14 +103,10 @@ class LocalGraph:
         node_time: Any = None,
         source_time: Any = None,
     ) -> LocalGraph:
-        """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``.
-
-        Sources are vertices of the same type, or the vertices that ``source_keys`` (int64 [m]) names. ``weight`` and
-        ``time``: [E]. ``node_time`` and ``source_time``: integers, one per vertex.
-
-        Raises:
-            ConfigError: an id is out of range, or lengths differ.
-        """
+        """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``. Sources are
+        vertices of the same type, or the vertices that ``source_keys`` (int64 [m]) names. ``weight`` and ``time``: [E].
+        ``node_time`` and ``source_time``: integers, one per vertex. Raises ConfigError: an id is out of range, or
+        lengths differ."""
         source, target, num_nodes = integers("src", src), integers("dst", dst), whole("num_nodes", num_nodes, 0)
         if source.shape != target.shape or source.ndim != 1:
             raise ConfigError(f"edges: {source.shape} sources for {target.shape} targets, both must be [E]")
@@ -143,12 +131,9 @@ class LocalGraph:
 
     @classmethod
     def open(cls, path: str | Path, edge_type: str | None = None) -> LocalGraph:
-        """Load one edge type of a dataset of one partition. ``open_all`` loads all edge types.
-
-        Raises:
-            ConfigError: the dataset has several partitions, or several edge types and ``edge_type`` names none.
-            DataError: the dataset is damaged.
-        """
+        """Load one edge type of a dataset of one partition. ``open_all`` loads all edge types. Raises ConfigError: the
+        dataset has several partitions, or several edge types and ``edge_type`` names none; DataError: the dataset is
+        damaged."""
         graphs = cls.open_all(path)
         if edge_type is None and len(graphs) != 1:
             raise ConfigError(f"{path}: name one of the edge types {', '.join(graphs)}")
@@ -202,6 +187,5 @@ class LocalGraph:
 
 
 def _times(*of_vertices: Any) -> list[np.ndarray | None]:
-    """``node_time`` and ``source_time`` as int64."""
     named = zip(("node_time", "source_time"), of_vertices, strict=True)
     return [None if times is None else integers(what, times) for what, times in named]

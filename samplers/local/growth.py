@@ -16,8 +16,6 @@ from atta.samplers.local.graph import LocalGraph
 from atta.samplers.methods import Method, tables_for
 from atta.samplers.methods.base import Tables
 
-__all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type", "times_by_type"]
-
 _ROOM = 1 << 20
 """Number of edges for which room is made at once if fan-outs do not bound them."""
 _MOST_ROOM = 1 << 28
@@ -72,17 +70,8 @@ class Keys:
     """User ids of a node type. ``ids`` is None if positions are the user ids: then no row costs a second cache line."""
 
     def __init__(self, ids: np.ndarray) -> None:
-        self.count = len(ids)
+        self.count, self.given = len(ids), ids
         self.ids = None if (ids == np.arange(len(ids))).all() else ids
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Keys)
-            and self.count == other.count
-            and (self.ids is other.ids or np.array_equal(_some(self.ids), _some(other.ids)))
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class EdgeType:
@@ -160,7 +149,7 @@ class Growth:
         before, graph = room.used, self._edges[name].graph
         room.reserve(room.used + ((last - first) * fan_out if 0 <= fan_out < _ROOM else _ROOM))
         while first < last:
-            row, col, e_id = room.rest()
+            row, col, e_id = room.part(slice(room.used, None))
             count, stopped = self._known[edge.source].sample_hop(
                 self._known[edge.target], graph.indptr, graph.indices, graph.edge_ids, edge.keys.ids, first=first, last=last,
                 fan_out=fan_out, replace=replace, stream_key=key, out_row=row, out_col=col, out_edge_ids=e_id,
@@ -175,7 +164,6 @@ class Growth:
         return room.used - before
 
     def _largest(self, name: str, first: int, last: int, fan_out: int) -> int:
-        """Number of edges of the next rows: enough for one block of rows."""
         edge = self._edges[name]
         ids = self._known[edge.target].ids(first, min(last, first + _BLOCK_ROWS))
         return max(_BLOCK_ROWS * fan_out, kernels.degree_sum(edge.graph.indptr, ids % edge.graph.num_nodes))
@@ -190,7 +178,7 @@ class Growth:
             else:
                 ids = compactor.ids(0, compactor.size)
             n_id[node_type] = ids if of.ids is None else of.ids[ids]
-        filled = {name: room.filled() for name, room in self._rooms.items()}
+        filled = {name: room.part(slice(room.used)) for name, room in self._rooms.items()}
         row, col, e_id = ({name: arrays[i] for name, arrays in filled.items()} for i in range(3))
         return HeteroBatch(n_id, row, col, e_id, self._nodes, self._counts, tree if self._trees else None)
 
@@ -204,20 +192,14 @@ class _Room:
         self._arrays = [np.empty(0, dtype) for dtype in (np.int32, np.int32, edge_dtype)]
 
     def reserve(self, edges: int) -> None:
-        """Make room for ``edges`` edges in all."""
         if edges <= len(self._arrays[0]):
             return
         for i, old in enumerate(self._arrays):
             self._arrays[i] = self._scratch.empty((edges,), old.dtype)
             self._arrays[i][: self.used] = old[: self.used]
 
-    def rest(self) -> list[np.ndarray]:
-        """The unused part of the arrays."""
-        return [array[self.used :] for array in self._arrays]
-
-    def filled(self) -> list[np.ndarray]:
-        """The used part of the arrays."""
-        return [array[: self.used] for array in self._arrays]
+    def part(self, of: slice) -> list[np.ndarray]:
+        return [array[of] for array in self._arrays]
 
 
 def keys_by_type(edges: Iterable[EdgeType]) -> dict[str, Keys]:
@@ -225,8 +207,7 @@ def keys_by_type(edges: Iterable[EdgeType]) -> dict[str, Keys]:
     found: dict[str, Keys] = {}
     for edge in edges:
         for node_type, keys in ((edge.source, edge.source_keys), (edge.target, edge.keys)):
-            if found.setdefault(node_type, keys) != keys:
-                raise ConfigError(f"the graphs disagree about the vertices of node type {node_type!r}")
+            _check_same("vertices", node_type, found.setdefault(node_type, keys).given, keys.given)
     return dict(sorted(found.items()))
 
 
@@ -236,13 +217,11 @@ def times_by_type(edges: Iterable[EdgeType]) -> dict[str, np.ndarray]:
     for edge in edges:
         ends = (edge.target, edge.graph.node_time), (edge.source, edge.graph.times_of_sources)
         for node_type, times in ends:
-            if times is None:
-                continue
-            known = found.setdefault(node_type, times)
-            if known is not times and not np.array_equal(known, times):
-                raise ConfigError(f"the graphs disagree about the times of node type {node_type!r}")
+            if times is not None:
+                _check_same("times", node_type, found.setdefault(node_type, times), times)
     return found
 
 
-def _some(ids: np.ndarray | None) -> np.ndarray:
-    return np.empty(0, dtype=np.int64) if ids is None else ids
+def _check_same(what: str, node_type: str, one: np.ndarray, other: np.ndarray) -> None:
+    if one is not other and not np.array_equal(one, other):
+        raise ConfigError(f"the graphs disagree about the {what} of node type {node_type!r}")

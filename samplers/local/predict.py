@@ -17,22 +17,18 @@ if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.partition.schema import Schema
 
-__all__ = ["Prediction", "predict"]
-
 
 @dataclass(frozen=True)
 class Prediction:
-    """Means over sampled batches with the seeds of one partition, and the standard errors of these means.
+    """Means over ``batches`` sampled batches of ``seeds`` seeds of partition ``part``, and the standard errors of these means.
 
     Attributes:
-        part: partition that the seeds belong to; batches: number of batches; seeds: number of seeds per batch.
         rows: vertices of a batch; remote_rows: the vertices that other partitions own. Their table rows cross the
             network.
         remote_bytes: bytes of these table rows; remote_frontier: vertices expanded at other partitions.
         contested_rows: the remote rows that batches of some other partition ask for at least as often. Moving such a
             row gains nothing: it is then remote for the other partition. Only other seeds per partition would help.
-        halo_per_hop: share of other partitions' vertices among the vertices that a hop reaches first.
-    """
+        halo_per_hop: share of other partitions' vertices among the vertices that a hop reaches first."""
 
     part: int
     batches: int
@@ -55,13 +51,9 @@ def predict(
     seed: int = 0,
 ) -> list[Prediction]:
     """Sample ``batches`` random batches per partition from the vertices of ``split``. None: ``train``, or all vertices
-    if no vertex is in that split.
-
-    The seeds are the same as a loader's with one trainer per partition. All partitions must be on this machine.
-
-    Raises:
-        ConfigError: an argument is out of range, or the ``split`` is empty. UnknownNameError: no node type has it.
-    """
+    if no vertex is in that split. The seeds are the same as a loader's with one trainer per partition. All partitions
+    must be on this machine. Raises ConfigError: an argument is out of range, or the ``split`` is empty.
+    UnknownNameError: no node type has it."""
     if batch_size < 1 or batches < 1 or not num_neighbors or any(k < -1 for k in num_neighbors):
         raise ConfigError(
             f"batch_size {batch_size}, batches {batches}, num_neighbors {list(num_neighbors)}: out of range"
@@ -169,7 +161,6 @@ def _all_ids(schema: Schema, known: Mapping[str, kernels.Compactor]) -> np.ndarr
 
 
 def _asked(batches: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Each vertex that some batch asks for, and the number of batches that ask for it."""
     return np.unique(np.concatenate(batches), return_counts=True)
 
 

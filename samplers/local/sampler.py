@@ -1,8 +1,5 @@
-"""Neighbour sampling over a whole graph in this process, without daemons.
-
-The draws are the same as the distributed loader's: the same seed, epoch, batch number and user ids give the same
-subgraph.
-"""
+"""Neighbour sampling over a whole graph in this process, without daemons. The same seed, epoch, batch number and user
+ids give the distributed loader's subgraph."""
 
 from __future__ import annotations
 
@@ -21,10 +18,8 @@ from atta.samplers.arguments import check_fan_out, fan_outs_of, flag, integers, 
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import stream_key
 from atta.samplers.local.graph import LocalGraph, blaming
-from atta.samplers.local.growth import EdgeType, Growth, HeteroBatch, LocalBatch, keys_by_type, times_by_type
+from atta.samplers.local.growth import EdgeType, Growth, keys_by_type, times_by_type
 from atta.samplers.methods import Method
-
-__all__ = ["HeteroBatch", "LocalBatch", "LocalSampler"]
 
 _FRONTIERS = ("new", "all")
 _TOGETHER = 2
@@ -44,17 +39,10 @@ class LocalSampler:
         method: Method | str = Method.UNIFORM,
         threads: int = 1,
     ) -> None:
-        """Prepare to sample ``graph``, or several by edge type (``"src__rel__dst"``).
-
-        Args:
-            graph: batches are ``LocalBatch`` for one graph, ``HeteroBatch`` for a mapping.
-            edge_type: the name that the edges of a single graph have in a dataset. The draws depend on it.
-            method: how edges are drawn; see ``Method``.
-            threads: number of threads that make the method's tables.
-
-        Raises:
-            ConfigError: the method is unknown, its weights or times are missing, or graphs contradict each other.
-        """
+        """Prepare to sample ``graph``, or several by edge type (``"src__rel__dst"``): batches are ``LocalBatch`` for
+        one graph, ``HeteroBatch`` for a mapping. ``edge_type``: the name that the edges of a single graph have in a
+        dataset; the draws depend on it. ``threads`` make the method's tables. Raises ConfigError: the method is
+        unknown, its weights or times are missing, or graphs contradict each other."""
         self._single = isinstance(graph, LocalGraph)
         graphs = {edge_type: graph} if isinstance(graph, LocalGraph) else dict(sorted(graph.items()))
         try:
@@ -91,23 +79,18 @@ class LocalSampler:
         """Sample the neighbourhoods of ``seeds`` (positions in the graph, int [S]; a repeated seed counts once).
 
         Args:
-            seeds: of node type ``seed_type`` (the only one by default).
             num_neighbors: in-neighbours per vertex and hop, from the seeds outward; -1 takes all. A mapping gives the
                 numbers by edge type.
-            seed_type: node type of the seeds.
+            seed_type: node type of the seeds; by default the only one.
             input_time: int [S], the seeds' times for a temporal method: no edge of a seed's tree is later, and no vertex
                 but the seed itself. Implies ``disjoint``. Default: the vertices' own times, if they have any.
             disjoint: every seed grows a tree of its own, repeated seeds too.
-            seed, epoch, batch: the draws are a function of these numbers and of user ids; whole numbers, 0 to 2**64 -
-                1.
-            replace: draw with replacement.
+            seed, epoch, batch: the draws are a function of these whole numbers, 0 to 2**64 - 1, and of user ids.
             frontier: a hop expands the vertices that the previous hop has reached (``"new"``, PyG) or all known
                 vertices (``"all"``, DGL).
 
-        Raises:
-            ConfigError: a seed outside the graph, a fan-out below -1, an unknown frontier, missing times, a number that
-                is not whole or does not fit.
-        """
+        Raises ConfigError: a seed outside the graph, a fan-out below -1, an unknown frontier, missing times, a number that is
+        not whole or does not fit."""
         if frontier not in _FRONTIERS:
             raise ConfigError(f"frontier {frontier!r}: must be one of {', '.join(_FRONTIERS)}")
         fan_outs = self._fan_outs(num_neighbors)
@@ -150,11 +133,8 @@ class LocalSampler:
         **options: Any,
     ) -> Iterator[Any]:
         """Sample ``seeds`` in order, ``batch_size`` at a time. Several ``threads`` work ahead of the consumer, on two
-        batches each.
-
-        ``options``: as for ``sample`` (``batch`` is the number of the first batch, ``input_time`` belongs to all
-        seeds). Batches come in order with any number of threads.
-        """
+        batches each. ``options``: as for ``sample`` (``batch`` is the number of the first batch, ``input_time`` belongs
+        to all seeds). Batches come in order with any number of threads."""
         batch_size, threads = whole("batch_size", batch_size, 1), whole("threads", threads, 1)
         ids, times = integers("seeds", seeds), options.pop("input_time", None)
         first = whole("batch", options.pop("batch", 0), 0, _MOST)
@@ -187,7 +167,6 @@ class LocalSampler:
                     future.cancel()
 
     def _fan_outs(self, num_neighbors: Sequence[int] | Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-        """Fan-outs per hop and edge type, without zeros."""
         if isinstance(num_neighbors, Mapping):
             given = {name: fan_outs_of(counts) for name, counts in num_neighbors.items()}
         else:

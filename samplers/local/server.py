@@ -1,8 +1,5 @@
-"""Extract the graph that a server computes on from a local graph (GraNNDis, Song et al., PACT 2024). A server is a
-machine with several trainers.
-
-``atta.server_subgraph`` extracts the same, bit for bit, from the daemons of a partitioned graph.
-"""
+"""Extract the graph that a server (a machine with several trainers) computes on from a local graph (GraNNDis, Song et
+al., PACT 2024). ``atta.server_subgraph`` extracts the same, bit for bit, from daemons."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from atta.samplers.operators.base import Batch, Sampled
 from atta.samplers.operators.server import Closure, ExpansionAware
 from atta.samplers.requests import LocalAccess, run
 
-__all__ = ["DEFAULT_RULE", "Rule", "ServerGraph", "server_subgraph"]
-
 Rule = Closure | ExpansionAware
 """The rule that says which vertices join a server's own vertices."""
 DEFAULT_RULE = ExpansionAware()
@@ -32,16 +27,12 @@ class ServerGraph:
     """A server's subgraph: n vertices, numbered 0 ... n - 1, and the E edges among them.
 
     Attributes:
-        n_id: int64 [n], user ids: the inner vertices in the order in which they were given, then hop by hop the
-            admitted vertices, by ascending user id.
+        n_id: int64 [n], user ids: the inner vertices as they were given, then hop by hop the admitted ones, ascending.
         hop: int32 [n], the hop that admitted a vertex; 0: inner. In a closure, its distance from the inner vertices.
-        row, col: int32 [E], numbers of the edges' sources and targets, ordered by target, then by user id of the
-            source.
+        row, col: int32 [E], numbers of sources and targets, ordered by target, then by user id of the source.
         e_id: int64 [E], the users' edge ids; None if they were left out.
         degree: int64 [n], in-degrees in the whole graph.
-        tables: rows of node tables by name, [n, *row shape]; empty if the graph has no tables.
-        splits: by name of a split, which vertices belong to it, bool [n].
-    """
+        tables: rows of node tables by name, [n, *row shape]. ``splits``: which vertices belong to each, bool [n]."""
 
     n_id: np.ndarray
     hop: np.ndarray
@@ -74,15 +65,9 @@ class ServerGraph:
         return LocalGraph.from_csc(indptr, self.row, keys=self.n_id, edge_ids=self.e_id)
 
     def co_batch(self, targets: Any, hops: int) -> ServerGraph:
-        """The part of this subgraph that ``hops`` layers over ``targets`` (numbers of vertices, int [T]) depend on
-        (section 4.4).
-
-        Its inner vertices are the targets. Its degrees are still the degrees in the whole graph. It has the rows of
-        tables and splits too.
-
-        Raises:
-            ConfigError: a target is not a vertex of this subgraph, or ``hops`` is out of range.
-        """
+        """The part of this subgraph that ``hops`` layers over ``targets`` (numbers of vertices, int [T]), its inner
+        vertices, depend on (section 4.4), with rows of tables and splits. Its degrees are still those in the whole
+        graph. Raises ConfigError: a target is not a vertex of this subgraph, or ``hops`` is out of range."""
         found = _extract(self.graph(), targets, Closure(hops), seed=0, threads=1)
         at = found.vertices
         return replace(
@@ -97,19 +82,10 @@ class ServerGraph:
 def server_subgraph(
     graph: LocalGraph, inner: Any, rule: Rule = DEFAULT_RULE, *, seed: int = 0, threads: int = 1
 ) -> ServerGraph:
-    """Extract the graph that a server with the vertices ``inner`` computes on.
-
-    Args:
-        graph: a graph between vertices of one type.
-        inner: positions in the graph, int [m]; a repeated vertex counts once.
-        rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)``; their docstrings define which
-            vertices are admitted.
-        seed: seed of the uniform choice, 0 to 2**64 - 1. The result is a function of the seed, the rule and user ids.
-        threads: number of threads that read edges; without effect on the result.
-
-    Raises:
-        ConfigError: an inner vertex is outside the graph, or the graph is between two types.
-    """
+    """Extract the graph that a server with the vertices ``inner`` (positions, int [m]; a repeated one counts once)
+    computes on. ``graph``: between vertices of one type. The result is a function of the ``seed`` of uniform choices, 0
+    to 2**64 - 1, the ``rule`` and user ids. ``threads`` read edges. Raises ConfigError: an inner vertex is outside the
+    graph, or the graph is between two types."""
     return _server_graph(graph.keys, _extract(graph, inner, rule, seed=seed, threads=threads))
 
 

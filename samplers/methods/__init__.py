@@ -1,9 +1,5 @@
-"""Neighbour methods: how the in-edges of a vertex are drawn.
-
-A method reads one vertex and its edges only, so the owner of a vertex can answer without other daemons. Each method has
-a file of its name. The file describes the method (``METHOD``, a ``NeighborMethod``), and all other code reads this
-description.
-"""
+"""Neighbour methods: how the in-edges of a vertex are drawn. A method reads one vertex and its edges only, so the owner
+of a vertex can answer alone. Each has a file of its name with ``METHOD``, a description that all other code reads."""
 
 from __future__ import annotations
 
@@ -15,12 +11,10 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers.methods.base import InEdges, NeighborMethod, Tables
 
-__all__ = ["BY_NUMBER", "Method", "tables_for"]
-
 
 class Method(enum.Enum):
-    """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the
-    method."""
+    """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the method,
+    and the attributes are those of its ``NeighborMethod``."""
 
     UNIFORM = "uniform"
     WEIGHTED = "weighted"
@@ -31,35 +25,8 @@ class Method(enum.Enum):
     def __init__(self, name: str) -> None:
         self.rules: NeighborMethod = import_module(f"{__name__}.{name}").METHOD
 
-    @property
-    def number(self) -> int:
-        """The method's number in messages."""
-        return self.rules.number
-
-    @property
-    def table(self) -> str | None:
-        """The edge table that the method reads."""
-        return self.rules.table
-
-    @property
-    def needs_table(self) -> bool:
-        """Whether the method refuses an edge type without this table."""
-        return self.rules.needs_table
-
-    @property
-    def temporal(self) -> bool:
-        """Whether every vertex that is expanded has a time."""
-        return self.rules.temporal
-
-    @property
-    def bounded(self) -> bool:
-        """Whether a vertex gets at most ``fan_out`` edges."""
-        return self.rules.bounded
-
-    @property
-    def may_replace(self) -> bool:
-        """Whether the method can draw with replacement."""
-        return self.rules.may_replace
+        self.number, self.table, self.needs_table = self.rules.number, self.rules.table, self.rules.needs_table
+        self.temporal, self.bounded, self.may_replace = self.rules.temporal, self.rules.bounded, self.rules.may_replace
 
 
 BY_NUMBER = {method.number: method for method in Method}
@@ -78,14 +45,8 @@ def tables_for(
     threads: int = 1,
 ) -> Tables | None:
     """Prepare a method for the edges of a CSC. None means that edges are drawn uniformly, which needs no preparation.
-
-    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` and ``source_time`` int64 are user ids and
-    times of the sources; None: ids are user ids, sources have no times. The tables take 16 bytes per edge (weighted), 12
-    (temporal) or 4 (LABOR).
-
-    Raises:
-        ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers.
-    """
+    Arguments are those of ``InEdges``. The tables take 16 bytes per edge (weighted), 12 (temporal) or 4 (LABOR). Raises
+    ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers."""
     try:
         return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, source_time, threads))
     except ValueError as error:

@@ -1,15 +1,11 @@
-"""LABOR-0 (Balin and Catalyurek, NeurIPS 2023): each source is drawn with probability ``fan_out`` / d.
-
-All vertices of a hop share the random number of a source, so they choose the same sources if they can. This gives fewer
-different vertices for the same variance. A vertex gets ``fan_out`` edges on average, and at most all of its edges.
-"""
+"""LABOR-0 (Balin and Catalyurek, NeurIPS 2023): each source is drawn with probability ``fan_out`` / d. All vertices of
+a hop share the random number of a source, so they choose the same sources if they can. A vertex gets ``fan_out`` edges
+on average."""
 
 from __future__ import annotations
 
 from atta import _native
 from atta.samplers.methods.base import InEdges, NeighborMethod, degree_by_draws
-
-__all__ = ["METHOD"]
 
 
 def _prepare(edges: InEdges) -> _native.Method:

@@ -6,8 +6,6 @@ from atta import _native
 from atta.samplers.methods.base import InEdges, NeighborMethod
 from atta.samplers.methods.temporal import sorted_by_time
 
-__all__ = ["METHOD"]
-
 
 def _prepare(edges: InEdges) -> _native.Method | None:
     return sorted_by_time(edges, last=True)

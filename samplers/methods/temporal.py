@@ -1,8 +1,5 @@
-"""Edges are drawn uniformly among the edges that are not later than the time of the vertex.
-
-An edge is as late as the later of itself and its source. If neither edges nor sources have times, the edges count as
-always present: they are drawn uniformly.
-"""
+"""Edges are drawn uniformly among those that are not later than the time of the vertex. An edge is as late as the later
+of itself and its source. If neither has times, the edges count as always present."""
 
 from __future__ import annotations
 
@@ -12,15 +9,10 @@ from atta import _native
 from atta.samplers.arguments import integers
 from atta.samplers.methods.base import InEdges, NeighborMethod, degree_by_draws
 
-__all__ = ["METHOD", "sorted_by_time"]
-
 
 def sorted_by_time(edges: InEdges, *, last: bool) -> _native.Method | None:
-    """The native tables of both temporal methods. None means that neither edges nor their sources have times.
-
-    Raises:
-        ConfigError: the times are not integers.
-    """
+    """The native tables of both temporal methods. None means that neither edges nor their sources have times. Raises
+    ConfigError: the times are not integers."""
     times = None if edges.time is None else integers("edge times", edges.time)
     if edges.source_time is not None:
         since = edges.source_time[edges.indices]

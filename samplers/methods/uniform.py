@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from atta.samplers.methods.base import NeighborMethod, degree_by_draws
 
-__all__ = ["METHOD"]
-
 METHOD = NeighborMethod(number=0, weigh_vertices=degree_by_draws)

@@ -1,8 +1,5 @@
-"""Edges are drawn by weight. An edge of weight 0 is never drawn.
-
-With replacement the draws are independent. Without replacement edges are drawn one after another, each by its weight
-among the edges that are left.
-"""
+"""Edges are drawn by weight, never those of weight 0. With replacement draws are independent; without, edges are drawn
+one after another, each by its weight among the edges that are left."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import numpy as np
 from atta import _native
 from atta.errors import ConfigError
 from atta.samplers.methods.base import DrawnEdges, InEdges, NeighborMethod
-
-__all__ = ["METHOD"]
 
 _ROUNDING = 1e-6
 """Sums of weights that differ by less, relatively, are the same."""

@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#include "checks.hpp"
+#include "arrays.hpp"
 #include "memory.hpp"
 #include "parallel.hpp"
 #include "sample.hpp"

@@ -1,15 +1,21 @@
-// The extension module. Bindings (the .cpp files) know about Python, kernels (the .hpp files) do not. A binding takes
-// contiguous CPU arrays, checks them and calls plain functions. It releases the interpreter lock while these run.
+// The extension module. Bindings (in the .cpp files) know about Python, kernels (in namespace atta, mostly in .hpp files)
+// do not. A binding takes contiguous CPU arrays, checks them and calls plain functions. It releases the interpreter lock
+// while these run.
+
 #include <malloc.h>
 #include <nanobind/stl/vector.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,13 +24,118 @@
 #include "gather.hpp"
 #include "hash.hpp"
 #include "mapped.hpp"
-#include "pairs.hpp"
 #include "parallel.hpp"
 #include "sample.hpp"
+
+// Positive and negative samples: in-neighbours of a vertex, and vertices that are not its in-neighbours (ByteGNN's
+// operators).
+namespace atta {
+
+inline constexpr std::uint64_t kTries = 64;
+
+// The in-neighbours of a vertex, ordered by user id, and the user id of the vertex itself.
+template <class Id>
+struct Neighborhood {
+  const Id* sources;
+  std::size_t degree;
+  const std::int64_t* user_ids;
+  std::int64_t self;
+
+  bool holds(std::int64_t user_id) const {
+    const auto* end = sources + degree;
+    const auto* found =
+        std::lower_bound(sources, end, user_id, [this](Id source, std::int64_t wanted) { return user_ids[source] < wanted; });
+    return user_id == self || (found != end && user_ids[*found] == user_id);
+  }
+};
+
+template <class Id>
+Neighborhood(const Id*, std::size_t, const std::int64_t*, std::int64_t) -> Neighborhood<Id>;
+
+template <class Id>
+void draw_neighbors(const Neighborhood<Id>& near, const VertexStream& stream, std::size_t count, std::int64_t* out) {
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = near.degree == 0 ? -1 : static_cast<std::int64_t>(near.sources[stream.below(i, near.degree)]);
+}
+
+// Rejection comes first: it is fast if neighbourhoods are small. After it, the next non-neighbour by rank from a drawn
+// start is taken. The result is never a neighbour, and it is -1 only if every vertex is one.
+template <class Id, class Rank>
+void draw_strangers(const Neighborhood<Id>& near, const VertexStream& stream, const Rank* by_rank, std::size_t total,
+                    std::size_t count, std::int64_t* out) {
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = -1;
+    std::size_t rank = 0;
+    for (std::uint64_t attempt = 0; attempt < kTries && out[i] < 0 && total > 0; ++attempt) {
+      rank = stream.below(i * kTries + attempt, total);
+      const auto id = static_cast<std::int64_t>(by_rank[rank]);
+      if (!near.holds(near.user_ids[id])) out[i] = id;
+    }
+    for (std::size_t step = 1; step <= total && out[i] < 0; ++step) {
+      const auto id = static_cast<std::int64_t>(by_rank[(rank + step) % total]);
+      if (!near.holds(near.user_ids[id])) out[i] = id;
+    }
+  }
+}
+
+}  // namespace atta
+
+// A digest of a row's in-edges: a copy of the row that another daemon holds has the same one.
+namespace atta {
+
+// A weighted sum modulo 2^64. All weights are odd, so a change of a single edge always changes the sum. They differ by the
+// edge's position, so the order counts, too.
+template <class Id, class Edge>
+std::uint64_t edges_digest(std::int64_t vertex_key, const Id* sources, const Edge* edge_ids, std::size_t degree) {
+  constexpr std::uint64_t kStep = kGolden & ~std::uint64_t{1};
+  std::uint64_t sum = mix64(mix64(static_cast<std::uint64_t>(vertex_key)) + degree), weight = 1;
+  for (std::size_t i = 0; i < degree; ++i, weight += kStep) {
+    const auto source = static_cast<std::uint64_t>(static_cast<std::int64_t>(sources[i]));
+    sum += (source + std::rotl(static_cast<std::uint64_t>(static_cast<std::int64_t>(edge_ids[i])), 32)) * weight;
+    asm volatile("");  // without it, vectors of 64-bit products in pieces of 32 bits, which take twice as long
+  }
+  return sum;
+}
+
+// Whether all `ids` are at least 0 and below `limit`. It takes half as long as a comparison in 64 bits.
+template <class Id>
+bool all_below(const Id* ids, std::size_t count, std::uint64_t limit) {
+  std::make_unsigned_t<Id> most = 0;
+  for (std::size_t i = 0; i < count; ++i) most = std::max(most, static_cast<std::make_unsigned_t<Id>>(ids[i]));
+  return count == 0 || most < limit;
+}
+
+}  // namespace atta
 
 using namespace atta;
 
 namespace {
+
+nb::object edge_digests(Longs indptr, Vector indices, Vector edge_ids, Longs keys, std::int64_t num_sources, Vector rows) {
+  if (indptr.size() == 0) bad("indptr", "is empty");
+  if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
+  if (edge_ids.size() != indices.size()) bad("edge_ids", "must be as long as indices");
+  if (num_sources < 0) bad("num_sources", "must not be negative");
+  Buffer<std::int64_t> digests(rows.size());
+  with_ids("rows", rows, [&](const auto* r) {
+    with_ids("indices", indices, [&](const auto* sources) {
+      with_ids("edge_ids", edge_ids, [&](const auto* edges) {
+        nb::gil_scoped_release unlocked;
+        check_rows("rows", r, rows.size(), keys.size());
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+          const auto row = static_cast<std::size_t>(r[i]);
+          check_rows_of(indptr, indices.size(), row);
+          const auto begin = static_cast<std::size_t>(indptr.data()[row]);
+          const std::size_t degree = static_cast<std::size_t>(indptr.data()[row + 1]) - begin;
+          if (!all_below(sources + begin, degree, static_cast<std::uint64_t>(num_sources)))
+            bad("indices", ("row " + std::to_string(row) + " has a source that does not exist").c_str());
+          digests.data[i] = static_cast<std::int64_t>(edges_digest(keys.data()[row], sources + begin, edges + begin, degree));
+        }
+      });
+    });
+  });
+  return digests.release();
+}
 
 // ---- sampling -------------------------------------------------------------------------------------------------------------------
 
@@ -199,7 +310,6 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 void bind_compaction(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_rows(nb::module_& m);
-void bind_digests(nb::module_& m);
 void bind_walks(nb::module_& m);
 void bind_admission(nb::module_& m);
 void bind_partition(nb::module_& m);
@@ -232,7 +342,7 @@ NB_MODULE(_native, m) {
   bind_compaction(m, compactor);
   bind_sampling(m, compactor);
   bind_rows(m);
-  bind_digests(m);
+  m.def("edge_digests", &edge_digests, "indptr"_a, "indices"_a, "edge_ids"_a, "vertex_keys"_a, "num_sources"_a, "rows"_a);
   bind_walks(m);
   bind_admission(m);
   bind_partition(m);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "arrays.hpp"
-#include "checks.hpp"
 #include "compact.hpp"
 #include "gather.hpp"
 #include "parallel.hpp"

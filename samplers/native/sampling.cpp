@@ -1,14 +1,145 @@
 // Bindings of neighbour sampling: rows of a partition, hops of a whole graph. Typed and documented in atta.samplers.kernels.
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "answer.hpp"
 #include "arrays.hpp"
-#include "checks.hpp"
-#include "hop.hpp"
+#include "compact.hpp"
+#include "expand.hpp"
 #include "method.hpp"
 #include "parallel.hpp"
+
+// One hop of a batch on a whole graph in this process. Sources are numbered as they are read, and nothing is written
+// twice.
+namespace atta {
+
+// The output of a hop: local ids of sources and targets, edge ids. It has room for `capacity` edges.
+template <class Edge>
+struct HopOut {
+  std::int32_t* row;
+  std::int32_t* col;
+  Edge* edge_ids;  // null: not wanted
+  std::size_t capacity;
+};
+
+// Numbers new sources in the order in which their first edge is written, as `sample_neighbors` and `stitch` do. With
+// trees it numbers tree x sources + source.
+template <class Id, class Edge>
+class HopSink {
+ public:
+  HopSink(Compactor& known, const HopOut<Edge>& out, std::int64_t trees_of) : known_(known), out_(out), trees_of_(trees_of) {}
+
+  std::size_t written() const { return written_; }
+
+  bool reserve(std::size_t edges) {
+    reserved_ += edges;
+    return reserved_ <= out_.capacity;
+  }
+
+  void request(Block<Id, Edge>& block) {
+    if (trees_of_ == 0) return known_.request_entries(block.sources.data(), block.sources.size());
+    const auto& in_tree = ids_in_tree(block);
+    known_.request_entries(in_tree.data(), in_tree.size());
+  }
+
+  void take(Block<Id, Edge>& block) {
+    const std::size_t count = block.sources.size();
+    if (trees_of_ == 0)
+      known_.number(block.sources.data(), count, out_.row + written_);
+    else
+      known_.number(ids_in_tree(block).data(), count, out_.row + written_);
+    std::size_t at = written_;
+    for (std::size_t i = 0; i < block.picks.counts.size(); ++i) {
+      const auto picks = static_cast<std::size_t>(block.picks.counts[i]);
+      std::fill_n(out_.col + at, picks, static_cast<std::int32_t>(block.first + i));
+      at += picks;
+    }
+    if (out_.edge_ids != nullptr) std::copy_n(block.edge_ids.data(), count, out_.edge_ids + written_);
+    written_ += count;
+  }
+
+ private:
+  const std::vector<std::int64_t>& ids_in_tree(const Block<Id, Edge>& block) {
+    scratch_.resize(block.sources.size());
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < block.picks.counts.size(); ++i) {
+      const std::int64_t base = block.picks.targets[i].tree * trees_of_;
+      for (std::int32_t j = 0; j < block.picks.counts[i]; ++j, ++at)
+        scratch_[at] = base + static_cast<std::int64_t>(block.sources[at]);
+    }
+    return scratch_;
+  }
+
+  Compactor& known_;
+  HopOut<Edge> out_;
+  std::int64_t trees_of_;
+  std::vector<std::int64_t> scratch_;
+  std::size_t written_ = 0, reserved_ = 0;
+};
+
+}  // namespace atta
+
+// Expands some rows of a partition. The answer is new arrays, which are sent or stitched.
+namespace atta {
+
+// An array that grows by realloc and gives away its memory at the end.
+template <class T>
+class Growing {
+ public:
+  explicit Growing(std::size_t room) { grow(std::max<std::size_t>(1, room)); }
+  Growing(Growing&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(other.size_), room_(std::exchange(other.room_, 0)) {}
+  Growing(const Growing&) = delete;
+  ~Growing() { std::free(data_); }
+
+  std::size_t size() const { return size_; }
+  const T* data() const { return data_; }
+  T* give_up() { return std::exchange(data_, nullptr); }
+
+  void append(const T* values, std::size_t count) {
+    if (size_ + count > room_) grow(std::max(size_ + count, room_ + room_ / 2));
+    if (count > 0) std::memcpy(data_ + size_, values, count * sizeof(T));
+    size_ += count;
+  }
+
+ private:
+  void grow(std::size_t room) {
+    void* bigger = std::realloc(data_, room * sizeof(T));
+    if (bigger == nullptr) throw std::bad_alloc();
+    data_ = static_cast<T*>(bigger);
+    room_ = room;
+  }
+
+  T* data_ = nullptr;
+  std::size_t size_ = 0, room_ = 0;
+};
+
+template <class Id, class Edge>
+struct AnswerSink {
+  std::int32_t* counts;  // by row
+  bool want_edges;
+  Growing<Id> neighbors;
+  Growing<Edge> edge_ids;
+
+  AnswerSink(std::int32_t* to, bool edges, std::size_t room)
+      : counts(to), want_edges(edges), neighbors(room), edge_ids(edges ? room : 0) {}
+
+  bool reserve(std::size_t /*edges*/) const { return true; }
+  void request(Block<Id, Edge>& /*block*/) const {}
+  void take(Block<Id, Edge>& block) {
+    std::copy(block.picks.counts.begin(), block.picks.counts.end(), counts + block.first);
+    neighbors.append(block.sources.data(), block.sources.size());
+    if (want_edges) edge_ids.append(block.edge_ids.data(), block.edge_ids.size());
+  }
+};
+
+}  // namespace atta
 
 using namespace atta;
 

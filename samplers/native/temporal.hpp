@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "checks.hpp"
+#include "arrays.hpp"
 #include "gather.hpp"
 #include "memory.hpp"
 #include "parallel.hpp"

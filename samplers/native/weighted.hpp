@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "checks.hpp"
+#include "arrays.hpp"
 #include "hash.hpp"
 #include "memory.hpp"
 #include "parallel.hpp"

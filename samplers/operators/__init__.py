@@ -1,20 +1,22 @@
-"""Samplers of whole batches, written as programs over ``atta.samplers.requests``. Each operator is a frozen dataclass
-of its options.
+"""Samplers of whole batches, written as programs over ``atta.samplers.requests``: frozen dataclasses of their options.
+A result is a function of the batch's seed, epoch and number and of user ids. Everything that an operator of your own
+needs can be imported from here (docs/guide/own-operator.md)."""
 
-A result is a function of the batch's seed, epoch and number and of user ids. So it is the same for any partitioning and
-in any process. Everything that an operator of your own needs can be imported from here (docs/guide/own-operator.md).
-"""
+from __future__ import annotations
 
-from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled
-from atta.samplers.operators.cluster import Induced
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled, Subgraph, first_seen, sample_locally
 from atta.samplers.operators.layers import FastGcn, Ladies
-from atta.samplers.operators.local import Subgraph, sample_locally
-from atta.samplers.operators.pagerank import PageRank
-from atta.samplers.operators.parts.subgraph import first_seen, induced_subgraph
-from atta.samplers.operators.saint import SaintEdges, SaintNodes, SaintWalks
 from atta.samplers.operators.server import Closure, ExpansionAware
-from atta.samplers.operators.shadow import Shadow
-from atta.samplers.operators.walks import PinSage, Walks
+from atta.samplers.operators.subgraphs import Induced, SaintEdges, SaintNodes, SaintWalks, Shadow, induced_subgraph
+from atta.samplers.operators.walks import PageRank, PinSage, Walks
 from atta.samplers.requests import Contains, Degrees, DegreeSums, Expand, Neighbors, Program, Request, Step
 
 __all__ = [
@@ -44,8 +46,10 @@ __all__ = [
     "Step",
     "Subgraph",
     "Walks",
+    "available",
     "first_seen",
     "induced_subgraph",
+    "make_operator",
     "sample_locally",
 ]
 
@@ -64,3 +68,53 @@ BUILT_IN: dict[str, type] = {
     "expansion-aware": ExpansionAware,
 }
 """The operators that come with Atta, by the names that daemons know."""
+
+ENTRY_POINTS = "atta.operators"
+MAX_OPTIONS = 64 << 10
+"""At most this many characters of options are accepted."""
+
+
+@cache
+def available() -> dict[str, Any]:
+    """Operator classes, or entry points that load one, by name. Installed packages cannot replace Atta's own."""
+    return {**{point.name: point for point in entry_points(group=ENTRY_POINTS)}, **BUILT_IN}
+
+
+def make_operator(name: str, options: str) -> Operator:
+    """The operator ``name`` with ``options``, a JSON object. Raises UnknownNameError: no such operator is installed
+    here, or it has no such option; ConfigError: the options are not a JSON object, one is missing or out of range, or
+    the operator's package does not load."""
+    found = available()
+    if name not in found:
+        raise UnknownNameError.of("operator", name, found)
+    if len(options) > MAX_OPTIONS:
+        raise ConfigError(f"operator {name!r}: {len(options)} characters of options, at most {MAX_OPTIONS}")
+    try:
+        given = json.loads(options or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"operator {name!r}: its options are not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ConfigError(f"operator {name!r}: its options are not a JSON object")
+    try:
+        kind = found[name].load() if hasattr(found[name], "load") else found[name]
+    except Exception as error:  # a user's package may raise anything while it is imported
+        raise ConfigError(f"operator {name!r} does not load: {type(error).__name__}: {error}") from error
+    _check_options(name, kind, given)
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    try:
+        operator: Operator = kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"operator {name!r}: {error}") from None
+    return operator
+
+
+def _check_options(name: str, kind: Any, given: Mapping[str, object]) -> None:
+    if not dataclasses.is_dataclass(kind):
+        return
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    for option in given:
+        if option not in fields:
+            raise UnknownNameError.of(f"option of operator {name!r}:", option, fields)
+    for option, field in fields.items():
+        if field.default is field.default_factory is dataclasses.MISSING and option not in given:
+            raise ConfigError(f"operator {name!r}: option {option!r} is missing")

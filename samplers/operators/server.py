@@ -1,15 +1,10 @@
-"""The graph that a server computes on: GraNNDis' shared preloading and expansion-aware sampling. A server is a machine
-with several trainers.
-
-Both operators start from the batch's seeds, which are the server's *inner* vertices. They admit other vertices hop by
-hop along in-edges, and return the subgraph induced on all of them: it has every edge between two of its vertices
-(``Closure`` can leave out those that end at its rim). Its vertices are the seeds in their order, then hop by hop the
-admitted vertices, by ascending user id. Its edges are ordered by target and, for one target, by user id of the source.
+"""The graph that a server (a machine with several trainers) computes on: GraNNDis' shared preloading and
+expansion-aware sampling. Both operators start from the batch's seeds, the server's *inner* vertices, and admit others
+hop by hop along in-edges. They return the subgraph induced on all of them: the seeds in their order, then hop by hop
+the admitted vertices, by ascending user id; edges by target and, for one target, by user id of the source.
 
 ``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds. ``extra["degree"]``, int64 [n], is its
-in-degree in the whole graph (parallel edges count). A GCN normalises by it: degrees within the subgraph would be wrong
-at its rim.
-"""
+in-degree in the whole graph: degrees within the subgraph would be wrong at its rim."""
 
 from __future__ import annotations
 
@@ -20,10 +15,9 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers import kernels
+from atta.samplers.arguments import whole
 from atta.samplers.hashing import hash_string, stream_key
-from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.parts.options import MAX_EDGES, MAX_VERTICES, check_whole
-from atta.samplers.operators.parts.subgraph import first_seen
+from atta.samplers.operators.base import MAX_EDGES, MAX_VERTICES, Batch, Bounds, Sampled, first_seen
 from atta.samplers.requests import Degrees, Expand, Neighbors, Program
 
 __all__ = ["Closure", "ExpansionAware"]
@@ -36,32 +30,24 @@ _SELECTIONS = ("uniform", "degree")
 @dataclass(frozen=True)
 class Closure:
     """All vertices and edges that ``hops`` layers over the seeds depend on (shared preloading; GraNNDis, Song et al.,
-    PACT 2024, section 4.2).
-
-    It has every vertex from which a path of at most ``hops`` edges leads to a seed. ``extra["hop"]`` is the length of
-    the shortest such path. So all in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the
-    vertices with hop <= L - l.
-
-    Edges into the vertices of the last hop are not needed for that. Without ``rim`` they are left out, and nobody reads
-    them: with one hop, the result is a partition's own vertices with their HALO.
-
-    Raises ConfigError for ``hops`` outside 0..1024, or a ``rim`` that is neither True nor False.
-    """
+    PACT 2024, section 4.2): every vertex from which a path of at most ``hops`` edges leads to a seed. ``extra["hop"]``
+    is the length of the shortest such path. All in-edges of vertices with hop < ``hops`` are there, and layer l of L is
+    exact for the vertices with hop <= L - l. Without ``rim`` edges into the vertices of the last hop, which are not
+    needed for that, are left out, and nobody reads them: with one hop, the result is a partition's own vertices with
+    their HALO. Raises ConfigError for ``hops`` outside 0..1024, or a ``rim`` that is neither True nor False."""
 
     hops: int
     rim: bool = True
 
     def __post_init__(self) -> None:
-        check_whole("hops", self.hops, 0, _MAX_HOPS)
+        whole("hops", self.hops, 0, _MAX_HOPS)
         if not isinstance(self.rim, bool):
             raise ConfigError(f"rim {self.rim!r}: must be true or false")
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         return _grow(batch, self.hops, _everybody, rim=self.rim)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         return _bounds(min(nodes, seeds) if self.hops == 0 or not seeds else nodes, edges)
 
 
@@ -70,26 +56,18 @@ class ExpansionAware:
     """Expansion-aware sampling: few vertices from outside the server, all edges among them (section 4.3).
 
     Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed)
-    chooses among its candidates C(v): the different in-neighbours of v outside A(h - 1). It admits ``fanout`` of them,
-    or all if there are not more. A(h) is A(h - 1) and all vertices that hop h admits. The vertices of a hop choose
-    independently, and none sees the choice of another. So several may admit the same vertex, and the result does not
-    depend on an order. All edges between vertices of the result are kept. ``fanout`` -1 admits all candidates: the
-    result is that of ``Closure(max_hop)``.
+    admits ``fanout`` of its candidates, or all (-1): the different in-neighbours of v outside A(h - 1). A(h) is A(h - 1)
+    and all vertices that hop h admits. The vertices of a hop choose independently. All edges between vertices of the
+    result are kept. ``select`` says which candidates v admits:
 
-    ``select`` says which candidates v admits:
+    - ``"uniform"``: those with the lowest hash of (seed, ``resample``, user id of v, user id of the candidate). So each
+      set of ``fanout`` candidates is equally likely.
+    - ``"degree"``: those with the highest in-degrees in the whole graph, ties by the lower user id. An early version of
+      the paper does not say how to choose. The later version prefers candidates with many edges.
 
-    - ``"uniform"``: the candidates with the lowest hash of (seed, ``resample``, user id of v, user id of the
-      candidate). The hash gives every candidate of v an independent number, so each set of ``fanout`` candidates is
-      equally likely. C(v) is sampled uniformly without replacement, each candidate with probability fanout / |C(v)|.
-    - ``"degree"``: the candidates with the highest in-degrees in the whole graph, ties by the lower user id. An early
-      version of the paper does not say how to choose. The later version prefers candidates with many edges.
-
-    With one hop, a larger ``fanout`` admits all vertices that a smaller one admits. The draws do not depend on epoch
-    and number of the batch: as in the paper a server samples once. ``resample`` = 1, 2, ... draws anew.
-
-    Raises ConfigError for ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another
-    ``select``.
-    """
+    With one hop, a larger ``fanout`` admits all vertices that a smaller one admits. The draws do not depend on epoch and
+    number of the batch: as in the paper a server samples once. ``resample`` = 1, 2, ... draws anew. Raises ConfigError for
+    ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another ``select``."""
 
     max_hop: int = 1
     fanout: int = 15
@@ -97,18 +75,16 @@ class ExpansionAware:
     resample: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("max_hop", self.max_hop, 0, _MAX_HOPS)
-        check_whole("fanout", self.fanout, -1, MAX_VERTICES)
-        check_whole("resample", self.resample, 0, (1 << 63) - 1)
+        whole("max_hop", self.max_hop, 0, _MAX_HOPS)
+        whole("fanout", self.fanout, -1, MAX_VERTICES)
+        whole("resample", self.resample, 0, (1 << 63) - 1)
         if self.select not in _SELECTIONS:
             raise UnknownNameError.of("selection (select)", self.select, _SELECTIONS)
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         return _grow(batch, 0 if self.fanout == 0 else self.max_hop, _everybody if self.fanout < 0 else self._choose)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         reached = fresh = min(nodes, seeds)
         for _ in range(self.max_hop):
             if not fresh or reached >= nodes:
@@ -131,10 +107,8 @@ class ExpansionAware:
 
 @dataclass
 class _Grown:
-    """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded.
-
-    ``rim``: in-degrees of the last hop's vertices, int64, if these are not expanded.
-    """
+    """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded. ``rim``: in-degrees of
+    the last hop's vertices, int64, if these are not expanded."""
 
     batch: Batch
     members: kernels.Compactor = field(default_factory=kernels.Compactor)
@@ -148,7 +122,6 @@ class _Grown:
         self.ends.append(self.members.size)
 
     def strangers(self, sources: np.ndarray) -> np.ndarray:
-        """Which of ``sources`` (int64 [E]) are not members: bool [E]."""
         return np.asarray(self.members.find(sources) < 0)
 
     def expand(self) -> Program[np.ndarray]:
@@ -160,7 +133,6 @@ class _Grown:
         return frontier
 
     def count(self) -> Program[None]:
-        """Ask for the in-degrees of the last hop's vertices, and for no edges."""
         self.rim = yield Degrees(self.members.ids(self.ends[-2], self.ends[-1]))
 
     def sampled(self) -> Sampled:
@@ -192,11 +164,9 @@ def _grow(
     rim: bool = True,
 ) -> Program[Sampled]:
     """Admit vertices hop by hop. ``choose`` gets a frontier and its in-edges, and says which vertices to admit:
-    vertices that are not members, repeats allowed.
-
-    Every member's in-edges are asked for once. A vertex that is not admitted now may be admitted in a later hop. So all
-    in-edges are kept until the members are known. ``rim``: whether the last hop's vertices are expanded.
-    """
+    vertices that are not members, repeats allowed. Every member's in-edges are asked for once. A vertex that is not
+    admitted now may be admitted in a later hop. So all in-edges are kept until the members are known. ``rim``: whether
+    the last hop's vertices are expanded."""
     grown = _Grown(batch)
     grown.admit(batch.seeds)
     for _ in range(hops):
@@ -214,7 +184,6 @@ def _grow(
 
 
 def _everybody(grown: _Grown, frontier: np.ndarray, found: Neighbors) -> Program[np.ndarray]:
-    """All in-neighbours that are not members."""
     yield from ()  # nothing to ask
     return np.asarray(found.sources[grown.strangers(found.sources)])
 

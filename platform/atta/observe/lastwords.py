@@ -18,31 +18,43 @@ VARIABLE = "ATTA_LAST_WORDS"
 _LIMIT_BYTES = 1 << 20
 
 
+def record_of(error: BaseException) -> dict[str, Any]:
+    """The error as a JSON object: ``kind``, ``message`` and ``fields``."""
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | bool | None)}
+    return {"kind": type(error).__name__, "message": str(error), "fields": fields}
+
+
+def error_of(record: Any) -> AttaError | None:
+    """The error of Atta that a record is of; None: it is of another one, or no record."""
+    try:
+        kind, message, fields = getattr(errors, record["kind"]), str(record["message"]), dict(record["fields"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if not (isinstance(kind, type) and issubclass(kind, AttaError)):
+        return None
+    error = kind.__new__(kind)  # without calling it: arguments differ from type to type
+    error.args = (message,)
+    vars(error).update(fields)
+    return error
+
+
 def leave(error: AttaError) -> None:
     """Write ``error`` to the file that the environment names; do nothing if it names none."""
-    path = os.environ.get(VARIABLE)
-    if not path:
-        return
-    fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | bool)}
-    record = {"kind": type(error).__name__, "message": str(error), "fields": fields}
-    Path(path).write_text(json.dumps(record), encoding="utf-8")
+    if path := os.environ.get(VARIABLE):
+        Path(path).write_text(json.dumps(record_of(error)), encoding="utf-8")
 
 
 def read(path: Path) -> AttaError | None:
     """The error that a process left at ``path``; None if there is none, or it cannot be read."""
     try:
-        if path.stat().st_size > _LIMIT_BYTES:
-            return None
-        record = json.loads(path.read_text(encoding="utf-8"))
-        kind, message, fields = getattr(errors, record["kind"]), str(record["message"]), dict(record["fields"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return error_in(path.read_text(encoding="utf-8")) if path.stat().st_size <= _LIMIT_BYTES else None
+    except OSError:
         return None
-    return _rebuilt(kind, message, fields) if isinstance(kind, type) and issubclass(kind, AttaError) else None
 
 
-def _rebuilt(kind: type[AttaError], message: str, fields: dict[str, Any]) -> AttaError:
-    """Make the error without calling ``kind``, whose arguments differ from type to type."""
-    error = kind.__new__(kind)
-    error.args = (message,)
-    vars(error).update(fields)
-    return error
+def error_in(text: str) -> AttaError | None:
+    """The error that a file's text tells of; None: none."""
+    try:
+        return error_of(json.loads(text))
+    except ValueError:
+        return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from atta.errors import ConfigError
+from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import OwnedVertices
 from atta.samplers.dag.plan import Plan
@@ -119,24 +120,17 @@ class Scenario:
         return self.epoch_seeds / self.machines - (self.session_batches - 1) * size if self.epochs else size
 
 
-@dataclass(frozen=True)
-class _Schema:
-    """One type of vertices with one table."""
-
-    node_types: tuple[str, ...] = ("node",)
-    edge_types: tuple[str, ...] = ("node__to__node",)
-    node_tables: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"node": ("x",)})
-    edge_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def endpoints(self, edge_type: str) -> tuple[str, str]:
-        return "node", "node"
+_ONE_TYPE = Schema(
+    ("node",), ("node__to__node",), {"node": 1}, {"node__to__node": 1}, {"node": {"x": TableSpec("<f4")}}
+)
+"""One type of vertices with one table."""
 
 
 class BatchModel:
     """A scenario's batches: their plan, the new vertices of each task, and the costs of tasks."""
 
     def __init__(self, scenario: Scenario) -> None:
-        profile, schema = scenario.profile, _Schema()
+        profile, schema = scenario.profile, _ONE_TYPE
         self.profile = profile
         self.uncrowded = 1.0 if scenario.shared_cores else profile.crowding
         """How many times as much CPU time as in the scenario everything has taken where it was measured."""

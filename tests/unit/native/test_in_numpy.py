@@ -9,8 +9,7 @@ from atta.errors import ConfigError
 from atta.samplers import LocalGraph, LocalSampler, kernels
 from atta.samplers.local import growth
 from atta.samplers.methods import BY_NUMBER, Method
-from atta.samplers.methods.base import NeighborMethod
-from atta.samplers.methods.in_numpy import Hop, InNumpy, Picks
+from atta.samplers.methods.base import Hop, InNumpy, NeighborMethod, Picks
 
 VERTICES, EDGES = 200, 3000
 

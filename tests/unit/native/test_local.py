@@ -11,10 +11,9 @@ import atta
 from atta.errors import ConfigError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
-from atta.samplers import kernels
+from atta.samplers import LocalBatch, LocalSampler, kernels
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.local.graph import LocalGraph
-from atta.samplers.local.sampler import LocalBatch, LocalSampler
 from atta.samplers.local.walks import random_walks
 from atta.samplers.operators import SaintWalks, Shadow, sample_locally
 

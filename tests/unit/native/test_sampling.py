@@ -13,7 +13,7 @@ from scipy import stats
 from atta import _native
 from atta.samplers import kernels
 from atta.samplers.hashing import mix64, permutation, stream_key
-from atta.samplers.kernels.arrays import beside
+from atta.samplers.kernels import beside
 from atta.samplers.methods import Method, tables_for
 
 Csc = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atta.samplers.operators import FastGcn, Ladies, Sampled
-from atta.samplers.operators.parts.draws import draw_edges
+from atta.samplers.operators.draws import draw_edges
 from atta.samplers.requests import LocalAccess, run
 from tests.unit.operators.oracles import Graph, graphs, random_graph
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from atta.samplers.operators import Induced, SaintEdges, SaintNodes, SaintWalks, Shadow, shadow
-from atta.samplers.operators.parts.draws import draw_edges
+from atta.samplers.operators import Induced, SaintEdges, SaintNodes, SaintWalks, Shadow, subgraphs
+from atta.samplers.operators.draws import draw_edges
 from atta.samplers.requests import LocalAccess, run
 from tests.unit.operators.oracles import Graph, graphs, random_graph
 
@@ -74,7 +74,7 @@ def test_shadow_draws_uniformly_and_for_each_tree_anew() -> None:
 def test_trees_in_pieces_equal_trees_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, seeds = random_graph(3, 100, 3000), np.arange(40)
     whole = graph.sample(Shadow(2, 4), seeds)
-    monkeypatch.setattr(shadow, "_TOGETHER", 50)
+    monkeypatch.setattr(subgraphs, "_TOGETHER", 50)
     pieces = graph.sample(Shadow(2, 4), seeds)
     for name in ("vertices", "row", "col", "edge_ids", "trees"):
         assert np.array_equal(getattr(whole, name), getattr(pieces, name))

@@ -17,7 +17,7 @@ from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.cutting.balance import capacities, constraints
 from atta.partition.cutting.by_tasks import WORK, partition_by_tasks
-from atta.partition.cutting.tasks import InTurn, TaskSizes
+from atta.partition.cutting.tasks import TaskSizes
 from atta.partition.cutting.union import Union
 from tests.unit.partition.test_methods import graphs
 
@@ -27,6 +27,17 @@ SMALL = TaskSizes(slice_edges=700, chunk_edges=300, block_edges=600, bucket_edge
 
 def files(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class InTurn:
+    """Runs tasks in this process, one after another."""
+
+    def run(self, function: Any, arguments: Any, advance: Any) -> list[Any]:
+        results = []
+        for each in arguments:
+            results.append(function(*each))
+            advance(1)
+        return results
 
 
 class Twice(InTurn):

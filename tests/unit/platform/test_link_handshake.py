@@ -25,7 +25,7 @@ from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.sockets import ACCEPTED, Attaching, LinkNotSecure, LinkService, _connected, congestion_control
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
-from atta.samplers.kernels.arrays import as_bytes
+from atta.samplers.kernels import as_bytes
 from tests.unit.native.links.ends import Owner, ask, done, encrypted, pairs, pull
 
 

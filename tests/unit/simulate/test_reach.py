@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from atta.samplers.local.sampler import LocalBatch, LocalGraph, LocalSampler
+from atta.samplers import LocalBatch, LocalGraph, LocalSampler
 from atta.scheduler import SchedulerConfig
 from atta.simulate import HopSize, Linear, Profile, Scenario
 from atta.simulate.drawn import Expanded, draws_of, expanded_by_hop

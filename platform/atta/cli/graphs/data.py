@@ -32,7 +32,7 @@ from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, called, guess, import_graph
 from atta.partition.schema import Schema
 from atta.samplers.local.predict import predict
-from atta.samplers.placement import placement
+from atta.samplers.seed_plan import placement
 
 # The tables show these splits; the JSON has all of them.
 _MAIN_SPLITS = ("train", "val", "test")

@@ -21,7 +21,7 @@ from atta.observe.recording import ServedSpan
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
 from atta.samplers.batch.items import FeatureItem, SampleItem
-from atta.samplers.kernels.arrays import as_bytes, beside
+from atta.samplers.kernels import as_bytes, beside
 from atta.samplers.methods import Method
 from atta.samplers.methods.base import Tables
 from atta.samplers.shard import Answer, Shard

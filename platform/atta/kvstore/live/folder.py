@@ -182,7 +182,7 @@ class VersionFolder:
             arrays.append(map_array(path))
         return arrays
 
-    def edges(self, dataset: Dataset, owner: int, source: int) -> Part | JoinedPart:
+    def edges(self, dataset: Dataset, owner: int, source: int) -> Part:
         """What ``owner`` of a (joined) dataset owns, with the edges that version ``source`` brought; it has nothing
         else. Every byte of a file is checked when it is mapped. Raises DataError: the description is missing or
         damaged."""

@@ -22,7 +22,7 @@ from atta.kvstore.live.folder import (
     table_file,
     version_part,
 )
-from atta.partition.dataset import Dataset, JoinedPart, Part, part_folder
+from atta.partition.dataset import Dataset, Part, part_folder
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph.part import GraphDegrees, degree_folder, edges_of_parts
@@ -76,7 +76,7 @@ class Present:
             return self.folder.load(self.dataset, part, self.of, self.source)
         return self.dataset.part(part).table(*self.of)
 
-    def edges(self, part: int) -> Part | JoinedPart:
+    def edges(self, part: int) -> Part:
         """The edges in one partition."""
         return self.folder.edges(self.dataset, part, self.source) if self.source else self.dataset.part(part)
 

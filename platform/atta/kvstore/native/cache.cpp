@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "arrays.hpp"
-#include "checks.hpp"
 #include "gather.hpp"
 #include "recent.hpp"
 

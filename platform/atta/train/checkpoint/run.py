@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from safetensors.torch import save
 
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, RunPlace, read_file, write_file
 from atta.train.checkpoint.weights import EMBEDDINGS, IDS, SavedEmbeddings, bare
-from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
 
@@ -88,7 +88,7 @@ def save_best(
     place = write_file(folder, BEST, state)
     about = {name: str(value) for name, value in {**_shape(config), "epoch": epoch.epoch}.items()}
     with StagedFile(place.path / BEST_WEIGHTS, overwrite=True) as partial:
-        partial.write_bytes(safetensors_bytes(bare(weights), about))
+        partial.write_bytes(save({name: t.contiguous() for name, t in bare(weights).items()}, about))
     place.push(BEST_WEIGHTS)
 
 

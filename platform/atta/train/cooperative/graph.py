@@ -10,7 +10,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.local.server import ServerGraph as Extracted
 from atta.train.tasks import LearningTask
-from atta.train.tasks.classes import TASK as CLASSES
+from atta.train.tasks.vertices import CLASSES
 
 Longs = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]

@@ -17,7 +17,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.cooperative.exchange import CooperativeGraph, RowRange, exchange, start_exchange
-from atta.train.models.matrix import adjacency
+from atta.train.models import adjacency
 
 _OVER_ROWS = (
     _NormBase,  # batch and instance normalisation of torch

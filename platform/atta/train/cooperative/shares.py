@@ -23,7 +23,7 @@ from atta.train.cooperative.graph import Longs, TrainingGraph, WorkerView, worke
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.split import split_vertices
 from atta.train.tasks import LearningTask
-from atta.train.tasks.classes import TASK as CLASSES
+from atta.train.tasks.vertices import CLASSES
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -28,7 +28,7 @@ from atta.train.cooperative.halo import broadcast_ids as told
 from atta.train.cooperative.source import ExactSource
 from atta.train.dorylus.layers import LayerForm, Longs
 from atta.train.dorylus.progress import Producer
-from atta.train.models.matrix import csr_matrix
+from atta.train.models import csr_matrix
 from atta.train.steps.masks import edge_keys
 
 Weights = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ from atta.train.dorylus.faults import FAULTS_VARIABLE, WorkerFaults
 from atta.train.dorylus.layers import LayerForm, LossOfRows, computed
 from atta.train.dorylus.links import join
 from atta.train.tasks import TASKS
-from atta.train.tasks.regression import with_loss
+from atta.train.tasks.vertices import Regression
 
 
 def work_for(address: str, key: bytes, number: int) -> None:
@@ -61,7 +61,7 @@ def loss_setting(task: str, regression_loss: str, weights: torch.Tensor | None) 
 
 def loss_of(setting: Mapping[str, Any]) -> LossOfRows:
     """The sum of losses, from ``loss_setting``."""
-    task = with_loss(setting["regression_loss"]) if setting["task"] == "regression" else TASKS[setting["task"]]
+    task = Regression(setting["regression_loss"]) if setting["task"] == "regression" else TASKS[setting["task"]]
     given = setting["weights"]
 
     def loss(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

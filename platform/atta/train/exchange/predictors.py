@@ -21,7 +21,7 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.utils import add_self_loops, k_hop_subgraph, remove_self_loops, to_undirected
 
 from atta.errors import ConfigError
-from atta.train.models.matrix import adjacency
+from atta.train.models import adjacency
 from atta.train.settings.servers import PREDICTORS
 
 HOPS = 2

@@ -14,7 +14,7 @@ import torch
 
 from atta.samplers.hashing import mix64
 
-__all__ = ["edge_keys", "keep_mask"]
+__all__ = ["edge_keys", "keep_mask", "mixed"]
 
 Longs = npt.NDArray[np.int64]
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -31,13 +31,13 @@ def keep_mask(stream: int, keys: torch.Tensor, columns: int, p: float) -> torch.
     of the stream's vertex k, as in sampling (``VertexStream``): splitmix64 from the state ``mix64(stream ^ mix64(k))``.
     Dropout keeps it if the draw, read as int64, is at least ``p * 2**64 - 2**63``.
     """
-    state = _mixed(_mixed(keys.clone()) ^ _signed(stream))
+    state = mixed(mixed(keys.clone()) ^ _signed(stream))
     steps = torch.arange(columns, device=keys.device) * _signed(_GOLDEN)
     least = int(p * 2**64) - 2**63
     kept = torch.empty((len(keys), columns), dtype=torch.bool, device=keys.device)
     rows = max(1, _TOGETHER.get(keys.device.type, _TOGETHER_ELSEWHERE) // max(1, columns))
     for first in range(0, len(keys), rows):
-        torch.ge(_mixed(state[first : first + rows, None] + steps), least, out=kept[first : first + rows])
+        torch.ge(mixed(state[first : first + rows, None] + steps), least, out=kept[first : first + rows])
     return kept
 
 
@@ -58,7 +58,7 @@ def edge_keys(ids: Longs, edge_index: Longs) -> Longs:
     return mix64(mix64(mix64(bits[source]) + bits[target]) + number).view(np.int64)
 
 
-def _mixed(x: torch.Tensor) -> torch.Tensor:
+def mixed(x: torch.Tensor) -> torch.Tensor:
     """``mix64`` of int64 in place. torch has no logical shift: bits that come in at the left are cut off."""
     x.add_(_signed(_GOLDEN))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -14,8 +14,7 @@ from atta.train.reports.epochs import EpochReport
 from atta.train.settings import MinibatchSettings
 from atta.train.steps.embeddings import TypeEmbeddings
 from atta.train.steps.minibatch import MinibatchTrainer
-from atta.train.tasks.reach import TypeReach
-from atta.train.tasks.target import fan_outs_of, target_of
+from atta.train.tasks.types import TypeReach, fan_outs_of, target_of
 
 __all__ = ["TypedTrainer"]
 

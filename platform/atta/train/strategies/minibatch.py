@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
     typed = settings.model in TYPED_MODELS
-    if settings.task == LINK:
-        from atta.train.steps.selfsupervised.links import LinkTrainer
-        from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
+    if settings.task in (LINK, EDGE_CLASSES):
+        from atta.train.steps.selfsupervised.links import LinkTrainer, TypedLinkTrainer
 
         return (TypedLinkTrainer if typed else LinkTrainer)(settings, cluster, device)
-    if settings.task == EDGE_CLASSES:
-        from atta.train.steps.selfsupervised.edge_classes import EdgeClassTrainer, TypedEdgeClassTrainer
-
-        return (TypedEdgeClassTrainer if typed else EdgeClassTrainer)(settings, cluster, device)
     if settings.task in (UNSUPERVISED, INFOMAX):
         from atta.train.steps.selfsupervised.unlabelled import InfomaxTrainer, WalkTrainer
 

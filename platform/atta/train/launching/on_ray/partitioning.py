@@ -33,11 +33,9 @@ class RayTasks:
     def run(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
     ) -> list[Result]:
-        """Run the tasks on the machines of a cluster.
-
-        Raises:
-            UnavailableError, QuotaExceededError: there is no cluster, or it has no core.
-            AttaError: what a task raised, which may be any other error, too; or it was lost once too often.
+        """Run the tasks on the machines of a cluster. Raises UnavailableError, QuotaExceededError: there is no cluster,
+        or it has no core; AttaError: what a task raised, which may be any other error, too; or it was lost once too
+        often.
         """
         joined_ray(local=True)
         limit = AHEAD * int(self._ray.cluster_resources().get("CPU", 0))

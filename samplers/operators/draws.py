@@ -1,16 +1,71 @@
-"""Walkers that step together: the native ``random_walks`` as an operator program, with the same draws."""
+"""Random draws in bulk: the ``VertexStream`` of the native code in numpy, and edges drawn without global state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
+from atta.samplers import kernels
 from atta.samplers.hashing import mix64
-from atta.samplers.operators.parts.draws import draw, streams, unit
+from atta.samplers.operators.base import Batch
 from atta.samplers.requests import Contains, Degrees, Expand, Program, Step
 
-__all__ = ["MAX_LENGTH", "walk"]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = 64
+_FEWEST, _MOST = 64, 1 << 16  # number of candidates of one round: at least, at most
+
+
+def streams(keys: int | np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """One stream of draws for each of ``ids`` (int64 [m]) under ``keys`` (one, or uint64 [m]): uint64 [m]."""
+    return mix64(np.asarray(keys, dtype=np.uint64) ^ mix64(ids))
+
+
+def draw(streams: np.ndarray, index: int | np.ndarray) -> np.ndarray:
+    """Draw number ``index`` (one, or [m]) of each stream: 64 random bits, uint64 [m]."""
+    return mix64(streams + np.atleast_1d(np.asarray(index, dtype=np.uint64)) * _GOLDEN)
+
+
+def unit(bits: np.ndarray) -> np.ndarray:
+    """Random bits (uint64 [m]) as float64 [m] in [0, 1)."""
+    return np.asarray((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tuple[np.ndarray, np.ndarray]]:
+    """Draw ``count`` edges with replacement, u → v with probability ∝ 1 / D_v**power (1 or 2), D_v the in-degree of v:
+    int64 [at most count], u and v. Candidates for v are drawn uniformly, by rank of user id, and for power 2 accepted
+    with probability 1 / D_v. Then u is a uniform in-neighbour of v. So the sampler needs no statistics of the graph
+    beforehand. If many vertices have many in-edges, acceptance is rare: after 64 rounds there may be fewer edges than
+    asked for. A graph without edges gives none."""
+    sources, targets = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    tried, most = 0, max(4 * count, min(_MOST, _FEWEST * len(batch.by_rank)))
+    for _ in range(_ROUNDS if len(batch.by_rank) else 0):
+        missing = count - len(sources)
+        if missing <= 0:
+            break
+        # The accepted candidates decide only how large the next round is. A candidate depends on its number alone.
+        wanted = min(most, max(_FEWEST, ceil(1.25 * missing * (tried + 1) / (len(sources) + 1))))
+        found = yield from _candidates(batch, streams(key, np.arange(tried, tried + wanted)), power)
+        sources, targets = np.concatenate([sources, found[0]]), np.concatenate([targets, found[1]])
+        tried += wanted
+    return sources[:count], targets[:count]
+
+
+def _candidates(batch: Batch, numbers: np.ndarray, power: int) -> Program[tuple[np.ndarray, np.ndarray]]:
+    """The edges of the accepted candidates. Candidates are given by their streams (``numbers``), and a rejected one
+    gives no edge."""
+    ranks = kernels.scaled(draw(numbers, 0), np.full(len(numbers), len(batch.by_rank)))
+    targets = batch.by_rank[ranks].astype(np.int64)
+    if power == 2:
+        degrees = yield Degrees(targets)
+        accepted = (degrees > 0) & (kernels.scaled(draw(numbers, 1), np.maximum(degrees, 1)) == 0)
+        targets, numbers = targets[accepted], numbers[accepted]
+    if not len(targets):
+        return targets, targets
+    sources = yield Step(targets, draw(numbers, 2))
+    return sources[sources >= 0], targets[sources >= 0]
+
 
 MAX_LENGTH = 1 << 12
 """At most this many steps are in a walk: each step is at least one question to all owners."""
@@ -38,7 +93,6 @@ class _Walkers:
         self._used = np.zeros(len(starts), dtype=np.uint64)
 
     def draw(self, who: np.ndarray) -> np.ndarray:
-        """The next 64 random bits of the walkers ``who`` (positions, each once)."""
         bits = draw(self._streams[who], self._used[who])
         self._used[who] += np.uint64(1)
         return bits
@@ -54,12 +108,10 @@ def walk(
     restart: float = 0.0,
     stream_key: int,
 ) -> Program[np.ndarray]:
-    """Walk ``length`` steps from each of ``starts`` (int64 [m] internal ids, ``start_keys`` their user ids).
-
-    Returns int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of
-    the stream key, its position in ``starts`` and the user id of its start. Options as for
-    ``atta.samplers.local.walks.random_walks``.
-    """
+    """Walk ``length`` steps from each of ``starts`` (int64 [m] internal ids, ``start_keys`` their user ids). Returns
+    int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of the
+    stream key, its position in ``starts`` and the user id of its start. Options as for
+    ``atta.samplers.local.walks.random_walks``."""
     walkers = _Walkers(starts, start_keys, stream_key)
     bias = None if p == 1.0 and q == 1.0 else _Bias(1.0 / p, 1.0 / q)
     paths = np.full((len(starts), length + 1), -1)
@@ -78,10 +130,8 @@ def walk(
 
 
 def _steps(walkers: _Walkers, who: np.ndarray, bias: _Bias | None) -> Program[np.ndarray]:
-    """Where the walkers ``who`` go next: int64 [len(who)].
-
-    Rejection against the largest weight keeps the distribution exact (KnightKing, Yang et al., SOSP 2019, section 3).
-    """
+    """Where the walkers ``who`` go next: int64 [len(who)]. Rejection against the largest weight keeps the distribution
+    exact (KnightKing, Yang et al., SOSP 2019, section 3)."""
     if bias is None:
         return np.asarray((yield Step(walkers.at[who], walkers.draw(who))))
     then, left = np.full(len(who), -1), np.arange(len(who))
@@ -99,7 +149,6 @@ def _steps(walkers: _Walkers, who: np.ndarray, bias: _Bias | None) -> Program[np
 
 
 def _fit(walkers: _Walkers, who: np.ndarray, found: np.ndarray, bias: _Bias) -> Program[np.ndarray]:
-    """Whether the walkers ``who`` accept the vertices ``found``: bool [len(who)]."""
     marks = unit(walkers.draw(who)) * max(bias.back, 1.0, bias.out)
     returning = found == walkers.before[who]
     fits = marks < np.where(returning, bias.back, min(1.0, bias.out))
@@ -112,7 +161,6 @@ def _fit(walkers: _Walkers, who: np.ndarray, found: np.ndarray, bias: _Bias) -> 
 
 
 def _weigh_all(walkers: _Walkers, who: np.ndarray, bias: _Bias) -> Program[np.ndarray]:
-    """Where the walkers ``who`` go next, by the running sums of the weights of all neighbours."""
     degrees = yield Degrees(walkers.at[who])
     order = np.argsort(degrees, kind="stable")
     marks, then = unit(walkers.draw(who)), np.empty(len(who), dtype=np.int64)
