@@ -88,7 +88,7 @@ _PROBE = 1 << 16
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 # Manifests of Atta's folders. Readers remove no other folder, whatever its name is.
-_OURS = re.compile(r"nodes|edges|shared|tables|work|part-\d+|[\w.-]+\.(json|npy)")
+_OURS = re.compile(r"nodes|edges|shared|tables|work|part-\d+|[\w.-]+\.(json|npy|log)")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -245,49 +245,37 @@ def read_rows(
     rows: np.ndarray,
     out: np.ndarray,
     locks: RowLocks,
-    versions: np.ndarray | None,
-    out_versions: np.ndarray | None,
+    versions: np.ndarray | None = None,
+    out_versions: np.ndarray | None = None,
 ) -> None: ...
 def pack_table(
-    head: bytes, table: np.ndarray, rows: np.ndarray, locks: RowLocks, versions: np.ndarray | None, middle: bytes
+    head: bytes,
+    table: np.ndarray,
+    rows: np.ndarray,
+    locks: RowLocks,
+    versions: np.ndarray | None = None,
+    middle: bytes = b"",
 ) -> bytes: ...
 def write_rows(
     table: np.ndarray,
     rows: np.ndarray,
     values: np.ndarray,
     locks: RowLocks,
-    versions: np.ndarray | None,
-    version: int,
+    versions: np.ndarray | None = None,
+    version: int = 0,
 ) -> None: ...
 def add_rows(table: np.ndarray, rows: np.ndarray, values: np.ndarray, locks: RowLocks) -> None: ...
-def step_sgd(table: np.ndarray, rows: np.ndarray, grads: np.ndarray, locks: RowLocks, lr: float) -> None: ...
-def step_adagrad(
-    table: np.ndarray, sums: np.ndarray, rows: np.ndarray, grads: np.ndarray, locks: RowLocks, lr: float, eps: float
-) -> None: ...
-def step_adam(
+def step_rows(
+    kind: str,
     table: np.ndarray,
-    means: np.ndarray,
-    squares: np.ndarray,
-    rows: np.ndarray,
-    grads: np.ndarray,
-    locks: RowLocks,
-    step_size: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-) -> None: ...
-def step_row_adam(
-    table: np.ndarray,
-    means: np.ndarray,
-    squares: np.ndarray,
-    steps: np.ndarray,
+    state: list[np.ndarray],
     rows: np.ndarray,
     grads: np.ndarray,
     locks: RowLocks,
     lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
+    beta1: float = 0.0,
+    beta2: float = 0.0,
+    eps: float = 0.0,
 ) -> None: ...
 def encode_rows(codec: str, values: np.ndarray, out: np.ndarray) -> None: ...
 def decode_rows(codec: str, encoded: np.ndarray, out: np.ndarray, positions: np.ndarray | None) -> None: ...

@@ -24,11 +24,10 @@ import xxhash
 
 from atta.errors import AttaError
 from atta.kvstore.durable.backup import Ballot, VoteBook
-from atta.kvstore.durable.entries import Registered, decode_entry
-from atta.kvstore.durable.logfile import POSITION_FILE, STORE_FILE, LogRead
-from atta.kvstore.durable.parts import write_contents
-from atta.kvstore.durable.saved import MANIFEST as TABLE_MANIFEST
-from atta.kvstore.durable.saved import load_arrays, read_saved
+from atta.kvstore.durable.entries import ChangeKind, TableChange, decode_entry
+from atta.kvstore.durable.frames import LogHeader
+from atta.kvstore.durable.logfile import STORE_FILE, TABLES_FILE, LogRead
+from atta.kvstore.durable.saved import Contents, TablesFile, TablesWriter
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.live.folder import MANIFEST as VERSION_MANIFEST
 from atta.kvstore.live.folder import VersionFolder
@@ -57,8 +56,7 @@ from atta.train.checkpoint.weights import load_model
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
 from atta.wire.security.credentials import Credentials
-from atta.wire.security.roles import Role
-from atta.wire.security.tokens import TokenFile, issue, read_token, read_tokens
+from atta.wire.security.tokens import Role, TokenFile, issue, read_token, read_tokens
 from tests.fuzz.drawing import change_value, mutated
 from tests.fuzz.targets import HANG_S, Finding
 
@@ -214,20 +212,20 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
     table.register(7)
     table.push(np.arange(3), np.ones((3, 2), np.float32), "step", client=7, sequence=1)
 
-    def write(into: Path, _: Path) -> None:
-        (into / "t").mkdir()
-        table.write_snapshot(into / "t")
-        write_contents(into, "0" * 16, ["t"])
+    def write(into: Path, header: LogHeader, _: Path) -> None:
+        with TablesWriter(into, Contents(["t"]), header) as file:
+            table.write_to(file)
 
-    store.append([Registered(1, 7).encode()])
+    store.append([TableChange(ChangeKind.REGISTERED, 1, (7,)).encode()])
     store.checkpoint(store.rotate(), write)
     store.close()
     other = TableStore(folder / "other", about, forced=False)
     other.open(lambda _: {})
-    other.append([Registered(1, 7).encode(), Registered(1, 8).encode()])
+    other.append(
+        [TableChange(ChangeKind.REGISTERED, 1, (7,)).encode(), TableChange(ChangeKind.REGISTERED, 1, (8,)).encode()]
+    )
     other.close()
     (checkpoint,), (log,) = place.glob("checkpoint-*"), (folder / "other").glob("log-*")
-    snapshot = checkpoint / "t"
 
     def opened() -> None:
         shutil.rmtree(copy, ignore_errors=True)
@@ -242,14 +240,14 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
                 continue
 
     def loaded() -> None:
-        load_arrays(snapshot, *read_saved(snapshot))
+        file = TablesFile(checkpoint)
+        for saved in file.tables():
+            file.arrays(saved)
 
     return {
         "store.json": Kind(place / STORE_FILE, opened, sealed_changed),
-        "log.json": Kind(checkpoint / POSITION_FILE, opened, sealed_changed),
         "log": Kind(log, entries, mutated),
-        "table.json": Kind(snapshot / TABLE_MANIFEST, loaded, sealed_changed),
-        "values.npy": Kind(snapshot / "values.npy", loaded, mutated),
+        "tables.log": Kind(checkpoint / TABLES_FILE, loaded, mutated),
     }
 
 

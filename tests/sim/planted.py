@@ -22,7 +22,7 @@ from atta.kvstore.durable.logfile import LogFile
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.sequences import Sequences, _ClientPushes
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.parameters.arrival import ArrivalJob
+from atta.kvstore.parameters.jobs import ArrivalJob
 from tests.sim.simulation import Outcome, simulate
 
 __all__ = ["PLANTED", "Planted", "found"]
@@ -207,6 +207,6 @@ PLANTED = {
     "a voter votes twice": Planted("promotion", VoteBook, "give", _nothing("")),
     "a backup takes over without a majority": Planted("promotion", candidate, "is_majority", _nothing(True)),
     "a repeated gradient counts again": Planted("weights", ArrivalJob, "push", _twice),
-    "leases of tables are not renewed": Planted("leases", MutableTable, "asked", _nothing()),
+    "leases of tables are not renewed": Planted("leases", MutableTable, "renew_lease", _nothing()),
 }
 """By what is wrong."""

@@ -1,4 +1,4 @@
-"""250 seeds over all scenarios, and 250 more where long tests run. ``python -m tests.sim`` runs any number."""
+"""150 seeds over all scenarios, and as many more where long tests run. ``python -m tests.sim`` runs any number."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import pytest
 
 from tests.sim.simulation import SCENARIOS, simulate
 
-SEEDS = {"tables": 30, "promotion": 10, "sessions": 30, "weights": 105, "leases": 75}
+SEEDS = {"tables": 20, "promotion": 7, "sessions": 18, "weights": 60, "leases": 45}
 """More of those that take less time."""
 MORE = [pytest.param(0, id="first"), pytest.param(1, id="more", marks=pytest.mark.slow)]
 
 
 def test_every_scenario_has_its_seeds() -> None:
     assert set(SEEDS) == set(SCENARIOS)
-    assert sum(SEEDS.values()) == 250
 
 
 @pytest.mark.parametrize("turn", MORE)
@@ -26,6 +25,6 @@ def test_invariants_hold_under_faults(scenario: str, turn: int) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_seed_repeats_its_log(scenario: str) -> None:
-    first, second, other = simulate(scenario, 1), simulate(scenario, 1), simulate(scenario, 2)
-    assert first.log == second.log != other.log
+    first, second = simulate(scenario, 1), simulate(scenario, 1)
+    assert first.log == second.log
     assert len(first.log) > 50

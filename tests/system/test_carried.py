@@ -75,6 +75,17 @@ def same(found: list[dict[str, np.ndarray]], expected: list[dict[str, np.ndarray
             np.testing.assert_array_equal(array, theirs[name])
 
 
+Home = tuple[list[str], Daemon, list[dict[str, np.ndarray]]]
+
+
+@pytest.fixture(scope="module")
+def home(small_graph: SmallGraph) -> Iterator[Home]:
+    """A daemon of all partitions, and the batches of an epoch."""
+    with daemons() as running:
+        addresses, (daemon,) = started(running, small_graph.dataset(1, "metis"), 1)
+        yield addresses, daemon, epoch(addresses)
+
+
 def test_a_batch_at_home_takes_one_turn_and_is_the_same(
     running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
 ) -> None:
@@ -91,11 +102,10 @@ def test_a_batch_at_home_takes_one_turn_and_is_the_same(
 
 
 def test_a_batch_that_asks_others_goes_on_as_ever(
-    running: Running, small_graph: SmallGraph, carried: list[int]
+    running: Running, small_graph: SmallGraph, home: Home, carried: list[int]
 ) -> None:
     """Without a cache no batch is wholly at home: each worker goes as far as it can, or does not begin."""
-    alone, _ = started(running, small_graph.dataset(1, "metis"), 1)
-    expected = epoch(alone)
+    expected = home[2]
     addresses, fresh = started(running, small_graph.dataset(2, "random"), 2, cache_bytes=0)
     fresh[0].batches.engine._alone = True  # it was wrong about the first one
     carried.clear()
@@ -103,23 +113,17 @@ def test_a_batch_that_asks_others_goes_on_as_ever(
     assert ALL_TASKS not in carried
 
 
-def test_a_worker_stops_when_its_time_is_over(
-    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
-) -> None:
-    addresses, _ = started(running, small_graph.dataset(1, "metis"), 1)
-    expected = epoch(addresses)
-    carried.clear()
+def test_a_worker_stops_when_its_time_is_over(home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]) -> None:
+    addresses, _, expected = home
     monkeypatch.setattr(runner, "CARRIED_S", 0.0)
     same(epoch(addresses), expected)
     assert set(carried) == {1}
 
 
 def test_a_worker_does_not_die_of_a_task_that_fits_no_dag(
-    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+    home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]
 ) -> None:
-    addresses, _ = started(running, small_graph.dataset(1, "metis"), 1)
-    expected = epoch(addresses)
-    carried.clear()
+    addresses, _, expected = home
 
     class Strict(DagInstance):
         def done(self, *args: Any) -> list[Task]:
@@ -143,10 +147,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, at: Kind, then: Callable[[], No
 
 
 def test_a_task_that_fails_on_the_way_fails_its_session_alone(
-    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+    home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]
 ) -> None:
-    addresses, (daemon,) = started(running, small_graph.dataset(1, "metis"), 1)
-    expected = epoch(addresses)
+    addresses, daemon, expected = home
 
     def fail() -> None:
         raise OSError("the disk is gone")
@@ -160,10 +163,9 @@ def test_a_task_that_fails_on_the_way_fails_its_session_alone(
 
 
 def test_a_session_may_be_closed_while_a_worker_carries_its_batch_on(
-    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+    home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]
 ) -> None:
-    addresses, (daemon,) = started(running, small_graph.dataset(1, "metis"), 1)
-    expected = epoch(addresses)
+    addresses, daemon, expected = home
     on_the_way, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:

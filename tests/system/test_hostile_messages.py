@@ -88,14 +88,14 @@ BRACKETS = "[" * (MAX_TEXT - 10)
 @pytest.mark.parametrize("text", [BRACKETS, '{"a":' * 3000, "9" * 5000, "[1,", "", "nul", '{"name": "a"', "\\"])
 def test_specifications_that_are_no_json(caller: Caller, text: str) -> None:
     code, details = caller.refusal("TableService.Create", create(caller, text))
-    assert (code, details) == (WRONG, "the description of a table is not JSON")
+    assert (code, details) == (WRONG, "table: the description is not JSON")
 
 
 @pytest.mark.parametrize("text", [json.dumps(LONG), "[" * 60_000, json.dumps({LONG: 1}), json.dumps({"name": LONG})])
 def test_long_specifications_are_not_echoed(caller: Caller, text: str) -> None:
     code, details = caller.refusal("TableService.Create", create(caller, text))
     assert code is WRONG
-    assert details == f"the description of a table has {len(text)} characters, at most {MAX_TEXT} are possible"
+    assert details == f"table: the description has {len(text)} characters, at most {MAX_TEXT} are possible"
 
 
 def test_a_specification_of_40_mib_is_refused_in_a_line(caller: Caller) -> None:

@@ -130,7 +130,7 @@ def test_a_fast_trainer_waits_until_the_slow_one_has_stepped(cluster: atta.Local
 
 
 def test_a_silent_trainer_holds_others_until_its_lease_is_over(cluster: atta.LocalCluster) -> None:
-    job = cluster.weights(dataclasses.replace(SPEC, name="leases", lease_s=1.5))
+    job = cluster.weights(dataclasses.replace(SPEC, name="leases", lease_s=0.5))
     job.create(ZEROS)
     for member in (0, 1):
         job.join(member, 1)

@@ -33,15 +33,14 @@ from hypothesis.stateful import (
 
 import atta
 from atta.client.tables.cluster import RemoteTable
-from atta.kvstore.initial import Constant, Uniform, numbered_from
-from atta.kvstore.mutable.arrays import initial_state
+from atta.kvstore.initial import Constant, Uniform
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from tests.system.conftest import SmallGraph
+from tests.unit.kvstore.table_model import TableModel
 from tests.unit.kvstore.test_rows import together
-from tests.unit.kvstore.test_steps import coalesced, expected
 
 PARTS, CLIENTS, LIMIT = 2, 3, 20
 SPECS = {
@@ -83,16 +82,12 @@ class Sent:
 
 
 @dataclass
-class Model:
-    """A table as plain arrays. For every known (owner, client): the push numbers that are settled or were applied.
+class Model(TableModel):
+    """For every known (owner, client): the push numbers that are settled or were applied.
 
     ``over``: the (owner, client) pairs that came with a loaded snapshot.
     """
 
-    spec: MutableSpec
-    values: np.ndarray
-    versions: np.ndarray
-    state: dict[str, np.ndarray]
     steps: int = 0
     settled: dict[Any, int] = field(default_factory=dict)
     applied: set[Any] = field(default_factory=set)
@@ -129,31 +124,7 @@ class Model:
         values = np.frombuffer(sent.bulk.payloads[PUSH_VALUES], self.spec.dtype).reshape(
             len(rows), *self.spec.row_shape
         )
-        if message.op == "write":
-            for row, value in zip(rows, values, strict=True):  # the last value of a repeated row counts
-                if message.versioned and self.versions[row] > message.version:
-                    continue
-                self.values[row] = value
-                self.versions[row] = message.version if message.versioned else self.versions[row]
-        elif message.op == "add":
-            np.add.at(self.values, rows, values)
-        else:
-            self._step(rows, values, message.step)
-
-    def _step(self, rows: np.ndarray, gradients: np.ndarray, step: int) -> None:
-        assert self.spec.optimiser is not None
-        different, sums = coalesced(rows, gradients)
-        part, state = self.values[different], {name: array[different] for name, array in self.state.items()}
-        expected(self.spec.optimiser, step, part, state, sums)
-        self.values[different] = part
-        for name, array in state.items():
-            self.state[name][different] = array
-
-
-def fresh(spec: MutableSpec, first: int, rows: int) -> Model:
-    values = np.empty((rows, *spec.row_shape), spec.dtype)
-    spec.init.fill(values, numbered_from(first))
-    return Model(spec, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
+        self.change(message.op, rows, values, message.version if message.versioned else None, message.step)
 
 
 class Machine(RuleBasedStateMachine):
@@ -248,7 +219,7 @@ class Machine(RuleBasedStateMachine):
     @rule(client=clients, pick=seeds)
     def load_a_damaged_one(self, client: int, pick: int) -> None:
         """Any part may be damaged: nothing changes on any daemon, see the invariant."""
-        files = sorted(path for path in (self.snapshots / "saved").rglob("*.npy") if path.stat().st_size > 160)
+        files = sorted(path for path in (self.snapshots / "saved").rglob("tables.log") if path.stat().st_size > 160)
         if not files:
             return  # only the smallest tables were saved
         path = files[pick % len(files)]
@@ -277,7 +248,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names)
     def create(self, name: str) -> None:
         self.each(lambda client: self.clusters[client].tables.create(SPECS[name]))
-        self.models.setdefault(name, fresh(SPECS[name], 0, SPECS[name].rows))
+        self.models.setdefault(name, Model.fresh(SPECS[name], 0, SPECS[name].rows))
 
     @rule(name=names)
     def delete(self, name: str) -> None:
@@ -300,10 +271,7 @@ class Machine(RuleBasedStateMachine):
                 self.table(client, name).grow(int(wanted[client]))
 
         self.each(body)
-        added = fresh(model.spec, len(model.values), wanted.max() - len(model.values))
-        model.values = np.concatenate([model.values, added.values])
-        model.versions = np.concatenate([model.versions, added.versions])
-        model.state = {key: np.concatenate([array, added.state[key]]) for key, array in model.state.items()}
+        model.grow(0, int(wanted.max()))
 
     @rule(name=st.sampled_from(["sums", "sgd"]), seed=seeds)
     def add(self, name: str, seed: int) -> None:
@@ -514,7 +482,7 @@ def clusters(small_graph: SmallGraph, snapshots: Path) -> Iterator[list[atta.Clu
         yield [first, *others]
 
 
-@pytest.mark.parametrize("histories", [6, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("histories", [4, pytest.param(15, marks=pytest.mark.slow)])
 def test_histories_of_several_clients(clusters: list[atta.Cluster], snapshots: Path, histories: int) -> None:
     # No shrinking: a history with threads need not fail twice.
     run_state_machine_as_test(

@@ -23,12 +23,13 @@ from atta.daemon.peers.watching import ENOUGH, LEAST_S, MOST, Hedges
 from atta.daemon.peers.watching import WINDOW as ANSWERS
 from atta.daemon.services.rooms import Room
 from atta.errors import DataError
-from atta.kvstore.durable.parts import _REPLACED, MANIFEST, SnapshotParts, read_contents
+from atta.kvstore.durable.logfile import TABLES_FILE
+from atta.kvstore.durable.parts import _REPLACED, SnapshotParts
+from atta.kvstore.durable.saved import TablesFile
 from atta.kvstore.mutable.arrays import ShardArrays
 from atta.kvstore.mutable.sequences import WINDOW, Client, Sequences, _ClientPushes
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.parameters.arrival import ArrivalJob
-from atta.kvstore.parameters.jobs import SummedJob
+from atta.kvstore.parameters.jobs import ArrivalJob, SummedJob
 from atta.kvstore.parameters.spec import WeightVersions
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
@@ -253,9 +254,9 @@ def check_snapshot_parts(self: SnapshotParts) -> None:
         named = path.name.removeprefix(f"{self.place.name}.")
         if path.suffix == ".partial" or named == _REPLACED:
             continue
-        assert (path / MANIFEST).is_file(), f"{path}: holds no {MANIFEST}, but is not being written"
+        assert (path / TABLES_FILE).is_file(), f"{path}: holds no {TABLES_FILE}, but is not being written"
         try:
-            found = read_contents(path).snapshot_id
+            found = TablesFile(path).contents.id
         except DataError:
             continue  # a damaged disk is not a broken invariant
         assert found == named, f"{path}: holds the part of snapshot {found}"

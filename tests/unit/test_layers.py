@@ -37,7 +37,6 @@ PURE = (
     "atta.kvstore.parameters",
     "atta.wire.identity",
     "atta.wire.identity",
-    "atta.wire.security.roles",
     "atta.train.dorylus.hand_out",
     "atta.train.dorylus.progress",
     "atta.train.exchange.policies",

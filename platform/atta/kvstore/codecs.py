@@ -32,11 +32,7 @@ def encoded_bytes(codec: str, columns: int) -> int:
 
 
 def encode(codec: str, values: np.ndarray) -> np.ndarray:
-    """uint8 [n, encoded bytes] of ``values`` float32 [n, d].
-
-    Raises:
-        ValueError: an unknown codec.
-    """
+    """uint8 [n, encoded bytes] of ``values`` float32 [n, d]. Raises ValueError: an unknown codec."""
     values = np.require(values, np.float32, ["C", "A"])
     out = np.empty((len(values), encoded_bytes(codec, values.shape[1])), dtype=np.uint8)
     _native.encode_rows(codec, values, out)
@@ -46,11 +42,8 @@ def encode(codec: str, values: np.ndarray) -> np.ndarray:
 def decode(codec: str, encoded: np.ndarray, out: np.ndarray, positions: np.ndarray | None = None) -> None:
     """``out[i]``, or ``out[positions[i]]``, is row i of ``encoded`` uint8 [n, encoded bytes].
 
-    ``out`` float32 [m, d], C-contiguous; ``positions`` int64 [n].
-
-    Raises:
-        ValueError: an unknown codec, rows of the wrong size, or a position outside ``out``. Then nothing is written.
-    """
+    ``out`` float32 [m, d], C-contiguous; ``positions`` int64 [n]. Raises ValueError: an unknown codec, rows of the
+    wrong size, or a position outside ``out``. Then nothing is written."""
     if out.dtype != np.float32 or not out.flags.carray:
         raise ValueError("out: must be a C-contiguous float32 array")
     places = None if positions is None else np.ascontiguousarray(positions, dtype=np.int64)

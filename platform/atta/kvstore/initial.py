@@ -1,5 +1,5 @@
-"""The initial contents of a table's rows. Random contents are a function of (seed, id of the row, column), so they do
-not depend on the table's shards or on the steps in which it grew; see samplers/native/hash.hpp."""
+"""The initial contents of a table's rows. Random ones are a function of (seed, id of the row, column), so they do not
+depend on the table's shards or on the steps in which it grew."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
+from atta import _native
 from atta.errors import ConfigError
-from atta.kvstore.mutable import kernels
 
 RowIds = Callable[[int, int], np.ndarray]
 """Called with two places, gives the ids of the rows from the first to before the second, any integers."""
@@ -20,28 +20,37 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Zeros:
+class Initialiser:
+    """What rows hold before they are written."""
+
+    kind: ClassVar[str]
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Raise ConfigError unless a table of this dtype can have such contents."""
+
+    def fill(self, out: np.ndarray, ids: RowIds) -> None:
+        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros(Initialiser):
     """All zero."""
 
     kind: ClassVar[str] = "zeros"
 
-    def check(self, dtype: np.dtype[Any]) -> None:
-        """Any dtype can hold it."""
-
     def fill(self, out: np.ndarray, ids: RowIds) -> None:
-        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
         out.fill(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Initialiser):
     """The same number everywhere."""
 
     kind: ClassVar[str] = "constant"
     value: float
 
     def check(self, dtype: np.dtype[Any]) -> None:
-        """Raise ConfigError if the table cannot hold the number."""
         _check_finite("constant", value=self.value)
         if dtype.kind == "f":
             fits = abs(self.value) <= float(np.finfo(dtype).max)
@@ -54,12 +63,11 @@ class Constant:
             raise ConfigError(f"init: a table of {dtype.str} cannot hold {self.value!r}")
 
     def fill(self, out: np.ndarray, ids: RowIds) -> None:
-        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
         out.fill(self.value if out.dtype.kind == "f" else int(self.value))
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(Initialiser):
     """Uniform between ``low`` and ``high``."""
 
     kind: ClassVar[str] = "uniform"
@@ -68,20 +76,16 @@ class Uniform:
     seed: int = 0
 
     def check(self, dtype: np.dtype[Any]) -> None:
-        """Raise ConfigError unless the bounds are numbers in order and the table holds floats."""
-        _check_random(self, dtype)
-        _check_finite("uniform", low=self.low, high=self.high)
-        _check_range("uniform", dtype, self.low, self.high)
+        _check_random(self.kind, dtype, self.seed, low=self.low, high=self.high)
         if self.low > self.high:
             raise ConfigError(f"init: uniform from {self.low!r} to {self.high!r}: the lower bound is the larger one")
 
     def fill(self, out: np.ndarray, ids: RowIds) -> None:
-        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
         _fill(out, ids, normal=False, seed=self.seed, a=self.low, b=self.high)
 
 
 @dataclass(frozen=True, slots=True)
-class Normal:
+class Normal(Initialiser):
     """Normal with mean ``mean`` and standard deviation ``std``."""
 
     kind: ClassVar[str] = "normal"
@@ -90,19 +94,14 @@ class Normal:
     seed: int = 0
 
     def check(self, dtype: np.dtype[Any]) -> None:
-        """Raise ConfigError unless mean and deviation are numbers and the table holds floats."""
-        _check_random(self, dtype)
-        _check_finite("normal", mean=self.mean, std=self.std)
-        _check_range("normal", dtype, self.mean, self.std)
+        _check_random(self.kind, dtype, self.seed, mean=self.mean, std=self.std)
         if self.std < 0:
             raise ConfigError(f"init: normal: std {self.std!r} is negative")
 
     def fill(self, out: np.ndarray, ids: RowIds) -> None:
-        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
         _fill(out, ids, normal=True, seed=self.seed, a=self.mean, b=self.std)
 
 
-Initialiser = Zeros | Constant | Uniform | Normal
 _KINDS: dict[str, type[Initialiser]] = {kind.kind: kind for kind in (Zeros, Constant, Uniform, Normal)}
 
 
@@ -136,16 +135,21 @@ def _fill(out: np.ndarray, ids: RowIds, *, normal: bool, seed: int, a: float, b:
         place = out[low : low + step]
         block = np.empty(place.shape, dtype=np.float32) if out.dtype == np.float16 else place
         of_block = np.ascontiguousarray(ids(low, low + len(place)), dtype=np.int64)
-        kernels.fill_rows(block, of_block, normal=normal, seed=seed, a=a, b=b)
+        _native.fill_rows(block, of_block, normal, seed, a, b)
         if block is not place:
             place[:] = block
 
 
-def _check_random(init: Uniform | Normal, dtype: np.dtype[Any]) -> None:
+def _check_random(kind: str, dtype: np.dtype[Any], seed: object, **numbers: float) -> None:
     if dtype.kind != "f":
-        raise ConfigError(f"init: {init.kind} numbers need a table of floats, not {dtype.str}")
-    if type(init.seed) is not int or not 0 <= init.seed < 2**64:
-        raise ConfigError(f"init: seed {init.seed!r} is not an integer of 64 bits")
+        raise ConfigError(f"init: {kind} numbers need a table of floats, not {dtype.str}")
+    if type(seed) is not int or not 0 <= seed < 2**64:
+        raise ConfigError(f"init: seed {seed!r} is not an integer of 64 bits")
+    _check_finite(kind, **numbers)
+    # A tenth of the largest number: a normal number is up to nine deviations away, and a range subtracts two bounds.
+    for value in numbers.values():
+        if abs(value) > float(np.finfo(dtype).max) / 10:
+            raise ConfigError(f"init: {kind}: {value!r} is too large for a table of {dtype.str}")
 
 
 def is_finite(value: object) -> TypeGuard[float]:
@@ -160,11 +164,3 @@ def _check_finite(kind: str, **values: object) -> None:
     for name, value in values.items():
         if not is_finite(value):
             raise ConfigError(f"init: {kind}: {name} {value!r} is not a finite number")
-
-
-def _check_range(kind: str, dtype: np.dtype[Any], *values: float) -> None:
-    # A tenth of the largest number: a normal number is up to nine deviations away, and a range subtracts two bounds.
-    limit = float(np.finfo(dtype).max) / 10
-    for value in values:
-        if abs(value) > limit:
-            raise ConfigError(f"init: {kind}: {value!r} is too large for a table of {dtype.str}")

@@ -19,7 +19,7 @@ MAX_ROW_BYTES = 1 << 20
 MAX_ROWS = 1 << 48
 MAX_LEASE_S = 3600.0
 MAX_TEXT = 16_384
-"""Longest description of a table, in characters of JSON."""
+"""Longest description of a table or of weights, in characters of JSON."""
 _MAX_DIMENSIONS = 8
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,99}")
 _DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
@@ -39,7 +39,6 @@ class OptimiserSpec:
     Attributes:
         kind: ``"sgd"``, ``"adagrad"`` or ``"adam"``: torch.optim's SGD (no momentum), Adagrad and SparseAdam.
             ``"row_adam"``: Adam that corrects the bias by the steps of each row, as DGL's SparseAdam does.
-        lr: learning rate.
         eps: added to denominators (Adagrad, both Adams).
         betas: decay of the means of gradients and of their squares (both Adams).
         lr_decay: the rate of step t is lr / (1 + (t - 1) lr_decay) (Adagrad).
@@ -57,11 +56,11 @@ class OptimiserSpec:
         if not isinstance(self.kind, str) or self.kind not in STATE_NAMES:
             raise ConfigError(f"optimiser: kind {self.kind!r} is not one of {', '.join(STATE_NAMES)}")
         for name in ("lr", "eps", "lr_decay", "initial_accumulator_value"):
-            _check_number(name, getattr(self, name))
+            check_number(f"optimiser: {name}", getattr(self, name))
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
             raise ConfigError(f"optimiser: betas {self.betas!r} are not two numbers")
         for beta in self.betas:
-            _check_number("betas", beta)
+            check_number("optimiser: betas", beta)
             if beta >= 1:
                 raise ConfigError(f"optimiser: betas: {beta!r} is not below 1")
 
@@ -98,7 +97,7 @@ class OptimiserSpec:
     @classmethod
     def from_dict(cls, value: object) -> OptimiserSpec:
         """Read what ``dataclasses.asdict`` made, perhaps after a trip through JSON; raises ConfigError."""
-        fields = _fields("optimiser", cls, value, required=("kind", "lr"))
+        fields = described_fields("optimiser", cls, value, required=("kind", "lr"))
         if isinstance(fields.get("betas"), list):
             fields["betas"] = tuple(fields["betas"])
         return cls(**fields)
@@ -215,18 +214,12 @@ class MutableSpec:
     @classmethod
     def from_json(cls, text: str) -> MutableSpec:
         """Read ``to_dict`` as JSON; raises ConfigError."""
-        if len(text) > MAX_TEXT:
-            raise ConfigError(f"the description of a table has {len(text)} characters, at most {MAX_TEXT} are possible")
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            raise ConfigError("the description of a table is not JSON") from None
-        return cls.from_dict(value)
+        return cls.from_dict(read_description("table", text))
 
     @classmethod
     def from_dict(cls, value: object) -> MutableSpec:
         """Read what ``to_dict`` made, perhaps after a trip through JSON; raises ConfigError."""
-        fields = _fields("table", cls, value, required=("name", "rows"))
+        fields = described_fields("table", cls, value, required=("name", "rows"))
         if isinstance(fields.get("row_shape"), list):
             fields["row_shape"] = tuple(fields["row_shape"])
         if fields.get("optimiser") is not None:
@@ -244,8 +237,18 @@ def check_name(name: object, what: str = "table") -> None:
         )
 
 
-def _fields(what: str, cls: type, value: object, *, required: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of a dict that describes a ``cls``."""
+def read_description(what: str, text: str) -> Any:
+    """The value that is described as JSON; raises ConfigError."""
+    if len(text) > MAX_TEXT:
+        raise ConfigError(f"{what}: the description has {len(text)} characters, at most {MAX_TEXT} are possible")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{what}: the description is not JSON") from None
+
+
+def described_fields(what: str, cls: type, value: object, *, required: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of a dict that describes a ``cls``, a dataclass with slots; raises ConfigError."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{what}: {value!r} is not a description")
     names = cls.__slots__  # type: ignore[attr-defined]  # of dataclasses with slots
@@ -261,6 +264,7 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _check_number(name: str, value: object) -> None:
+def check_number(what: str, value: object) -> None:
+    """Raise ConfigError unless a value is a finite number from 0 on."""
     if not is_finite(value) or value < 0:
-        raise ConfigError(f"optimiser: {name} {value!r} is not a finite number from 0 on")
+        raise ConfigError(f"{what} {value!r} is not a finite number from 0 on")

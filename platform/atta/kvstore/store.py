@@ -107,11 +107,8 @@ class Store:
         """``out[positions[i]] = table[rows[i]]``, because rows of several owners interleave in a batch.
 
         ``rows`` (int32|int64) are positions in this partition's range; ``source``: see ``table``. ``beside``: another
-        table, its rows and their positions, which are written together with these.
-
-        Raises:
-            ConfigError: a row outside the partition.
-        """
+        table, its rows and their positions, which are written together with these. Raises ConfigError: a row outside
+        the partition."""
         table = self.table(node_type, name, source)
         try:
             if beside is None:
@@ -123,10 +120,7 @@ class Store:
 
     def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes, codec: str = "") -> bytes:
         """A message: ``prefix``, then the bytes of ``rows`` of each table. Without a codec it is made with one copy.
-
-        Raises:
-            ConfigError: a row outside the partition.
-        """
+        Raises ConfigError: a row outside the partition."""
         if codec:
             return prefix + self._encoded(tables, rows, codec)
         try:

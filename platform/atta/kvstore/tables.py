@@ -5,24 +5,25 @@ from __future__ import annotations
 import contextlib
 import gc
 import secrets
-import shutil
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
-from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, TableRecorder, Whole
-from atta.kvstore.durable.parts import MANIFEST, read_contents, write_contents
-from atta.kvstore.durable.saved import read_saved, write_saved, writing
+from atta.kvstore.durable.entries import ChangeKind, TableChange, TableRecorder
+from atta.kvstore.durable.frames import LogHeader
+from atta.kvstore.durable.logfile import TABLES_FILE
+from atta.kvstore.durable.saved import ALONE, Contents, TablesFile, TablesWriter
 from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.owners import TableOwner
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.memory import available_bytes
-from atta.partition.disk.staging import Staging, recover
+from atta.partition.disk.staging import Staging
 
 MAX_TABLES = 1024
 """At most this many tables are held."""
@@ -45,12 +46,9 @@ class Tables:
     ) -> None:
         """Hold no tables yet.
 
-        Args:
-            quota_bytes: limit for all tables together. While a table grows, is copied or is restored, it is in memory
-                twice.
-            free_bytes: returns how much memory the process may still take. Tables leave an eighth of it free.
-            beside: returns how many bytes of the limit are taken by other things.
-            owner: whose rows of tables they are; None: there is no dataset, and rows are their numbers.
+        ``quota_bytes``: for all tables together, and what ``beside`` says is taken by other things. While a table grows,
+        is copied or is restored, it is in memory twice. ``free_bytes``: how much memory the process may still take.
+        Tables leave an eighth of it free. ``owner``: None: there is no dataset, and rows are their numbers.
         """
         self.quota_bytes = quota_bytes
         self._owner = owner
@@ -106,15 +104,17 @@ class Tables:
         with self._change():
             existing = self._tables.get(spec.name)
             if existing is not None:
-                existing.asked()
+                existing.renew_lease()
                 _check_same(existing, spec, first_row, rows)
                 if whole and not existing.whole and existing.table_id == table_id:
-                    self._record(existing, Whole(existing.key), lambda _: setattr(existing, "whole", True))
+                    self._record(existing, ChangeKind.WHOLE, lambda _: setattr(existing, "whole", True))
                 return existing
             if whole:
+                lease_s = spec.lease_s
+                over = "" if lease_s is None else f", or its lease of {lease_s:g} s ran out before all daemons had it"
                 raise UnknownNameError(
                     f"mutable table {spec.name!r} was dropped while it was being created: it was deleted, or lost when the "
-                    f"daemon was started anew{_lease_told(spec)}; create it again"
+                    f"daemon was started anew{over}; create it again"
                 )
             self._check_open()
             if len(self._tables) >= MAX_TABLES:
@@ -124,7 +124,7 @@ class Tables:
             self._check_room(f"table {spec.name}", spec.nbytes(max(0, rows)))
             table = MutableTable(spec, first_row, rows, table_id=table_id, ids=self.row_ids(spec))
             table.key = self._new_key(table)
-            self._record(table, Created(table.key, spec, first_row, rows, table_id), partial(self._add, table))
+            self._record(table, ChangeKind.CREATED, partial(self._add, table), first_row, rows, table_id, spec=spec)
             return table
 
     def _add(self, table: MutableTable, lsn: int) -> None:
@@ -132,12 +132,9 @@ class Tables:
         self._tables = {**self._tables, table.spec.name: table}
 
     def get(self, name: str, table_id: int = 0) -> MutableTable:
-        """The table of that name, for a client that opened it as ``table_id`` (0: the client has not opened it).
-
-        Raises:
-            UnknownNameError: there is no such table, or it was created anew since then. A table that was loaded from a
-                snapshot is accepted for every earlier id.
-        """
+        """The table of that name, for a client that opened it as ``table_id`` (0: the client has not opened it). Raises
+        UnknownNameError: there is no such table, or it was created anew since then. A table that was loaded from a
+        snapshot is accepted for every earlier id."""
         table = self._tables.get(name)
         if table is None and self._given_up is not None:
             raise self._given_up
@@ -151,20 +148,17 @@ class Tables:
             raise UnknownNameError.of("mutable table", name, self._tables)
         if table_id not in (0, table.table_id) and not table.load_id:
             raise UnknownNameError(f"mutable table {name!r} is not the one that was opened: it was created anew since")
-        table.asked()
+        table.renew_lease()
         return table
 
     def delete(self, name: str) -> bool:
-        """Drop a table; False: there was no such table. Its memory is freed after the last request on it.
-
-        Raises:
-            QuotaExceededError: the tables are closed.
-        """
+        """Drop a table; False: there was no such table. Its memory is freed after the last request on it. Raises
+        QuotaExceededError: the tables are closed."""
         with self._change():
             self._check_open()
             table = self._tables.get(name)
             if table is not None:
-                self._record(table, Deleted(table.key), lambda _: self._drop({name}))
+                self._record(table, ChangeKind.DELETED, lambda _: self._drop({name}))
             return table is not None
 
     def _drop(self, names: Set[str]) -> None:
@@ -197,7 +191,7 @@ class Tables:
                 more, all_of_them = table.spec.nbytes(rows - table.rows), table.spec.nbytes(rows)
                 self._check_room(f"table {name}", more, for_a_while=all_of_them)
                 table.check_grown(rows)
-                self._record(table, Grown(table.key, rows), lambda _: table.grow(rows), nbytes=all_of_them)
+                self._record(table, ChangeKind.GROWN, lambda _: table.grow(rows), rows, nbytes=all_of_them)
             else:
                 table.grow(rows)
             return table
@@ -255,69 +249,64 @@ class Tables:
         """Write all tables without a lease into ``folder``, which appears complete or not at all. A push to a table is
         in the snapshot completely or not at all.
 
-        ``copied``: there are no pushes until this is called. All tables are copied first, if there is room.
-
-        Raises:
-            ConfigError: the folder exists and may not be replaced.
-            DataError: it cannot be written, for example because the disk is full. Names the file; no files are left
-                behind.
-        """
-        with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
+        ``copied``: there are no pushes until this is called. All tables are copied first, if there is room. Raises
+        ConfigError: the folder exists and may not be replaced. DataError: it cannot be written, for example because the
+        disk is full. Names the file; no files are left behind."""
+        with Staging(folder, TABLES_FILE, overwrite=overwrite) as staging:
             tables = self.lasting()
             if copied is None or sum(table.nbytes for table in tables) > self._room():
                 self.write(staging.path, tables, snapshot_id=snapshot_id)
                 return
-            copies = [(table.spec.name, table.copied()) for table in tables]
+            copies = [table.copied() for table in tables]
             copied()
-            for name, (saved, arrays) in copies:
-                write_saved(table_folder(staging.path, name, make=True), saved, arrays)
-            write_contents(staging.path, snapshot_id, [name for name, _ in copies], self._dataset_id)
+            with TablesWriter(staging.path, self._contents(tables, snapshot_id)) as file:
+                for saved, arrays in copies:
+                    file.write(file.begin(saved, arrays))
+
+    def _contents(self, tables: Sequence[MutableTable], snapshot_id: str) -> Contents:
+        names = [table.spec.name for table in tables]
+        return Contents(names, snapshot_id, time.time_ns(), self._dataset_id)
 
     def write(
-        self, folder: Path, tables: Sequence[MutableTable], *, snapshot_id: str = "", over: Path | None = None
+        self,
+        folder: Path,
+        tables: Sequence[MutableTable],
+        *,
+        snapshot_id: str = "",
+        header: LogHeader = ALONE,
+        over: Path | None = None,
     ) -> None:
         """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError.
 
-        ``over``: a folder like it, whose files may be taken and written over.
+        ``header``: see ``TablesWriter``. ``over``: a folder like it, whose file may be taken and written over.
         """
-        names = {table.spec.name for table in tables}
-        for old in () if over is None else (over / "tables").glob("*"):
-            if old.name not in names:  # else it would take room beside a new table
-                shutil.rmtree(old, ignore_errors=True)
-        for table in tables:
-            # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
-            # it cannot be copied either.
-            copy = not self._closed and table.nbytes <= self._room()
-            name = table.spec.name
-            former = None if over is None else table_folder(over, name)
-            table.write_snapshot(table_folder(folder, name, make=True), copy=copy, over=former)
-        write_contents(folder, snapshot_id, [table.spec.name for table in tables], self._dataset_id)
+        contents = self._contents(tables, snapshot_id)
+        with TablesWriter(folder, contents, header, over and over / TABLES_FILE) as file:
+            for table in tables:
+                # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
+                # it cannot be copied either.
+                table.write_to(file, copy=not self._closed and table.nbytes <= self._room())
 
     def prepare(self, folder: str | Path, *, resume: bool = False) -> dict[str, MutableTable]:
         """Read and check the tables of a snapshot while the present tables stay in use. ``adopt`` exchanges them.
 
-        ``resume``: see ``MutableTable.load``.
-
-        Raises:
-            DataError: the folder is damaged or is not a snapshot; names the file. Or it has rows of vertices or edges of
-                another dataset.
-            QuotaExceededError: there is no room for its tables.
-        """
-        folder = Path(folder)
-        recover(folder)
-        contents, total = read_contents(folder), 0
+        ``resume``: see ``MutableTable.of``. Raises DataError: the folder is damaged or is not a snapshot; names the
+        file. Or it has rows of vertices or edges of another dataset. QuotaExceededError: there is no room for its
+        tables."""
+        file, found, total = TablesFile(Path(folder)), {}, 0
         leased = sum(table.nbytes for table in self._leased().values()) + self._beside()
-        for name in contents.tables:
-            saved, _ = read_saved(table_folder(folder, name))
-            if saved.spec.name != name:
-                raise DataError(table_folder(folder, name), f"holds table {saved.spec.name} instead of {name}")
-            self._check_dataset(folder, contents.dataset_id, saved.spec)
-            total += saved.spec.nbytes(saved.rows)
-        if total + leased > self.quota_bytes:
-            stay = f" beside {leased} bytes of tables with a lease and weights" if leased else ""
-            raise QuotaExceededError(f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}")
-        self._check_memory(str(folder), total)
-        return {name: MutableTable.load(table_folder(folder, name), resume=resume) for name in contents.tables}
+        for saved in file.tables():
+            self._check_dataset(Path(folder), file.contents.dataset, saved.spec)
+            nbytes = saved.spec.nbytes(saved.rows)
+            total += nbytes
+            if total + leased > self.quota_bytes:
+                stay = f" beside {leased} bytes of tables with a lease and weights" if leased else ""
+                raise QuotaExceededError(
+                    f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}"
+                )
+            self._check_memory(str(folder), nbytes)
+            found[saved.spec.name] = MutableTable.of(saved, file.arrays(saved), resume=resume)
+        return found
 
     def _check_dataset(self, folder: Path, of: str, spec: MutableSpec) -> None:
         """Rows of a snapshot lie in the order of their owner's vertices or edges, which another dataset has not."""
@@ -337,7 +326,7 @@ class Tables:
         with self._change():
             self._check_open()
             for name, table in tables.items():
-                table.loaded(load_id, steps.get(name, 0))
+                table.note_load(load_id, steps.get(name, 0))
                 table.key = self._new_key(table)
 
             def exchange(_: int) -> None:
@@ -362,11 +351,6 @@ class Tables:
         self._given_up = why
         self._replace(self._leased())
 
-    def restore(self, folder: str | Path) -> None:
-        """Replace all tables without a lease by those of a snapshot. Raises the errors of ``prepare``, and then changes
-        nothing."""
-        self.adopt(self.prepare(folder), 0, {})
-
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
         """Change the set of tables; raises QuotaExceededError if another change does not end."""
@@ -384,16 +368,24 @@ class Tables:
         """A number for the log; 0: the table is not kept."""
         return 0 if self.recorder is None or table.spec.lease_s is not None else 1 + secrets.randbits(62)
 
-    def _record(self, table: MutableTable, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
+    def _record(
+        self,
+        table: MutableTable,
+        kind: ChangeKind,
+        apply: Callable[[int], None],
+        *words: int,
+        spec: MutableSpec | None = None,
+        nbytes: int = 0,
+    ) -> None:
         if self.recorder is None or not table.key:
             apply(0)
         else:
-            self.recorder.record(entry, apply, nbytes=nbytes)
+            self.recorder.record(TableChange(kind, table.key, words, spec), apply, nbytes=nbytes)
 
     def _note(self, table: MutableTable, clients: Iterable[Client]) -> None:
         known = tuple(client for client in clients if isinstance(client, int))
         if self.recorder is not None and table.key and known:
-            self.recorder.note(Forgotten(table.key, known))
+            self.recorder.note(TableChange(ChangeKind.FORGOTTEN, table.key, known))
 
     def _replace(self, tables: dict[str, MutableTable]) -> None:
         gone = set(self._tables.values()) - set(tables.values())
@@ -428,22 +420,9 @@ class Tables:
         return free - free // 8
 
 
-def table_folder(folder: Path, name: str, *, make: bool = False) -> Path:
-    """The folder of the table ``name`` in a snapshot."""
-    path = folder / "tables" / name
-    if make:
-        with writing(path):
-            path.mkdir(parents=True)
-    return path
-
-
 def _check_same(table: MutableTable, spec: MutableSpec, first_row: int, rows: int) -> None:
     have = {**table.spec.to_dict(), "first_row": table.first_row, "rows of the shard": table.created_rows}
     want = {**spec.to_dict(), "first_row": first_row, "rows of the shard": rows}
     different = [f"{key} is {have[key]!r}, not {want[key]!r}" for key in have if have[key] != want[key]]
     if different:
         raise ConfigError(f"table {spec.name} exists: {'; '.join(different)}")
-
-
-def _lease_told(spec: MutableSpec) -> str:
-    return "" if spec.lease_s is None else f", or its lease of {spec.lease_s:g} s ran out before all daemons had it"

@@ -1,27 +1,23 @@
-"""Packs and unpacks messages whose payload is megabytes, without protobuf's copies.
-
-A protobuf runtime copies every ``bytes`` field twice on each side: into the message and out of the serialised form. For
-a few messages (``SampleReply``, ``PullReply``, ``RowsChunk``, ``PushRowsRequest``, ``BatchChunk``) ``pack`` appends the
-payload fields to the serialised rest, and ``unpack`` returns them as views of the received bytes. The bytes on the wire
-are valid protobuf: a plain protobuf peer reads and writes the same ones."""
+"""Packs and unpacks messages whose payload is megabytes, without the two copies that a protobuf runtime makes of every
+``bytes`` field on each side. The bytes on the wire are valid protobuf."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, QuotaExceededError
 from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2, weights_pb2
-from atta.wire.fields import read_varint
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from typing_extensions import Buffer
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_FIELDS = 256
 """A message with large fields has a dozen fields in all. Python looks at each of them."""
 
@@ -29,11 +25,8 @@ M = TypeVar("M", bound="Message")
 
 
 def bytes_fields(kind: type[Message], *names: str) -> tuple[int, ...]:
-    """The numbers of bytes fields of a message type, by their names in the .proto file.
-
-    Raises:
-        ValueError: the message has no such field, or it does not hold bytes once.
-    """
+    """The numbers of bytes fields of a message type, by their names in the .proto file. Raises ValueError: the message
+    has no such field, or it does not hold bytes once."""
     fields = kind.DESCRIPTOR.fields_by_name
     for name in names:
         found = fields.get(name)
@@ -81,36 +74,17 @@ def prefix(message: Message, number: int, nbytes: int) -> bytes:
 
 
 def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[int, memoryview]]:
-    """Parse ``raw`` as ``kind``. The bytes fields with numbers in ``fields`` come back as views of ``raw``.
-
-    Raises:
-        ValueError: ``raw`` is not a valid message.
-        google.protobuf.message.DecodeError: the remaining fields are not valid.
+    """Parse ``raw`` as ``kind``. The bytes fields with numbers in ``fields`` come back as views of ``raw``. Raises
+    ValueError: ``raw`` is not a valid message; google.protobuf.message.DecodeError: the remaining fields are not valid.
     """
-    rest = bytearray()
-    payloads: dict[int, memoryview] = {}
-    view, at, left = memoryview(raw), 0, _MAX_FIELDS
-    while at < len(raw):
-        if (left := left - 1) < 0:
+    rest, payloads, view = bytearray(), {}, memoryview(raw)
+    for count, (number, start, body, stop) in enumerate(scan_fields(raw, 0, len(raw))):
+        if count == _MAX_FIELDS:
             raise ValueError(f"malformed message: more than {_MAX_FIELDS} fields")
-        start = at
-        tag, at = read_varint(raw, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            _, at = read_varint(raw, at)
-        elif wire == _BYTES:
-            length, at = read_varint(raw, at)
-            if number in fields:
-                payloads[number] = view[at : at + length]
-                start = at + length
-            at += length
-        elif wire in (_FIXED64, _FIXED32):
-            at += 8 if wire == _FIXED64 else 4
+        if body >= 0 and number in fields:
+            payloads[number] = view[body:stop]
         else:
-            raise ValueError(f"malformed message: wire type {wire}")
-        if at > len(raw):
-            raise ValueError("malformed message: field passes its end")
-        rest += view[start:at] if start < at else b""
+            rest += view[start:stop]
     return kind.FromString(bytes(rest)), payloads
 
 
@@ -121,12 +95,146 @@ def rows_to_wire(rows: np.ndarray) -> tuple[bytes, bool]:
 
 
 def as_array(data: Any, *, wide: bool) -> np.ndarray:
-    """Ids from the wire as a read-only int64 (``wide``) or int32 array, without a copy.
-
-    Raises:
-        ConfigError: the bytes are not a whole number of ids.
-    """
+    """Ids from the wire as a read-only int64 (``wide``) or int32 array, without a copy. Raises ConfigError: the bytes
+    are not a whole number of ids."""
     dtype = np.dtype(np.int64 if wide else np.int32)
     if len(data) % dtype.itemsize:
         raise ConfigError(f"malformed message: {len(data)} bytes are no whole number of {dtype.itemsize}-byte ids")
     return np.frombuffer(data, dtype=dtype)
+
+
+MAX_FIELDS = 8192
+"""At most this many fields may be in a request: those of nested messages and the elements of packed fields count."""
+ARRAYS_BYTES = 64 << 20
+"""Largest request of a method whose requests hold arrays."""
+PLAIN_BYTES = 1 << 20
+"""Largest request of other methods."""
+MAX_TEXT_BYTES = 1 << 16
+"""Longest text in a request: a name, or JSON. Arrays of bytes may be longer."""
+_UNCHECKED_BYTES = 2 * MAX_FIELDS
+"""A message up to this size cannot have too many fields: each takes two bytes, unless it is packed."""
+
+_VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}
+"""Wire types, and the sizes of numbers that have a fixed one."""
+_LONGEST_VARINT = 10
+_CONTINUED = bytes(range(0x80, 0x100))
+_FIXED_SIZES = {
+    FieldDescriptor.TYPE_FIXED64: 8, FieldDescriptor.TYPE_SFIXED64: 8, FieldDescriptor.TYPE_DOUBLE: 8,
+    FieldDescriptor.TYPE_FIXED32: 4, FieldDescriptor.TYPE_SFIXED32: 4, FieldDescriptor.TYPE_FLOAT: 4,
+}  # fmt: skip
+_TEXT = -1
+_Inner = Union["_Shape", int]
+"""What a field of wire type LEN holds: a message; numbers of so many bytes; 0: numbers of one byte or more; _TEXT."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The fields of a message type that are messages, packed numbers or texts, by number; whether it holds arrays."""
+
+    inner: Mapping[int, _Inner]
+    arrays: bool
+
+
+def check_size(kind: type[Message], nbytes: int) -> None:
+    """Raise QuotaExceededError if a request of this type is larger than any that makes sense."""
+    most = ARRAYS_BYTES if _shape(kind.DESCRIPTOR).arrays else PLAIN_BYTES
+    if nbytes > most:
+        raise QuotaExceededError(f"a {kind.DESCRIPTOR.name} of {nbytes} bytes: at most {most} are possible")
+
+
+def check_fields(kind: type[Message], raw: bytes) -> None:
+    """Check a request before it is parsed. Raises QuotaExceededError: it has too many bytes or fields; ValueError: it
+    is not a valid message."""
+    if len(raw) <= _UNCHECKED_BYTES:
+        return
+    check_size(kind, len(raw))
+    if count_fields(kind, raw, MAX_FIELDS) > MAX_FIELDS:
+        raise QuotaExceededError(f"a {kind.DESCRIPTOR.name} of {len(raw)} bytes has more than {MAX_FIELDS} fields")
+
+
+def count_fields(kind: type[Message], raw: bytes, at_most: int) -> int:
+    """Number of fields in ``raw``, a message of type ``kind``. The count ends above ``at_most``. Raises
+    QuotaExceededError: a text is too long; ValueError: ``raw`` is not a valid message."""
+    count, todo = 0, [(0, len(raw), _shape(kind.DESCRIPTOR))]
+    while todo:
+        at, end, shape = todo.pop()
+        for number, _, body, stop in scan_fields(raw, at, end):
+            if (count := count + 1) > at_most:
+                return count
+            inner = shape.inner.get(number) if body >= 0 else None
+            if isinstance(inner, _Shape):
+                todo.append((body, stop, inner))
+            elif inner == _TEXT:
+                _check_text(kind, stop - body)
+            elif inner is not None:
+                count += _numbers(raw, body, stop, inner, at_most)
+    return count
+
+
+def scan_fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The number of each field in ``raw[at:end]``, where it begins, where its bytes begin (-1: it has none), and where it
+    ends. Raises ValueError where it is not a valid message."""
+    while at < end:
+        start, body = at, -1
+        tag, at = (raw[at], at + 1) if raw[at] < 0x80 else read_varint(raw, at)  # nearly all have one byte
+        wire = tag & 7
+        if wire == _VARINT:
+            _, at = read_varint(raw, at)
+        elif wire == _BYTES:
+            length, body = (raw[at], at + 1) if at < end and raw[at] < 0x80 else read_varint(raw, at)
+            at = body + length
+        elif wire in _FIXED:
+            at += _FIXED[wire]
+        else:
+            raise ValueError(f"malformed message: wire type {wire}")
+        if at > end:
+            raise ValueError("malformed message: field passes its end")
+        yield tag >> 3, start, body, at
+
+
+def read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    """The number at ``at`` and where the next byte is; raises ValueError where there is none of at most 64 bits."""
+    value = shift = 0
+    while True:
+        if at >= len(raw) or shift > 63:
+            raise ValueError("malformed message: truncated or overlong varint")
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _check_text(kind: type[Message], nbytes: int) -> None:
+    if nbytes > MAX_TEXT_BYTES:
+        raise QuotaExceededError(
+            f"a {kind.DESCRIPTOR.name} with a text of {nbytes} bytes: at most {MAX_TEXT_BYTES} are possible"
+        )
+
+
+def _numbers(raw: bytes, first: int, end: int, size: int, at_most: int) -> int:
+    """How many numbers a packed field holds: of ``size`` bytes each; 0: varints, which end at a byte below 0x80. The count
+    ends above ``at_most``."""
+    nbytes = end - first
+    if size:
+        return nbytes // size
+    if nbytes > _LONGEST_VARINT * at_most:
+        return at_most + 1
+    return len(raw[first:end].translate(None, _CONTINUED))
+
+
+@cache
+def _shape(kind: Any) -> _Shape:
+    inner: dict[int, _Inner] = {}
+    arrays = False
+    for field in kind.fields:
+        if field.message_type is not None:
+            nested = inner[field.number] = _shape(field.message_type)
+            arrays = arrays or nested.arrays
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            inner[field.number] = _TEXT
+        elif field.is_repeated and field.type != FieldDescriptor.TYPE_BYTES:
+            inner[field.number] = _FIXED_SIZES.get(field.type, 0)
+        arrays = arrays or field.type == FieldDescriptor.TYPE_BYTES
+    return _Shape(inner, arrays)

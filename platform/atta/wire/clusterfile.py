@@ -1,22 +1,12 @@
 """``cluster.toml``: which daemon serves which partition. Daemons read it to find their peers, clients to find daemons.
 
-[[daemon]]
-part = 0
-address = "10.0.0.1:7070"
+    [[daemon]]
+    parts = [1, 2]            # or part = 0
+    address = "10.0.0.2:7070"
 
-[[daemon]]
-parts = [1, 2]
-address = "10.0.0.2:7070"
-
-A daemon serves one partition or consecutive ones. Several daemons may name the same ones: they are replicas, and the
-one that stands first is preferred. Who started a daemon may add how it has ended: ``ended = "was killed"``. For daemons
-with TLS the file may also say what callers bring. Paths begin at the folder of the file:
-
-[tls]
-ca = "ca.pem"
-cert = "trainer.pem"
-key = "trainer.key"
-token = "trainer.token"
+Several daemons may name the same partitions: they are replicas, and the one that stands first is preferred. Who started
+a daemon may add how it has ended: ``ended = "was killed"``. ``[tls]`` names the files that callers bring (``ca``,
+``cert``, ``key``, ``token``). Paths begin at the folder of the file.
 """
 
 from __future__ import annotations
@@ -28,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError, UnknownNameError
-from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, read_toml, replicas_of
+from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError
+from atta.wire.parts import Addresses, as_parts, check_keys, groups_of, parts_text, read_toml, replicas_of
 
 if TYPE_CHECKING:
     from atta.wire.security.credentials import Credentials
@@ -38,13 +28,8 @@ _KEYS = ["part", "parts", "address", "ended"]
 
 
 def read_cluster(path: str | Path) -> dict[int, Addresses]:
-    """Addresses by partition; a tuple where a partition has replicas.
-
-    Raises:
-        DataError: the file is missing or is not TOML.
-        ConfigError: a key is unknown, missing or of the wrong type, or replicas serve different
-            partitions.
-    """
+    """Addresses by partition; a tuple where a partition has replicas. Raises DataError: the file is missing or is not
+    TOML; ConfigError: a key is unknown, missing or of the wrong type, or replicas serve different partitions."""
     return _parse(path, read_toml(path))
 
 
@@ -68,11 +53,8 @@ def _served(entry: Mapping[str, Any]) -> Any:
 
 def read_credentials(path: str | Path) -> Credentials | None:
     """What callers bring to the daemons of a cluster file; the environment wins. None: nothing, they have no TLS.
-
-    Raises:
-        DataError: the file is missing or is not TOML.
-        ConfigError: a key is unknown or of the wrong type, or the authority is missing.
-    """
+    Raises DataError: the file is missing or is not TOML; ConfigError: a key is unknown or of the wrong type, or the
+    authority is missing."""
     from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
 
     given = read_toml(path).get("tls", {})
@@ -84,12 +66,8 @@ def read_credentials(path: str | Path) -> Credentials | None:
 def prefer(path: str | Path, part: int, address: str) -> None:
     """Let ``address`` stand first among the daemons of ``part``, by changing places with the one that does now.
 
-    Everything else in the file stays, also comments. It is replaced as a whole.
-
-    Raises:
-        DataError: it cannot be read or written.
-        ConfigError: it cannot be changed so. Then it stays as it is.
-    """
+    Everything else in the file stays, also comments. It is replaced as a whole. Raises DataError: it cannot be read or
+    written. ConfigError: it cannot be changed so. Then it stays as it is."""
     path, first = Path(path), replicas_of(read_cluster(path)[part])[0]
     if first == address:
         return
@@ -109,9 +87,7 @@ def prefer(path: str | Path, part: int, address: str) -> None:
 
 
 def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, Addresses]:
-    for key in content:
-        if key not in {"daemon", "tls"}:
-            raise UnknownNameError.of(f"key in {path}:", key, ["daemon", "tls"])
+    check_keys(f"in {path}", content, ["daemon", "tls"])
     entries = content.get("daemon", [])
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{path}: names no [[daemon]]")
@@ -119,9 +95,7 @@ def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, Addresses]
     for entry in entries:
         if not isinstance(entry, dict):
             raise ConfigError(f"{path}: names no [[daemon]]")
-        for key in entry:
-            if key not in _KEYS:
-                raise UnknownNameError.of(f"key in {path} [[daemon]]:", key, _KEYS)
+        check_keys(f"in {path} [[daemon]]", entry, _KEYS)
         parts, address = _parts_of(path, entry), entry.get("address")
         if not isinstance(address, str):
             raise _incomplete(path)
@@ -189,11 +163,8 @@ def check_address(address: str) -> str:
 
 
 def listening_at(option: str, address: str) -> tuple[str, int]:
-    """Host and port of an ``address`` that others are to find; ``option``: what errors name.
-
-    Raises:
-        ConfigError: it is not an address, or its port is 0.
-    """
+    """Host and port of an ``address`` that others are to find; ``option``: what errors name. Raises ConfigError: it is
+    not an address, or its port is 0."""
     host, _, port = check_address(address).rpartition(":")
     if int(port) == 0:
         raise ConfigError(f"{option} {address}: name a port, so that it can be found")

@@ -1,10 +1,8 @@
 """Which daemon a request is meant for, whether the daemon that gets it is that one, draws alike, and speaks the same
 protocol. Pure.
 
-An address may lead to the wrong daemon: a cluster file is wrong, two daemons have changed places, another dataset is
-served there now, or the daemon has been restarted. It would answer with rows of other vertices, and nobody would
-notice. So each request names its daemon in one header, ``atta-to: PART/DATASET/INCARNATION``, and daemons refuse
-requests meant for another. What a caller does not know stays empty.
+An address may lead to the wrong daemon. So each request names its daemon in one header, ``atta-to:
+PART/DATASET/INCARNATION``, and daemons refuse requests meant for another. What a caller does not know stays empty.
 """
 
 from __future__ import annotations
@@ -72,12 +70,9 @@ class Identity:
 
 
 def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
-    """Refuse a request that is meant for ``meant`` but has reached ``found``, which listens at ``address``.
-
-    Raises:
-        WrongDatasetError: the request names another partition or dataset, or none.
-        RestartedError: the request names another process, or none.
-    """
+    """Refuse a request that is meant for ``meant`` but has reached ``found``, which listens at ``address``. Raises
+    WrongDatasetError: the request names another partition or dataset, or none; RestartedError: the request names
+    another process, or none."""
     if bound is Bound.NOTHING:
         return
     incomplete = meant.part is None or not meant.dataset_id
@@ -103,35 +98,23 @@ class Contract:
 
 
 def check_contract(found: Contract, address: str, meant: Contract, other: str) -> None:
-    """Refuse the daemon at ``address`` if it may answer differently from ``other``, whose contract is ``meant``.
-
-    Raises:
-        SamplingContractError: names both and what differs.
-    """
+    """Refuse the daemon at ``address`` if it may answer differently from ``other``, whose contract is ``meant``. Raises
+    SamplingContractError: names both and what differs."""
     for what, one, two in (
-        ("sampling contract", found.draws, meant.draws),
-        ("operators", found.operators, meant.operators),
+        ("sampling contract has", found.draws, meant.draws),
+        ("operators have", found.operators, meant.operators),
     ):
         if one != two:
             raise SamplingContractError(
                 address,
-                f"would draw other batches than {other}: its {what} {_have(what)} the digest {one}, there {two}; run the "
-                "same release with the same operators",
+                f"would draw other batches than {other}: its {what} the digest {one}, there {two}; run the same release with "
+                "the same operators",
             )
-
-
-def _have(what: str) -> str:
-    return "have" if what.endswith("s") else "has"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a process speaks.
-
-    Attributes:
-        version: of Atta; for messages alone.
-        oldest, newest: the range of protocols.
-    """
+    """What a process speaks: a range of protocols. ``version``: of Atta, for messages alone."""
 
     version: str
     oldest: int
@@ -151,11 +134,8 @@ def release_of(reply: control_pb2.DescribeReply) -> Release:
 
 
 def check_release(found: Release, address: str, own: Release = OWN) -> None:
-    """Refuse the daemon at ``address`` if it and ``own`` have no protocol in common.
-
-    Raises:
-        ProtocolError: names both ranges, and who has to be upgraded.
-    """
+    """Refuse the daemon at ``address`` if it and ``own`` have no protocol in common. Raises ProtocolError: names both
+    ranges, and who has to be upgraded."""
     if max(found.oldest, own.oldest) <= min(found.newest, own.newest) and found.oldest <= found.newest:
         return
     older = "the daemon" if found.newest < own.oldest else "this process"

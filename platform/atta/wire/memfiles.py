@@ -1,13 +1,8 @@
 """What processes of one machine share: sealed memory files (memfd) that a daemon and its consumers map, locks on ranges
-of them, and the socket over which a consumer asks for batches.
+of them, and the socket over which a consumer asks for batches, each message one packet.
 
-Over the socket it sends the token of its session, and then a ``NextRequest`` for each batch. The daemon answers each
-one with a ``BatchHeader``; the batch lies in shared memory. Each of these is one packet. A daemon that has anything
-else to say hangs up, and the consumer asks by ``SessionService.Next``, which has an answer for everything.
-
-A seal keeps a file from shrinking, so that reading a mapping of it cannot end in SIGBUS. A lock belongs to an open file
-description. The kernel drops it when its holder dies, so a range without a lock has no readers. The files have no name
-in a file system.
+A seal keeps a file from shrinking, so that reading a mapping of it cannot end in SIGBUS. The kernel drops a lock when
+its holder dies, so a range without a lock has no readers.
 """
 
 from __future__ import annotations

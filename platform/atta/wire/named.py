@@ -1,6 +1,5 @@
-"""What a cluster is called by: its cluster file, the addresses of its daemons, or ``ray:NAME``, a name that Ray knows.
-
-Ray is imported only when such a name is resolved. What it hands over are addresses, never rows or batches.
+"""What a cluster is called by: its cluster file, the addresses of its daemons, or ``ray:NAME``, a name that Ray knows
+(Ray is imported only for such a name).
 """
 
 from __future__ import annotations
@@ -32,13 +31,8 @@ _RETRY_S = 0.2
 
 @dataclass(frozen=True)
 class NamedCluster:
-    """What Ray knows of a cluster.
-
-    Attributes:
-        addresses: ``host:port`` of each partition's daemon.
-        nodes: Ray's ids of their machines.
-        tls: files that callers bring, as in a cluster file; empty: the daemons have no TLS.
-    """
+    """What Ray knows of a cluster: ``host:port`` of each partition's daemon, Ray's ids of their machines, and the files that
+    callers bring, as in a cluster file; empty: the daemons have no TLS."""
 
     addresses: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -53,12 +47,8 @@ def is_named(target: object) -> bool:
 def joined_ray(*, local: bool = False) -> Any:
     """The module ``ray``, connected to the cluster of ``RAY_ADDRESS`` or of this machine.
 
-    local: whether to start Ray here if there is none.
-
-    Raises:
-        ConfigError: Ray is not installed.
-        UnavailableError: there is no Ray cluster.
-    """
+    local: whether to start Ray here if there is none. Raises ConfigError: Ray is not installed; UnavailableError: there
+    is no Ray cluster."""
     ray = load("Ray", "ray")
     if not ray.is_initialized():
         address = None if local else "auto"
@@ -70,12 +60,8 @@ def joined_ray(*, local: bool = False) -> Any:
 
 
 def ask_ray(target: str, *, within_s: float = KNOWN_S) -> NamedCluster:
-    """What Ray knows of ``ray:NAME``.
-
-    Raises:
-        ConfigError: Ray is not installed, or NAME is missing.
-        UnavailableError: no such cluster runs, or its daemons have no addresses after ``within_s``.
-    """
+    """What Ray knows of ``ray:NAME``. Raises ConfigError: Ray is not installed, or NAME is missing; UnavailableError:
+    no such cluster runs, or its daemons have no addresses after ``within_s``."""
     name = target.removeprefix(PREFIX)
     if not name:
         raise ConfigError(f"{target!r}: name a cluster, such as ray:atta")
@@ -103,10 +89,7 @@ def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, Addresses
 
 def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
     """What to bring to the daemons of a target: as its cluster file and the environment say; None: they have no TLS.
-
-    Raises:
-        DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing.
-    """
+    Raises DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing."""
     from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
 
     if isinstance(target, str) and is_named(target):
@@ -157,15 +140,9 @@ def await_names(
 ) -> None:
     """Return when the hosts of all ``addresses`` (``host:port``) have been resolved, each once.
 
-    Args:
-        addresses: of daemons, or of a meeting point.
-        within_s: how long to wait.
-        tell: gets one sentence if there is something to wait for.
-        known, clock, sleep: of the system; tests have others.
+    ``tell`` gets one sentence if there is something to wait for.
 
-    Raises:
-        UnavailableError: a name has no address after ``within_s``.
-    """
+    Raises UnavailableError: a name has no address after ``within_s``."""
     missing = _without([*dict.fromkeys(a.rpartition(":")[0] for a in addresses)], known)
     if not missing:
         return

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, UnknownNameError
 
 Addresses = str | tuple[str, ...]
 """Where the daemon of some partitions is, ``host:port``; several: its replicas, the preferred one first."""
@@ -57,11 +57,7 @@ def replicas_of(addresses: Addresses) -> tuple[str, ...]:
 
 def groups_of(addresses: Mapping[int, Addresses]) -> dict[range, Addresses]:
     """The daemons that serve the partitions at these addresses: consecutive partitions at one address have one daemon,
-    or one set of replicas.
-
-    Raises:
-        ConfigError: an address is named again for a partition further on.
-    """
+    or one set of replicas. Raises ConfigError: an address is named again for a partition further on."""
     found: dict[range, Addresses] = {}
     named: set[str] = set()
     last: range | None = None
@@ -87,9 +83,8 @@ def spread(served: range, addresses: Mapping[int, Addresses], partitions: int) -
         addresses: of the daemons by partition; empty: only ``served`` is known.
         partitions: how many there are.
 
-    Raises:
-        ConfigError: ``served`` does not exist, or the addresses are of other partitions or spread them in another way.
-    """
+    Raises ConfigError: ``served`` does not exist, or the addresses are of other partitions or spread them in another
+    way."""
     if served.stop > partitions:
         raise ConfigError(f"partition {served.stop - 1} does not exist: there are {partitions}")
     groups = {*groups_of(addresses)} if addresses else {served}
@@ -121,11 +116,8 @@ def own_number(environment: Mapping[str, str], host: str, variables: Sequence[st
     """The number of this process, from 0.
 
     It is the first of ``variables`` that is set in ``environment``. Otherwise it is the number that ends the first
-    label of the host's name, such as 3 in ``atta-daemon-3`` or ``node3.example``.
-
-    Raises:
-        ConfigError: neither tells a number, or a variable holds something else.
-    """
+    label of the host's name, such as 3 in ``atta-daemon-3`` or ``node3.example``. Raises ConfigError: neither tells a
+    number, or a variable holds something else."""
     for name in variables:
         if text := environment.get(name, "").strip():
             return _number(text, f"{name}={text!r}")
@@ -143,12 +135,15 @@ def _number(text: str, where: str) -> int:
     return int(text)
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The document in a file.
+def check_keys(where: str, given: Iterable[object], known: Collection[str]) -> None:
+    """Raise UnknownNameError for a key that is none of the ``known`` ones."""
+    for key in given:
+        if key not in known:
+            raise UnknownNameError.of(f"key {where}:", key, known)
 
-    Raises:
-        DataError: the file cannot be read, or is not TOML.
-    """
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The document in a file. Raises DataError: the file cannot be read, or is not TOML."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,10 +1,5 @@
-"""Requests that are too long for one message: they travel as several messages of one call.
-
-The first message announces how many bytes follow, and the others are these bytes in order. A call keeps its messages in
-order and loses none, and it has one deadline and one connection. So nothing else has to be told about a piece. Nothing
-is parsed before the last piece is there. Pure.
-
-No request begins with the first byte of an announcement, as protobuf has no such field."""
+"""Requests that are too long for one message: they travel as several messages of one call. The first one announces how
+many bytes follow; it begins with a byte that no request of protobuf begins with. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from atta.errors import ConfigError, QuotaExceededError
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.bulk import ARRAYS_BYTES
 
 MESSAGE_BYTES = 5 << 20
 """Longest message that a daemon accepts. gRPC puts a message together on the event loop: a few milliseconds for this."""
@@ -35,12 +30,8 @@ def pieces_of(raw: bytes) -> Iterator[bytes]:
 
 
 def announced(message: bytes) -> int | None:
-    """How many bytes the first message of a call announces; None: it is the request itself.
-
-    Raises:
-        ConfigError: the announcement makes no sense.
-        QuotaExceededError: it announces more bytes than any request may have.
-    """
+    """How many bytes the first message of a call announces; None: it is the request itself. Raises ConfigError: the
+    announcement makes no sense; QuotaExceededError: it announces more bytes than any request may have."""
     if not message.startswith(_MARK):
         return None
     if len(message) != len(_MARK) + _SIZE_BYTES:
@@ -63,11 +54,7 @@ class PiecedRequest:
         self._pieces: list[bytes] = []
 
     def add(self, piece: bytes) -> None:
-        """The next piece has come.
-
-        Raises:
-            ConfigError: it is too small, or has more bytes than are missing.
-        """
+        """The next piece has come. Raises ConfigError: it is too small, or has more bytes than are missing."""
         if len(piece) > self.missing_bytes:
             raise ConfigError(f"a piece of {len(piece)} bytes, where {self.missing_bytes} of the request are missing")
         if len(piece) < min(LEAST_PIECE_BYTES, self.missing_bytes):

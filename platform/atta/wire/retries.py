@@ -1,7 +1,4 @@
-"""How often requests are repeated soon after failures, and when a silent daemon is left.
-
-A tenth of all requests is repeated soon, and a number of them at once. Others are repeated at the slowest pace.
-"""
+"""How often requests are repeated soon after failures, and when a silent daemon is left."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""gRPC in one place: the table of methods, the options of channels, and how errors cross the wire.
-
-``METHODS`` names every remote procedure once. Handlers and stubs are both built from it. It also says how a request
-must name its daemon (see ``atta.wire.identity``). Methods with payload fields exchange ``Bulk`` values. Their large
-fields are never copied through a protobuf message (see ``atta.wire.bulk``).
-"""
+"""gRPC in one place: the table of methods, from which handlers and stubs are built, the options of channels, and how
+errors cross the wire."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from atta import errors
 from atta.protos.v1 import (
@@ -30,18 +27,7 @@ from atta.protos.v1 import (
     weights_pb2,
 )
 from atta.wire import bulk
-from atta.wire.bulk import (
-    BATCH_CHUNK,
-    BEGIN_REPLY,
-    CREATE_REQUEST,
-    GRADIENT_REQUEST,
-    PULL_REPLY,
-    PUSH_REQUEST,
-    ROWS_CHUNK,
-    SAMPLE_REPLY,
-    WEIGHTS_REPLY,
-)
-from atta.wire.fields import ARRAYS_BYTES, check_fields, check_size
+from atta.wire.bulk import ARRAYS_BYTES, check_fields, check_size
 from atta.wire.identity import Bound
 from atta.wire.pieces import MethodStub
 
@@ -74,9 +60,7 @@ class RpcMethod:
     """One remote procedure.
 
     Attributes:
-        path: its path in gRPC.
         bound: how its requests must name the daemon that they are meant for.
-        request, reply: message types.
         streams: whether it answers with many replies.
         payload, request_payload: numbers of the large fields of replies and of requests.
     """
@@ -100,12 +84,8 @@ class RpcMethod:
         check_size(self.request, nbytes)
 
     def decode_request(self, raw: bytes) -> Any:
-        """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields.
-
-        Raises:
-            ConfigError: the bytes are not such a message.
-            QuotaExceededError: it has too many bytes or fields.
-        """
+        """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields. Raises ConfigError:
+        the bytes are not such a message; QuotaExceededError: it has too many bytes or fields."""
         try:
             check_fields(self.request, raw)
             if self.request_payload:
@@ -131,100 +111,56 @@ class RpcMethod:
         return self.reply.FromString(raw)
 
 
-def _table(service: str, bound: Bound, **methods: tuple[Any, ...]) -> dict[str, RpcMethod]:
-    return {
-        f"{service}.{name}": RpcMethod(f"/atta.v1.{service}/{name}", bound, *spec) for name, spec in methods.items()
-    }
+_MODULES = (
+    backup_pb2, control_pb2, graph_pb2, ids_pb2, kv_pb2,
+    link_pb2, session_pb2, table_pb2, update_pb2, weights_pb2,
+)  # fmt: skip
+_BOUND = {
+    "ParameterService": Bound.PROCESS,
+    "SessionService": Bound.PROCESS,
+    "ControlService": Bound.NAMED,
+    "ControlService.Describe": Bound.NOTHING,
+}
+"""What requests of a service or a method must name. Others are bound to data."""
+_REPLY_FIELDS = {
+    "GraphService.Sample": bulk.SAMPLE_REPLY,
+    "KvService.Pull": bulk.PULL_REPLY,
+    "TableService.Pull": bulk.ROWS_CHUNK,
+    "ParameterService.Begin": bulk.BEGIN_REPLY,
+    "ParameterService.Pull": bulk.WEIGHTS_REPLY,
+    "SessionService.Next": bulk.BATCH_CHUNK,
+}
+_REQUEST_FIELDS = {
+    "TableService.Push": bulk.PUSH_REQUEST,
+    "ParameterService.Create": bulk.CREATE_REQUEST,
+    "ParameterService.Push": bulk.GRADIENT_REQUEST,
+}
+
+
+def _declared(service: Any) -> Iterator[tuple[str, RpcMethod]]:
+    for method in service.methods:
+        name = f"{service.name}.{method.name}"
+        yield (
+            name,
+            RpcMethod(
+                f"/{service.full_name}/{method.name}",
+                _BOUND.get(name, _BOUND.get(service.name, Bound.DATA)),
+                GetMessageClass(method.input_type),
+                GetMessageClass(method.output_type),
+                method.server_streaming,
+                _REPLY_FIELDS.get(name, ()),
+                _REQUEST_FIELDS.get(name, ()),
+            ),
+        )
 
 
 METHODS: dict[str, RpcMethod] = {
-    **_table(
-        "GraphService",
-        Bound.DATA,
-        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleReply, False, SAMPLE_REPLY),
-        Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
-        Probe=(graph_pb2.ProbeRequest, graph_pb2.ProbeReply),
-    ),
-    **_table(
-        "KvService",
-        Bound.DATA,
-        Pull=(kv_pb2.PullRequest, kv_pb2.PullReply, False, PULL_REPLY),
-        ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
-    ),
-    **_table(
-        "IdService",
-        Bound.DATA,
-        Numbers=(ids_pb2.NumbersRequest, ids_pb2.NumbersReply),
-        Strings=(ids_pb2.StringsRequest, ids_pb2.StringsReply),
-    ),
-    **_table(
-        "BackupService",
-        Bound.DATA,
-        Follow=(backup_pb2.FollowRequest, backup_pb2.FollowReply),
-        Append=(backup_pb2.AppendRequest, backup_pb2.LogPlace),
-        Piece=(backup_pb2.PieceRequest, backup_pb2.PieceReply),
-        Promote=(backup_pb2.PromoteRequest, backup_pb2.PromoteReply),
-        Vote=(backup_pb2.VoteRequest, backup_pb2.VoteReply),
-    ),
-    **_table("LinkService", Bound.DATA, Attach=(link_pb2.AttachRequest, link_pb2.AttachReply)),
-    **_table(
-        "TableService",
-        Bound.DATA,
-        Create=(table_pb2.CreateTableRequest, table_pb2.TableInfo),
-        Delete=(table_pb2.DeleteTableRequest, table_pb2.DeleteTableReply),
-        List=(table_pb2.ListMutableRequest, table_pb2.ListMutableReply),
-        Describe=(table_pb2.DescribeTableRequest, table_pb2.TableInfo),
-        Grow=(table_pb2.GrowTableRequest, table_pb2.TableInfo),
-        Locate=(table_pb2.LocateRequest, table_pb2.LocateReply),
-        Pull=(table_pb2.PullRowsRequest, table_pb2.RowsChunk, True, ROWS_CHUNK),
-        Register=(table_pb2.RegisterRequest, table_pb2.RegisterReply),
-        Push=(table_pb2.PushRowsRequest, table_pb2.PushRowsReply, False, (), PUSH_REQUEST),
-        Forget=(table_pb2.ForgetClientRequest, table_pb2.ForgetClientReply),
-        Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
-        Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
-        Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
-    ),
-    **_table(
-        "UpdateService",
-        Bound.DATA,
-        Publish=(update_pb2.PublishRequest, update_pb2.PublishReply),
-        Versions=(update_pb2.VersionsRequest, update_pb2.VersionsReply),
-    ),
-    **_table(
-        "ParameterService",
-        Bound.PROCESS,
-        Create=(weights_pb2.CreateWeightsRequest, weights_pb2.WeightsState, False, (), CREATE_REQUEST),
-        Join=(weights_pb2.MemberRequest, weights_pb2.JoinReply),
-        Begin=(weights_pb2.BeginStepRequest, weights_pb2.BeginStepReply, False, BEGIN_REPLY),
-        Push=(weights_pb2.PushGradientRequest, weights_pb2.PushGradientReply, False, (), GRADIENT_REQUEST),
-        Pull=(weights_pb2.PullWeightsRequest, weights_pb2.PullWeightsReply, False, WEIGHTS_REPLY),
-        Renew=(weights_pb2.MemberRequest, weights_pb2.WeightsState),
-        Leave=(weights_pb2.MemberRequest, weights_pb2.WeightsState),
-        Drop=(weights_pb2.DropWeightsRequest, weights_pb2.DropWeightsReply),
-    ),
-    **_table(
-        "SessionService",
-        Bound.PROCESS,
-        Open=(session_pb2.OpenRequest, session_pb2.OpenReply),
-        Next=(session_pb2.NextRequest, session_pb2.BatchChunk, True, BATCH_CHUNK),
-        Renew=(session_pb2.RenewRequest, session_pb2.RenewReply),
-        Close=(session_pb2.CloseRequest, session_pb2.CloseReply),
-    ),
-    **_table(
-        "ControlService",
-        Bound.NOTHING,
-        Describe=(control_pb2.DescribeRequest, control_pb2.DescribeReply),
-    ),
-    **_table(
-        "ControlService",
-        Bound.NAMED,
-        Stats=(control_pb2.StatsRequest, control_pb2.StatsReply),
-        Sessions=(control_pb2.SessionsRequest, control_pb2.SessionsReply),
-        Report=(control_pb2.ReportRequest, control_pb2.ReportReply),
-        Trace=(control_pb2.TraceRequest, control_pb2.TraceChunk, True),
-        Stop=(control_pb2.StopRequest, control_pb2.StopReply),
-    ),
+    name: method
+    for module in _MODULES
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for name, method in _declared(service)
 }
+"""Every method that the .proto files declare, by ``SERVICE.METHOD``."""
 
 _RETRY = json.dumps(
     {
@@ -340,11 +276,8 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
 
 @contextlib.contextmanager
 def understanding(peer: str) -> Iterator[None]:
-    """Read a reply of ``peer`` within: what cannot be made of it is its error, not one of this process.
-
-    Raises:
-        RemoteError: instead of the errors of Python and numpy that bytes, numbers or JSON without a meaning cause.
-    """
+    """Read a reply of ``peer`` within: what cannot be made of it is its error, not one of this process. Raises
+    RemoteError: instead of the errors of Python and numpy that bytes, numbers or JSON without a meaning cause."""
     try:
         yield
     except errors.AttaError:
@@ -392,29 +325,36 @@ def error_from(peer: str, error: grpc.RpcError, deadline_s: float) -> errors.Att
     code, details = error.code(), error.details() or ""
     if _broke_off(code, details):
         return errors.UnavailableError(peer, f"the connection broke ({_brief(details)})")
+    if code in _OF_PEERS:
+        return _OF_PEERS[code](peer, details)
+    if code in _PLAIN:
+        return _PLAIN[code](details)
     match code:
         case grpc.StatusCode.UNAVAILABLE:
             return _unreached(peer, details)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return errors.DeadlineError(peer, f"no answer within {deadline_s:g} s")
-        case grpc.StatusCode.FAILED_PRECONDITION:
-            return errors.WrongDatasetError(peer, details)
-        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
-            return _refused(peer, code, details)
-        case grpc.StatusCode.ABORTED:
-            return errors.RestartedError(peer, details)
-        case grpc.StatusCode.NOT_FOUND:
-            return errors.UnknownNameError(details)
-        case grpc.StatusCode.INVALID_ARGUMENT:
-            return errors.ConfigError(details)
-        case grpc.StatusCode.OUT_OF_RANGE:
-            return errors.StaleRowError(details)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            known = details.startswith(ACCESS)
+            return errors.NotAuthenticatedError(peer, details) if known else errors.UnknownClientError(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return errors.QuotaExceededError(f"{peer}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return errors.RemoteError(peer, "is not an Atta daemon, or one of another version")
-        case _:
-            return _failed(peer, code, details)
+    return _failed(peer, code, details)
+
+
+_OF_PEERS: dict[grpc.StatusCode, Callable[[str, str], errors.AttaError]] = {
+    grpc.StatusCode.FAILED_PRECONDITION: errors.WrongDatasetError,
+    grpc.StatusCode.ABORTED: errors.RestartedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.NotAllowedError,
+}
+_PLAIN: dict[grpc.StatusCode, Callable[[str], errors.AttaError]] = {
+    grpc.StatusCode.NOT_FOUND: errors.UnknownNameError,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.ConfigError,
+    grpc.StatusCode.OUT_OF_RANGE: errors.StaleRowError,
+}
+"""Errors that are not the peer's."""
 
 
 def _broke_off(code: grpc.StatusCode, details: str) -> bool:
@@ -441,16 +381,6 @@ def _changed(peer: str, details: str) -> errors.ChangedFileError:
     """Its path is one of the machine of the daemon that reads it, so that daemon is named, too."""
     path, _, cause = details.partition(": ")
     return errors.ChangedFileError(path, cause if "(the daemon at " in cause else f"{cause} (the daemon at {peer})")
-
-
-def _refused(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:
-    if code is grpc.StatusCode.PERMISSION_DENIED:
-        return errors.NotAllowedError(peer, details)
-    return (
-        errors.NotAuthenticatedError(peer, details)
-        if details.startswith(ACCESS)
-        else errors.UnknownClientError(details)
-    )
 
 
 def _unreached(peer: str, details: str) -> errors.RemoteError:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, UnknownClientError
-from atta.kvstore.parameters.arrival import ArrivalJob, Pushed
-from atta.kvstore.parameters.jobs import SummedJob
+from atta.kvstore.parameters.jobs import ArrivalJob, Pushed, SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from tests.unit.invariants import validate
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.errors import DataError, QuotaExceededError
+from atta.kvstore.durable.saved import Contents, TablesWriter
 from atta.kvstore.initial import Uniform
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
+from tests.unit.kvstore.conftest import load_table, save_table
 
 
 def small(name: str = "t") -> MutableTable:
@@ -24,103 +26,80 @@ def small(name: str = "t") -> MutableTable:
     return table
 
 
-def look(table: MutableTable) -> tuple[object, ...]:
-    pulled = table.pull(np.arange(3))
-    assert pulled.versions is not None
-    return pulled.values.tolist(), pulled.versions.tolist(), table.step, table._sequences.to_json()
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::SyntaxWarning")
 def test_every_changed_byte_is_noticed(tmp_path: Path, rng: np.random.Generator) -> None:
-    folder = tmp_path / "snapshot"
-    small().snapshot(folder)
-    table = small()
-    table.push(np.array([1]), np.ones((1, 2), np.float32), "add", client="c", sequence=1)
-    before, saved = look(table), look(MutableTable.load(folder))
-    for path in sorted(folder.iterdir()):
+    save_table(small(), tmp_path / "t")
+    for path in sorted((tmp_path / "t").iterdir()):
         whole = path.read_bytes()
         for at in range(int(rng.integers(2)), len(whole), 2):  # another run tries the others
             damaged = bytearray(whole)
             damaged[at] ^= int(rng.integers(1, 256))
             path.write_bytes(damaged)
-            for restore in (MutableTable.load, table.restore):
-                with pytest.raises(DataError, match=path.name):
-                    restore(folder)
+            with pytest.raises(DataError, match=path.name):
+                load_table(tmp_path / "t")
         path.write_bytes(whole)
-    assert look(table) == before
-    table.restore(folder)
-    assert look(table) == saved
+    load_table(tmp_path / "t")
 
 
 def test_cut_and_missing_files_are_noticed(tmp_path: Path) -> None:
-    folder = tmp_path / "snapshot"
-    small().snapshot(folder)
-    table = small()
-    assert sorted(path.name for path in folder.iterdir()) == ["sum.npy", "table.json", "values.npy", "versions.npy"]
-    for path in sorted(folder.iterdir()):
-        whole = path.read_bytes()
-        for size in (0, 1, len(whole) // 2, len(whole) - 2):
-            path.write_bytes(whole[:size])
-            with pytest.raises(DataError, match=path.name):
-                table.restore(folder)
-        path.write_bytes(whole + b"x")
+    save_table(small(), tmp_path / "t")
+    path = tmp_path / "t" / "tables.log"
+    whole = path.read_bytes()
+    for wrong in (b"", *(whole[:size] for size in range(1, len(whole), 7)), whole[:-2], whole + b"x", None):
+        path.unlink() if wrong is None else path.write_bytes(wrong)
         with pytest.raises(DataError, match=path.name):
-            table.restore(folder)
-        path.unlink()
-        with pytest.raises(DataError, match=path.name):
-            table.restore(folder)
-        path.write_bytes(whole)
-    table.restore(folder)
+            load_table(tmp_path / "t")
+    with pytest.raises(DataError, match="nothing: no such folder; not a snapshot of mutable tables"):
+        load_table(tmp_path / "nothing")
+    path.write_bytes(b"something" * 10)
+    with pytest.raises(DataError, match=r"tables\.log: not a log of tables"):
+        load_table(tmp_path / "t")
 
 
-def test_snapshots_of_other_tables_are_foreign(tmp_path: Path) -> None:
-    small("other").snapshot(tmp_path / "other")
-    MutableTable(small().spec, 1, 2).snapshot(tmp_path / "shard")
-    table = small()
-    before = look(table)
-    for name in ("other", "shard"):
-        with pytest.raises(DataError, match="not a snapshot of table t from row 0 on"):
-            table.restore(tmp_path / name)
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "table.json").write_text('{"format": "something"}')
-    for name in ("foreign", "nothing"):
-        with pytest.raises(DataError, match=name):
-            table.restore(tmp_path / name)
-    assert look(table) == before
-    with pytest.raises(ConfigError, match="overwrite"):
-        table.snapshot(tmp_path / "foreign")
-
-
-def test_a_registry_is_restored_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_tables_are_restored_together_or_not_at_all(tmp_path: Path) -> None:
     tables = Tables(10_000)
     for name in ("a", "b"):
         tables.create(small(name).spec)
     tables.snapshot(tmp_path / "all")
     fresh = Tables(10_000)
     kept = fresh.create(MutableSpec("kept", 5))
-    folder = tmp_path / "all" / "tables"
-    (folder / "a").rename(tmp_path / "a")
-    shutil.copytree(folder / "b", folder / "a")
+    path = tmp_path / "all" / "tables.log"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    with pytest.raises(DataError, match=r"tables\.log"):
+        fresh.prepare(tmp_path / "all")
+    path.write_bytes(whole)
+    with TablesWriter(tmp_path, Contents(["a"])) as file:
+        tables.get("b").write_to(file)
     with pytest.raises(DataError, match="holds table b instead of a"):
-        fresh.restore(tmp_path / "all")
-    shutil.rmtree(folder / "a")
-    with pytest.raises(DataError, match="tables/a"):
-        fresh.restore(tmp_path / "all")
-    (tmp_path / "a").rename(folder / "a")
-    values = folder / "b" / "values.npy"
-    whole = values.read_bytes()
-    values.write_bytes(whole[:-1] + b"?")
-    with pytest.raises(DataError, match=r"b/values\.npy"):
-        fresh.restore(tmp_path / "all")
-    values.write_bytes(whole)
-    manifest = tmp_path / "all" / "tables.json"
-    text = manifest.read_text()
-    manifest.write_text(text.replace('"a"', '"c"'))
-    with pytest.raises(DataError, match=r"tables\.json"):
-        fresh.restore(tmp_path / "all")
-    manifest.write_text(text)
+        fresh.prepare(tmp_path)
     with pytest.raises(QuotaExceededError, match="quota"):
-        Tables(100).restore(tmp_path / "all")
+        Tables(100).prepare(tmp_path / "all")
     assert fresh.list() == (kept,)
-    fresh.restore(tmp_path / "all")
+    fresh.adopt(fresh.prepare(tmp_path / "all"), 0, {})
     assert [table.spec.name for table in fresh.list()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("contents", "change", "words"),
+    [
+        ({"tables": 3}, {}, "malformed"),
+        ({"tables": ["../x"]}, {}, r"table name '\.\./x'"),
+        ({"written_ns": "now"}, {}, "'now' is not a number"),
+        ({}, {"lsn": -1}, "malformed: -1 is not a number"),
+        ({}, {"key": {}}, "malformed: {} is not a number"),
+        ({}, {"spec": 3}, "malformed: table: 3 is not a description"),
+        ({}, {"clients": [1]}, "malformed"),
+        ({}, {"rows": 2**50}, "there may be 3"),
+    ],
+)
+def test_what_makes_no_sense_under_a_right_checksum(
+    tmp_path: Path, contents: dict[str, Any], change: dict[str, Any], words: str
+) -> None:
+    saved, arrays = small().copied()
+    content = {name: getattr(saved, name) for name in saved.__slots__}
+    with TablesWriter(tmp_path, Contents(**{"tables": ["t"], **contents})) as file:
+        file._describe({**content, "spec": saved.spec.to_dict(), **change})
+        file.write([array.reshape(-1).view(np.uint8) for array in arrays.values()])
+    with pytest.raises(DataError, match=rf"tables\.log: .*{words}"):
+        load_table(tmp_path)

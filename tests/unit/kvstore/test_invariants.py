@@ -122,6 +122,6 @@ def test_parts_of_a_snapshot(tmp_path: Path) -> None:
     (tmp_path / f"part-0000.{ID}").rename(tmp_path / f"part-0000.{'f' * 16}")
     with pytest.raises(AssertionError, match=f"holds the part of snapshot {ID}"):
         validate(parts)
-    (tmp_path / f"part-0000.{'f' * 16}" / "tables.json").unlink()
+    (tmp_path / f"part-0000.{'f' * 16}" / "tables.log").unlink()
     with pytest.raises(AssertionError, match="holds no tables"):
         validate(parts)

@@ -152,18 +152,6 @@ class Versions(RuleBasedStateMachine):
 TestVersions = Versions.TestCase
 
 
-def test_rows_of_a_version_go_with_its_last_reader() -> None:
-    book = VersionBook()
-    book.refresh({1: {("node", "x"): 1}})
-    first, second = book.open(None), book.open(None)
-    book.refresh({1: {("node", "x"): 1}, 2: {("node", "x"): 2}})
-    assert book.needed(0.0) == {("node", "x", 1), ("node", "x", 2)}
-    book.close(first)
-    assert ("node", "x", 1) in book.needed(0.0)
-    book.close(second)
-    assert book.needed(0.0) == {("node", "x", 2)}
-
-
 def test_rows_that_only_peers_read_go_when_they_are_idle() -> None:
     book = VersionBook()
     book.refresh({1: {("node", "x"): 1}, 2: {("node", "x"): 2}})

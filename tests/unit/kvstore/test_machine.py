@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atta.errors import DataError, UnknownClientError
-from atta.kvstore.initial import Constant, Uniform, numbered_from
-from atta.kvstore.mutable.arrays import initial_state
+from atta.kvstore.initial import Constant, Uniform
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
-from tests.unit.kvstore.test_steps import coalesced, expected
+from tests.unit.kvstore.table_model import TableModel
 
 SPECS = {
     "plain": MutableSpec("plain", 12, row_shape=(2,), init=Uniform(-1, 1, seed=3), max_rows=30),
@@ -53,46 +52,17 @@ class Request:
 
 
 @dataclass
-class Model:
-    """A table as plain arrays, with the clients that it knows.
+class Model(TableModel):
+    """With the clients that it knows. For each client: the applied numbers, and whether its new pushes are refused."""
 
-    For each client: the applied numbers, and whether its new pushes are refused.
-    """
-
-    spec: MutableSpec
-    first: int
-    values: np.ndarray
-    versions: np.ndarray
-    state: dict[str, np.ndarray]
+    first: int = 0
     step: int = 0
     known: dict[str, set[int]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
 
     def apply(self, request: Request) -> None:
-        local = request.rows - self.first
-        if request.op == "write":
-            for row, value in zip(local, request.values, strict=True):
-                if request.version is not None and self.versions[row] > request.version:
-                    continue
-                self.values[row] = value
-                self.versions[row] = self.versions[row] if request.version is None else request.version
-        elif request.op == "add":
-            np.add.at(self.values, local, request.values)
-        else:
-            assert self.spec.optimiser is not None
-            self.step += 1
-            different, sums = coalesced(local, request.values)
-            values, state = self.values[different], {name: array[different] for name, array in self.state.items()}
-            expected(self.spec.optimiser, self.step, values, state, sums)
-            self.values[different] = values
-            for name, array in state.items():
-                self.state[name][different] = array
-
-
-def fresh(spec: MutableSpec, first: int, rows: int) -> Model:
-    values = np.empty((rows, *spec.row_shape), spec.dtype)
-    spec.init.fill(values, numbered_from(first))
-    return Model(spec, first, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
+        self.step += request.op == "step"
+        self.change(request.op, request.rows - self.first, request.values, request.version, self.step)
 
 
 class Machine(RuleBasedStateMachine):
@@ -115,7 +85,8 @@ class Machine(RuleBasedStateMachine):
             assert self.tables.create(SPECS[name], first, 5) is self.tables.get(name)
         else:
             self.tables.create(SPECS[name], first, 5)
-            self.models[name] = fresh(SPECS[name], first, 5)
+            self.models[name] = Model.fresh(SPECS[name], first, 5)
+            self.models[name].first = first
 
     @rule(name=names)
     def delete(self, name: str) -> None:
@@ -128,10 +99,7 @@ class Machine(RuleBasedStateMachine):
         model = self.models[name]
         rows = min(len(model.values) + more, SPECS[name].limit - model.first)
         self.tables.grow(name, rows)
-        added = fresh(SPECS[name], model.first + len(model.values), rows - len(model.values))
-        model.values = np.concatenate([model.values, added.values])
-        model.versions = np.concatenate([model.versions, added.versions])
-        model.state = {key: np.concatenate([array, added.state[key]]) for key, array in model.state.items()}
+        model.grow(model.first, rows)
 
     def registered(self, name: str, client: str) -> str:
         """The client's name in the table: its current registration, or a new one."""
@@ -219,7 +187,7 @@ class Machine(RuleBasedStateMachine):
     def restore(self, crashed: bool) -> None:
         if crashed:
             self.tables = Tables(100_000)
-        self.tables.restore(Path(self.folder.name, "snapshot"))
+        self.tables.adopt(self.tables.prepare(Path(self.folder.name, "snapshot")), 0, {})
         self.models = copy.deepcopy(self.saved or {})
         for model in self.models.values():
             model.over = set(model.known)
@@ -233,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         whole = path.read_bytes()
         path.write_bytes(whole[: pick % len(whole)])
         with pytest.raises(DataError, match=path.name):
-            self.tables.restore(Path(self.folder.name, "snapshot"))
+            self.tables.adopt(self.tables.prepare(Path(self.folder.name, "snapshot")), 0, {})
         path.write_bytes(whole)
 
     @invariant()

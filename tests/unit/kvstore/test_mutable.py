@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownClientError
+from atta.errors import ConfigError, UnknownClientError
 from atta.kvstore.initial import Uniform
-from atta.kvstore.mutable.sequences import WINDOW
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from tests.unit.kvstore.conftest import load_table, save_table
 from tests.unit.kvstore.test_rows import together
 
 ADAM = OptimiserSpec.adam(0.1)
@@ -97,73 +95,6 @@ def test_values_come_as_arrays_or_bytes_and_may_be_no_numbers() -> None:
     assert np.isnan(table.pull(np.array([0])).values[0, 0])
 
 
-def test_versions_are_those_of_the_last_write() -> None:
-    table = table_of()
-    one = np.ones((1, 3), np.float32)
-    table.push(np.array([45]), one, "write", client=1, sequence=0, version=7)
-    table.push(np.array([45]), one, "add", client=1, sequence=1)
-    table.push(np.array([45]), one, "write", client=1, sequence=2)
-    pulled = table.pull(np.array([45, 46]))
-    assert pulled.versions is not None
-    assert pulled.versions.tolist() == [7, -1]
-    assert pulled.values[0].tolist() == [1, 1, 1]
-
-
-def test_an_older_version_does_not_replace_a_newer_one() -> None:
-    """Row by row. Of equal versions, the last write counts."""
-    table = knowing(MutableTable(MutableSpec("t", 4, "<i8", versioned=True)), 1)
-    for number, (rows, value, version) in enumerate(
-        [([1, 2], 10, 5), ([0, 1, 2, 3], 20, 3), ([2, 3], 30, 5), ([3], 40, 0), ([0, 0], 50, 4)]
-    ):
-        assert table.push(
-            np.array(rows), np.full(len(rows), value), "write", client=1, sequence=number, version=version
-        )
-    pulled = table.pull(np.arange(4))
-    assert pulled.values.tolist() == [50, 10, 30, 30]
-    assert pulled.versions is not None
-    assert pulled.versions.tolist() == [4, 5, 5, 5]
-    table.push(np.arange(4), np.full(4, 60), "write", client=1, sequence=5)  # without a version: overwrites all
-    pulled = table.pull(np.arange(4))
-    assert pulled.values.tolist() == [60] * 4
-    assert pulled.versions is not None
-    assert pulled.versions.tolist() == [4, 5, 5, 5]
-
-
-def test_a_full_disk_leaves_nothing_and_names_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = table_of()
-    table.snapshot(tmp_path / "kept")
-    before = everything(table)
-
-    written = os.pwrite
-
-    def full(fd: int, data: Any, at: int) -> int:
-        if at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return written(fd, data[:12], at)
-
-    table.push(np.array([45]), np.ones((1, 3), np.float32), "write", client=1, sequence=0)
-    monkeypatch.setattr(os, "pwrite", full)
-    for name in ("kept", "new"):
-        with pytest.raises(DataError, match=f"{name}: no space left on the disk"):
-            table.snapshot(tmp_path / name, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-    table.restore(tmp_path / "kept")
-    assert everything(table) == before
-
-
-def test_the_window_of_a_client_is_bounded() -> None:
-    table = table_of()
-    request = np.array([40]), np.ones((1, 3), np.float32), "add"
-    before = everything(table)
-    with pytest.raises(QuotaExceededError, match="missing"):
-        table.push(*request, client=1, sequence=WINDOW)
-    assert everything(table) == before
-    assert table.push(*request, client=1, sequence=WINDOW - 1)
-    assert table.forget(1)
-    with pytest.raises(UnknownClientError):
-        table.push(*request, client=1, sequence=WINDOW - 1)
-
-
 def test_empty_requests() -> None:
     table = table_of()
     nothing = np.empty((0, 3), np.float32)
@@ -175,10 +106,10 @@ def test_empty_requests() -> None:
 
 def test_a_table_without_rows_grows_from_nothing(tmp_path: Path) -> None:
     table = knowing(MutableTable(MutableSpec("t", 0, optimiser=ADAM, versioned=True, max_rows=3)))
-    table.snapshot(tmp_path / "empty")
+    save_table(table, tmp_path / "empty")
     table.grow(3)
     assert table.push(np.array([2]), np.ones(1, np.float32), "step", client=1, sequence=0)
-    table.restore(tmp_path / "empty")
+    table = load_table(tmp_path / "empty")
     assert (table.rows, table.step, table.clients) == (0, 0, 2)
     with pytest.raises(ConfigError, match="row 0"):
         table.pull(np.array([0]))
@@ -227,8 +158,8 @@ def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
     def copy() -> None:
         count = 0
         while not done.is_set() or not count:
-            table.snapshot(tmp_path / "cut", overwrite=True)
-            restored = MutableTable.load(tmp_path / "cut")
+            save_table(table, tmp_path / "cut")
+            restored = load_table(tmp_path / "cut")
             values = restored.pull(rows).values
             applied = sum(expected for _, expected, _ in restored._sequences.to_json())
             assert (values == applied).all()
@@ -238,8 +169,8 @@ def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
     together(pushers, copy)
     assert (table.pull(rows).values == 180).all()
     # A retry after the restart is still known.
-    table.snapshot(tmp_path / "end")
-    again = MutableTable.load(tmp_path / "end")
+    save_table(table, tmp_path / "end")
+    again = load_table(tmp_path / "end")
     assert not again.push(rows, ones, "add", client=2, sequence=59)
     with pytest.raises(UnknownClientError, match="snapshot"):
         again.push(rows, ones, "add", client=2, sequence=60)

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.arrival import ArrivalJob
-from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ParameterJobs, SummedJob
+from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from tests.unit.invariants import validate
 from tests.unit.kvstore.parameters_runs import ArrivalRun, SummedRun
@@ -49,11 +48,11 @@ def summed_orders(orders: range) -> None:
 
 
 def test_each_gradient_of_a_trainer_is_one_update_in_any_order_of_events() -> None:
-    arrival_orders(range(2_000))
+    arrival_orders(range(1_000))
 
 
 def test_each_gradient_of_an_interval_is_summed_once_in_any_order_of_events() -> None:
-    summed_orders(range(2_000))
+    summed_orders(range(1_000))
 
 
 @pytest.mark.slow
@@ -64,7 +63,7 @@ def test_a_hundred_thousand_orders_of_events(part: int) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_sums_are_bit_equal_in_any_order_and_steps_are_those_of_torch(step: VectorStep, seed: int) -> None:
     run = SummedRun(seed, step)
     run.play()
@@ -306,11 +305,11 @@ def test_a_long_description_is_not_echoed() -> None:
         ({"max_updates": -1}, "max_updates -1"),
         ({"dtype": "<i4"}, "'<i4'"),
         ({"name": "a b"}, "a b"),
-        ({"colour": 1}, "other fields than"),
+        ({"colour": 1}, "unknown colour"),
         ({"optimiser": {"kind": "adagrad", "lr": 1.0}}, "'adagrad'"),
-        ({"optimiser": {"kind": "adam"}}, "'lr'"),
+        ({"optimiser": {"kind": "adam"}}, "missing lr"),
         ({"optimiser": {"kind": "adam", "lr": 1.0, "betas": [1.0, 0.5]}}, "betas"),
-        ({"optimiser": None}, "other fields than"),
+        ({"optimiser": None}, "is not a description"),
     ],
 )
 def test_descriptions_that_make_no_sense_are_refused(change: dict[str, Any], cause: str) -> None:

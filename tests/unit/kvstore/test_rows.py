@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from atta.kvstore.mutable import kernels
+from atta import _native as kernels
 
 THREADS = 4
 
@@ -66,15 +66,6 @@ def test_adding_equals_numpy(dtype: str, shape: tuple[int, ...], rng: np.random.
     assert np.array_equal(table, want)
 
 
-def test_versions_follow_their_rows(rng: np.random.Generator) -> None:
-    table, versions, locks = np.zeros((10, 3), np.float32), np.full(10, -1), kernels.RowLocks()
-    kernels.write_rows(table, np.array([4, 1]), np.ones((2, 3), np.float32), locks, versions=versions, version=7)
-    out, out_versions = np.empty((3, 3), np.float32), np.empty(3, np.int64)
-    kernels.read_rows(table, np.array([1, 2, 4]), out, locks, versions=versions, out_versions=out_versions)
-    assert out_versions.tolist() == [7, -1, 7]
-    assert out[:, 0].tolist() == [1, 0, 1]
-
-
 def test_rows_of_a_higher_version_stay(rng: np.random.Generator) -> None:
     table, versions, locks = np.zeros((6, 2)), np.array([0, 3, 5, -1, 5, 9]), kernels.RowLocks()
     rows = rng.integers(0, 6, 40)
@@ -102,12 +93,14 @@ def test_bad_requests_change_nothing() -> None:
         (lambda: kernels.add_rows(table, two, np.ones((2, 2)), locks), "dtype"),
         (lambda: kernels.add_rows(table, np.array([0, 9]), ones, locks), "row 9"),
         (lambda: kernels.add_rows(table.astype(bool), two, ones.astype(bool), locks), "cannot be added"),
-        (lambda: kernels.add_rows(table.T, two, ones, locks), "contiguous"),
-        (lambda: kernels.step_sgd(table, np.array([0, 5]), ones, locks, lr=1.0), "row 5"),
-        (lambda: kernels.step_adagrad(table, two, ones, locks, sums=state[:4], lr=1.0, eps=0.0), "state"),
+        (lambda: kernels.step_rows("sgd", table, [], np.array([0, 5]), ones, locks, 1.0), "row 5"),
+        (lambda: kernels.step_rows("adagrad", table, [state[:4]], two, ones, locks, 1.0), "state"),
+        (lambda: kernels.step_rows("adagrad", table, [], two, ones, locks, 1.0), "number of arrays"),
     ]:
         with pytest.raises(ValueError, match=words):
             call()
+    with pytest.raises(TypeError):  # a copy would be changed in its place
+        kernels.add_rows(table.T, two, ones, locks)
     assert not table.any()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atta.errors import DataError
-from atta.kvstore.durable.entries import Created
+from atta.kvstore.durable.entries import ChangeKind, TableChange
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.initial import Initialiser, Normal, Uniform
 from atta.kvstore.mutable.owners import EdgeIndex, TableOwner, span_of
@@ -109,7 +109,7 @@ def test_recovery_and_snapshots_keep_them(cut: Callable[[int], Dataset], tmp_pat
         )
         store = TableStore(folder, {}, forced=False)
         store.open(lambda _: {})
-        store.append([Created(7, spec, span.start, len(span), 1).encode()])
+        store.append([TableChange(ChangeKind.CREATED, 7, (span.start, len(span), 1), spec).encode()])
         store.close()
         tables, store = Tables(1 << 20, owner=owner), TableStore(folder, {}, forced=False)
         found = store.open(partial(tables.prepare, resume=True), tables.row_ids)
@@ -124,7 +124,7 @@ def test_recovery_and_snapshots_keep_them(cut: Callable[[int], Dataset], tmp_pat
         tables, again = Tables(1 << 20, owner=owner), Tables(1 << 20, owner=owner)
         tables.create(spec, span.start, len(span))
         tables.snapshot(folder)
-        again.restore(folder)
+        again.adopt(again.prepare(folder), 0, {})
         return again.get("t")
 
     first = by_id(cut(0), spec, partial(created, spec))
@@ -142,8 +142,8 @@ def test_snapshots_of_another_cut_are_refused(cut: Callable[[int], Dataset], tmp
     tables.create(spec, 0, len(span_of(spec, cut(1), 0)))
     tables.snapshot(tmp_path / "vertices")
     other = Tables(1 << 20, owner=TableOwner(cut(2), 0))
-    other.restore(tmp_path / "numbers")
+    other.adopt(other.prepare(tmp_path / "numbers"), 0, {})
     ids = [cut(number).dataset_id for number in (1, 2)]
     with pytest.raises(DataError, match=f"table t are nodes:author of dataset {ids[0]}, this is {ids[1]}"):
-        other.restore(tmp_path / "vertices")
+        other.adopt(other.prepare(tmp_path / "vertices"), 0, {})
     assert [table.spec.policy for table in other.list()] == ["range"]

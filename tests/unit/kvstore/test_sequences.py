@@ -25,8 +25,8 @@ def knowing(*clients: Client, **options: int) -> Sequences:
     return sequences
 
 
-def apply(sequences: Sequences, client: Client, number: int) -> bool:
-    with sequences.once(client, number) as fresh:
+def apply(sequences: Sequences, client: Client, number: int, settled: int = 0) -> bool:
+    with sequences.once(client, number, settled) as fresh:
         return fresh
 
 
@@ -106,7 +106,7 @@ def test_who_is_not_known_or_not_any_more_is_refused(number: int) -> None:
     with pytest.raises(UnknownClientError, match="'a' is not known"):
         apply(sequences, "a", number)
     with pytest.raises(UnknownClientError):
-        settle(sequences, "a", number, settled=number)
+        apply(sequences, "a", number, settled=number)
     assert sequences.to_json() == []
 
 
@@ -223,18 +223,13 @@ def test_the_gate_lets_in_many_or_one() -> None:
 
 def test_settled_numbers_are_not_waited_for() -> None:
     sequences = knowing("c")
-    assert settle(sequences, "c", 10_000, settled=10_000)  # far ahead of 0, which will never come
-    assert not settle(sequences, "c", 10_000, settled=10_000)
-    assert not settle(sequences, "c", 5)  # settled: a stray copy of an old push
-    assert settle(sequences, "c", 10_002, settled=10_001)
-    assert settle(sequences, "c", 10_001, settled=10_001)
+    assert apply(sequences, "c", 10_000, settled=10_000)  # far ahead of 0, which will never come
+    assert not apply(sequences, "c", 10_000, settled=10_000)
+    assert not apply(sequences, "c", 5)  # settled: a stray copy of an old push
+    assert apply(sequences, "c", 10_002, settled=10_001)
+    assert apply(sequences, "c", 10_001, settled=10_001)
     assert sequences.to_json() == [["c", 10_003, []]]
-    assert settle(sequences, "c", 10_003, settled=99_999)  # a client cannot settle the number that it is sending
-
-
-def settle(sequences: Sequences, client: Client, sequence: int, settled: int = 0) -> bool:
-    with sequences.once(client, sequence, settled) as fresh:
-        return fresh
+    assert apply(sequences, "c", 10_003, settled=99_999)  # a client cannot settle the number that it is sending
 
 
 def test_a_push_that_is_never_done_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

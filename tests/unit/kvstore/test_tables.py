@@ -99,7 +99,7 @@ def test_clients_that_went_silent_are_forgotten_by_all_tables(tmp_path: Path) ->
     tables = Tables(1000)
     tables.create(MutableSpec("a", 1)).register(7)
     tables.snapshot(tmp_path / "saved")
-    tables.restore(tmp_path / "saved")
+    tables.adopt(tables.prepare(tmp_path / "saved"), 0, {})
     tables.get("a").register(8)
     assert tables.clients == 2
     assert tables.expire(0.0, 10.0) == 0
@@ -196,7 +196,7 @@ def test_a_snapshot_is_restored_only_where_it_fits(tmp_path: Path) -> None:
     tables.snapshot(tmp_path / "saved")
     small = Tables(1000, free_bytes=lambda: 170)
     with pytest.raises(QuotaExceededError, match="saved: 160 more bytes of memory"):
-        small.restore(tmp_path / "saved")
+        small.adopt(small.prepare(tmp_path / "saved"), 0, {})
     assert small.list() == ()
 
 
@@ -207,7 +207,7 @@ def test_a_table_without_room_for_a_copy_is_saved_all_the_same(tmp_path: Path) -
     free = 10
     tables.snapshot(tmp_path / "saved")
     free = 10_000
-    tables.restore(tmp_path / "saved")
+    tables.adopt(tables.prepare(tmp_path / "saved"), 0, {})
     assert (tables.get("users").pull(np.arange(10)).values == 4).all()
 
 
@@ -223,7 +223,7 @@ def test_closed_tables_do_not_change(tmp_path: Path) -> None:
         lambda: tables.create(MutableSpec("other", 1)),
         lambda: tables.grow("users", 11),
         lambda: tables.delete("users"),
-        lambda: tables.restore(tmp_path / "before"),
+        lambda: tables.adopt(tables.prepare(tmp_path / "before"), 0, {}),
     ):
         with pytest.raises(QuotaExceededError, match="stopping"):
             change()
@@ -238,7 +238,7 @@ def test_a_snapshot_whose_replacement_was_killed_is_found_again(tmp_path: Path) 
     tables.snapshot(tmp_path / "saved")
     (tmp_path / "saved").rename(tmp_path / ".saved.replaced")
     fresh = Tables(1000)
-    fresh.restore(tmp_path / "saved")
+    fresh.adopt(fresh.prepare(tmp_path / "saved"), 0, {})
     assert (fresh.get("users").pull(np.arange(10)).values == 4).all()
     fresh.snapshot(tmp_path / "saved", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
@@ -267,16 +267,16 @@ def test_a_snapshot_leaves_the_tables_of_jobs_alone(tmp_path: Path) -> None:
     tables.delete("users")
     mine = tables.create(dataclasses.replace(SPEC, name="job", lease_s=60.0))
     tables.snapshot(tmp_path / "none")
-    tables.restore(tmp_path / "s")
+    tables.adopt(tables.prepare(tmp_path / "s"), 0, {})
     assert [table.spec.name for table in tables.list()] == ["job", "users"]
     assert tables.get("job") is mine
-    tables.restore(tmp_path / "none")
+    tables.adopt(tables.prepare(tmp_path / "none"), 0, {})
     assert [table.spec.name for table in tables.list()] == ["job"]
     tables.create(dataclasses.replace(SPEC, name="job2", lease_s=60.0, rows=20))
     with pytest.raises(
         QuotaExceededError, match="160 bytes beside 480 bytes of tables with a lease and weights, the quota is 500"
     ):
-        tables.restore(tmp_path / "s")
+        tables.adopt(tables.prepare(tmp_path / "s"), 0, {})
 
 
 @pytest.mark.parametrize("lease_s", [0, -1.0, float("nan"), float("inf"), "60", True, 3601])

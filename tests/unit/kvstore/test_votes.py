@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import DataError
-from atta.kvstore.durable import backup as votes
+from atta.kvstore.durable import backup, logfile
 from atta.kvstore.durable.backup import Ballot, VoteBook, is_majority
 
 STORES = [bytes([n]) * 16 for n in range(3)]
@@ -48,7 +48,7 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(votes, "write_sealed", full)
+        broken.setattr(logfile, "write_sealed", full)
         with pytest.raises(DataError, match="no space left"):
             book.give(ballot)
     assert book.give(Ballot(STORES[0], 1, "b:1")) == ""
@@ -60,7 +60,7 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path, monkeypatch:
 
 
 def test_votes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(votes, "MOST_STORES", 2)
+    monkeypatch.setattr(backup, "MOST_STORES", 2)
     book = VoteBook(tmp_path / "votes")
     assert [book.give(Ballot(store, 1, "a:1")) for store in STORES] == ["", "", "has votes for 2 stores of tables"]
     assert book.give(Ballot(STORES[0], 2, "b:1")) == ""

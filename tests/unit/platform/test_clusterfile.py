@@ -10,11 +10,6 @@ from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.clusterfile import check_address, ended_daemon, read_cluster, write_cluster
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    write_cluster(tmp_path / "c.toml", ["10.0.0.1:7070", "host.example:80"])
-    assert read_cluster(tmp_path / "c.toml") == {0: "10.0.0.1:7070", 1: "host.example:80"}
-
-
 def test_replicas(tmp_path: Path) -> None:
     """Daemons that name the same partitions; their order in the file is kept."""
     addresses = [("b:1", "a:1"), "c:1", "c:1", ("d:1", "e:1", "f:1"), ("d:1", "e:1", "f:1")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atta.errors import QuotaExceededError
 from atta.protos.v1 import control_pb2, graph_pb2, session_pb2, table_pb2
 from atta.wire import rpc
-from atta.wire.fields import ARRAYS_BYTES, MAX_FIELDS, PLAIN_BYTES, check_fields, count_fields
+from atta.wire.bulk import ARRAYS_BYTES, MAX_FIELDS, PLAIN_BYTES, check_fields, count_fields
 
 KINDS = sorted({m.request for m in rpc.METHODS.values()} | {m.reply for m in rpc.METHODS.values()}, key=str)
 MANY = 1 << 30

@@ -1,21 +1,11 @@
 """Pushes whose values lie in memory that the pusher lends: the same bits as in messages, applied once, and never values
-that came into that memory later.
-
-The owner is a service of this process. What it is asked and answers crosses as bytes, and the memory as between
-processes.
-"""
+that came into that memory later."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,120 +13,19 @@ from hypothesis import strategies as st
 
 from atta.client.tables import lending, remote
 from atta.client.tables.lending import Lender
-from atta.client.tables.pushes import Registration, TableShard
 from atta.client.tables.remote import RemoteTable
-from atta.daemon.durable.journal import Journal
 from atta.daemon.engine import lent as table_rows
 from atta.daemon.engine.lent import lent_values
 from atta.daemon.services import tables as tables_service
-from atta.daemon.services.tables import TableService
-from atta.errors import AttaError, ConfigError, QuotaExceededError, RemoteError
-from atta.kvstore.durable.store import TableStore
+from atta.errors import ConfigError, QuotaExceededError, RemoteError
 from atta.kvstore.mutable import sequences
-from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
-from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.wire import memfiles, rpc
-from atta.wire.bulk import PUSH_VALUES
-from tests.unit.platform.answers import maker
-from tests.unit.platform.test_pulls import DTYPES, Lost, Refused, same_bits
+from atta.wire import memfiles
+from tests.unit.platform.table_owner import CONTEXT, PUSH, Answered, Lost, Owner, event_loop, opened, same_bits
+from tests.unit.platform.test_pulls import DTYPES
 
-DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])
-CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
-METHOD = rpc.METHODS["TableService.Push"]
-MAKE = maker(2)
-
-
-class Answered:
-    """A call that has ended when it begins."""
-
-    def __init__(self, found: Any) -> None:
-        self._found = found
-
-    def result(self) -> Any:
-        if isinstance(self._found, BaseException):
-            raise self._found
-        return self._found
-
-    def add_done_callback(self, told: Callable[[Any], None]) -> None:
-        told(self)
-
-
-class Owner:
-    """A daemon with all rows of a table, and the connection to it. ``lose``: the answers to so many pushes are lost."""
-
-    address = "owner"
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path | None = None) -> None:
-        self.loop, self.reads_lent, self.takes_lent, self.lose = loop, True, False, 0
-        self.sent: list[bool] = []  # whether the values of each push were lent
-        tables, self.journal, self.store = Tables(1 << 28), None, None
-        if folder is not None:
-            self.store = TableStore(folder, {}, forced=False, keep_bytes=1 << 20)
-            tables.recovered(self.store.open(partial(tables.prepare, resume=True)).tables)
-            loop.run_until_complete(self._keep(tables))
-        self.service = TableService(DATASET, 0, tables, MAKE, snapshots=None, journal=self.journal)
-
-    async def _keep(self, tables: Tables) -> None:
-        assert self.store is not None
-        self.journal = Journal(self.store, tables, log_bytes=1 << 20)
-        tables.recorder = self.journal
-        self._running = asyncio.create_task(self.journal.run())
-
-    def opened(self, spec: MutableSpec) -> RemoteTable:
-        request = table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(spec.to_dict()))
-        info = self._run(self.service.create(request, CONTEXT))
-        connection: Any = self
-        shard = TableShard(connection, 0, info.rows, Registration(connection, spec.name, info.table_id))
-        return RemoteTable(spec, [shard], "d", table_id=info.table_id, infos=[info], lender=Lender())
-
-    def rows(self) -> Pulled:
-        (table,) = self.service._tables.list()
-        return table.pull(np.arange(table.rows))
-
-    @property
-    def lent_rows(self) -> float:
-        return self.service.stats()["table_rows_pushed_lent"]
-
-    def call(self, name: str, request: Any) -> Any:
-        assert name == "TableService.Register"
-        return self._run(self.service.register(request, CONTEXT))
-
-    def begin(self, name: str, request: Any) -> Answered:
-        assert name == "TableService.Push"
-        asked = METHOD.decode_request(METHOD.encode_request(request))
-        self.sent.append(asked.message.HasField("memory"))
-        assert self.sent[-1] == (not asked.payloads.get(PUSH_VALUES))
-        try:
-            reply = METHOD.decode_reply(METHOD.encode_reply(self._run(self.service.push(asked, CONTEXT))))
-        except AttaError as error:
-            return Answered(Refused(error))
-        self.lose -= 1
-        return Answered(Lost() if self.lose >= 0 else reply)
-
-    def patience(self) -> Any:
-        return SimpleNamespace(lasts=lambda: True)
-
-    def error_from(self, failure: grpc.RpcError) -> AttaError:
-        return rpc.error_from(self.address, failure, 1.0)
-
-    def _run(self, work: Any) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
-
-    def close(self) -> None:
-        if self.journal is not None:
-            self._run(self.journal.finish())
-            self._running.cancel()
-            self.loop.run_until_complete(asyncio.wait([self._running]))
-            self.journal.close()
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+loop = pytest.fixture(scope="module")(event_loop)
 
 
 @pytest.fixture
@@ -174,12 +63,12 @@ def test_memory_and_messages_give_the_same_bits(
         "t", count, dtype, shape, versioned=versioned, optimiser=OptimiserSpec.adam() if learns else None
     )
     kept = draw(st.booleans(), "kept")
-    pair = [Owner(loop, tmp_path_factory.mktemp("kept") if kept else None) for _ in range(2)]
+    pair = [Owner(loop, folder=tmp_path_factory.mktemp("kept") if kept else None) for _ in range(2)]
     pair[1].reads_lent = False
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remote, "LEAST_LENT_BYTES", 1)
         patch.setattr(remote, "PIECE_BYTES", 1024)
-        tables = [owner.opened(spec) for owner in pair]
+        tables = [opened(spec, owner) for owner in pair]
         for number in range(draw(st.integers(1, 4), "pushes")):
             ops = ["write", *([] if dtype == "|b1" else ["add"]), *(["step"] if learns else [])]
             op = draw(st.sampled_from(ops), "op")
@@ -202,14 +91,14 @@ def test_memory_and_messages_give_the_same_bits(
 
 
 def test_values_are_those_of_the_call_whatever_the_caller_writes_later(owner: Owner) -> None:
-    table, values = owner.opened(SPEC), VALUES.copy()
+    table, values = opened(SPEC, owner), VALUES.copy()
     ticket = table.push(ROWS, values)
     values[:] = 0
     ticket.wait()
     wanted = np.zeros((500, 4), np.float32)
     wanted[ROWS] = VALUES
     assert np.array_equal(owner.rows().values, wanted)
-    assert owner.lent_rows == len(ROWS)
+    assert owner.stat("table_rows_pushed_lent") == len(ROWS)
 
 
 def test_what_is_kept_does_not_change_with_the_memory() -> None:
@@ -222,14 +111,14 @@ def test_what_is_kept_does_not_change_with_the_memory() -> None:
 
 def test_small_pushes_travel_in_messages(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "LEAST_LENT_BYTES", 20 * 16)
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     for count in (19, 20):
         table.push(ROWS[:count], VALUES[:count]).wait()
     assert owner.sent == [False, True]
 
 
 def test_a_push_whose_answer_is_lost_is_applied_once(owner: Owner) -> None:
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     owner.lose = 1
     first = table.push(np.arange(300), np.ones((300, 4), np.float32), "add")
     held = table._lender._file
@@ -241,7 +130,7 @@ def test_a_push_whose_answer_is_lost_is_applied_once(owner: Owner) -> None:
 
 
 def test_a_lost_push_that_was_not_applied_has_its_own_values(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     begin = owner.begin
     monkeypatch.setattr(owner, "begin", lambda *_: Answered(Lost()))
     first = table.push(np.arange(300), np.ones((300, 4), np.float32), "add")
@@ -253,7 +142,7 @@ def test_a_lost_push_that_was_not_applied_has_its_own_values(owner: Owner, monke
 
 
 def test_a_push_that_cannot_be_sent_leaves_nothing_lent(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, begin = owner.opened(SPEC), owner.begin
+    table, begin = opened(SPEC, owner), owner.begin
 
     def closed(*_: Any) -> Answered:
         raise ValueError("Cannot invoke RPC on closed channel!")
@@ -264,14 +153,14 @@ def test_a_push_that_cannot_be_sent_leaves_nothing_lent(owner: Owner, monkeypatc
     assert is_nothing_lent(table)
     monkeypatch.setattr(owner, "begin", begin)
     table.push(ROWS, VALUES).wait()
-    assert owner.lent_rows == len(ROWS)
+    assert owner.stat("table_rows_pushed_lent") == len(ROWS)
 
 
 def test_a_push_that_is_refused_before_it_is_sent_changes_nothing(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequences, "WINDOW", 3)
-    table = owner.opened(MutableSpec("t", 500, row_shape=(4,), versioned=True))
+    table = opened(MutableSpec("t", 500, row_shape=(4,), versioned=True), owner)
     wrong: list[dict[str, Any]] = [{"version": version} for version in (-1, 1 << 63, 1.5, True)]
     for options in (*wrong, {"codec": "zip"}):
         with pytest.raises(ConfigError, match=r"version .* must be a whole number|codec 'zip' is none of fp16"):
@@ -279,7 +168,7 @@ def test_a_push_that_is_refused_before_it_is_sent_changes_nothing(
     assert not owner.sent
     for version in range(5):  # none waits for the numbers of those that were refused
         table.push(ROWS, VALUES, version=np.int64(version)).wait()
-    assert owner.lent_rows == 5 * len(ROWS)
+    assert owner.stat("table_rows_pushed_lent") == 5 * len(ROWS)
 
 
 def test_no_push_waits_for_the_numbers_of_one_that_was_broken_off(
@@ -287,7 +176,7 @@ def test_no_push_waits_for_the_numbers_of_one_that_was_broken_off(
 ) -> None:
     monkeypatch.setattr(sequences, "WINDOW", 3)
     monkeypatch.setattr(remote, "PIECE_BYTES", 400 * 16 // 2)
-    table, begin, lost = owner.opened(SPEC), owner.begin, iter([Answered(Lost())])
+    table, begin, lost = opened(SPEC, owner), owner.begin, iter([Answered(Lost())])
     monkeypatch.setattr(owner, "begin", lambda *_: next(lost))  # the first piece never arrives
     with pytest.raises(StopIteration):  # nor is the second one sent
         table.push(ROWS, VALUES)
@@ -297,11 +186,11 @@ def test_no_push_waits_for_the_numbers_of_one_that_was_broken_off(
     monkeypatch.setattr(owner, "begin", begin)
     for _ in range(3):
         table.push(ROWS, VALUES).wait()
-    assert owner.lent_rows == 3 * len(ROWS)
+    assert owner.stat("table_rows_pushed_lent") == 3 * len(ROWS)
 
 
 def test_an_owner_that_cannot_open_the_memory_is_lent_none_again(owner: Owner) -> None:
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     table.push(ROWS, VALUES).wait()
     assert table._lender._file is not None
     table._lender._file.secret = b"guessed"
@@ -317,17 +206,17 @@ def test_an_owner_that_cannot_open_the_memory_is_lent_none_again(owner: Owner) -
 
 
 def test_an_owner_that_has_been_lent_too_much_is_lent_again(owner: Owner) -> None:
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     owner.service._lent._in_all = 0
     table.push(ROWS, VALUES).wait()
     owner.service._lent._in_all = 1 << 20
     table.push(ROWS, VALUES).wait()
     assert owner.sent == [True, False, True]
-    assert owner.lent_rows == len(ROWS)
+    assert owner.stat("table_rows_pushed_lent") == len(ROWS)
 
 
 def test_an_owner_without_memory_for_the_pages_reads_messages(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     monkeypatch.setattr(table_rows.memfiles, "populate", lambda *_: False)
     monkeypatch.setattr(lending._LoanFile, "touch", lambda *_: True)
     table.push(np.arange(500), np.ones((500, 4), np.float32)).wait()
@@ -336,14 +225,14 @@ def test_an_owner_without_memory_for_the_pages_reads_messages(owner: Owner, monk
 
 
 def test_an_owner_that_never_reads_is_an_error(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     monkeypatch.setattr(owner, "begin", lambda *_: Answered(table_pb2.PushRowsReply(unread=True)))
     with pytest.raises(RemoteError, match="wants values in a message that were in the message"):
         table.push(ROWS, VALUES).wait()
 
 
 def test_a_push_that_the_table_refuses_changes_nothing(owner: Owner) -> None:
-    table = owner.opened(MutableSpec("t", 500, "|b1", (4,)))
+    table = opened(MutableSpec("t", 500, "|b1", (4,)), owner)
     with pytest.raises(ConfigError, match="truth values cannot be added"):
         table.push(ROWS, VALUES > 0, "add").wait()
     assert not owner.rows().values.any()
@@ -352,26 +241,26 @@ def test_a_push_that_the_table_refuses_changes_nothing(owner: Owner) -> None:
 
 
 def test_a_push_longer_than_any_message_is_refused(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = owner.opened(SPEC)
+    table = opened(SPEC, owner)
     monkeypatch.setattr(tables_service, "ARRAYS_BYTES", 400 * 16 - 1)
     with pytest.raises(QuotaExceededError, match="6400 bytes: at most 6399"):
         table.push(ROWS, VALUES).wait()
     monkeypatch.setattr(tables_service, "ARRAYS_BYTES", 400 * 16)
     table.push(ROWS, VALUES).wait()
-    assert owner.lent_rows == len(ROWS)
+    assert owner.stat("table_rows_pushed_lent") == len(ROWS)
 
 
 def test_a_truth_value_that_is_none_is_refused_in_lent_memory(owner: Owner) -> None:
     loan = Lender().lend(2 * memfiles.PAGE)
     assert loan is not None
-    owner.opened(MutableSpec("t", 500, "|b1", (16,)))
+    opened(MutableSpec("t", 500, "|b1", (16,)), owner)
     owner.service._tables.get("t").register(7)
     loan.memory[:] = 2
     message = table_pb2.PushRowsRequest(name="t", op="write", client=7, rows=np.arange(500).tobytes())
     message.memory.CopyFrom(loan.message)
     message.memory.nbytes = 500 * 16
     with pytest.raises(ConfigError, match="a truth value is neither 0 nor 1"):
-        owner._run(owner.service.push(METHOD.decode_request(message.SerializeToString()), CONTEXT))
+        owner.run(owner.service.push(PUSH.decode_request(message.SerializeToString()), CONTEXT))
     message.memory.nbytes = 500 * 16 - 1
-    reply = owner._run(owner.service.push(METHOD.decode_request(message.SerializeToString()), CONTEXT))
+    reply = owner.run(owner.service.push(PUSH.decode_request(message.SerializeToString()), CONTEXT))
     assert (reply.applied, reply.unread, reply.unusable) == (False, True, True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.wire.clusterfile import read_cluster, write_cluster
+from atta.wire.clusterfile import read_cluster
 from atta.wire.parts import groups_of, parse_parts, parts_text, spread
 
 
@@ -92,13 +92,6 @@ def test_partitions_without_an_address_have_a_daemon_each() -> None:
 def test_clusters_that_make_no_sense(served: range, addresses: dict[int, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         spread(served, addresses, 4)
-
-
-def test_a_cluster_file_names_several_partitions_of_a_daemon(tmp_path: Path) -> None:
-    addresses = ["a:1", "a:1", "b:1", "c:1", "c:1"]
-    write_cluster(tmp_path / "c.toml", addresses)
-    assert read_cluster(tmp_path / "c.toml") == dict(enumerate(addresses))
-    assert (tmp_path / "c.toml").read_text().count("[[daemon]]") == 3
 
 
 @pytest.mark.parametrize(

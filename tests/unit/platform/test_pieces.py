@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, QuotaExceededError
 from atta.wire import pieces, rpc
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.bulk import ARRAYS_BYTES
 from atta.wire.pieces import LEAST_PIECE_BYTES, MESSAGE_BYTES, PIECE_BYTES, PiecedRequest, announced, pieces_of
 
 

@@ -1,148 +1,34 @@
-"""Pulls by memory: the same bits as in messages, never torn rows, whatever becomes of an owner; nothing is left behind.
-
-Owners are services of this process. What they are asked and answer crosses as bytes, and the memory as between
-processes.
-"""
+"""Pulls by memory: the same bits as in messages, never torn rows, whatever becomes of an owner; nothing is left behind."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.client.tables import lending, pulls
-from atta.client.tables.lending import Lender
-from atta.client.tables.pushes import TableShard
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.engine import lent as table_rows
 from atta.daemon.services import tables as tables_service
-from atta.daemon.services.tables import TableService
-from atta.errors import AttaError, ConfigError, RemoteError, StaleRowError, UnavailableError
+from atta.errors import ConfigError, RemoteError, StaleRowError, UnavailableError
 from atta.kvstore.initial import Normal
 from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
-from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles, rpc
-from tests.unit.platform.answers import maker
+from tests.unit.platform.table_owner import Lost, Owner, event_loop, opened, same_bits
 from tests.unit.platform.test_lent import files, mapped
 
 CLIENT = 1
-CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
-METHOD = rpc.METHODS["TableService.Pull"]
 
 
-class Refused(grpc.RpcError):
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self._status = rpc.status_of(error)
-
-    def code(self) -> grpc.StatusCode:
-        return self._status[0]
-
-    def details(self) -> str:
-        return self._status[1]
-
-
-class Lost(Refused):
-    def __init__(self) -> None:
-        super().__init__(RuntimeError())
-        self._status = grpc.StatusCode.UNAVAILABLE, "Connection reset"
-
-
-class Owner:
-    """A daemon with its range of a table's rows, and the connection to it."""
-
-    address = "owner"
-
-    def __init__(self, number: int, owners: int, loop: asyncio.AbstractEventLoop) -> None:
-        dataset: Any = SimpleNamespace(
-            dataset_id="d",
-            partitions=SimpleNamespace(num_parts=owners),
-            groups=[range(n, n + 1) for n in range(owners)],
-        )
-        self.service = TableService(dataset, number, Tables(1 << 28), MAKE, snapshots=None)
-        self.loop, self.takes_lent = loop, True
-        self.asked: list[table_pb2.PullRowsRequest] = []
-        self.between: Callable[[int], None] = lambda _: None  # called before the client gets a message of this number
-        self.lasts = False
-
-    def create(self, spec: MutableSpec) -> TableShard:
-        request = table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(spec.to_dict()))
-        info = self.loop.run_until_complete(self.service.create(request, CONTEXT))
-        self.table.register(CLIENT)
-        return TableShard(self, info.first_row, info.rows, None)  # type: ignore[arg-type]
-
-    @property
-    def table(self) -> Any:
-        return self.service._tables.list()[0]
-
-    @property
-    def lent_rows(self) -> float:
-        return self.service.stats()["table_rows_lent"]
-
-    def start(self, name: str, request: table_pb2.PullRowsRequest) -> Any:
-        assert name == "TableService.Pull"
-        raw = METHOD.encode_request(request)
-        self.asked.append(METHOD.decode_request(raw))
-        return Call(self, self.service.pull(METHOD.decode_request(raw), CONTEXT))
-
-    def patience(self) -> Any:
-        return SimpleNamespace(lasts=lambda: self.lasts)
-
-    def error_from(self, failure: grpc.RpcError) -> AttaError:
-        return rpc.error_from(self.address, failure, 1.0)
-
-
-class Call:
-    def __init__(self, owner: Owner, answers: Any) -> None:
-        self._owner, self._answers, self._count = owner, answers, 0
-        self.cancelled = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            answer = self._owner.loop.run_until_complete(self._next())
-        except AttaError as error:
-            raise Refused(error) from error
-        if answer is None:
-            raise StopIteration
-        self._owner.between(self._count)
-        self._count += 1
-        return METHOD.decode_reply(METHOD.encode_reply(answer))
-
-    async def _next(self) -> Any:
-        return await anext(self._answers, None)
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-MAKE = maker(2)
-
-
-@pytest.fixture(autouse=True)
-def given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls here run on the test's loop, which no thread may take."""
-    monkeypatch.setattr(pulls, "drain", Call.cancel)
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+loop = pytest.fixture(scope="module")(event_loop)
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,17 +38,6 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "PIECE_ROWS", 40)
     monkeypatch.setattr(lending, "LENT_BYTES", 3 * memfiles.PAGE)
     monkeypatch.setattr(tables_service, "LENT_STEP_BYTES", 300)
-
-
-def opened(spec: MutableSpec, owners: list[Owner]) -> RemoteTable:
-    shards = [owner.create(spec) for owner in owners]
-    infos = [table_pb2.TableInfo(step=0)]
-    return RemoteTable(spec, shards, "d", table_id=0, infos=infos, lender=Lender())
-
-
-def same_bits(one: Pulled, other: Pulled) -> bool:
-    versions = [np.empty(0) if found.versions is None else found.versions for found in (one, other)]
-    return one.values.tobytes() == other.values.tobytes() and np.array_equal(*versions)
 
 
 def in_messages(table: RemoteTable, owners: list[Owner], rows: np.ndarray, **options: Any) -> Pulled:
@@ -187,15 +62,16 @@ def test_memory_and_messages_give_the_same_bits(loop: asyncio.AbstractEventLoop,
     learns = dtype == "<f4" and draw(st.booleans(), "learns")
     optimiser = OptimiserSpec.adam() if learns else None
     spec = MutableSpec("t", count, dtype, shape, versioned=versioned, optimiser=optimiser)
-    owners = [Owner(number, 2, loop) for number in range(2)]
+    owners = [Owner(loop, number, 2) for number in range(2)]
     rng = np.random.default_rng(draw(st.integers(0, 99), "seed"))
     shadow = rng.integers(0, 2 if dtype == "|b1" else 100, (count, *shape)).astype(dtype)
     ages = rng.integers(0, 2, count)
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
-        table = opened(spec, owners)
+        table = opened(spec, *owners)
         for owner in owners:
             own = owner.table
+            own.register(CLIENT)
             mine = np.arange(own.span.start, own.span.stop)
             for age in (0, 1):
                 rows = mine[ages[mine] == age]
@@ -210,7 +86,7 @@ def test_memory_and_messages_give_the_same_bits(loop: asyncio.AbstractEventLoop,
             options["version"] = 1
             rows = rows[ages[rows] == 1]
         found = table.pull(rows, **options)
-        assert sum(owner.lent_rows for owner in owners) == len(rows)
+        assert sum(owner.stat("table_rows_lent") for owner in owners) == len(rows)
         assert same_bits(found, in_messages(table, owners, rows, **options))
     assert found.values.dtype == shadow.dtype
     if not options.get("array") and not options.get("codec"):
@@ -223,12 +99,12 @@ def test_memory_and_messages_give_the_same_bits(loop: asyncio.AbstractEventLoop,
 @pytest.fixture
 def owner(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> Owner:
     shrink(monkeypatch)
-    return Owner(0, 1, loop)
+    return Owner(loop)
 
 
 @pytest.fixture
 def table(owner: Owner) -> Iterator[RemoteTable]:
-    made = opened(MutableSpec("t", 500, row_shape=(4,), init=Normal(0, 1, seed=5), versioned=True), [owner])
+    made = opened(MutableSpec("t", 500, row_shape=(4,), init=Normal(0, 1, seed=5), versioned=True), owner)
     yield made
     made._lender.close()
 
@@ -242,15 +118,15 @@ def test_nothing_is_left_after_a_thousand_pulls(
     gc.collect()  # what other tests have left
     without = mapped(), files()
     shrink(monkeypatch)
-    owner = Owner(0, 1, loop)
-    table = opened(MutableSpec("t", 500, row_shape=(4,), init=Normal(0, 1, seed=5)), [owner])
+    owner = Owner(loop)
+    table = opened(MutableSpec("t", 500, row_shape=(4,), init=Normal(0, 1, seed=5)), owner)
     wanted = owner.table.pull(ROWS).values
     assert np.array_equal(table.pull(ROWS).values, wanted)
     before = mapped(), files()
     for _ in range(1000):
         found = table.pull(ROWS[:18])
     assert np.array_equal(found.values, wanted[:18])
-    assert owner.lent_rows == len(ROWS) + 18_000
+    assert owner.stat("table_rows_lent") == len(ROWS) + 18_000
     assert (mapped(), files()) == before
     table._lender.close()
     owner.service._lent.expire(np.inf)
@@ -280,10 +156,10 @@ def test_a_daemon_that_has_been_lent_too_much_is_lent_again(owner: Owner, table:
     wanted = owner.table.pull(ROWS)
     owner.service._lent._in_all = 0
     assert same_bits(table.pull(ROWS, versions=True), wanted)
-    assert owner.lent_rows == 0
+    assert owner.stat("table_rows_lent") == 0
     owner.service._lent._in_all = 1 << 20
     assert same_bits(table.pull(ROWS, versions=True), wanted)
-    assert owner.lent_rows == len(ROWS)
+    assert owner.stat("table_rows_lent") == len(ROWS)
 
 
 def test_a_daemon_that_runs_out_of_memory_answers_in_messages(
@@ -354,14 +230,9 @@ def test_an_owner_that_lies_about_the_memory_is_an_error(
     owner: Owner, table: RemoteTable, lie: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = rpc.Bulk(table_pb2.RowsChunk(lent=True, **lie))
-    monkeypatch.setattr(owner, "start", lambda *_: LiesOf([answer]))
+    monkeypatch.setattr(owner, "start", lambda *_: [answer])
     with pytest.raises(RemoteError):
         table.pull(ROWS)
     owner.takes_lent = False  # nothing was lent
     with pytest.raises(RemoteError):
         table.pull(ROWS)
-
-
-class LiesOf(list[rpc.Bulk]):
-    def cancel(self) -> None:
-        pass

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atta.daemon.services import rooms
 from atta.daemon.services.rooms import AnswerRoom, RequestRoom, Room
 from atta.errors import ConfigError, QuotaExceededError
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.bulk import ARRAYS_BYTES
 from atta.wire.pieces import MESSAGE_BYTES, pieces_of
 from tests.unit.invariants import validate
 

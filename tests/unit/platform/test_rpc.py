@@ -11,7 +11,7 @@ from atta import errors
 from atta.daemon.config import DaemonConfig
 from atta.daemon.services.front import grpc_options
 from atta.wire import rpc
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.bulk import ARRAYS_BYTES
 from atta.wire.pieces import MESSAGE_BYTES, announced
 
 
@@ -96,41 +96,6 @@ def test_a_bug_is_reported_as_such() -> None:
     code, details = rpc.status_of(KeyError("x"))
     assert code is grpc.StatusCode.INTERNAL
     assert "KeyError" in details
-
-
-def test_every_method_of_the_proto_files_is_in_the_table() -> None:
-    from atta.protos.v1 import (
-        backup_pb2,
-        control_pb2,
-        graph_pb2,
-        ids_pb2,
-        kv_pb2,
-        link_pb2,
-        session_pb2,
-        table_pb2,
-        update_pb2,
-        weights_pb2,
-    )
-
-    declared = {
-        f"{service.name}.{method.name}": (method.input_type.name, method.output_type.name, method.server_streaming)
-        for module in (
-            backup_pb2,
-            control_pb2,
-            graph_pb2,
-            ids_pb2,
-            kv_pb2,
-            link_pb2,
-            session_pb2,
-            table_pb2,
-            update_pb2,
-            weights_pb2,
-        )
-        for service in module.DESCRIPTOR.services_by_name.values()
-        for method in service.methods
-    }
-    table = {name: (m.request.DESCRIPTOR.name, m.reply.DESCRIPTOR.name, m.streams) for name, m in rpc.METHODS.items()}
-    assert table == declared
 
 
 @pytest.mark.parametrize("lacking", [MemoryError("of 1 GiB"), RuntimeError("can't start new thread")])

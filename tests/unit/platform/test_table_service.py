@@ -14,7 +14,7 @@ import pytest
 
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError
-from atta.kvstore import tables as tables_module
+from atta.kvstore.durable.saved import TablesWriter
 from atta.kvstore.mutable.owners import span_of
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
@@ -134,7 +134,7 @@ def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: 
 
     number = asyncio.run(story())
     restored = Tables(1 << 20)
-    restored.restore(tmp_path / "shutdown" / "part-0000")
+    restored.adopt(restored.prepare(tmp_path / "shutdown" / "part-0000"), 0, {})
     assert (restored.get("rows").pull(np.arange(900)).values == number).all()
 
 
@@ -148,7 +148,7 @@ def test_a_daemon_without_tables_keeps_the_older_snapshot(tmp_path: Path) -> Non
     asyncio.run(end("first"))
     asyncio.run(end())
     restored = Tables(1 << 20)
-    restored.restore(tmp_path / "shutdown" / "part-0000")
+    restored.adopt(restored.prepare(tmp_path / "shutdown" / "part-0000"), 0, {})
     assert [table.spec.name for table in restored.list()] == ["first"]
 
 
@@ -210,19 +210,19 @@ def test_a_daemon_of_several_partitions_owns_their_rows() -> None:
 
 def test_a_save_holds_pushes_until_the_tables_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy, written = threading.Event(), threading.Event()
-    copied, write = MutableTable.copied, tables_module.write_saved
+    copied, write = MutableTable.copied, TablesWriter.write
 
     def slow_copy(table: MutableTable) -> Any:
         assert copy.wait(60)
         return copied(table)
 
-    def slow_disk(*args: Any) -> None:
+    def slow_disk(*args: Any) -> Any:
         assert written.wait(60)
-        write(*args)
+        return write(*args)
 
     async def story() -> None:
         monkeypatch.setattr(MutableTable, "copied", slow_copy)
-        monkeypatch.setattr(tables_module, "write_saved", slow_disk)
+        monkeypatch.setattr(TablesWriter, "write", slow_disk)
         service = await started(Tables(1 << 20), tmp_path)
         phases = table_pb2.SnapshotRequest
 
@@ -248,5 +248,5 @@ def test_a_save_holds_pushes_until_the_tables_are_copied(tmp_path: Path, monkeyp
 
     asyncio.run(story())
     restored = Tables(1 << 20)
-    restored.restore(tmp_path / "one" / "part-0000")
+    restored.adopt(restored.prepare(tmp_path / "one" / "part-0000"), 0, {})
     assert not restored.get("rows").pull(np.arange(10)).values.any()

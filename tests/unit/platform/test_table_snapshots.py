@@ -5,7 +5,6 @@ Loads change all or nothing.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -16,10 +15,10 @@ import pytest
 
 from atta.daemon.services.table_snapshots import PushHold, TableSnapshots, lineage
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.kvstore.durable.frames import VERSION
 from atta.kvstore.initial import Constant
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
-from atta.partition.disk.files import write_sealed
 
 PARTS = 2
 OLD, NEW, OTHER = "0" * 16, "1" * 16, "2" * 16
@@ -170,7 +169,7 @@ def test_what_is_no_snapshot_is_not_replaced(tmp_path: Path) -> None:
     (foreign / "thesis.tex").write_text("years of work")
     (tmp_path / "s" / "part-0000.backup").mkdir()
     owner = owners(tmp_path, 1)[0]
-    with pytest.raises(ConfigError, match=r"holds no tables\.json"):
+    with pytest.raises(ConfigError, match=r"holds no tables\.log"):
         owner.snapshots.prepare_save("s", OLD, 60.0)
     (foreign / "thesis.tex").unlink()
     save([owner], OLD)
@@ -183,9 +182,9 @@ def test_what_is_no_snapshot_is_not_replaced(tmp_path: Path) -> None:
 def test_a_damaged_snapshot_can_be_saved_anew(tmp_path: Path) -> None:
     of = owners(tmp_path, 1)
     save(of, OLD)
-    manifest = tmp_path / "s" / "part-0001" / "tables.json"
-    manifest.write_text(manifest.read_text().replace("tables", "chairs"))
-    with pytest.raises(DataError, match=r"part-0001/tables\.json"):
+    path = tmp_path / "s" / "part-0001" / "tables.log"
+    path.write_bytes(path.read_bytes().replace(b"tables", b"chairs"))
+    with pytest.raises(DataError, match=r"part-0001/tables\.log"):
         of[1].snapshots.ids("s")
     for owner in of:
         owner.hold(2)
@@ -270,7 +269,7 @@ def test_a_save_that_was_never_committed_is_gone_when_a_later_one_is(
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr("atta.kvstore.durable.parts._sync", dies)
+        patched.setattr("atta.kvstore.durable.parts.force", dies)
         for commit in steps[PARTS:]:
             with pytest.raises(Died):
                 commit()
@@ -279,10 +278,9 @@ def test_a_save_that_was_never_committed_is_gone_when_a_later_one_is(
 
 def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:
     save(owners(tmp_path, 1), OLD)
-    for path in tmp_path.rglob("tables.json"):
-        content = {name: value for name, value in json.loads(path.read_text()).items() if name != "checksum"}
-        write_sealed(path, {**content, "version": 2})
-    with pytest.raises(DataError, match="format version 2; this release reads version 1"):
+    for path in tmp_path.rglob("tables.log"):
+        path.write_bytes(path.read_bytes().replace(VERSION.to_bytes(4, "little"), (9).to_bytes(4, "little"), 1))
+    with pytest.raises(DataError, match="format version 9; this release reads version"):
         owners(tmp_path)[0].snapshots.ids("s")
 
 

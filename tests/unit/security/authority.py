@@ -10,8 +10,7 @@ import grpc
 
 from atta.cli.cert import make_authority, make_certificate
 from atta.wire.security.credentials import Credentials
-from atta.wire.security.roles import Role
-from atta.wire.security.tokens import TokenFile, issue
+from atta.wire.security.tokens import Role, TokenFile, issue
 
 
 @dataclass

@@ -29,7 +29,7 @@ from atta.wire import rpc
 from atta.wire.identity import HEADER, Bound, Identity
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
-from atta.wire.security.roles import METRICS, ROLES, Role
+from atta.wire.security.tokens import METRICS, ROLES, Role
 from tests.unit.security.authority import Authority, anonymous
 
 UNDECODABLE = b"\xff" * 5

@@ -21,7 +21,7 @@ from atta.daemon.security import ServedCertificate, WatchedTokens, serve_metrics
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures
 from atta.wire.security.files import TlsFiles
-from atta.wire.security.roles import METRICS
+from atta.wire.security.tokens import METRICS
 from tests.unit.security.authority import Authority
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from atta.cli.options import CommandGroup
 from atta.cli.output import cluster_option, echo, json_option, printer, quiet_option, say, size, write_json
 from atta.client.cluster import connect
-from atta.client.tables.promotion import promote as promoted
+from atta.client.tables.cluster import promote as promoted
 from atta.errors import UnknownNameError
 
 

@@ -1,6 +1,5 @@
-"""The mutable tables of a cluster: creates, opens, deletes, saves and loads them on all daemons.
-
-Saving and loading have two phases, see ``atta.daemon.services.table_snapshots``.
+"""The mutable tables of a cluster: creates, opens, deletes, saves and loads them on all daemons. Saving and loading
+have two phases.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,15 +18,15 @@ import numpy as np
 
 from atta.client.control import Connection
 from atta.client.tables.lending import Lender
-from atta.client.tables.pushes import Registration, TableShard, Ticket, check_step
+from atta.client.tables.pushes import Registration, TableShard, check_step
 from atta.client.tables.remote import RemoteTable, located, rows_told
-from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
-from atta.protos.v1 import table_pb2
+from atta.protos.v1 import backup_pb2, table_pb2
 from atta.wire import rpc
-from atta.wire.parts import parts_text
-
-__all__ = ["ClusterTables", "RemoteTable", "Ticket"]
+from atta.wire.clusterfile import prefer
+from atta.wire.named import credentials_for, resolve_target
+from atta.wire.parts import parts_text, replicas_of
 
 _PREPARE = table_pb2.SnapshotRequest.PREPARE
 _COMMIT = table_pb2.SnapshotRequest.COMMIT
@@ -70,11 +70,7 @@ class ClusterTables:
         return self._opened(spec, infos)
 
     def open(self, name: str) -> RemoteTable:
-        """A table that exists.
-
-        Raises:
-            UnknownNameError: it does not exist, or a daemon has lost its rows of it.
-        """
+        """A table that exists. Raises UnknownNameError: it does not exist, or a daemon has lost its rows of it."""
         infos = [info for info in self._look(name) if info is not None]
         if len(infos) < len(self._connections):  # a daemon raises the error, with the nearest name
             request = table_pb2.DescribeTableRequest(name=name)
@@ -103,11 +99,8 @@ class ClusterTables:
 
     def locate(self, policy: str, ids: np.ndarray) -> np.ndarray:
         """int64 [n]: the rows of vertices or edges in the tables of a policy, such as ``"nodes:paper"``. Rows are in
-        the order of the daemons.
-
-        Raises:
-            ConfigError: a vertex or edge does not exist. UnknownNameError: the type does not exist.
-        """
+        the order of the daemons. Raises ConfigError: a vertex or edge does not exist. UnknownNameError: the type does
+        not exist."""
         return located(self._connections, self._dataset_id, policy, ids)
 
     def save(self, name: str) -> list[str]:
@@ -319,3 +312,39 @@ def _spec(connection: Connection, info: table_pb2.TableInfo) -> MutableSpec:
 def _origins(infos: Iterable[table_pb2.TableInfo | None]) -> list[tuple[int, int]]:
     """The different (table id, load id) of the parts of a table, in the order of the parts."""
     return list(dict.fromkeys((info.table_id, info.load_id) for info in infos if info is not None))
+
+
+PROMOTION_S = 60.0
+"""How long the backup may take to read what it has kept."""
+
+
+def promote(target: str, part: int, address: str | None = None) -> tuple[str, int]:
+    """Let the backup at ``address`` hold the tables of ``part``, and name it first in the cluster file.
+
+    ``target``: a cluster file, or whatever else ``atta.connect`` takes; only a file is changed. ``address``: None: the
+    other daemon of a partition that has two. Returns the address, and the number of tables.
+
+    Raises:
+        ConfigError: there is no such partition or daemon, or the daemon keeps no copy.
+        DataError: the copy is damaged.
+        UnavailableError, DeadlineError: it does not answer.
+    """
+    named = resolve_target(target)
+    if part not in named:
+        raise ConfigError(f"partition {part} does not exist: {target} names {len(named)}")
+    replicas = replicas_of(named[part])
+    if address is None and len(replicas) == 2:
+        address = replicas[1]
+    if address is None:
+        raise ConfigError(f"partition {part} has the daemons {', '.join(replicas)}; name the backup with --to")
+    if address not in replicas:
+        raise ConfigError(f"partition {part} has no daemon at {address}, but at {', '.join(replicas)}")
+    connection = Connection(address, PROMOTION_S, credentials=credentials_for(target))
+    try:
+        connection.meet(connection.describe())
+        reply = connection.call("BackupService.Promote", backup_pb2.PromoteRequest(), timeout=PROMOTION_S)
+    finally:
+        connection.close()
+    if Path(target).is_file():
+        prefer(target, part, address)
+    return address, int(reply.tables)

@@ -15,25 +15,17 @@ from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DeadlineError
 from atta.kvstore.codecs import check_codec
 from atta.kvstore.initial import Normal
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import STATE_NAMES, MutableSpec, OptimiserSpec
 from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atta.client.cluster import Cluster
-    from atta.client.tables.cluster import Ticket
     from atta.client.tables.pulls import RowsPull
+    from atta.client.tables.pushes import Ticket
     from atta.kvstore.initial import Initialiser
 
-__all__ = ["DistEmbedding", "Gradients"]
-
-_KINDS = {
-    "sgd": OptimiserSpec.sgd,
-    "adagrad": OptimiserSpec.adagrad,
-    "adam": OptimiserSpec.adam,
-    "row_adam": OptimiserSpec.row_adam,
-}
 _ROWS = 1 << 16
 _STATE_VERSION = 1
 _MARKS = 64
@@ -41,13 +33,8 @@ _MARKS = 64
 
 
 class Gradients(NamedTuple):
-    """Gradients of rows of a table.
-
-    Attributes:
-        rows: int64 [n].
-        sums: float32 [n, columns], over all uses of a row in a forward pass.
-        uses: int64 [n], their number.
-    """
+    """Gradients of rows of a table, int64 [n]: their ``sums`` over all uses of a row in a forward pass, float32 [n, columns],
+    and the number of ``uses``, int64 [n]."""
 
     rows: np.ndarray
     sums: np.ndarray
@@ -55,13 +42,8 @@ class Gradients(NamedTuple):
 
 
 class _AskedRows(NamedTuple):
-    """Rows that are asked for: each once, for ids that may repeat.
-
-    Attributes:
-        rows, uses: int64 [n], of each row its place in the table, and its number of uses.
-        inverse: int64 [ids], the row of each id; None: ids and rows are the same.
-        pull: gives their values.
-    """
+    """Rows that are asked for, int64 [n]: each once, for ids that may repeat. ``uses``: int64 [n]. ``inverse``: int64 [ids],
+    the row of each id; None: ids and rows are the same."""
 
     rows: np.ndarray
     uses: np.ndarray
@@ -140,9 +122,8 @@ class DistEmbedding(nn.Module):
         self._cluster = cluster  # daemons of ``atta.local`` end when nobody holds it
         self._push, self._codec = push, codec
         self._locate = locate or self._table.locate
-        self._ready: list[
-            tuple[np.ndarray, Tensor, np.ndarray]
-        ] = []  # rows, their gradients, uses: until they are pushed
+        # Rows, their gradients, uses: until they are pushed.
+        self._ready: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
         self._queued = False
         self._ticket: Ticket | None = None
         self._ahead: tuple[weakref.ref[Tensor], _AskedRows] | None = None
@@ -153,11 +134,8 @@ class DistEmbedding(nn.Module):
         return self._table.spec.name
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``.
-
-        Raises:
-            ConfigError: ``ids`` are not integers, or one does not exist.
-        """
+        """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``. Raises
+        ConfigError: ``ids`` are not integers, or one does not exist."""
         (rows, uses, inverse, _), values = self._pulled(ids)
         leaf = torch.from_numpy(values).to(ids.device)
         if torch.is_grad_enabled() and self.training:
@@ -255,24 +233,31 @@ class DistEmbedding(nn.Module):
         Each is float32 [rows, embedding_dim], in the order of ``rows`` (int64 [n]). Read it while nobody pushes:
         the arrays are not read at one moment.
         """
+        return {name: self._read(rows, array) for name, array in _arrays(self._table.spec).items()}
+
+    def _read(self, rows: range | np.ndarray, array: str = "") -> Tensor:
+        """Rows of the table, or of an array of the optimiser's state."""
         self.flush()
-        names = _arrays(self._table.spec)
-        found = {name: torch.empty(len(rows), self.embedding_dim) for name in names}
+        found = torch.empty(len(rows), self.embedding_dim)
         for first in range(0, len(rows), _ROWS):
             piece = np.asarray(rows[first : first + _ROWS])
-            for name, array in names.items():
-                found[name][first : first + len(piece)] = torch.from_numpy(self._table.pull(piece, array=array).values)
+            found[first : first + len(piece)] = torch.from_numpy(self._table.pull(piece, array=array).values)
         return found
 
-    def push_state(self, rows: range | np.ndarray, state: Mapping[str, Tensor]) -> None:
-        """Write what ``pull_state`` has returned, or some of its arrays.
+    def _write(self, rows: range | np.ndarray, values: Tensor, array: str = "") -> None:
+        for first in range(0, len(rows), _ROWS):
+            piece = values[first : first + _ROWS].detach().cpu().numpy()
+            self._table.push(np.asarray(rows[first : first + _ROWS]), piece, array=array).wait()
 
-        Raises:
-            ConfigError: an array is none of the optimiser's, or has another shape.
-        """
+    def _drop_gradients(self) -> None:
         self._ready = []
         self.forget()
         self.flush()
+
+    def push_state(self, rows: range | np.ndarray, state: Mapping[str, Tensor]) -> None:
+        """Write what ``pull_state`` has returned, or some of its arrays. Raises ConfigError: an array is none of the
+        optimiser's, or has another shape."""
+        self._drop_gradients()
         names = _arrays(self._table.spec)
         for name, values in state.items():
             if name not in names or tuple(values.shape) != (len(rows), self.embedding_dim):
@@ -280,10 +265,7 @@ class DistEmbedding(nn.Module):
                 raise ConfigError(
                     f"table {self._table.spec.name}: {name} {list(values.shape)} is none of {', '.join(names)} {shape}"
                 )
-            for first in range(0, len(rows), _ROWS):
-                piece = values[first : first + _ROWS].detach().cpu().numpy()
-                where = np.asarray(rows[first : first + _ROWS])
-                self._table.push(where, piece, array=names[name]).wait()
+            self._write(rows, values, names[name])
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
@@ -292,13 +274,7 @@ class DistEmbedding(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Pull all rows, by ascending ids. The optimiser's state stays on the daemons; ``cluster.tables.save`` saves both."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        self.flush()
-        rows = self._rows_of(destination[prefix + "_extra_state"])
-        weight = torch.empty(self.num_embeddings, self.embedding_dim)
-        for first in range(0, self.num_embeddings, _ROWS):
-            piece = rows[first : first + _ROWS]
-            weight[first : first + len(piece)] = torch.from_numpy(self._table.pull(piece).values)
-        destination[prefix + "weight"] = weight
+        destination[prefix + "weight"] = self._read(self._rows_of(destination[prefix + "_extra_state"]))
 
     def get_extra_state(self) -> dict[str, Any]:
         """The number of steps, and whose rows they are: int64 [num_embeddings], ascending; None: 0, 1, 2, ..."""
@@ -347,13 +323,8 @@ class DistEmbedding(nn.Module):
         if tuple(weight.shape) != (self.num_embeddings, self.embedding_dim):
             error_msgs.append(f"{prefix}weight: {list(weight.shape)} for {self.num_embeddings} x {self.embedding_dim}")
             return
-        self._ready = []
-        self.forget()
-        self.flush()
-        rows = self._rows_of(state_dict.get(prefix + "_extra_state") or self.get_extra_state())
-        for first in range(0, self.num_embeddings, _ROWS):
-            piece = weight[first : first + _ROWS].detach().cpu().numpy()
-            self._table.push(rows[first : first + len(piece)], piece).wait()
+        self._drop_gradients()
+        self._write(self._rows_of(state_dict.get(prefix + "_extra_state") or self.get_extra_state()), weight)
 
 
 def _distinct(ids: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -381,6 +352,7 @@ def _optimiser(optimizer: str | OptimiserSpec, lr: float | None) -> OptimiserSpe
         if lr is not None:
             raise ConfigError("lr: is part of the OptimiserSpec")
         return optimizer
-    if optimizer not in _KINDS:
-        raise ConfigError(f"optimizer {optimizer!r}: must be one of {', '.join(_KINDS)}, or an OptimiserSpec")
-    return _KINDS[optimizer]() if lr is None else _KINDS[optimizer](lr)
+    if optimizer not in STATE_NAMES:
+        raise ConfigError(f"optimizer {optimizer!r}: must be one of {', '.join(STATE_NAMES)}, or an OptimiserSpec")
+    make: Callable[..., OptimiserSpec] = getattr(OptimiserSpec, optimizer)
+    return make() if lr is None else make(lr)

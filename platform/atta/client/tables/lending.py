@@ -1,10 +1,5 @@
-"""Memory that this process lends to daemons on its machine: they write pulled rows where it reads them, and read pushed
-values where it has put them.
-
-All loans are ranges of one sealed memory file (``atta.wire.memfiles``), which both sides keep mapped: touching fresh
-pages costs more than the rows. A loan that does not end well is never used again, and its file neither, because the
-daemon may still use it: a later pull never reads what an earlier one was answered, and no push changes before it is
-read.
+"""Memory that this process lends to daemons on its machine: ranges of one sealed memory file, which both sides keep
+mapped. A loan that does not end well is never used again, and its file neither, because the daemon may still use it.
 """
 
 from __future__ import annotations
@@ -21,8 +16,6 @@ import numpy as np
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles
 from atta.wire.memfiles import Gaps
-
-__all__ = ["LEAST_LENT_BYTES", "LENT_BYTES", "Lender", "Loan"]
 
 LENT_BYTES = 64 << 20
 """At most this many bytes are lent at a time. Pages that a loan has touched are kept for the next one."""

@@ -1,7 +1,5 @@
-"""One pull of rows from their owners: what was asked of whom, and the answers put into place.
-
-Large answers of owners on this machine come by memory that this process lends. An owner may answer in messages all the
-same. A question that is asked again asks for messages.
+"""One pull of rows from their owners: what was asked of whom, and the answers put into place. Large answers of owners
+on this machine come by memory that this process lends, unless the owner prefers messages.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
 from atta.wire.bulk import ROWS_VALUES, ROWS_VERSIONS
-
-__all__ = ["RowsPull"]
 
 PIECE_ROWS = 1 << 19
 """Most rows in one request."""

@@ -1,17 +1,8 @@
 """Pushes to the owners of mutable tables: they are numbered, repeated when an answer is lost, and applied once.
 
-A client registers with an owner before its first push to a table. An owner that does not know the client refuses the
-push. What the client does then depends on what it knows:
-
-- It has sent the push only once. Then the push has not been applied: it registers again and sends the push as a new
-one.
-- A snapshot was loaded since it registered. Then, too, it sends the push as a new one: if the push had been applied
-  before the snapshot was saved, the owner would know the client.
-- Otherwise the answer to an earlier copy may have been lost. Nobody can tell whether the push was applied, so the
-  caller gets an error.
-
-An owner on this machine reads large values in memory that this process lends. A push that is repeated travels in a
-message.
+An owner that does not know the client refuses the push. If the client has sent it only once, or a snapshot was loaded
+since it registered, then it registers again and sends the push as a new one: had it been applied, the owner would know
+the client. Otherwise nobody can tell whether it was applied, so the caller gets an error.
 """
 
 from __future__ import annotations
@@ -30,8 +21,6 @@ from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 from atta.wire.bulk import PUSH_ROWS
 
-__all__ = ["PushNumber", "PushedTable", "Registration", "SentPush", "StepNumber", "TableShard", "Ticket", "check_step"]
-
 _ATTEMPTS = 3
 """How often a push is sent before a missed deadline is an error."""
 _RENEWALS = 8
@@ -43,21 +32,6 @@ def check_step(address: str, info: table_pb2.TableInfo) -> None:
     """Raise RemoteError if the owner at ``address`` says of a table that it has seen more steps than there can be."""
     if info.step >= _MOST_STEPS:
         raise RemoteError(address, f"says that a table is at step {info.step}")
-
-
-@dataclass(frozen=True, slots=True)
-class PushNumber:
-    """The number of a push, as its owner tells pushes apart.
-
-    Attributes:
-        client: as the owner has registered it.
-        sequence: counts this client's pushes to the table of the owner.
-        settled: no push with a lower number will be sent again.
-    """
-
-    client: int
-    sequence: int
-    settled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +61,24 @@ class Registration:
         return self._client
 
     def ensure(self) -> None:
-        """Register, unless that is done.
-
-        Raises:
-            UnknownNameError: the owner does not have the table any more, or another one.
-            QuotaExceededError: it knows too many clients.
-        """
+        """Register, unless that is done. Raises UnknownNameError: the owner does not have the table any more, or
+        another one; QuotaExceededError: it knows too many clients."""
         with self._lock:
             self._register()
 
-    def take(self) -> PushNumber:
-        """Number the next push; registers first, unless that is done."""
+    def number(self, push: table_pb2.PushRowsRequest) -> None:
+        """Number a push, as the owner tells pushes apart; registers first, unless that is done."""
         with self._lock:
-            client = self._register()
+            push.client, push.sequence = self._register(), self._next
             self._open.add(self._next)
             self._next += 1
-            return PushNumber(client, self._next - 1, min(self._open))
+            push.settled = min(self._open)
 
-    def settle(self, client: int, number: int) -> None:
-        """The push of this number has ended, applied or not. It will not be sent again."""
+    def settle(self, push: table_pb2.PushRowsRequest) -> None:
+        """A push has ended, applied or not. It will not be sent again."""
         with self._lock:
-            if client == self._client:
-                self._open.discard(number)
+            if push.client == self._client:
+                self._open.discard(push.sequence)
 
     def renew(self, client: int | None) -> None:
         """The owner takes no new pushes of ``client``: the next push registers again."""
@@ -164,10 +134,6 @@ class SentPush:
         future.add_done_callback(lambda done: loan.end(over=_is_read(done)))
         return cls(shard, bulk, future, lent=True)
 
-    def settle(self) -> None:
-        """It will not be sent again."""
-        self.shard.registration.settle(self.bulk.message.client, self.bulk.message.sequence)
-
 
 def _is_read(call: Any) -> bool:
     """Whether a call that has ended says that the owner has read the push, and needs its values no more."""
@@ -216,7 +182,7 @@ class Ticket:
                     errors.append(error)
         finally:
             for push in self._sent:  # after Ctrl-C those that nobody waits for any more
-                push.settle()
+                push.shard.registration.settle(push.bulk.message)
             self._sent = []
         if errors:
             raise errors[0]
@@ -249,7 +215,7 @@ class Ticket:
                         raise error from failure
                 future, lent = shard.connection.begin("TableService.Push", bulk), False
         finally:
-            shard.registration.settle(bulk.message.client, bulk.message.sequence)
+            shard.registration.settle(bulk.message)
 
     @staticmethod
     def _is_unread(shard: TableShard, reply: Any, *, lent: bool) -> bool:
@@ -267,8 +233,7 @@ class Ticket:
         registration = shard.registration
         message = table_pb2.PushRowsRequest()
         message.CopyFrom(bulk.message)
-        taken = registration.take()
-        message.client, message.sequence, message.settled = taken.client, taken.sequence, taken.settled
+        registration.number(message)
         self._sent_to[id(shard)] = registration.load_id
         self._table.noticed(registration.load_id, registration.step)
         if message.step:

@@ -1,6 +1,5 @@
-"""A mutable table on the client: reads rows from their owners and sends changes to them, several owners at once.
-
-Requests and answers travel in pieces of a few megabytes. Each piece has the deadline of the connection.
+"""A mutable table on the client: reads rows from their owners and sends changes to them, several owners at once, in
+pieces of a few megabytes.
 """
 
 from __future__ import annotations
@@ -8,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -25,14 +25,25 @@ from atta.samplers.arguments import whole
 from atta.wire import rpc
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 
-__all__ = ["RemoteTable", "located", "rows_told"]
-
 PIECE_BYTES = 4 << 20
 """Most bytes of values in one push."""
 PIECE_ROWS = 1 << 19
 """Most rows in one request."""
 MOST_VERSION = (1 << 63) - 1
 """Versions are int64."""
+
+
+class PullOptions(TypedDict, total=False):
+    """What is pulled of rows."""
+
+    codec: str
+    """In which values travel; "": as they are."""
+    versions: bool
+    """Whether the rows' versions are wanted, too."""
+    version: int | None
+    """That all rows must have. Then no versions travel, only the values."""
+    array: str
+    """Of the optimiser's state, to read instead of the values."""
 
 
 class RemoteTable:
@@ -97,11 +108,8 @@ class RemoteTable:
             return StepNumber(self.step, len(self._loads))
 
     def refresh(self) -> None:
-        """Ask the owners whether a snapshot has been loaded since, at which step the table is, and how many rows it has.
-
-        Raises:
-            UnknownNameError: an owner does not have the table any more, or one that was created anew.
-        """
+        """Ask the owners whether a snapshot has been loaded since, at which step the table is, and how many rows it
+        has. Raises UnknownNameError: an owner does not have the table any more, or one that was created anew."""
         loads = len(self._loads)
         request = table_pb2.DescribeTableRequest(name=self.spec.name)
         infos = [shard.connection.call("TableService.Describe", request) for shard in self._shards]
@@ -121,56 +129,38 @@ class RemoteTable:
         self._counted = loads
 
     def locate(self, ids: np.ndarray) -> np.ndarray:
-        """int64 [n]: the rows of users' ``ids`` of vertices or edges. In a ``range`` table ids are rows.
-
-        Raises:
-            ConfigError: an unknown vertex or edge.
-        """
+        """int64 [n]: the rows of users' ``ids`` of vertices or edges. In a ``range`` table ids are rows. Raises
+        ConfigError: an unknown vertex or edge."""
         connections = [shard.connection for shard in self._shards]
         return located(connections, self._dataset_id, self.spec.policy, ids)
 
-    def pull(
-        self,
-        rows: np.ndarray,
-        *,
-        codec: str = "",
-        versions: bool = False,
-        version: int | None = None,
-        array: str = "",
-    ) -> Pulled:
+    def pull(self, rows: np.ndarray, **options: Unpack[PullOptions]) -> Pulled:
         """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64
         [n].
 
-        ``version``: that all rows must have. Then no versions travel, only the values. ``array``: of the optimiser's
-        state, to read instead of the values.
-
         Raises:
-            StaleRowError: a row does not have ``version``.
+            StaleRowError: a row does not have the version that was asked for.
             ConfigError: a row that does not exist; an unknown codec.
             UnknownNameError: an owner does not have the table any more, or one that was created anew.
             RemoteError: an owner does not answer.
         """
-        return self.begin_pull(rows, codec=codec, versions=versions, version=version, array=array).wait()
+        return self.begin_pull(rows, **options).wait()
 
-    def begin_pull(
-        self,
-        rows: np.ndarray,
-        *,
-        codec: str = "",
-        versions: bool = False,
-        version: int | None = None,
-        array: str = "",
-    ) -> RowsPull:
-        """Ask for rows as ``pull`` does. ``wait`` for them, or ``abandon`` them, on the same thread.
-
-        Raises:
-            ConfigError: a row that does not exist; an unknown codec.
-        """
+    def begin_pull(self, rows: np.ndarray, **options: Unpack[PullOptions]) -> RowsPull:
+        """Ask for rows as ``pull`` does. ``wait`` for them, or ``abandon`` them, on the same thread. Raises
+        ConfigError: a row that does not exist; an unknown codec."""
+        version = options.get("version")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         values = np.empty((len(rows), *self.spec.row_shape), dtype=self.spec.dtype)
-        found = np.full(len(rows), -1 if version is None else version, dtype=np.int64) if versions else None
+        found = (
+            np.full(len(rows), -1 if version is None else version, dtype=np.int64) if options.get("versions") else None
+        )
         like = table_pb2.PullRowsRequest(
-            name=self.spec.name, table_id=self.table_id, codec=codec, version=version, array=array
+            name=self.spec.name,
+            table_id=self.table_id,
+            codec=options.get("codec", ""),
+            version=version,
+            array=options.get("array", ""),
         )
         pull = RowsPull(self.spec, like, Pulled(values, found), self._lender)
         pull.begin(self._by_owner(rows), rows)
@@ -190,12 +180,9 @@ class RemoteTable:
         """Begin to change rows (see ``MutableTable.push``). ``wait`` of the ticket ends when all owners have done so.
 
         ``step``: the number of this optimiser's step, from 1. 0: the table counts its pushes. None: increase
-        ``self.step`` by one and use that. ``array``: of the optimiser's state, which "write" changes instead.
-
-        Raises:
-            ConfigError: a row that does not exist; a version that there cannot be; an unknown codec. Nothing is sent.
-            UnknownNameError: an owner does not have the table any more, or one that was created anew.
-        """
+        ``self.step`` by one and use that. ``array``: of the optimiser's state, which "write" changes instead. Raises
+        ConfigError: a row that does not exist; a version that there cannot be; an unknown codec. Nothing is sent.
+        UnknownNameError: an owner does not have the table any more, or one that was created anew."""
         codecs.check_codec(self.spec, codec)
         if version is not None:
             version = whole(f"table {self.spec.name}: version", version, 0, MOST_VERSION)
@@ -209,32 +196,24 @@ class RemoteTable:
             shard.registration.ensure()
             self.noticed(shard.registration.load_id, shard.registration.step)
         self.check(rows)  # a table that was loaded since may have fewer
-        number = self._numbered(step)
-        sent = []
+        number, sent = self._numbered(step), []
+        like = table_pb2.PushRowsRequest(
+            name=self.spec.name, table_id=self.table_id, op=op, step=number.step, codec=codec, array=array
+        )
+        like.versioned, like.version = version is not None, version or 0
         with contextlib.ExitStack() as broken_off:  # then none is sent again, and no later push waits for their numbers
             for shard, piece in pieces:
-                taken = shard.registration.take()
-                broken_off.callback(shard.registration.settle, taken.client, taken.sequence)
-                message = table_pb2.PushRowsRequest(
-                    name=self.spec.name,
-                    table_id=self.table_id,
-                    op=op,
-                    client=taken.client,
-                    sequence=taken.sequence,
-                    settled=taken.settled,
-                    versioned=version is not None,
-                    version=version or 0,
-                    step=number.step,
-                    codec=codec,
-                    array=array,
-                )
-                loan, taken_values = self._taken(shard, values, piece, codec)
-                bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: taken_values})
+                message = table_pb2.PushRowsRequest()
+                message.CopyFrom(like)
+                shard.registration.number(message)
+                broken_off.callback(shard.registration.settle, message)
+                loan, copied = self._copied(shard, values, piece, codec)
+                bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: copied})
                 sent.append(SentPush.begin(shard, bulk, loan))
             broken_off.pop_all()
         return Ticket(sent, self, number)
 
-    def _taken(
+    def _copied(
         self, shard: TableShard, values: np.ndarray, piece: np.ndarray, codec: str
     ) -> tuple[Loan | None, np.ndarray]:
         """A copy of the values of a piece as they travel, uint8 [n, bytes]: in memory that is lent, or of its own."""
@@ -258,12 +237,8 @@ class RemoteTable:
             return StepNumber(self.step if step is None else step, len(self._loads))
 
     def grow(self, rows: int) -> None:
-        """Let the whole table have ``rows`` rows.
-
-        Raises:
-            ConfigError: the table has more rows already, or may not become that large.
-            QuotaExceededError: the owner has no room.
-        """
+        """Let the whole table have ``rows`` rows. Raises ConfigError: the table has more rows already, or may not
+        become that large; QuotaExceededError: the owner has no room."""
         last, rows = self._shards[-1], whole(f"table {self.spec.name}: rows", rows, 0, MAX_ROWS)
         request = table_pb2.GrowTableRequest(name=self.spec.name, table_id=self.table_id, rows=rows)
         info = last.connection.call("TableService.Grow", request)

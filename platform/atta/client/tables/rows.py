@@ -12,8 +12,6 @@ from atta.errors import ConfigError
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
 
-__all__ = ["ascending_ids", "rows_of_all", "table_rows"]
-
 _IN_A_SESSION = 1 << 20
 """Ids in one request."""
 
@@ -28,10 +26,7 @@ def ascending_ids(cluster: Cluster, policy: str) -> np.ndarray | None:
 
 def rows_of_all(cluster: Cluster, policy: str, count: int, ids: np.ndarray | None) -> np.ndarray:
     """int64 [n]: where a table of this policy has the rows of ``ids`` (None: 0 to n - 1), some of ``count`` in all.
-
-    Raises:
-        ConfigError: there are more or fewer vertices or edges than ``count``, or one of ``ids`` is none of them.
-    """
+    Raises ConfigError: there are more or fewer vertices or edges than ``count``, or one of ``ids`` is none of them."""
     kind, _, name = policy.partition(":")
     known = {"nodes": cluster.schema.node_counts, "edges": cluster.schema.edge_counts}.get(kind, {}).get(name, count)
     if known != count:
@@ -50,11 +45,8 @@ def _are_numbered(cluster: Cluster, policy: str, count: int) -> bool:
 
 
 def table_rows(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | None) -> np.ndarray:
-    """Rows [n, *row shape] of a node table for ``ids`` (int64 [n], may repeat); None: all, by ascending user id.
-
-    Raises:
-        ConfigError: a vertex does not exist. UnknownNameError: there is no such table.
-    """
+    """Rows [n, *row shape] of a node table for ``ids`` (int64 [n], may repeat); None: all, by ascending user id. Raises
+    ConfigError: a vertex does not exist. UnknownNameError: there is no such table."""
     spec = cluster.schema.table(node_type, name)
     count = cluster.schema.node_counts[node_type] if ids is None else len(ids)
     out = np.empty((count, *spec.row_shape), np.dtype(spec.dtype))

@@ -1,6 +1,5 @@
-"""``cluster.ids``: between the users' string ids of vertices and their numbers.
-
-Daemons keep the strings of the vertices that they own. A question goes to all of them, and each answers for its own.
+"""``cluster.ids``: between the users' string ids of vertices and their numbers. All daemons are asked, and each
+answers for the vertices that it owns.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import ids_pb2
 from atta.samplers.arguments import integers
 from atta.wire import rpc
-
-__all__ = ["StringIds"]
 
 PIECE_BYTES = 4 << 20
 """Most bytes of strings in one request or answer."""
@@ -55,7 +52,8 @@ class StringIds:
 
         Raises:
             UnknownNameError: there are no such vertices; names the first few.
-            ConfigError: the vertices have no string ids. RemoteError: a daemon does not answer.
+            ConfigError: the vertices have no string ids.
+            RemoteError: a daemon does not answer.
         """
         given = as_strings("string ids", strings)
         if given is None:
@@ -77,12 +75,8 @@ class StringIds:
         return found.reshape(given.shape)
 
     def strings(self, numbers: ArrayLike, node_type: str | None = None) -> Strings:
-        """The string ids of the vertices with these ``numbers``, in the same shape.
-
-        Raises:
-            ConfigError: there is no such vertex, or the vertices have no string ids.
-            RemoteError: a daemon does not answer.
-        """
+        """The string ids of the vertices with these ``numbers``, in the same shape. Raises ConfigError: there is no
+        such vertex, or the vertices have no string ids; RemoteError: a daemon does not answer."""
         name = self._type(node_type)
         width = string_width(self.schema, name)
         if width is None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from atta.client.cluster import Cluster
     from atta.kvstore.initial import Initialiser
 
-__all__ = ["DistTensor", "row_values"]
-
 
 class DistTensor:
     """Rows that live on the daemons, read and written by their numbers or by the ids of vertices or edges.
@@ -119,12 +117,9 @@ class DistTensor:
     def write(self, ids: Any, values: Any, *, version: int | None = None) -> None:
         """Write rows, with their ``version`` if the table has versions. Rows with a higher version stay as they are.
 
-        ``values``: numbers, arrays or torch tensors. Arrays are cast to the table's dtype as numpy casts them.
-
-        Raises:
-            ConfigError: the table does not take an id, a value, a shape or a version.
-            UnknownNameError: a daemon does not have the table any more.
-        """
+        ``values``: numbers, arrays or torch tensors. Arrays are cast to the table's dtype as numpy casts them. Raises
+        ConfigError: the table does not take an id, a value, a shape or a version; UnknownNameError: a daemon does not
+        have the table any more."""
         rows = self._rows(ids)
         self._table.push(rows, self._values(rows, values), version=version, codec=self._codec).wait()
 
@@ -161,11 +156,8 @@ class DistTensor:
 
 
 def row_values(name: str, values: Any, dtype: np.dtype[Any], wanted: tuple[int, ...]) -> np.ndarray:
-    """``values`` (numbers, arrays or torch tensors) as rows of the shape ``wanted``, for the table ``name``.
-
-    Raises:
-        ConfigError: they are no numbers of this dtype, or have a shape that cannot be ``wanted``.
-    """
+    """``values`` (numbers, arrays or torch tensors) as rows of the shape ``wanted``, for the table ``name``. Raises
+    ConfigError: they are no numbers of this dtype, or have a shape that cannot be ``wanted``."""
     try:
         if hasattr(values, "detach"):
             plain = values.detach().cpu()

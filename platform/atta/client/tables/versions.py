@@ -12,15 +12,12 @@ from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_together, down
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.live.book import TableName
-from atta.kvstore.live.edges import NewEdges, find_edges
 from atta.kvstore.live.folder import VersionFiles, VersionFolder, kept_numbers
-from atta.kvstore.live.writing import NewRows, find_table, write_version
+from atta.kvstore.live.writing import NewEdges, NewRows, find_edges, find_table, write_version
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import update_pb2
 from atta.wire.parts import Addresses
 from atta.wire.security.credentials import Credentials
-
-__all__ = ["PublishedVersion", "publish", "publish_edges"]
 
 ANSWER_S, LOAD_S = 10.0, 600.0
 """How long a daemon may take to answer, and to read and check the new rows."""
@@ -32,12 +29,11 @@ class PublishedVersion:
     """What ``publish`` has done.
 
     Attributes:
-        number: of the new version.
         table: ``TYPE/NAME``; of edges: ``TYPE/edges``.
         rows: number of rows, or edges, that were given.
         removed: versions that were removed from the disk.
         gone: number of edges that were named to be removed.
-        untold: why daemons did not hear of it. They look at the disk every few seconds, and when they are started.
+        untold: why daemons did not hear of it. They look at the disk every few seconds.
     """
 
     number: int
@@ -63,7 +59,8 @@ def publish(
     nobody reads are removed from the disk, except for the newest ``keep``.
 
     Raises:
-        ConfigError, UnknownNameError: the rows or the table are wrong, ``keep`` is below 1, or another update is under way.
+        ConfigError, UnknownNameError: the rows or the table are wrong, ``keep`` is below 1, or another update is
+            under way.
         DataError: a file cannot be read or written.
         WrongDatasetError: the daemons serve another dataset.
         AttaError: a daemon does not answer, or cannot read the version. All go on with the one before.

@@ -22,8 +22,8 @@ import structlog
 from atta.daemon.durable.shipping import Shipping
 from atta.daemon.peers.peers import SMALL_BYTES
 from atta.errors import AttaError, QuotaExceededError, StalePrimaryError
-from atta.kvstore.durable.entries import Entry, Registered, RowsPushed
-from atta.kvstore.durable.frames import Buffer, LogPosition
+from atta.kvstore.durable.entries import ChangeKind, Entry, RowsPushed, TableChange
+from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.requests import Push
 from atta.kvstore.mutable.sequences import Changes, Claim
@@ -161,7 +161,7 @@ class Journal:
 
     async def register(self, table: MutableTable, client: int) -> None:
         """Write that a client of the table has registered; raises QuotaExceededError."""
-        await self._put(Registered(table.key, client), _nothing, 0)
+        await self._put(TableChange(ChangeKind.REGISTERED, table.key, (client,)), _nothing, 0)
 
     def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
         """Not for the event loop's own thread."""
@@ -366,8 +366,8 @@ class Journal:
         write = partial(self._store.checkpoint, at, partial(self._write, tables))
         self._saving = asyncio.create_task(self._checkpoint(write), name="checkpoint")
 
-    def _write(self, tables: Sequence[MutableTable], folder: Path, over: Path) -> None:
-        self._tables.write(folder, tables, over=over)
+    def _write(self, tables: Sequence[MutableTable], folder: Path, header: LogHeader, over: Path) -> None:
+        self._tables.write(folder, tables, header=header, over=over)
 
     async def _checkpoint(self, write: Callable[[], None]) -> None:
         try:

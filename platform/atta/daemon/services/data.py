@@ -32,6 +32,7 @@ from atta.protos.v1 import graph_pb2, ids_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.shard import Answer, Shard, spec_of_drawn
 from atta.wire.bulk import (
+    ARRAYS_BYTES,
     PULL_DATA,
     SAMPLE_COUNTS,
     SAMPLE_EDGE_IDS,
@@ -41,7 +42,6 @@ from atta.wire.bulk import (
     pack,
     prefix,
 )
-from atta.wire.fields import ARRAYS_BYTES
 
 MAX_FAN_OUT = 1 << 20
 MAX_PAIRS = (ARRAYS_BYTES - (1 << 16)) // 8

@@ -10,8 +10,7 @@ import structlog
 
 from atta.daemon.services.handling import Context
 from atta.errors import ConfigError, UnknownNameError
-from atta.kvstore.parameters.arrival import ArrivalJob, Pushed, Started
-from atta.kvstore.parameters.jobs import ParameterJobs, SummedJob, WeightsJob
+from atta.kvstore.parameters.jobs import ArrivalJob, ParameterJobs, Pushed, Started, SummedJob, WeightsJob
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.protos.v1 import weights_pb2
 from atta.wire.bulk import (

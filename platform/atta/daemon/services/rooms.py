@@ -17,7 +17,7 @@ import grpc
 
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.machine.threads import aside
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.bulk import ARRAYS_BYTES
 from atta.wire.pieces import MESSAGE_BYTES, PiecedRequest, announced
 
 SMALL_BYTES = 64 << 10

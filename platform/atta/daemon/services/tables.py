@@ -40,8 +40,7 @@ from atta.kvstore.tables import Tables
 from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import table_pb2
-from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, as_array
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.bulk import ARRAYS_BYTES, PUSH_ROWS, PUSH_VALUES, as_array
 from atta.wire.parts import parts_text
 from atta.wire.rpc import Bulk
 

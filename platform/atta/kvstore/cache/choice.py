@@ -1,16 +1,11 @@
 """Divides the memory of the cache between rows and in-edges, and chooses whose in-edges to keep. Pure.
 
-A daemon that holds a remote vertex's table rows saves a request for each batch that reaches the vertex. A daemon that
-holds its in-edges saves a request for each batch that expands the vertex. The vertices that the last hop reaches are
-never expanded. So rows save more requests, and in-edges often more bytes of memory: of a vertex with few in-edges the
-answer holds all of them, of a hub only ``fan_out``.
-
-The model. A batch of ``BATCH_SEEDS`` seeds visits a HALO vertex v times in a hop, on average. If visits are rare and
-independent, the batch reaches the vertex with probability 1 - exp(-v) (Poisson). For v there are two estimates. With
-the ranking ``access`` it is ``HaloHeat.visits``. Otherwise the visits of a hop are divided among the vertices by
-their edges into the partition. A request for rows moves the rows and the row's number. A request for in-edges moves
-min(in-degree, fan-out) edges and the row's number and count. Memory goes to what saves most bytes per byte of memory
-(the greedy rule of the fractional knapsack problem, Dantzig 1957).
+A batch of ``BATCH_SEEDS`` seeds visits a HALO vertex v times in a hop, on average. If visits are rare and independent,
+the batch reaches the vertex with probability 1 - exp(-v) (Poisson). For v there are two estimates: with the ranking
+``access`` it is ``HaloHeat.visits``; otherwise the visits of a hop are divided among the vertices by their edges into
+the partition. A request for rows moves the rows and the row's number; one for in-edges moves min(in-degree, fan-out)
+edges and the row's number and count. Memory goes to what saves most bytes per byte of memory (the greedy rule of the
+fractional knapsack problem, Dantzig 1957).
 """
 
 from __future__ import annotations

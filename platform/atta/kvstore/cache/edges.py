@@ -1,10 +1,5 @@
-"""In-edges of chosen vertices of other partitions. A batch expands such a vertex at home.
-
-What a vertex draws is a function of user ids and of the order of its in-edges (docs/internals/architecture.md, determinism). The
-copy has the owner's order, and the same kernels draw from it, so the answer is the owner's, bit for bit.
-
-Memory for all chosen vertices is reserved at once. Then their edges come piece by piece (``keep``). A vertex that is
-here stays here and does not change: so look-ups need no lock, and a batch may look up and sample at any time.
+"""In-edges of chosen vertices of other partitions, in their owner's order, so that a batch expands such a vertex at
+home to the same bits. A vertex that is here stays and does not change: look-ups need no lock.
 """
 
 from __future__ import annotations
@@ -143,13 +138,8 @@ class _CachedVertices:
 
 
 class EdgeCache:
-    """In-edges of chosen vertices of other partitions. Safe to use from many threads.
-
-    Attributes:
-        rows_asked: number of remote vertices that batches looked up so far.
-        rows_hit: number of these whose in-edges were here.
-        refused: number of pieces that were not kept, because they differed from what the owner has.
-    """
+    """In-edges of chosen vertices of other partitions. Safe to use from many threads. It counts the remote vertices that
+    batches looked up and found, and pieces that were refused, because they differed from what the owner has."""
 
     def __init__(self, dataset: Dataset, part: int, *, limit_bytes: int = 0) -> None:
         """``limit_bytes``: may be set later, before ``reserve``."""
@@ -160,11 +150,8 @@ class EdgeCache:
         self._complete = False
 
     def reserve(self, hot: Sequence[HotVertices]) -> None:
-        """Take the memory for the in-edges of ``hot``. Called once.
-
-        Raises:
-            ValueError: they need more than ``limit_bytes``. Nothing is kept then.
-        """
+        """Take the memory for the in-edges of ``hot``. Called once. Raises ValueError: they need more than
+        ``limit_bytes``. Nothing is kept then."""
         made = {of_type.node_type: _CachedVertices(self.dataset, self.part, of_type) for of_type in hot}
         needed = sum(vertices.nbytes for vertices in made.values())
         if needed > self.limit_bytes:
@@ -236,7 +223,8 @@ class EdgeCache:
         threads: int = 1,
     ) -> Answer:
         """What ``Shard.sample`` of the owners answers; ``rows`` as ``split`` gave them. The method must be served."""
-        vertices, edges = self._edges(edge_type)
+        vertices = self._vertices[self.dataset.schema.endpoints(edge_type)[1]]
+        edges = vertices.edges[edge_type]
         counts, neighbors, edge_ids = kernels.sample_neighbors(
             edges.indptr,
             edges.indices,
@@ -281,10 +269,6 @@ class EdgeCache:
                 sources = np.ascontiguousarray(edges.indices)
                 edges.marks = tables_for(Method.LABOR, edges.indptr, sources, source_keys=keys)
             return edges.marks
-
-    def _edges(self, edge_type: str) -> tuple[_CachedVertices, _CachedEdges]:
-        vertices = self._vertices[self.dataset.schema.endpoints(edge_type)[1]]
-        return vertices, vertices.edges[edge_type]
 
 
 def _fit(ids: np.ndarray, dtype: np.dtype) -> bool:

@@ -1,8 +1,5 @@
-"""Estimates from the daemon's own partition which remote vertices batches will ask for most.
-
-A daemon of a large graph has a few of its vertices. So nothing here has the size of the graph: arrays are as long as
-the partition's own vertices and their HALO, and a kernel that finds places among these takes two bits per vertex of the
-graph.
+"""Estimates from the daemon's own partition which remote vertices batches will ask for most. Arrays are as long as the
+partition's own vertices and their HALO, never as the graph.
 """
 
 from __future__ import annotations
@@ -30,12 +27,8 @@ class HaloHeat:
     def __init__(
         self, dataset: Dataset, part: int, rank: str = "degree", fan_outs: Sequence[int] = (15, 10, 5)
     ) -> None:
-        """``rank``: one of ``RANKS``; ``fan_outs``: what ``access`` expects, and what in-edges are chosen by.
-
-        Raises:
-            UnknownNameError: no such policy.
-            ConfigError: the policy ``access`` has no fan-outs, or one below -1.
-        """
+        """``rank``: one of ``RANKS``; ``fan_outs``: what ``access`` expects, and what in-edges are chosen by. Raises
+        UnknownNameError: no such policy; ConfigError: the policy ``access`` has no fan-outs, or one below -1."""
         if rank not in RANKS:
             raise UnknownNameError.of("cache ranking", rank, RANKS)
         if rank == "access" and (not fan_outs or any(k < -1 for k in fan_outs)):
@@ -63,9 +56,8 @@ class HaloHeat:
         """Internal ids (int64 [count], ascending) of the HALO vertices with most visits (``access``), then with most edges
         into the partition.
 
-        If ``count`` exceeds the HALO vertices, other remote vertices follow. Batches reach them through other partitions,
-        so nothing is known of them here, and all are equally good. Ties go to lower ids, so the choice depends only on the
-        dataset, and a smaller ``count`` chooses a subset of a larger one.
+        If ``count`` exceeds the HALO vertices, other remote vertices follow, of which nothing is known here. Ties go to
+        lower ids, so a smaller ``count`` chooses a subset of a larger one.
         """
         halo = self.halo(node_type)
         if count > len(halo):
@@ -82,11 +74,9 @@ class HaloHeat:
         seeds of the partition are sampled with ``fan_outs``.
 
         Every seed is visited once. A visit at a vertex of the partition with d in-edges of a type goes on along each of
-        them with probability min(1, k / d), for the fan-out k of the hop (-1: all). Expectations add up, so one pass over
-        the edges per hop gives them exactly for trees that are sampled independently. Two effects are left out. Vertices
-        of other partitions are not expanded, because their in-edges are elsewhere, so visits through them are not counted.
-        A batch expands a vertex once even if it reaches it several times, so batches ask for vertices behind hubs somewhat
-        less often than this says.
+        them with probability min(1, k / d), for the fan-out k of the hop (-1: all). Exact for trees that are sampled
+        independently, but for two effects: visits through vertices of other partitions are not counted, and a batch
+        expands a vertex once even if it reaches it several times.
         """
         lo, hi = self.dataset.book.range(node_type, self.part)
         before = int(np.searchsorted(self.halo(node_type), lo))

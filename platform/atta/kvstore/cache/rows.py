@@ -1,9 +1,5 @@
-"""A bounded cache of remote rows. Its policy decides which rows it keeps.
-
-Batches ask for the rows of the remote vertices that they sampled. A row that was fetched for a batch is kept if the
-policy wants it: it has chosen the row beforehand (``ChosenRows``, which may also be filled in), or was asked for it
-lately (``RecentRows``). Only tables of the dataset are cached. They are read-only, so a cached row stays right; a later
-version of a table has a cache of its own (``beside``). Mutable tables are a service of their own and are never cached.
+"""A bounded cache of rows of other partitions. Only tables of the dataset are cached, never mutable ones: they are
+read-only, so a cached row stays right, and a later version of a table has a cache of its own (``beside``).
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,12 +46,16 @@ class ChosenRows:
         return np.asarray(slots[self._present[slots] != every])
 
     def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
-        """It needs no lock, because a slot always belongs to one vertex and its bits are never
-        cleared."""
+        """Which of ``ids`` (int64, internal) are cached for all ``tables``. Partition p owns the entries ``starts[p]``
+        to ``starts[p + 1]``; ``starts`` is int64 [parts + 1].
+
+        It needs no lock, because a slot always belongs to one vertex and its bits are never cleared."""
         need = bits_of(self.tables, tables)
         return Lookup(*kernels.split_cached(self.index, self._present, ids, positions, starts, need=need))
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+        """Keep rows that came from peers and lie at ``positions`` of ``outs``, the batch's arrays of the tables.
+        ``slots``: ``missing_slots`` of a look-up."""
         bits = bits_of(self.tables, tables)
         chosen = np.flatnonzero(slots >= 0)
         chosen = chosen[self._present[slots[chosen]] & bits != bits]  # other batches may have brought them by now
@@ -141,19 +141,8 @@ class Lookup:
     pins: Pins | None = None
 
 
-class CachedRows(Protocol):
-    """Cached rows of one node type. Safe to use from many threads."""
-
-    tables: dict[str, np.ndarray]
-    """The cached tables, [slots, *row shape] each."""
-
-    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
-        """Which of ``ids`` (int64, internal) are cached for all ``tables``. Partition p owns the entries ``starts[p]``
-        to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]."""
-
-    def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
-        """Keep rows that came from peers and lie at ``positions`` of ``outs``, the batch's arrays of the tables.
-        ``slots``: ``missing_slots`` of a look-up."""
+CachedRows = ChosenRows | RecentRows
+"""Cached rows of one node type. Safe to use from many threads."""
 
 
 def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarray]:
@@ -214,11 +203,7 @@ class RowCache:
 
     def choose(self, heat: HaloHeat, *, limit_bytes: int, share: float | None = None) -> None:
         """Reserve slots for remote rows, as many as fit into ``limit_bytes``. A ``share`` (0 to 1) limits them to this
-        share of the HALO vertices. Called once.
-
-        Raises:
-            ConfigError: a share outside 0 to 1.
-        """
+        share of the HALO vertices. Called once. Raises ConfigError: a share outside 0 to 1."""
         dataset, part = heat.dataset, heat.part
         check_share(share)
         makers: dict[str, Callable[[], CachedRows]] = {}

@@ -1,8 +1,5 @@
-"""The copy that a backup keeps of its primary's store, its newest checkpoint and the files of the log behind it; and
-the votes on who may take over: one daemon for each epoch of a store, if a majority of all daemons agrees.
-
-The copy has the files that the primary has, record by record, so it is a ``TableStore`` when it is promoted. The chain
-of checksums runs through all records, so a copy that ends at the same place has the same records.
+"""The copy that a backup keeps of its primary's store, record by record, so that it is a ``TableStore`` when it is
+promoted; and the votes on who may take over: one daemon for each epoch of a store, if a majority of all daemons agrees.
 
 An epoch counts how often a store was opened. Promotion adds a large number, so whoever has opened the store before is
 known to be stale, however often it is started again.
@@ -20,22 +17,22 @@ from typing import Any
 from atta.errors import ConfigError, DataError, StalePrimaryError
 from atta.kvstore.durable.frames import LogHeader, LogPosition, frame
 from atta.kvstore.durable.logfile import (
-    POSITION_FILE,
     STORE_FILE,
     STORE_FORMAT,
+    TABLES_FILE,
     LogFile,
     LogRead,
+    checkpoint_header,
     checkpoint_path,
-    checkpoint_place,
     checkpoints_in,
     cut_off,
     force,
     log_path,
-    logs_in,
-    write_store_file,
+    logs_behind,
+    replace_sealed,
     written,
 )
-from atta.partition.disk.files import read_sealed, write_sealed
+from atta.partition.disk.files import read_sealed
 
 PROMOTED = 1 << 32
 """What a promotion adds to the epoch."""
@@ -57,14 +54,10 @@ class BackupFolder:
         self.folder, self._where = folder, where
         self._store_id, self._epoch = b"", 0
         self._file: LogFile | None = None
-        self._at = NOWHERE
+        self.position = NOWHERE
+        """The last record."""
         self._least = 0  # the record that the copy must reach
         self._is_read = False
-
-    @property
-    def position(self) -> LogPosition:
-        """The last record."""
-        return self._at if self._file is None else self._file.position
 
     def store(self) -> StoreName | None:
         """Which store is copied here, and its latest epoch; None: none is, or not all of it yet. Raises DataError: the
@@ -72,8 +65,7 @@ class BackupFolder:
         if not (self.folder / STORE_FILE).exists():
             return None
         with written(self.folder):
-            if not self._is_read:
-                self._read()
+            self._read()
         return None if self._least else (self._store_id, self._epoch)
 
     def follow(self, store: StoreName, about: Mapping[str, Any], reach: int = 0) -> LogPosition:
@@ -93,10 +85,9 @@ class BackupFolder:
             if not (self.folder / STORE_FILE).exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 if reach:
-                    self._write_number(BEHIND_FILE, BEHIND_FORMAT, reach)
-                write_store_file(self.folder, store[0], about)
-            if not self._is_read:
-                self._read()
+                    replace_sealed(self.folder / BEHIND_FILE, BEHIND_FORMAT, {"number": reach})
+                replace_sealed(self.folder / STORE_FILE, STORE_FORMAT, {"id": store[0].hex(), **about})
+            self._read()
         if store[0] != self._store_id:
             raise ConfigError(
                 f"{self._where}: {self.folder} is the copy of another store of tables; remove it to begin another copy"
@@ -104,10 +95,10 @@ class BackupFolder:
         self._check(store, following=True)
         with written(self.folder):
             if self._epoch < store[1]:
-                self._write_number(EPOCH_FILE, EPOCH_FORMAT, store[1])
+                replace_sealed(self.folder / EPOCH_FILE, EPOCH_FORMAT, {"number": store[1]})
                 self._epoch = store[1]
             if self.position.lsn < reach:
-                self._write_number(BEHIND_FILE, BEHIND_FORMAT, reach)
+                replace_sealed(self.folder / BEHIND_FILE, BEHIND_FORMAT, {"number": reach})
                 self._least = reach
             self._catch_up()
         return self.position
@@ -144,16 +135,13 @@ class BackupFolder:
                 self._begin(before, file_epoch)
             assert self._file is not None
             self._file.append([[body] for body in bodies])
+            self.position = after
             self._catch_up()
         return after
 
     def piece(self, store: StoreName, at: LogPosition, path: str, offset: int, data: bytes) -> None:
-        """Write a piece of a file of the checkpoint at ``at``.
-
-        Raises:
-            StalePrimaryError, DataError: as ``append``.
-            ConfigError: the path leads elsewhere.
-        """
+        """Write a piece of a file of the checkpoint at ``at``. Raises StalePrimaryError, DataError: as ``append``;
+        ConfigError: the path leads elsewhere."""
         self._check(store)
         names = path.split("/")
         if not 1 <= len(names) <= 4 or any(name in ("", ".", "..") or "\0" in name for name in names):
@@ -171,22 +159,19 @@ class BackupFolder:
                 os.close(fd)
 
     def complete(self, store: StoreName, at: LogPosition) -> LogPosition:
-        """The checkpoint at ``at`` is whole: what is older goes. Returns where the copy ends.
-
-        Raises:
-            DataError: it is not whole.
-        """
+        """The checkpoint at ``at`` is whole: what is older goes. Returns where the copy ends. Raises DataError: it is
+        not whole."""
         self._check(store)
         partial, whole = self._partial(at), checkpoint_path(self.folder, at)
         if whole.exists():
             return self.position  # a repetition
-        if checkpoint_place(partial, self._store_id)[0] != at:
-            raise DataError(partial / POSITION_FILE, "is of another place than was said")
+        if checkpoint_header(partial, self._store_id).before != at:
+            raise DataError(partial / TABLES_FILE, "is of another place than was said")
         with written(whole):
             partial.rename(whole)
             if self.position.lsn < at.lsn:
-                self._close()
-                self._at = at
+                self.close()
+                self.position = at
             for path in self.folder.glob("log-*"):
                 if LogRead(path).header.before.lsn < at.lsn and (self._file is None or path != self._file.path):
                     path.unlink()
@@ -197,19 +182,15 @@ class BackupFolder:
         return self.position
 
     def promote(self, to: Path) -> LogPosition:
-        """Make the copy the store at ``to``, which whoever opens it knows to be newer than all before.
-
-        Raises:
-            ConfigError: there is no copy, not all of it yet, or there is a store at ``to`` already.
-            DataError: the copy is damaged or cannot be written.
-        """
+        """Make the copy the store at ``to``, which whoever opens it knows to be newer than all before. Raises
+        ConfigError: there is no copy, not all of it yet, or there is a store at ``to`` already; DataError: the copy is
+        damaged or cannot be written."""
         if not (self.folder / STORE_FILE).exists():
             raise ConfigError(f"{self._where}: keeps no copy of tables, so it cannot take over ({self.folder})")
         if (to / STORE_FILE).exists() and any(to.glob("log-*")):
             raise ConfigError(f"{self._where}: holds tables of its own ({to}), so it cannot take over")
         with written(self.folder):
-            if not self._is_read:
-                self._read()
+            self._read()
             position = self.position
             if self._least:
                 raise ConfigError(
@@ -217,9 +198,8 @@ class BackupFolder:
                     "may have been acknowledged, so it cannot take over. To do so without them, stop it, remove "
                     f"{self.folder / BEHIND_FILE}, and start it again"
                 )
-            self._close()
             self._begin(position, self._epoch + PROMOTED)
-            self._close()
+            self.close()
             (self.folder / EPOCH_FILE).unlink(missing_ok=True)
             shutil.rmtree(to, ignore_errors=True)
             self.folder.rename(to)
@@ -231,14 +211,18 @@ class BackupFolder:
         primary, if there is one, goes on. Raises DataError."""
         with written(self.folder):
             for path in taken.glob("log-*"):
-                if path.name[4:].isdigit() and int(path.name[4:]) > self._at.lsn:  # begun by the promotion, no records
+                if (
+                    path.name[4:].isdigit() and int(path.name[4:]) > self.position.lsn
+                ):  # begun by the promotion, no records
                     path.unlink()
-            self._write_number(EPOCH_FILE, EPOCH_FORMAT, self._epoch, taken)
+            replace_sealed(taken / EPOCH_FILE, EPOCH_FORMAT, {"number": self._epoch})
             taken.rename(self.folder)
 
     def close(self) -> None:
-        """Let go of the files."""
-        self._close()
+        """Let go of the file that grows."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _check(self, store: StoreName, *, following: bool = False) -> None:
         if not self._is_read or store[0] != self._store_id:
@@ -249,33 +233,26 @@ class BackupFolder:
             )
 
     def _read(self) -> None:
-        """Find out where the copy ends, and check all records of it."""
+        """Find out where the copy ends, and check all records of it, unless that is done."""
+        if self._is_read:
+            return
         self._store_id = bytes.fromhex(read_sealed(self.folder / STORE_FILE, "a store of tables", *STORE_FORMAT)["id"])
         for path in (*self.folder.glob("*.begun"), *self.folder.glob("checkpoint-*.partial")):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
         found = checkpoints_in(self.folder)
-        self._at, self._epoch = checkpoint_place(found[-1], self._store_id) if found else (NOWHERE, 0)
+        self.position, self._epoch = NOWHERE, 0
+        if found:
+            header = checkpoint_header(found[-1], self._store_id)
+            self.position, self._epoch = header.before, header.epoch
         self._epoch = max(self._epoch, self._number(EPOCH_FILE, EPOCH_FORMAT))
         self._least = self._number(BEHIND_FILE, BEHIND_FORMAT)
-        for path in logs_in(self.folder):
-            log = LogRead(path)
-            if log.header.before.lsn < self._at.lsn:
-                path.unlink()
-                continue
-            if log.header.store_id != self._store_id or log.header.before != self._at:
-                raise DataError(path, f"does not follow record {self._at.lsn} of the copy")
+        for log in logs_behind(self.folder, self._store_id, self.position):
             for _ in log:
                 pass
             if log.torn_bytes:
-                cut_off(path, log.end)
-            self._at, self._epoch = log.position, max(self._epoch, log.header.epoch)
+                cut_off(log.path, log.end)
+            self.position, self._epoch = log.position, max(self._epoch, log.header.epoch)
         self._is_read = True
-
-    def _write_number(self, name: str, form: tuple[str, int], number: int, folder: Path | None = None) -> None:
-        folder = folder or self.folder
-        begun = folder / f"{name}.begun"
-        write_sealed(begun, {"format": form[0], "version": form[1], "number": number})
-        begun.rename(folder / name)
 
     def _number(self, name: str, form: tuple[str, int]) -> int:
         path = self.folder / name
@@ -288,15 +265,9 @@ class BackupFolder:
             self._least = 0
 
     def _begin(self, before: LogPosition, epoch: int) -> None:
-        self._close()
+        self.close()
         header = LogHeader(self._store_id, epoch, before, forced=False)
         self._file = LogFile(log_path(self.folder, before), header)
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._at = self._file.position
-            self._file.close()
-            self._file = None
 
     def _partial(self, at: LogPosition) -> Path:
         return self.folder / f"checkpoint-{at.lsn:020d}.partial"
@@ -306,7 +277,7 @@ LEAST = 3
 """Fewer daemons have no majority: two that do not hear each other cannot know which one is cut off."""
 MOST_STORES = 4096
 """Votes for so many stores are kept."""
-FORMAT, VERSION = "atta-votes", 1
+VOTES_FORMAT = ("atta-votes", 1)
 
 
 @dataclass(frozen=True)
@@ -332,11 +303,8 @@ class VoteBook:
         self._given: dict[str, tuple[int, str]] | None = None
 
     def give(self, ballot: Ballot) -> str:
-        """Vote for ``ballot``; returns "" or why not. The same question gets the same answer.
-
-        Raises:
-            DataError: the votes cannot be read or written. Then none was given.
-        """
+        """Vote for ``ballot``; returns "" or why not. The same question gets the same answer. Raises DataError: the
+        votes cannot be read or written. Then none was given."""
         given = self._read()
         epoch, candidate = given.get(ballot.store.hex(), (-1, ""))
         if ballot.epoch < epoch:
@@ -346,11 +314,9 @@ class VoteBook:
         if len(given) >= MOST_STORES and ballot.store.hex() not in given:
             return f"has votes for {len(given)} stores of tables"
         now = {**given, ballot.store.hex(): (ballot.epoch, ballot.candidate)}
-        begun = self._path.with_name(f"{self._path.name}.begun")
         with written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_sealed(begun, {"format": FORMAT, "version": VERSION, "given": now})
-            begun.replace(self._path)
+            replace_sealed(self._path, VOTES_FORMAT, {"given": now})
             force(self._path.parent)  # else a power cut may bring the votes of before back
         self._given = now
         return ""
@@ -359,7 +325,7 @@ class VoteBook:
         if self._given is None:
             self._given = {}
             if self._path.exists():
-                value = read_sealed(self._path, "votes", FORMAT, VERSION)
+                value = read_sealed(self._path, "votes", *VOTES_FORMAT)
                 try:
                     self._given = {str(store): (int(e), str(c)) for store, (e, c) in dict(value["given"]).items()}
                 except (KeyError, TypeError, ValueError):

@@ -1,16 +1,18 @@
 """What the records of a log say, one entry per change of a table, and how tables are made from them again.
 
-A table is named by its *key*, a random number of 63 bits that no other table of the store ever has. Rows are positions
-in the daemon's shard. A body begins with kind, operation, flags, count and key; a kind's own numbers follow.
+A table is named by its *key*, a random number of 63 bits that no other table of the store ever has. A body begins with
+kind, operation, flags, count and key. Behind them ``count`` words follow, and the description of a table that was
+created. A push has six words, then the numbers of ``count`` rows, as positions in the daemon's shard, and their values.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,102 +22,59 @@ from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 
 _HEAD = struct.Struct("<BBHIQ")
-_PUSHED = struct.Struct("<QQQqqQ")
-_CREATED = struct.Struct("<QQQ")
-_WORD = struct.Struct("<Q")
+_PUSHED = struct.Struct("<6Q")
 _VERSION, _STEP, _ARRAY = 1, 2, 4  # flags of a push; the place of its array is in the bits above them
-_BY_ID = 1  # flag of every creation: its rows begin with what their ids say, not their numbers
+_PUSH = 7
 
 Buffer = Any
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
-    """A table was created: ``rows`` rows from global row ``first_row`` on."""
+class ChangeKind(enum.IntEnum):
+    """What happened to a table."""
 
-    KIND: ClassVar[int] = 1
-    key: int
-    spec: MutableSpec
-    first_row: int
-    rows: int
-    table_id: int
-
-    def encode(self) -> Sequence[Buffer]:
-        """The body."""
-        text = json.dumps(self.spec.to_dict()).encode()
-        head = _HEAD.pack(self.KIND, 0, _BY_ID, len(text), self.key)
-        return [_padded(head + _CREATED.pack(self.first_row, self.rows, self.table_id) + text)]
+    CREATED = 1
+    """With a description. Words: the first global row, the number of rows, the table's id."""
+    DELETED = 2
+    WHOLE = 3
+    """All shards have been created."""
+    GROWN = 4
+    """Word: the number of rows from now on."""
+    REGISTERED = 5
+    """Word: the client, which may push."""
+    FORGOTTEN = 6
+    """Words: the clients."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """A table was deleted."""
-
-    KIND: ClassVar[int] = 2
-    key: int
-
-    def encode(self) -> Sequence[Buffer]:
-        """The body."""
-        return [_HEAD.pack(self.KIND, 0, 0, 0, self.key)]
+_WORDS = {
+    ChangeKind.CREATED: 3,
+    ChangeKind.DELETED: 0,
+    ChangeKind.WHOLE: 0,
+    ChangeKind.GROWN: 1,
+    ChangeKind.REGISTERED: 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """All shards of the table have been created."""
+class TableChange:
+    """A change of a table, but for its rows. ``words``: see ``ChangeKind``; ``spec``: of a table that was created."""
 
-    KIND: ClassVar[int] = 3
+    kind: ChangeKind
     key: int
+    words: tuple[int, ...] = ()
+    spec: MutableSpec | None = None
 
     def encode(self) -> Sequence[Buffer]:
         """The body."""
-        return [_HEAD.pack(self.KIND, 0, 0, 0, self.key)]
-
-
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """The shard has ``rows`` rows from now on."""
-
-    KIND: ClassVar[int] = 4
-    key: int
-    rows: int
-
-    def encode(self) -> Sequence[Buffer]:
-        """The body."""
-        return [_HEAD.pack(self.KIND, 0, 0, 0, self.key) + _WORD.pack(self.rows)]
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A client may push."""
-
-    KIND: ClassVar[int] = 5
-    key: int
-    client: int
-
-    def encode(self) -> Sequence[Buffer]:
-        """The body."""
-        return [_HEAD.pack(self.KIND, 0, 0, 0, self.key) + _WORD.pack(self.client)]
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """Clients were forgotten."""
-
-    KIND: ClassVar[int] = 6
-    key: int
-    clients: tuple[int, ...]
-
-    def encode(self) -> Sequence[Buffer]:
-        """The body."""
-        count = len(self.clients)
-        return [_HEAD.pack(self.KIND, 0, 0, count, self.key) + struct.pack(f"<{count}Q", *self.clients)]
+        text = b"" if self.spec is None else json.dumps(self.spec.to_dict()).encode()
+        head = _HEAD.pack(self.kind, 0, 0, len(self.words), self.key)
+        body = head + struct.pack(f"<{len(self.words)}Q", *self.words) + text
+        return [body + bytes(-len(body) % 8)]
 
 
 @dataclass(frozen=True, slots=True)
 class RowsPushed:
     """A client's push number ``sequence`` changed rows. Numbers of the client below ``settled`` will not come again."""
 
-    KIND: ClassVar[int] = 7
     key: int
     client: int
     sequence: int
@@ -124,65 +83,39 @@ class RowsPushed:
 
     def encode(self) -> Sequence[Buffer]:
         """The body. Rows and values are not copied."""
-        push, flags = self.push, 0
-        flags |= _VERSION if push.version is not None else 0
-        flags |= _STEP if push.step is not None else 0
+        push, nbytes = self.push, self.push.values.nbytes
+        flags = _VERSION * (push.version is not None) | _STEP * (push.step is not None)
         flags |= _ARRAY * ARRAYS.index(push.array)
-        nbytes = push.values.nbytes
-        head = _HEAD.pack(self.KIND, OPERATIONS.index(push.op), flags, len(push.rows), self.key)
-        numbers = (self.client, self.sequence, self.settled, push.version or 0, push.step or 0, nbytes)
-        values = push.values.reshape(-1).view(np.uint8)
-        return [head + _PUSHED.pack(*numbers), push.rows, values, bytes(-nbytes % 8)]
+        head = _HEAD.pack(_PUSH, OPERATIONS.index(push.op), flags, len(push.rows), self.key)
+        words = _PUSHED.pack(self.client, self.sequence, self.settled, push.version or 0, push.step or 0, nbytes)
+        return [head + words, push.rows, push.values.reshape(-1).view(np.uint8), bytes(-nbytes % 8)]
 
     def shaped(self, spec: MutableSpec) -> Push:
         """The push with its values in the table's dtype and shape; raises ValueError where they do not fit."""
-        push, shape = self.push, (len(self.push.rows), *spec.row_shape)
-        if push.values.nbytes != len(push.rows) * spec.row_bytes:
-            raise ValueError(f"{push.values.nbytes} bytes for {len(push.rows)} rows of {spec.row_bytes}")
-        return Push(
-            push.rows, push.values.view(spec.dtype).reshape(shape), push.op, push.version, push.step, push.array
-        )
+        push, count = self.push, len(self.push.rows)
+        if push.values.nbytes != count * spec.row_bytes:
+            raise ValueError(f"{push.values.nbytes} bytes for {count} rows of {spec.row_bytes}")
+        return replace(push, values=push.values.view(spec.dtype).reshape(count, *spec.row_shape))
 
 
-Entry = Created | Deleted | Whole | Grown | Registered | Forgotten | RowsPushed
+Entry = TableChange | RowsPushed
 
 
 def decode_entry(body: memoryview) -> Entry:
     """Read what ``encode`` of an entry wrote. A push has its values as bytes, uint8 [n]; see ``RowsPushed.shaped``.
-
-    Raises:
-        ValueError: the body is none of an entry. Its checksum was right, so a later release has written it.
-    """
+    Raises ValueError: the body is none of an entry. Its checksum was right, so a later release has written it."""
     try:
-        return _decoded(body)
+        kind, op, flags, count, key = _HEAD.unpack_from(body)
+        if kind == _PUSH:
+            return _decoded_push(body, op, flags, count, key)
+        kind, at = ChangeKind(kind), _HEAD.size + 8 * count
+        words = struct.unpack_from(f"<{count}Q", body, _HEAD.size)
+        if count != _WORDS.get(kind, count):
+            raise ValueError(f"{count} words for a change of kind {kind.name}")
+        text = bytes(body[at:]).rstrip(b"\0").decode() if kind is ChangeKind.CREATED else None
+        return TableChange(kind, key, words, None if text is None else MutableSpec.from_json(text))
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"an entry of {len(body)} bytes is malformed: {error}") from None
-
-
-def _decoded(body: memoryview) -> Entry:
-    kind, op, flags, count, key = _HEAD.unpack_from(body)
-    at = _HEAD.size
-    match kind:
-        case Created.KIND:
-            if flags != _BY_ID:
-                raise ValueError(f"a creation with the flags {flags}; this release does not know them")
-            first_row, rows, table_id = _CREATED.unpack_from(body, at)
-            at += _CREATED.size
-            spec = MutableSpec.from_json(bytes(body[at : at + count]).decode())
-            return Created(key, spec, first_row, rows, table_id)
-        case Deleted.KIND:
-            return Deleted(key)
-        case Whole.KIND:
-            return Whole(key)
-        case Grown.KIND:
-            return Grown(key, _WORD.unpack_from(body, at)[0])
-        case Registered.KIND:
-            return Registered(key, _WORD.unpack_from(body, at)[0])
-        case Forgotten.KIND:
-            return Forgotten(key, struct.unpack_from(f"<{count}Q", body, at))
-        case RowsPushed.KIND:
-            return _decoded_push(body, op, flags, count, key)
-    raise ValueError(f"an entry of kind {kind}; this release does not know it")
 
 
 def _decoded_push(body: memoryview, op: int, flags: int, count: int, key: int) -> RowsPushed:
@@ -195,10 +128,6 @@ def _decoded_push(body: memoryview, op: int, flags: int, count: int, key: int) -
     of_row, of_step = version if flags & _VERSION else None, step if flags & _STEP else None
     push = Push(rows, values, OPERATIONS[op], of_row, of_step, ARRAYS[flags // _ARRAY])
     return RowsPushed(key, client, sequence, settled, push)
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 8)
 
 
 class Replay:
@@ -219,48 +148,41 @@ class Replay:
 
     def apply(self, lsn: int, entry: Entry) -> None:
         """Apply record ``lsn``; raises ValueError or ConfigError if it contradicts the table."""
-        if isinstance(entry, Created):
-            self._create(lsn, entry)
-            return
         table = self._tables.get(entry.key)
-        if table is None:
-            return
-        match entry:
-            case RowsPushed():
-                if lsn > table.lsn:
-                    push = entry.shaped(table.spec)
-                    table.replay(push, entry.client, entry.sequence, entry.settled, lsn)
-            case Registered():
-                table.know(entry.client)
-            case Forgotten():
-                for client in entry.clients:
-                    table.forget(client)
-            case Grown():
-                if entry.rows > table.rows:
-                    table.grow(entry.rows)
-            case Whole():
-                table.whole = True
-            case Deleted():
-                del self._tables[entry.key]
+        if isinstance(entry, RowsPushed):
+            if table is not None and lsn > table.lsn:
+                table.replay(entry.shaped(table.spec), entry.client, entry.sequence, entry.settled, lsn)
+        elif entry.spec is not None:
+            if table is None:
+                first_row, rows, table_id = entry.words
+                table = MutableTable(entry.spec, first_row, rows, table_id=table_id, ids=self._ids(entry.spec))
+                table.key, table.lsn = entry.key, lsn
+                self._tables[entry.key] = table
+        elif table is not None:
+            self._change(table, entry)
 
-    def _create(self, lsn: int, entry: Created) -> None:
-        if entry.key in self._tables:
-            return
-        ids = self._ids(entry.spec)
-        table = MutableTable(entry.spec, entry.first_row, entry.rows, table_id=entry.table_id, ids=ids)
-        table.key, table.lsn = entry.key, lsn
-        self._tables[entry.key] = table
+    def _change(self, table: MutableTable, entry: TableChange) -> None:
+        match entry.kind:
+            case ChangeKind.REGISTERED:
+                table.know(entry.words[0])
+            case ChangeKind.FORGOTTEN:
+                for client in entry.words:
+                    table.forget(client)
+            case ChangeKind.GROWN:
+                if entry.words[0] > table.rows:
+                    table.grow(entry.words[0])
+            case ChangeKind.WHOLE:
+                table.whole = True
+            case ChangeKind.DELETED:
+                del self._tables[entry.key]
 
 
 class TableRecorder(Protocol):
     """Keeps a record of every change of tables. The threads that change tables wait for it; see ``Journal``."""
 
     def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
-        """Write the entry, then let ``apply(number of the record)`` make the change, which moves ``nbytes``.
-
-        Raises:
-            QuotaExceededError: the entry cannot be written, for example because the disk is full.
-        """
+        """Write the entry, then let ``apply(number of the record)`` make the change, which moves ``nbytes``. Raises
+        QuotaExceededError: the entry cannot be written, for example because the disk is full."""
 
     def note(self, entry: Entry) -> None:
         """Write an entry some time: it may be lost. Does not wait."""

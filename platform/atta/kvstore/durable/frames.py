@@ -1,39 +1,11 @@
-"""The format of a log: a header, then records one after another, each with a checksum. Bytes in, bytes out; no files.
+"""The format of a log: a header, then records one after another, and an end mark behind the last one. Bytes in, bytes
+out; no files.
 
-All numbers are little endian. A file begins with
-
-| bytes | what |
-|---|---|
-| 8 | ``ATTALOG`` and a zero byte |
-| 4 + 4 | format version; 1 if every group of records is forced to the disk, else 0 |
-| 16 | id of the store that the log belongs to |
-| 8 | epoch: how often the store has been opened |
-| 8 | number of the first record |
-| 8 | chain: the checksum of the record before it; 0: there is none |
-| 8 | xxh3_64 of the 56 bytes before |
-
-A record is numbered one more than the record before it. It is
-
-| bytes | what |
-|---|---|
-| 4 | ``ATLR`` |
-| 4 | size of the body, a multiple of 8 |
-| 8 | its number |
-| 8 | all records up to this number were written (or forced to the disk) before this one was begun |
-| 8 | chain: xxh3_64 of the body, seeded with the chain before it |
-| 8 | xxh3_64 of the 32 bytes before |
-| n | body |
-
-Behind the last record lies an *end mark*: a header of 40 bytes that begins with ``ATLE``, with the number that the next
-record will have, the size 0, and the chain of the last record. Every group of records is written together with its end
-mark, over the mark before. What follows the mark is of no account: a file may have been part of the log before, and is
-*written over*. A record of that time has a lower number, and another chain, than the record that is missing.
-
-So no record can be altered, left out, repeated or moved without being noticed. A writer that is killed leaves the
-beginning of what it was writing, without the mark at its end: a *torn tail*, which was never acknowledged and is cut
-off. If a record does not fit and the mark, or a later record, says that it had been written, it is *damage*: it may
-have been acknowledged, so it is never cut off silently. If groups are forced to the disk, a mark proves nothing: a
-power cut may have left it without its group.
+Checksums are chained, so no record can be altered, left out, repeated or moved without being noticed. A writer that is
+killed leaves the beginning of what it was writing, without the mark at its end: a *torn tail*, which was never
+acknowledged and is cut off. If a record does not fit and the mark, or a later record, says that it had been written, it
+is *damage*: it may have been acknowledged, so it is never cut off silently. If groups are forced to the disk, a mark
+proves nothing: a power cut may have left it without its group.
 """
 
 from __future__ import annotations
@@ -47,9 +19,15 @@ import numpy as np
 import xxhash
 
 VERSION = 2
+# Magic, version, whether groups of records are forced to the disk, id of the store, epoch (how often the store has been
+# opened), number of the first record, chain: the checksum of the record before it (0: there is none).
 _FILE = struct.Struct("<8sII16sQQQ")
+# Magic, size of the body (a multiple of 8), number, up to which number records were written (or forced) before this one
+# was begun, chain: xxh3_64 of the body, seeded with the chain before it. The body follows. An end mark has the number of
+# the next record, the size 0, and the chain of the last record. Each group of records is written with its mark, over the
+# mark before. What follows the mark is of no account: it may be left from a file that is written over.
 _RECORD = struct.Struct("<4sIQQQ")
-_SUM = struct.Struct("<Q")
+_SUM = struct.Struct("<Q")  # xxh3_64 of the header before it
 _FILE_MAGIC, _MAGIC, _END_MAGIC = b"ATTALOG\0", b"ATLR", b"ATLE"
 FILE_HEADER_BYTES = _FILE.size + _SUM.size
 RECORD_HEADER_BYTES = END_BYTES = _RECORD.size + _SUM.size
@@ -68,7 +46,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class LogHeader:
-    """What the header of a file says; see above. ``before``: the record before the first one of the file."""
+    """What the header of a file says. ``before``: the record before the first one of the file."""
 
     store_id: bytes
     epoch: int
@@ -76,7 +54,7 @@ class LogHeader:
     forced: bool
 
     def encode(self) -> bytes:
-        """64 bytes."""
+        """The header's bytes."""
         place = (self.epoch, self.before.lsn + 1, self.before.chain)
         head = _FILE.pack(_FILE_MAGIC, VERSION, int(self.forced), self.store_id, *place)
         return head + _SUM.pack(xxhash.xxh3_64_intdigest(head))
@@ -102,7 +80,7 @@ class LogHeader:
 def frame(parts: Sequence[Buffer], after: LogPosition, stable: int) -> tuple[bytes, LogPosition]:
     """The header of the record after ``after`` whose body is ``parts``, one after another, and the new position.
 
-    ``stable``: see the format. The parts have a multiple of 8 bytes together.
+    ``stable``: records up to this number are written. The parts have a multiple of 8 bytes together.
     """
     digest, size = xxhash.xxh3_64(seed=after.chain), 0
     for part in parts:
@@ -139,15 +117,15 @@ class LogReader:
     record, and ``damage`` says what is wrong behind it: "" if there is the end mark, the end of the file, or a torn tail.
     """
 
-    def __init__(self, data: Buffer, header: LogHeader) -> None:
-        """``data``: the whole file, header included."""
-        self._data, self._header = memoryview(data), header
-        self.end, self.position, self.damage = FILE_HEADER_BYTES, header.before, ""
+    def __init__(self, data: Buffer) -> None:
+        """``data``: the whole file. Raises ValueError: its header is damaged, or of another version."""
+        self._data, self.header = memoryview(data), LogHeader.decode(data)
+        self.end, self.position, self.damage = FILE_HEADER_BYTES, self.header.before, ""
         self._marked = False
 
     @property
     def torn_bytes(self) -> int:
-        """Bytes behind the last whole record, unless the end mark is there."""
+        """After iterating: bytes behind the last whole record, unless the end mark is there."""
         return 0 if self._marked else len(self._data) - self.end
 
     def __iter__(self) -> Iterator[Record]:

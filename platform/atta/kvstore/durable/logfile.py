@@ -22,7 +22,7 @@ from atta.kvstore.durable.frames import (
     end_mark,
     frame,
 )
-from atta.partition.disk.files import check_regular, read_sealed, write_sealed
+from atta.partition.disk.files import check_regular, write_sealed
 from atta.partition.disk.staging import disk_full
 
 _BUFFERS = 1000
@@ -36,17 +36,14 @@ class LogFile:
     def __init__(self, path: Path, header: LogHeader, *, over: Path | None = None, on_disk: bool = True) -> None:
         """Make a file without records. A file of that name without records is replaced.
 
-        Args:
-            over: a file that nobody needs any more. It gets the new name and is written over, so that the pages which the
-                system has for it are used again: to take fresh ones costs several times the copy into them.
-            on_disk: force the header and the name to the disk.
+        ``over``: a file that nobody needs any more. It gets the new name and is written over, so that the pages which the
+        system has for it are used again. ``on_disk``: force the header and the name to the disk.
 
-        Raises:
-            OSError: it cannot be made. Then ``over`` is gone.
-        """
+        Raises OSError: it cannot be made. Then ``over`` is gone."""
         self.path, self.position, self.nbytes = path, header.before, FILE_HEADER_BYTES
         self.first_lsn, self._forced = header.before.lsn + 1, header.forced
-        self._broken: OSError | None = None
+        self.broken: OSError | None = None
+        """Why nobody knows what the file has on the disk; None: that is known."""
         begun, is_new, renamed = path.with_name(f"{path.name}.begun"), not path.exists(), False
         if over is not None:
             over.rename(begun)
@@ -79,12 +76,9 @@ class LogFile:
         """Write a group of records, each with the buffers of its body, and return the position before it.
 
         After an error nothing of the group is in the file. If not even that is certain, every later call fails too.
-
-        Raises:
-            OSError: the group cannot be written, for example because the disk is full.
-        """
-        if self._broken is not None:
-            raise self._broken
+        Raises OSError: the group cannot be written, for example because the disk is full."""
+        if self.broken is not None:
+            raise self.broken
         before, position, buffers = self.position, self.position, []
         for parts in bodies:
             head, position = frame(parts, position, before.lsn)
@@ -99,15 +93,14 @@ class LogFile:
                 os.fdatasync(self._fd)
             except OSError as error:  # nobody knows what is on the disk; a second attempt would claim success
                 self._undo()
-                self._broken = error
+                self.broken = error
                 raise
         self.position, self.nbytes = position, self.nbytes + size - END_BYTES
         return before
 
-    @property
-    def broken(self) -> OSError | None:
-        """Why nobody knows what the file has on the disk; None: that is known."""
-        return self._broken
+    def cut(self) -> None:
+        """Cut off what the file has from before it was written over; raises OSError."""
+        os.ftruncate(self._fd, self.nbytes + END_BYTES)
 
     def close(self) -> None:
         """Close the file. Calling it twice does nothing."""
@@ -126,11 +119,14 @@ class LogFile:
             if self._forced:  # the next file may say on the disk that this one ends here
                 os.fsync(self._fd)
         except OSError as error:
-            self._broken = error
+            self.broken = error
 
 
-class LogRead:
-    """A file of a log, mapped to be read. Iterating yields its records; see ``LogReader``."""
+class LogRead(LogReader):
+    """A file of a log, mapped to be read."""
+
+    ADVICE = " What follows may have been acknowledged. To go on without it, cut the file off there."
+    """What to do about damage."""
 
     def __init__(self, path: Path) -> None:
         """Raises DataError naming the file: it is missing, or its header is damaged or of another version."""
@@ -140,56 +136,43 @@ class LogRead:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
         except OSError as error:
             raise DataError(path, error.strerror or str(error)) from None
+        self.path, self.nbytes = path, len(data)
         try:
-            self.header = LogHeader.decode(data)
+            super().__init__(data)
         except ValueError as error:
             raise DataError(path, str(error)) from None
-        self.path, self.nbytes = path, len(data)
-        self._reader = LogReader(data, self.header)
 
     def __iter__(self) -> Iterator[Record]:
         """The records in order; raises DataError at damage, naming the file and the place."""
-        yield from self._reader
-        if self._reader.damage:
+        yield from super().__iter__()
+        if self.damage:
             raise DataError(
                 self.path,
-                f"{self._reader.damage}, at byte {self._reader.end} of {self.nbytes}. What follows may have been "
-                "acknowledged. To go on without it, cut the file off there",
+                f"{self.damage}, at byte {self.end} of {self.nbytes}.{self.ADVICE}".rstrip("."),
             )
 
-    @property
-    def position(self) -> LogPosition:
-        """Of the last record read."""
-        return self._reader.position
 
-    @property
-    def end(self) -> int:
-        """Where the records read end, in bytes."""
-        return self._reader.end
-
-    @property
-    def torn_bytes(self) -> int:
-        """After iterating: bytes of a torn tail, and what a file that is written over has behind it."""
-        return self._reader.torn_bytes
+@contextlib.contextmanager
+def _forced(path: Path, flags: int) -> Iterator[int]:
+    """The open file, which is forced to the disk at the end; raises OSError."""
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield fd
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def cut_off(path: Path, size: int) -> None:
     """Shorten a file to ``size`` bytes, on the disk; raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with _forced(path, os.O_RDWR) as fd:
         os.ftruncate(fd, size)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def force(path: Path) -> None:
     """Force a file, or the names in a folder, to the disk; raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with _forced(path, os.O_RDONLY):
+        pass
 
 
 def write_again(path: Path, size: int) -> None:
@@ -198,8 +181,7 @@ def write_again(path: Path, size: int) -> None:
     To force it alone would not do. If that has failed before, also in another process, the system takes what it could not
     write for written.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with _forced(path, os.O_RDWR) as fd:
         at = 0
         while at < size:
             block = os.pread(fd, min(_BLOCK_BYTES, size - at), at)
@@ -208,9 +190,6 @@ def write_again(path: Path, size: int) -> None:
             _write(fd, [block], at)
             at += len(block)
         os.ftruncate(fd, size)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write(fd: int, buffers: Sequence[Buffer], at: int) -> int:
@@ -233,9 +212,8 @@ def _write(fd: int, buffers: Sequence[Buffer], at: int) -> int:
 STORE_FILE = "store.json"
 """Says whose tables these are."""
 STORE_FORMAT = ("atta-table-store", 1)
-POSITION_FILE = "log.json"
-"""Of a checkpoint: where the log goes on."""
-CHECKPOINT_FORMAT = ("atta-table-checkpoint", 1)
+TABLES_FILE = "tables.log"
+"""The tables of a checkpoint or a snapshot, in records as of the log. Its header says where the log goes on."""
 
 
 def logs_in(folder: Path) -> list[Path]:
@@ -267,24 +245,33 @@ def written(path: Path) -> Iterator[None]:
         raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror or error}") from None
 
 
-def write_store_file(folder: Path, store_id: bytes, about: Mapping[str, Any]) -> None:
-    """Say whose tables the folder has."""
-    begun, (name, version) = folder / f"{STORE_FILE}.begun", STORE_FORMAT
-    write_sealed(begun, {"format": name, "version": version, "id": store_id.hex(), **about})
-    begun.rename(folder / STORE_FILE)
+def replace_sealed(path: Path, form: tuple[str, int], value: Mapping[str, Any]) -> None:
+    """Write a manifest of a format and version, which takes the place of the one that is there; raises OSError."""
+    begun = path.with_name(f"{path.name}.begun")
+    write_sealed(begun, {"format": form[0], "version": form[1], **value})
+    begun.replace(path)
 
 
-def checkpoint_place(folder: Path, store_id: bytes) -> tuple[LogPosition, int]:
-    """Where the log goes on behind a checkpoint, and the epoch that wrote it.
+def logs_behind(folder: Path, store_id: bytes, place: LogPosition) -> Iterator[LogRead]:
+    """The files of the log behind a checkpoint at ``place``, in order. Read each to its end before the next. Older
+    files are removed. Raises DataError: a file is of another store, or does not follow the one before it."""
+    for path in logs_in(folder):
+        log = LogRead(path)
+        if log.header.store_id != store_id:
+            raise DataError(path, "belongs to another store of tables")
+        if log.header.before.lsn < place.lsn:
+            path.unlink()
+            continue
+        if log.header.before != place:
+            raise DataError(path, f"begins behind record {log.header.before.lsn}, but a record before is missing")
+        yield log
+        place = log.position
 
-    Raises:
-        DataError: the checkpoint is damaged, or belongs to another store.
-    """
-    value = read_sealed(folder / POSITION_FILE, "a checkpoint of tables", *CHECKPOINT_FORMAT)
-    if value.get("store") != store_id.hex():
+
+def checkpoint_header(folder: Path, store_id: bytes) -> LogHeader:
+    """Where the log goes on behind a checkpoint, and the epoch that wrote it. Raises DataError: the checkpoint is
+    damaged, or belongs to another store."""
+    header = LogRead(folder / TABLES_FILE).header
+    if header.store_id != store_id:
         raise DataError(folder, "belongs to another store of tables")
-    numbers = [value.get(name) for name in ("lsn", "chain", "epoch")]
-    if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
-        raise DataError(folder / POSITION_FILE, "does not tell where the log goes on")
-    lsn, chain, epoch = (int(number) for number in numbers if number is not None)
-    return LogPosition(lsn, chain), epoch
+    return header

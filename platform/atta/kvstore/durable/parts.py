@@ -1,65 +1,22 @@
-"""One owner's part of the snapshots of one name: the part in use, and parts that wait beside it.
+"""One owner's part of the snapshots of one name: the part in use, and parts that wait beside it (``part-0000.ID``).
 
-A snapshot of a cluster has a part on every owner. Parts of one snapshot have the same id. Each owner first writes its
-part beside the part in use (``part-0000.ID``). When all owners have done so, each renames the new part to
-``part-0000``. Until then every owner still has the older part; from then on every owner has the newer one. So at any
+Parts of one snapshot have the same id. When all owners have written theirs, each renames it to ``part-0000``. So at any
 interruption, the newest id that all owners have is a whole snapshot."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.durable.saved import writing
-from atta.kvstore.spec import check_name
-from atta.partition.disk.files import read_sealed, write_sealed
+from atta.kvstore.durable.logfile import TABLES_FILE, force
+from atta.kvstore.durable.saved import Contents, TablesFile, writing
 
-MANIFEST = "tables.json"
-_FORMAT = "atta-mutable-tables"
-_VERSION = 1
 _ID = re.compile(r"[0-9a-f]{16}")
 _REPLACED = "replaced"
 MAX_BESIDE = 8
 """At most so many parts that were never committed stay beside the part in use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """``tables``: names of the tables. ``snapshot_id``: "" if a single daemon has saved its tables. ``written_ns``: time
-    of writing by this owner's clock, in nanoseconds since 1970. ``dataset_id``: whose vertices and edges the rows belong
-    to; "": of none."""
-
-    tables: tuple[str, ...]
-    snapshot_id: str
-    written_ns: int
-    dataset_id: str
-
-
-def write_contents(folder: Path, snapshot_id: str, tables: list[str], dataset_id: str = "") -> None:
-    """Write the manifest of a snapshot. This completes the snapshot. Raises DataError."""
-    content = {"tables": tables, "id": snapshot_id, "written_ns": time.time_ns(), "dataset": dataset_id}
-    with writing(folder / MANIFEST):
-        write_sealed(folder / MANIFEST, {"format": _FORMAT, "version": _VERSION, **content})
-
-
-def read_contents(folder: Path) -> Contents:
-    """Read the manifest of a snapshot; raises DataError naming it."""
-    path = folder / MANIFEST
-    value = read_sealed(path, "a snapshot of mutable tables", _FORMAT, _VERSION)
-    names, snapshot_id, written, dataset_id = (value.get(name) for name in ("tables", "id", "written_ns", "dataset"))
-    try:
-        for name in names if isinstance(names, list) else [names]:
-            check_name(name)
-        if type(written) is not int or not isinstance(snapshot_id, str) or not isinstance(dataset_id, str):
-            raise ConfigError(f"id {snapshot_id!r}, written_ns {written!r}, dataset {dataset_id!r}")
-    except ConfigError as error:
-        raise DataError(path, f"malformed: {error}") from None
-    return Contents(tuple(names or ()), snapshot_id, written, dataset_id)
 
 
 class SnapshotParts:
@@ -70,32 +27,25 @@ class SnapshotParts:
         self.place = place
 
     def beside(self, snapshot_id: str) -> Path:
-        """The folder in which a part is written before it becomes the part in use.
-
-        Raises:
-            ConfigError: the id is malformed, or the folder in use is not a snapshot.
-        """
+        """The folder in which a part is written before it becomes the part in use. Raises ConfigError: the id is
+        malformed, or the folder in use is not a snapshot."""
         if not _ID.fullmatch(snapshot_id):
             raise ConfigError(f"snapshot id {snapshot_id!r}: 16 hexadecimal digits")
-        if self.place.exists() and any(self.place.iterdir()) and not (self.place / MANIFEST).is_file():
-            raise ConfigError(f"{self.place}: exists and holds no {MANIFEST}, so it is not replaced")
+        if self.place.exists() and any(self.place.iterdir()) and not (self.place / TABLES_FILE).is_file():
+            raise ConfigError(f"{self.place}: exists and holds no {TABLES_FILE}, so it is not replaced")
         return self.place.with_name(f"{self.place.name}.{snapshot_id}")
 
     def complete(self) -> dict[str, Path]:
         """The folders of complete parts by their ids, the newest first.
 
         The replaced part is older than the part in use, and parts that wait beside it are newer. So a clock that was
-        set back misleads nobody.
-
-        Raises:
-            DataError: no part is complete. Names what is wrong with the part in use.
-        """
+        set back misleads nobody. Raises DataError: no part is complete. Names what is wrong with the part in use."""
         found: dict[Path, Contents] = {}
         damaged: DataError | None = None
         # A .partial folder may be incomplete on the disk.
         for path in [self.place, *(other for other in self._others() if other.suffix != ".partial")]:
             try:
-                found[path] = read_contents(path)
+                found[path] = TablesFile(path).contents
             except DataError as error:
                 damaged = error if path == self.place else damaged
         if not found:
@@ -103,13 +53,13 @@ class SnapshotParts:
             raise damaged
         newest: dict[str, Path] = {}
         for path in sorted(found, key=lambda path: (self._age(path), -found[path].written_ns)):
-            newest.setdefault(found[path].snapshot_id, path)
+            newest.setdefault(found[path].id, path)
         return newest
 
     def uses(self, snapshot_id: str) -> bool:
         """Whether the part in use has this id."""
         try:
-            return read_contents(self.place).snapshot_id == snapshot_id
+            return TablesFile(self.place).contents.id == snapshot_id
         except DataError:
             return False
 
@@ -123,18 +73,15 @@ class SnapshotParts:
     def commit(self, snapshot_id: str, *, keep: bool = False) -> None:
         """Make the part with this id the part in use, if it is not yet.
 
-        ``keep``: do not remove the part that was in use, in case other owners fail to commit.
-
-        Raises:
-            DataError: there is no such part.
-        """
+        ``keep``: do not remove the part that was in use, in case other owners fail to commit. Raises DataError: there
+        is no such part."""
         path, kept = self.folder(snapshot_id), None
         if path != self.place:
             with writing(self.place):
                 self._remove_others(path)  # or one that waits would be newer than the part in use, after a crash
                 kept = self._step_aside()
                 path.rename(self.place)
-                _sync(self.place.parent)
+                force(self.place.parent)
         self._remove_others(kept if keep else None)
 
     def _remove_others(self, kept: Path | None) -> None:
@@ -172,11 +119,3 @@ class SnapshotParts:
         if not self.place.parent.is_dir():
             return []
         return sorted(path for path in self.place.parent.iterdir() if ours.fullmatch(path.name) and path.is_dir())
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

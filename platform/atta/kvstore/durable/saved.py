@@ -1,40 +1,34 @@
-"""A table on disk: its arrays as ``.npy`` files, written block by block so that a writer can tell when the system slows
-it, and ``table.json`` with everything else, sizes and checksums.
-
-``table.json`` has a checksum of its own, so a changed number in it is noticed, as a changed byte in an array is.
-"""
+"""Tables on disk: one file of records in the format of the log. The first record says which tables there are. Each table
+follows: a record that describes it, then the bytes of its arrays, block by block, so that a writer can tell when the
+system slows it."""
 
 from __future__ import annotations
 
 import contextlib
-import io
+import json
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from atta.errors import DataError
+from atta.kvstore.durable.frames import END_BYTES, LogHeader, LogPosition
+from atta.kvstore.durable.logfile import TABLES_FILE, LogFile, LogRead
 from atta.kvstore.mutable.sequences import Client, Sequences
-from atta.kvstore.spec import MutableSpec
-from atta.partition.disk.files import (
-    FileRecord,
-    check_file,
-    map_array,
-    read_sealed,
-    write_sealed,
-)
-from atta.partition.disk.staging import disk_full
+from atta.kvstore.spec import MutableSpec, check_name
+from atta.partition.disk.staging import disk_full, recover
 
 BLOCK_BYTES = 4 << 20
 SLOW_S = 0.02
 """A block takes 1 ms, or 10 ms where the system has to find fresh pages for it. Longer means that it waits for the disk."""
+ALONE = LogHeader(bytes(16), 0, LogPosition(0, 0), forced=False)
+"""Of a file that belongs to no log."""
+_NUMBERS = ("first_row", "rows", "created_rows", "step", "table_id", "load_id", "key", "lsn")
 
 
 @contextlib.contextmanager
@@ -51,114 +45,21 @@ def writing(path: Path) -> Iterator[None]:
         raise DataError(path, f"cannot be written: {error.strerror or error}") from error
 
 
-class ArrayFiles:
-    """The files of all arrays of a table, under construction. Use it in a ``with`` block."""
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file has: the names of its ``tables`` in order, the ``id`` of the snapshot ("": a single daemon has saved its
+    tables), the owner's time in nanoseconds since 1970, and whose vertices and edges the rows belong to ("": of none)."""
 
-    def __init__(self, folder: Path, arrays: Mapping[str, np.ndarray], over: Path | None = None) -> None:
-        """Write ``name.npy`` into ``folder`` for each array. A file of that name in the folder ``over`` is taken from
-        there and written over: see ``LogFile``."""
-        self._files = {
-            name: _ArrayFile(folder / f"{name}.npy", array, over and over / f"{name}.npy")
-            for name, array in arrays.items()
-        }
-
-    def __enter__(self) -> ArrayFiles:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def write(self, *, slow_s: float = math.inf) -> None:
-        """Write what is not written yet, unless a block takes longer than ``slow_s`` seconds; raises as ``writing``."""
-        for file in self._files.values():
-            with writing(file.path):
-                if not file.write(slow_s):
-                    return
-
-    def copy(self) -> None:
-        """Let go of the arrays: copy what is not written yet."""
-        for file in self._files.values():
-            file.copy()
-
-    def finish(self) -> dict[str, FileRecord]:
-        """Write the rest, and return what a manifest says of the files by the arrays' names; raises as ``writing``."""
-        self.write()
-        records = {}
-        for name, file in self._files.items():
-            with writing(file.path):
-                records[name] = file.finish()
-        return records
-
-
-class _ArrayFile:
-    def __init__(self, path: Path, array: np.ndarray, over: Path | None) -> None:
-        self.path, self._fd = path, -1
-        self._dtype, self._shape = array.dtype.str, array.shape
-        head = io.BytesIO()
-        descr = np.lib.format.dtype_to_descr(array.dtype)
-        np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": array.shape})
-        self._head, self._digest = head.getvalue(), xxhash.xxh3_64()
-        self._rest, self._size = array.reshape(-1).view(np.uint8), 0
-        self._over = over if over is not None and over.is_file() else None
-
-    def write(self, slow_s: float) -> bool:
-        """Whether all is written; False: a block took longer than ``slow_s``."""
-        if self._fd < 0:
-            if self._over is not None:
-                self._over.rename(self.path)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._put(memoryview(self._head))
-        while len(self._rest):
-            began = time.monotonic()
-            self._put(self._rest[:BLOCK_BYTES].data)
-            self._rest = self._rest[BLOCK_BYTES:]
-            if time.monotonic() - began > slow_s:
-                return False
-        return True
-
-    def _put(self, data: memoryview) -> None:
-        self._digest.update(data)
-        while data:
-            count = os.pwrite(self._fd, data, self._size)
-            self._size += count
-            data = data[count:]
-
-    def copy(self) -> None:
-        self._rest = self._rest.copy()
-
-    def finish(self) -> FileRecord:
-        os.ftruncate(self._fd, self._size)
-        self.close()
-        return FileRecord(self._size, self._digest.hexdigest(), self._dtype, self._shape)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-MANIFEST = "table.json"
-_FORMAT = "atta-mutable-table"
-_VERSION = 1
+    tables: Sequence[str]
+    id: str = ""
+    written_ns: int = 0
+    dataset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A snapshot without its arrays.
-
-    Attributes:
-        spec: spec of the table.
-        first_row: the shard's first global row.
-        rows: number of rows in the shard.
-        created_rows: number of rows when the shard was created.
-        step: number of the optimiser's steps so far.
-        clients: as ``Sequences.to_json`` describes them.
-        table_id: the same in all shards of the table; 0: not used.
-        whole: whether all shards are known to have been created.
-        over: as ``Sequences.over`` says. This and what follows is for a daemon that goes on with its own tables.
-        load_id, key, lsn: as the table has them.
-    """
+    """A table without its arrays, with the attributes that ``MutableTable`` has. ``clients``, ``over``: as ``Sequences``
+    tells them. ``over`` and what follows is for a daemon that goes on with its own tables."""
 
     spec: MutableSpec
     first_row: int
@@ -173,70 +74,129 @@ class Saved:
     key: int = 0
     lsn: int = 0
 
-
-def array_shapes(spec: MutableSpec, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """(dtype string, shape) of every array of a shard, by name."""
-    shape = (rows, *spec.row_shape)
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"values": (spec.dtype, shape)}
-    if spec.versioned:
-        shapes["versions"] = ("<i8", (rows,))
-    for name in () if spec.optimiser is None else spec.optimiser.state_names:
-        shapes[name] = ("<f4", shape)
-    return shapes
+    @property
+    def arrays(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """(dtype string, shape) of every array of the shard, by name, in the order of the file."""
+        spec, shape = self.spec, (self.rows, *self.spec.row_shape)
+        found: dict[str, tuple[str, tuple[int, ...]]] = {"values": (spec.dtype, shape)}
+        if spec.versioned:
+            found["versions"] = ("<i8", (self.rows,))
+        return found | dict.fromkeys(spec.optimiser.state_names if spec.optimiser else (), ("<f4", shape))
 
 
-def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a table into ``folder``, which exists. Only the manifest is forced to disk.
+class TablesWriter:
+    """A file of tables under construction. Use it in a ``with`` block. Errors are those of ``writing``."""
 
-    Raises:
-        DataError: a file cannot be written, for example because the disk is full; names the file.
-    """
-    with ArrayFiles(folder, arrays) as files:
-        write_manifest(folder, saved, files)
+    def __init__(self, folder: Path, contents: Contents, header: LogHeader = ALONE, over: Path | None = None) -> None:
+        """``header``: where the log goes on. ``over``: a file that nobody needs any more, which is written over: see
+        ``LogFile``."""
+        self.path = folder / TABLES_FILE
+        with writing(self.path):
+            over = over if over is not None and over.is_file() else None
+            self._file = LogFile(self.path, header, over=over, on_disk=False)
+        self._describe(asdict(contents))
+
+    def __enter__(self) -> TablesWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                with writing(self.path):
+                    self._file.cut()
+        finally:
+            self._file.close()
+
+    def _describe(self, value: Mapping[str, Any]) -> None:
+        text = json.dumps(value).encode()
+        self.write([np.frombuffer(text, np.uint8)])
+
+    def begin(self, saved: Saved, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Describe a table. ``write`` what is returned."""
+        content = {name: getattr(saved, name) for name in saved.__slots__}
+        self._describe({**content, "spec": saved.spec.to_dict()})
+        flat = [arrays[name].reshape(-1).view(np.uint8) for name in saved.arrays]
+        return [array[first : first + BLOCK_BYTES] for array in flat for first in range(0, len(array), BLOCK_BYTES)]
+
+    def write(self, blocks: Sequence[np.ndarray], *, slow_s: float = math.inf) -> list[np.ndarray]:
+        """Write blocks until one takes longer than ``slow_s`` seconds, and return the others."""
+        for number, block in enumerate(blocks, 1):
+            began = time.monotonic()
+            with writing(self.path):
+                self._file.append([[block, bytes(-block.nbytes % 8)]])
+            if time.monotonic() - began > slow_s:
+                return [*blocks[number:]]
+        return []
 
 
-def write_manifest(folder: Path, saved: Saved, files: ArrayFiles) -> None:
-    """Complete the files of a table's arrays in ``folder``, and add the manifest. Raises as ``write_saved``."""
-    records = {name: record.to_json() for name, record in files.finish().items()}
-    content = {name: getattr(saved, name) for name in saved.__slots__}
-    manifest = {"format": _FORMAT, "version": _VERSION, **content, "spec": saved.spec.to_dict(), "files": records}
-    with writing(folder / MANIFEST):
-        write_sealed(folder / MANIFEST, manifest)
+class TablesFile(LogRead):
+    """The tables of a snapshot or a checkpoint. Its errors are DataErrors that name the file."""
 
+    ADVICE = ""
 
-def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
-    """The manifest of a snapshot, after its own checks, and the records of its files; raises DataError naming it."""
-    path = folder / MANIFEST
-    value = read_sealed(path, "a snapshot of a mutable table", _FORMAT, _VERSION)
-    try:
+    def __init__(self, folder: Path) -> None:
+        """Read what the file of ``folder`` has."""
+        recover(folder)
+        if not folder.is_dir():
+            raise DataError(folder, "no such folder; not a snapshot of mutable tables")
+        super().__init__(folder / TABLES_FILE)
+        self._records = iter(self)
+        with self._sound():
+            self.contents = Contents(**self._described())
+            for name in self.contents.tables:
+                check_name(name)
+            _count(self.contents.written_ns)
+
+    def tables(self) -> Iterator[Saved]:
+        """The tables in order. Read the arrays of each before the next."""
+        for name in self.contents.tables:
+            with self._sound():
+                saved = self._saved()
+                if saved.spec.name != name:
+                    raise ValueError(f"holds table {saved.spec.name} instead of {name}")
+            yield saved
+        if next(self._records, None) is not None or self.torn_bytes or self.nbytes != self.end + END_BYTES:
+            raise DataError(self.path, f"altered: ends at byte {self.nbytes} instead of {self.end + END_BYTES}")
+
+    def _saved(self) -> Saved:
+        value = self._described()
         spec = MutableSpec.from_dict(value["spec"])
-        names = ("first_row", "rows", "created_rows", "step")
-        first_row, rows, created_rows, step = (_count(value[name]) for name in names)
-        if first_row + rows > spec.limit:
-            raise ValueError(f"{rows} rows from row {first_row} on; there may be {spec.limit}")
-        clients = value["clients"]
-        Sequences.from_json(clients)
-        table_id, whole, over = _count(value["table_id"]), bool(value["whole"]), list(value["over"])
-        place = [_count(value[name]) for name in ("load_id", "key", "lsn")]
-        shapes = array_shapes(spec, rows)
-        records = {name: FileRecord.from_json(value["files"][name], path, name) for name in shapes}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(path, f"malformed: {error}") from None
-    return Saved(spec, first_row, rows, created_rows, step, clients, table_id, whole, over, *place), records
+        numbers = {name: _count(value[name]) for name in _NUMBERS}
+        if numbers["first_row"] + numbers["rows"] > spec.limit:
+            raise ValueError(f"{numbers['rows']} rows from row {numbers['first_row']} on; there may be {spec.limit}")
+        Sequences.from_json(value["clients"])
+        return Saved(spec, clients=value["clients"], whole=bool(value["whole"]), over=list(value["over"]), **numbers)
 
+    def arrays(self, saved: Saved) -> dict[str, np.ndarray]:
+        """The arrays of a table, in the memory of this process."""
+        found = {}
+        for name, (dtype, shape) in saved.arrays.items():
+            found[name] = np.empty(shape, dtype)
+            flat = found[name].reshape(-1).view(np.uint8)
+            for first in range(0, len(flat), BLOCK_BYTES):
+                part, body = flat[first : first + BLOCK_BYTES], self._body()
+                if len(body) != len(part) + -len(part) % 8:
+                    raise DataError(self.path, f"{len(body)} bytes of {name} instead of {len(part)}")
+                part[:] = np.frombuffer(body, np.uint8, len(part))
+        return found
 
-def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -> dict[str, np.ndarray]:
-    """The arrays of a snapshot, read into the memory of this process; raises DataError naming a damaged file."""
-    arrays = {}
-    for name, (dtype, shape) in array_shapes(saved.spec, saved.rows).items():
-        path = folder / f"{name}.npy"
-        if (records[name].dtype, records[name].shape) != (dtype, shape):
-            raise DataError(
-                path, f"holds {records[name].dtype}{list(records[name].shape)} instead of {dtype}{list(shape)}"
-            )
-        check_file(path, records[name], verify=True)
-        arrays[name] = np.array(map_array(path))
-    return arrays
+    def _body(self) -> memoryview:
+        record = next(self._records, None)
+        if record is None:
+            raise DataError(self.path, f"altered: ends within a table, at byte {self.end}")
+        return record.body
+
+    def _described(self) -> dict[str, Any]:
+        return dict(json.loads(bytes(self._body()).rstrip(b"\0")))
+
+    @contextlib.contextmanager
+    def _sound(self) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise DataError(self.path, f"malformed: {error}") from None
 
 
 def _count(value: object) -> int:

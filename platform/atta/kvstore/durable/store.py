@@ -1,17 +1,12 @@
 """The folder in which a daemon keeps its tables: files of the log, and checkpoints that make older files needless.
 
-    DIR/part-0000/
-        store.json                         whose tables these are
-        lock                               held by the daemon that uses the folder
-        checkpoint-00000000000000004711/   all tables, each at or after record 4711; and log.json
-        log-00000000000000004712           the records from 4712 on
+    store.json                         whose tables these are
+    lock                               held by the daemon that uses the folder
+    checkpoint-00000000000000004711/   all tables, each at or after record 4711
+    log-00000000000000004712           the records from 4712 on
 
-To open the store is to load the newest checkpoint and to replay the records behind it. A new file of the log begins
-whenever the store is opened, and with every checkpoint.
-
-A store that *writes over* begins more, smaller files of the log. What a checkpoint has made needless stays, within
-bounds: a needless file of the log becomes the next file, and the arrays of the last checkpoint but one become those of
-the next checkpoint. Fresh pages for files are what large pushes would wait for (decision 018).
+A store that *writes over* keeps needless files, within bounds, for the next file of the log and the next checkpoint:
+fresh pages for files are what large pushes would wait for (decision 018).
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,28 +26,27 @@ from atta.errors import ConfigError, DataError
 from atta.kvstore.durable.entries import Replay, decode_entry
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
 from atta.kvstore.durable.logfile import (
-    CHECKPOINT_FORMAT,
-    POSITION_FILE,
     STORE_FILE,
     STORE_FORMAT,
+    TABLES_FILE,
     LogFile,
     LogRead,
+    checkpoint_header,
     checkpoint_path,
-    checkpoint_place,
     checkpoints_in,
     cut_off,
     force,
     log_path,
+    logs_behind,
     logs_in,
+    replace_sealed,
     write_again,
-    write_store_file,
     written,
 )
-from atta.kvstore.durable.parts import MANIFEST
 from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
-from atta.partition.disk.files import read_sealed, write_sealed
+from atta.partition.disk.files import read_sealed
 from atta.partition.disk.staging import Staging, disk_full
 
 ID_BYTES = 16
@@ -77,17 +71,12 @@ class TableStore:
     def __init__(self, folder: Path, about: Mapping[str, Any], *, forced: bool, keep_bytes: int = 0) -> None:
         """Take the folder; makes it if there is none.
 
-        Args:
-            folder: of this daemon alone.
-            about: whose tables these are; plain values for JSON.
-            forced: whether every group of records is forced to the disk.
-            keep_bytes: so much of the log is kept to be written over. 0: nothing is, so whoever reads a file of the
-                store beside it reads what was written there.
+        ``about``: whose tables these are; plain values for JSON. ``forced``: every group of records is forced to the
+        disk. ``keep_bytes``: so much of the log is kept to be written over. 0: nothing is, so whoever reads a file of the
+        store beside it reads what was written there.
 
-        Raises:
-            ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions.
-            DataError: it cannot be made, or ``store.json`` is damaged.
-        """
+        Raises ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions;
+        DataError: it cannot be made, or ``store.json`` is damaged."""
         self.folder, self.forced, self.about = folder, forced, dict(about)
         self.epoch = 0
         """How often the store has been opened; more if a backup was promoted."""
@@ -137,11 +126,8 @@ class TableStore:
     ) -> Recovered:
         """Read the newest checkpoint by ``load``, replay the log behind it, and begin a new file of the log.
 
-        ``ids`` of the rows of a table that the log creates; None: they are row numbers.
-
-        Raises:
-            DataError: a file is damaged, is missing or cannot be written; names it. Then the store is closed.
-        """
+        ``ids`` of the rows of a table that the log creates; None: they are row numbers. Raises DataError: a file is
+        damaged, is missing or cannot be written; names it. Then the store is closed."""
         try:
             return self._open(load, ids)
         except BaseException:
@@ -155,22 +141,14 @@ class TableStore:
             path.unlink(missing_ok=True)
         _remove([*self.folder.glob("checkpoint-*.partial"), self._last_but_one])
         place, epoch, tables = self._newest_checkpoint(load)
-        replay, records, torn, files = Replay(tables, ids), 0, 0, logs_in(self.folder)
-        for path in files:
-            log = LogRead(path)
-            if log.header.store_id != self.store_id:
-                raise DataError(path, "belongs to another store of tables")
-            if log.header.before.lsn < place.lsn:
-                path.unlink()  # from before the checkpoint
-                continue
-            if log.header.before != place:
-                raise DataError(path, f"begins behind record {log.header.before.lsn}, but a record before is missing")
+        replay, records, torn, last = Replay(tables, ids), 0, 0, max(logs_in(self.folder), default=None)
+        for log in logs_behind(self.folder, self.store_id, place):
             records += _replay(log, replay)
-            if log.torn_bytes and path != files[-1]:
-                raise DataError(path, f"ends within a record, at byte {log.end}, but later files follow")
-            self._settle(path, log, last=path == files[-1])
+            if log.torn_bytes and log.path != last:
+                raise DataError(log.path, f"ends within a record, at byte {log.end}, but later files follow")
+            self._settle(log.path, log, last=log.path == last)
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
-            self._older[path] = path.stat().st_size
+            self._older[log.path] = log.path.stat().st_size
         self.epoch = epoch + 1
         with written(log_path(self.folder, place)):
             self._begin(place, on_disk=True)
@@ -205,24 +183,20 @@ class TableStore:
                 self._begin_next(on_disk=self.forced or not self._keep_bytes)
         return present.position
 
-    def checkpoint(self, at: LogPosition, write: Callable[[Path, Path], None]) -> None:
+    def checkpoint(self, at: LogPosition, write: Callable[[Path, LogHeader, Path], None]) -> None:
         """Write all tables, then remove what is older, or keep it to be written over.
 
         Args:
             at: as ``rotate`` returned it.
-            write: ``write(folder, over)`` writes the tables into a folder, and may take files of the folder ``over``, if
-                there is one.
+            write: ``write(folder, header, over)`` writes the tables into a folder. It may take the file of the folder
+                ``over``, if there is one.
 
-        Raises:
-            DataError: a file cannot be written; names it. Then nothing was removed.
-        """
+        Raises DataError: a file cannot be written; names it. Then nothing was removed."""
         folder = checkpoint_path(self.folder, at)
-        with written(folder), Staging(folder, MANIFEST, overwrite=True) as staging:
-            write(staging.path, self._last_but_one)
-            value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
-            name, version = CHECKPOINT_FORMAT
-            write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
-        self._make_needless([path for path in self._older if _number(path) <= at.lsn])
+        with written(folder), Staging(folder, TABLES_FILE, overwrite=True) as staging:
+            header = LogHeader(self.store_id, self.epoch, at, forced=False)
+            write(staging.path, header, self._last_but_one)
+        self._make_needless([path for path in self._older if int(path.name.removeprefix("log-")) <= at.lsn])
         before = [path for path in checkpoints_in(self.folder) if path.name < folder.name]
         _remove([self._last_but_one, *before[:-1]])
         for path in before[-1:]:
@@ -286,10 +260,9 @@ class TableStore:
         found = checkpoints_in(self.folder)
         if not found:
             return LogPosition(0, 0), 0, ()
-        place, epoch = checkpoint_place(found[-1], self.store_id)
-        tables = load(found[-1]).values()
+        header, tables = checkpoint_header(found[-1], self.store_id), load(found[-1]).values()
         _remove(found[:-1])
-        return place, epoch, tables
+        return header.before, header.epoch, tables
 
     def _take_lock(self) -> None:
         try:
@@ -308,7 +281,7 @@ class TableStore:
                 raise DataError(path, "is missing, but there are logs of tables")
             store_id = secrets.token_bytes(ID_BYTES)
             with written(path):
-                write_store_file(self.folder, store_id, about)
+                replace_sealed(path, STORE_FORMAT, {"id": store_id.hex(), **about})
             return store_id
         value = read_sealed(path, "a store of tables", *STORE_FORMAT)
         for name, wanted in about.items():
@@ -327,30 +300,21 @@ class TableStore:
     def newest_checkpoint(self) -> tuple[Path, LogPosition] | None:
         """The folder of the newest checkpoint, and where the log goes on behind it; raises DataError."""
         found = checkpoints_in(self.folder)
-        return (found[-1], checkpoint_place(found[-1], self.store_id)[0]) if found else None
+        return (found[-1], checkpoint_header(found[-1], self.store_id).before) if found else None
 
     def logs_behind(self, place: LogPosition) -> list[LogRead] | None:
         """The files of the log that have records behind ``place``, in order; None: the log does not lead there.
 
-        Between calls of ``append`` alone.
-
-        Raises:
-            DataError: a file is damaged.
-        """
+        Between calls of ``append`` alone. Raises DataError: a file is damaged."""
         if place == self.position:
             return []
         logs = [LogRead(path) for path in logs_in(self.folder)]
         for number, log in enumerate(logs):
             if log.header.before == place:
                 return logs[number:]
-            if any(_passed(log, place)):
+            if any(log.position == place for _ in log):
                 return [LogRead(log.path), *logs[number + 1 :]]
         return None
-
-
-def _passed(log: LogRead, place: LogPosition) -> Iterator[bool]:
-    """Whether a record of the log ends at ``place``, one by one."""
-    return (log.position == place for _ in log)
 
 
 def _replay(log: LogRead, replay: Replay) -> int:
@@ -362,11 +326,6 @@ def _replay(log: LogRead, replay: Replay) -> int:
             raise DataError(log.path, f"record {record.lsn}: {error}") from None
         count += 1
     return count
-
-
-def _number(path: Path) -> int:
-    """The first record of a file of the log."""
-    return int(path.name.removeprefix("log-"))
 
 
 def _remove(folders: Iterable[Path]) -> None:

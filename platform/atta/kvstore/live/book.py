@@ -1,12 +1,8 @@
 """Which versions of a dataset there are, who reads which, and whose rows and edges a daemon needs. Pure.
 
-Version 0 is the dataset itself. A later version changes some node tables, or the edges of some types. For everything
-that differs from the dataset's it names its *source*: the version whose files hold it. So what a version says holds
-even when versions between are gone, and what did not change is in memory once.
-
-A version is *prepared* on all daemons, then *committed* on the disk, then announced. Sessions open the newest committed
-version and read it to their end. Peers name the source that they want, also a prepared one: the daemon that asks may
-have learnt of the commit first.
+Version 0 is the dataset itself. For everything that differs, a version names its *source*: the version whose files hold
+it. It is *prepared* on all daemons, then *committed* on the disk. Sessions open the newest committed version and read
+it to their end. Peers name the source that they want, also a prepared one.
 """
 
 from __future__ import annotations
@@ -84,12 +80,8 @@ class VersionBook:
             self.prepared = None
 
     def prepare(self, number: int, sources: Sources) -> None:
-        """Be ready for ``number``. It takes the place of a version that was prepared before and never committed.
-
-        Raises:
-            UnknownNameError: it is not newer than what is committed.
-            QuotaExceededError: too many versions are read.
-        """
+        """Be ready for ``number``. It takes the place of a version that was prepared before and never committed. Raises
+        UnknownNameError: it is not newer than what is committed; QuotaExceededError: too many versions are read."""
         if number <= self.newest:
             raise UnknownNameError(f"version {number} cannot be prepared: version {self.newest} is committed")
         self._check_room()
@@ -108,27 +100,17 @@ class VersionBook:
             self.prepared = None
 
     def sources(self, number: int) -> Sources:
-        """Where the rows of a version are, also of the prepared one.
-
-        Raises:
-            UnknownNameError: there is no such version; names those that exist.
-        """
+        """Where the rows of a version are, also of the prepared one. Raises UnknownNameError: there is no such version;
+        names those that exist."""
         if self.prepared is not None and number == self.prepared[0]:
             return self.prepared[1]
-        return self._committed(number)
-
-    def _committed(self, number: int) -> Sources:
         if number not in self.known:
             raise UnknownNameError.of("version of the dataset", number, self.known)
         return self.known[number]
 
     def open(self, number: int | None) -> int:
-        """A session begins to read ``number`` (None: the newest). ``close`` must follow.
-
-        Raises:
-            UnknownNameError: it is not committed, or was dropped; names those that can be read.
-            QuotaExceededError: too many versions are read.
-        """
+        """A session begins to read ``number`` (None: the newest). ``close`` must follow. Raises UnknownNameError: it is
+        not committed, or was dropped; names those that can be read; QuotaExceededError: too many versions are read."""
         number = self.newest if number is None else number
         if number not in self.readable:
             raise UnknownNameError.of("version of the dataset", number, self.readable)
@@ -215,11 +197,8 @@ class LiveEdges:
 
     def of(self, sources: Sources) -> tuple[Dataset, Shard]:
         """The dataset and the partition of a version whose edges and times are here. ``edge_counts`` of the schema are
-        then those of the ids that were given out: bounds, as removed edges count, too.
-
-        Raises:
-            UnknownNameError: they are not here.
-        """
+        then those of the ids that were given out: bounds, as removed edges count, too. Raises UnknownNameError: they
+        are not here."""
         key = frozenset(graph_rows(self.dataset.schema, sources))
         if not key:
             return self.dataset, self.shard

@@ -1,13 +1,9 @@
 """Versions of a dataset on the disk: a folder ``DATASET.versions`` beside it.
 
-    0001/version.json                        checksum of itself, format "atta-version", version 1; the number, a random
-                                             id, the dataset's id, the source of each table and of edges, how many edge
-                                             ids have been given out, size and checksum of files
-    0001/part-0000/nodes/<type>/<table>.npy  rows of the core vertices in internal order, as in the dataset
-    0001/part-0000/edges/<type>/             indptr, indices, edge_ids and edge tables, as in the dataset
-    0001/shared/edges/<type>/                how many edges each vertex has, as in the dataset
-    0001/committed                           empty; the version counts since this file is there
-    lock                                     held by the command that writes and publishes a version
+    0001/version.json             what the version changes, and size and checksum of its files
+    0001/part-0000/  0001/shared/ the changed rows and edges, as in the dataset
+    0001/committed                empty; the version counts since this file is there
+    lock                          held by the command that writes and publishes a version
 
 A folder appears whole and never changes afterwards. Version 0 is the dataset itself.
 """
@@ -28,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, DataError
+from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
-from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, degree_folder, edges_of_parts
+from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, degree_folder
 from atta.partition.names import edge_folder, node_folder
 from atta.samplers.batch.items import EDGES, TIME
 
@@ -50,11 +47,9 @@ class VersionFiles:
     """One version as its ``version.json`` describes it.
 
     Attributes:
-        number: from 1.
         id: random; tells apart versions that were written under one number.
         sources: of all tables and edges that are not the dataset's own.
         edge_ids: by edge type that is not the dataset's own, one more than the largest edge id so far.
-        files: what it says of each file of this folder.
     """
 
     number: int
@@ -88,11 +83,8 @@ class VersionFolder:
             raise DataError(self.path, error.strerror or str(error)) from None
 
     def committed(self) -> dict[int, VersionFiles]:
-        """The committed versions of this dataset, by number. Those of another dataset are left out.
-
-        Raises:
-            DataError: a description is damaged.
-        """
+        """The committed versions of this dataset, by number. Those of another dataset are left out. Raises DataError: a
+        description is damaged."""
         found = {}
         for number in self.numbers():
             if (self.place(number) / COMMITTED).exists() and number > 0:
@@ -108,11 +100,8 @@ class VersionFolder:
         return {number: files for number, files in found.items() if files.id}
 
     def read(self, number: int) -> VersionFiles:
-        """What ``version.json`` says; the id is empty if it belongs to another dataset.
-
-        Raises:
-            DataError: it is missing, damaged, or says something impossible.
-        """
+        """What ``version.json`` says; the id is empty if it belongs to another dataset. Raises DataError: it is
+        missing, damaged, or says something impossible."""
         where = self.place(number) / MANIFEST
         value = read_sealed(where, "a version of a dataset", FORMAT, VERSION)
         try:
@@ -131,13 +120,13 @@ class VersionFolder:
         id_ = id_ if of == self._dataset_id else ""
         return VersionFiles(number, id_, self.place(number), sources, ids, files)
 
+    def _version(self, number: int) -> VersionFiles:
+        return self._read.get(number) or self.read(number)
+
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """Meanwhile no other process writes or publishes a version.
-
-        Raises:
-            ConfigError: another one does. DataError: the folder cannot be written.
-        """
+        """Meanwhile no other process writes or publishes a version. Raises ConfigError: another one does. DataError:
+        the folder cannot be written."""
         try:
             self.path.mkdir(exist_ok=True)
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -152,22 +141,12 @@ class VersionFolder:
             os.close(lock)
 
     def commit(self, number: int) -> None:
-        """Let the version count. Repeating it changes nothing.
-
-        Raises:
-            DataError: the file cannot be written.
-        """
+        """Let the version count. Repeating it changes nothing. Raises DataError: the file cannot be written."""
         path = self.place(number)
-        try:
-            with (path / COMMITTED).open("wb") as file:
-                os.fsync(file.fileno())
-            folder = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise DataError(path, f"cannot be committed: {error.strerror}") from None
+        with written(path):
+            (path / COMMITTED).touch()
+            force(path / COMMITTED)
+            force(path)
 
     def remove(self, number: int) -> None:
         """Remove a version's folder. First it stops counting, so that nobody reads half of it."""
@@ -177,11 +156,8 @@ class VersionFolder:
     def load(self, dataset: Dataset, owner: int, table: TableName, source: int) -> np.ndarray:
         """The rows [core, *row_shape] of what ``owner`` of a (joined) dataset owns. Every byte is checked.
 
-        Mapped; those of several partitions are copied, one after another.
-
-        Raises:
-            DataError: a file is missing, truncated, altered, or has other rows than the dataset.
-        """
+        Mapped; those of several partitions are copied, one after another. Raises DataError: a file is missing,
+        truncated, altered, or has other rows than the dataset."""
         arrays = self._rows(dataset, dataset.groups[owner], table, source)
         rows: np.ndarray = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return rows
@@ -193,7 +169,7 @@ class VersionFolder:
 
     def _rows(self, dataset: Dataset, parts: Iterable[int], table: TableName, source: int) -> list[np.ndarray]:
         """The mapped rows of a table, by partition. Errors as ``load``."""
-        version, spec = self._read.get(source) or self.read(source), dataset.schema.table(*table)
+        version, spec = self._version(source), dataset.schema.table(*table)
         arrays: list[Any] = []
         for part in parts:
             name = table_file(part, *table)
@@ -207,40 +183,32 @@ class VersionFolder:
         return arrays
 
     def edges(self, dataset: Dataset, owner: int, source: int) -> Part:
-        """What ``owner`` of a (joined) dataset owns, with the edges that version ``source`` brought; it has nothing else.
-        Every byte of a file is checked when it is mapped.
-
-        Raises:
-            DataError: the description is missing or damaged.
-        """
-        parts = self._parts(dataset, dataset.groups[owner], source)
+        """What ``owner`` of a (joined) dataset owns, with the edges that version ``source`` brought; it has nothing
+        else. Every byte of a file is checked when it is mapped. Raises DataError: the description is missing or
+        damaged."""
+        version = self._version(source)
+        parts = [version_part(dataset, version.path, n, partial(_checked, version)) for n in dataset.groups[owner]]
         ranges = {t: dataset.book.range(t, owner) for t in dataset.schema.node_types}
         return parts[0] if len(parts) == 1 else JoinedPart(parts, owner, dataset.schema, ranges)
 
-    def _parts(self, dataset: Dataset, numbers: Iterable[int], source: int) -> list[Part]:
-        version = self._read.get(source) or self.read(source)
-        return [version_part(dataset, version.path, n, partial(_checked, version)) for n in numbers]
-
     def degrees(self, dataset: Dataset, edge_type: str, source: int) -> GraphDegrees:
         """How many edges each vertex of the whole graph has of those that version ``source`` brought. Errors as ``edges``."""
-        version, every = self._read.get(source) or self.read(source), range(dataset.partitions.num_parts)
-        found = GraphDegrees.read(
-            degree_folder(edge_type), version.files, lambda name: _checked(version, version.path / name)
-        )
-        if found is None:  # an earlier release has written it
-            edges = edges_of_parts(self._parts(dataset, every, source), dataset.partitions, dataset.schema, edge_type)
-            found = GraphDegrees.counted(edges, dataset.schema, edge_type)
+        version = self._version(source)
+        read = partial(_checked, version)
+        found = GraphDegrees.read(degree_folder(edge_type), version.files, lambda name: read(version.path / name))
+        if found is None:
+            raise DataError(version.path / MANIFEST, f"has no degrees of {edge_type}")
         return found
 
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
         """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""
-        version = self._read.get(source) or self.read(source)
+        version = self._version(source)
         folders = tuple(f"{part_folder(part)}/{edge_folder(edge_type)}/" for part in dataset.groups[owner])
         return sum(record.size for name, record in version.files.items() if name.startswith(folders))
 
     def edge_ids(self, edge_type: str, source: int) -> int:
         """One more than the largest id of an edge of this type that version ``source`` brought. Errors as ``edges``."""
-        return (self._read.get(source) or self.read(source)).edge_ids[edge_type]
+        return (self._version(source)).edge_ids[edge_type]
 
 
 def version_part(dataset: Dataset, path: Path, part: int, map_file: Callable[[Path], np.ndarray]) -> Part:

@@ -1,27 +1,84 @@
 """Writes the next version of a table, or of edges, beside the dataset. Rows go from file to file; memory holds a piece
-of them."""
+of them, or the edges of one partition."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import DATASET, TableName
-from atta.kvstore.live.edges import NewEdges
-from atta.kvstore.live.folder import COMMITTED, FORMAT, MANIFEST, VERSION, VersionFiles, VersionFolder, table_file
-from atta.partition.dataset import Dataset
-from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_sealed
+from atta.kvstore.live.folder import (
+    COMMITTED,
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    VersionFiles,
+    VersionFolder,
+    table_file,
+    version_part,
+)
+from atta.partition.dataset import Dataset, Part, part_folder
+from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_array, write_sealed
 from atta.partition.disk.staging import Staging
+from atta.partition.graph.part import GraphDegrees, degree_folder, edges_of_parts
+from atta.partition.graph.reading import index_dtype
 from atta.partition.graph.strings import NAME
+from atta.partition.names import edge_folder
+from atta.samplers.batch.items import EDGES
 
 PIECE_BYTES = 16 << 20
 """About so many bytes of rows are in memory at a time."""
+
+
+def find_table(dataset: Dataset, name: str) -> TableName:
+    """The table with this name, ``TABLE`` or ``NODETYPE/TABLE``. Raises UnknownNameError: there is none; ConfigError:
+    several node types have one, or it holds the vertices' string ids."""
+    node_type, slash, table = name.rpartition("/")
+    tables = dataset.schema.node_tables
+    if not slash:
+        having = [t for t in dataset.schema.node_types if name in tables[t]] or dataset.schema.node_types[:1]
+        if len(having) > 1:
+            raise ConfigError(f"table {name}: node types {', '.join(having)} have one; write TYPE/{name}")
+        node_type = having[0]
+    dataset.schema.table(node_type, table)
+    if table == NAME:
+        raise ConfigError(f"table {node_type}/{table} holds the vertices' string ids: these do not change")
+    return node_type, table
+
+
+def find_edges(dataset: Dataset, edge_type: str | None) -> TableName:
+    """What versions call the edges of a type; None: of the only type that there is. Raises UnknownNameError: there is
+    none of this name. ConfigError: there are several, and none is named."""
+    types = dataset.schema.edge_types
+    if edge_type is None and len(types) != 1:
+        raise ConfigError(f"the dataset has edge types {', '.join(types)}: say which one")
+    return dataset.schema.find_edge_type(types[0] if edge_type is None else edge_type), EDGES
+
+
+@dataclass(frozen=True)
+class Present:
+    """What a version changes: ``of``, a table or the edges of a type, as version ``source`` has brought it; 0: the
+    dataset."""
+
+    folder: VersionFolder
+    dataset: Dataset
+    of: TableName
+    source: int
+
+    def rows(self, part: int) -> np.ndarray:
+        """The rows of a table in one partition."""
+        if self.source:
+            return self.folder.load(self.dataset, part, self.of, self.source)
+        return self.dataset.part(part).table(*self.of)
+
+    def edges(self, part: int) -> Part:
+        """The edges in one partition."""
+        return self.folder.edges(self.dataset, part, self.source) if self.source else self.dataset.part(part)
 
 
 @dataclass(frozen=True)
@@ -38,11 +95,8 @@ class NewRows:
 
     @classmethod
     def open(cls, path: Path, name: str) -> NewRows:
-        """A file of all rows, or a folder with ``NAME.npy`` and perhaps ``ids.npy``, as in a graph folder.
-
-        Raises:
-            DataError: a file is missing or no array.
-        """
+        """A file of all rows, or a folder with ``NAME.npy`` and perhaps ``ids.npy``, as in a graph folder. Raises
+        DataError: a file is missing or no array."""
         if not path.is_dir():
             return cls(map_array(path), None)
         ids = map_array(path / "ids.npy") if (path / "ids.npy").exists() else None
@@ -52,17 +106,31 @@ class NewRows:
         """Number of rows."""
         return len(self.rows)
 
-    def prepared(self, folder: VersionFolder, dataset: Dataset, of: TableName, source: int) -> RowWriter:
-        """What writes the rows of each partition. ``source``: the version that has brought the present ones; 0: the
-        dataset. Errors as ``positions``."""
-        return RowWriter(self, self.positions(dataset, of), folder, dataset, of, source)
+    def write(self, present: Present, to: Path) -> tuple[list[str], dict[str, int]]:
+        """Write the files of all partitions into the folder ``to``. Returns their names there, and no edge ids. Raises
+        ConfigError: the rows are not of this table, or name a vertex twice or one that does not exist; DataError: a
+        file cannot be read or written."""
+        at = self._positions(present.dataset, present.of)
+        return [self._write_part(present, part, at, to) for part in range(present.dataset.partitions.num_parts)], {}
 
-    def positions(self, dataset: Dataset, table: TableName) -> np.ndarray:
-        """Where the row of each internal id is: int64 [vertices], -1 where a vertex keeps its row.
+    def _write_part(self, present: Present, part: int, at: np.ndarray, to: Path) -> str:
+        name, spec = table_file(part, *present.of), present.dataset.schema.table(*present.of)
+        low, high = present.dataset.partitions.range(present.of[0], part)
+        kept = present.rows(part) if np.any(at[low:high] < 0) else None
+        step = max(1, PIECE_BYTES // max(1, spec.row_bytes))
+        with NpyAppender(to / name, spec.dtype, spec.row_shape) as out:
+            for first, stop in chunks(high - low, step):
+                places = at[low + first : low + stop]
+                shape = (stop - first, *spec.row_shape)
+                piece = np.empty(shape, spec.dtype) if kept is None else kept[first:stop].copy()
+                chosen = np.flatnonzero(places >= 0)
+                order = np.argsort(places[chosen], kind="stable")  # files are read forwards
+                piece[chosen[order]] = self.rows[places[chosen[order]]]
+                out.append(piece)
+        return name
 
-        Raises:
-            ConfigError: the rows are not of this table, or name a vertex twice or one that does not exist.
-        """
+    def _positions(self, dataset: Dataset, table: TableName) -> np.ndarray:
+        """Where the row of each internal id is: int64 [vertices], -1 where a vertex keeps its row."""
         node_type, name = table
         spec, count = dataset.schema.table(*table), dataset.schema.node_counts[node_type]
         found, wanted = (self.rows.dtype.str, self.rows.shape[1:]), (spec.dtype, spec.row_shape)
@@ -88,24 +156,156 @@ class NewRows:
         return at
 
 
-def find_table(dataset: Dataset, name: str) -> TableName:
-    """The table with this name, ``TABLE`` or ``NODETYPE/TABLE``.
+def _no_ids() -> np.ndarray:
+    return np.empty(0, dtype=np.int64)
 
-    Raises:
-        UnknownNameError: there is none.
-        ConfigError: several node types have one, or it holds the vertices' string ids.
+
+@dataclass(frozen=True)
+class NewEdges:
+    """What becomes of the edges of one type.
+
+    Attributes:
+        sources, targets: int [n], user ids of the ends of the edges that are added.
+        tables: by edge table, their rows [n, *row_shape].
+        removed: int [m], ids of edges that go.
+        replaces: whether the edges that there are go, too.
     """
-    node_type, slash, table = name.rpartition("/")
-    tables = dataset.schema.node_tables
-    if not slash:
-        having = [t for t in dataset.schema.node_types if name in tables[t]] or dataset.schema.node_types[:1]
-        if len(having) > 1:
-            raise ConfigError(f"table {name}: node types {', '.join(having)} have one; write TYPE/{name}")
-        node_type = having[0]
-    dataset.schema.table(node_type, table)
-    if table == NAME:
-        raise ConfigError(f"table {node_type}/{table} holds the vertices' string ids: these do not change")
-    return node_type, table
+
+    sources: np.ndarray = field(default_factory=_no_ids)
+    targets: np.ndarray = field(default_factory=_no_ids)
+    tables: Mapping[str, np.ndarray] = field(default_factory=dict)
+    removed: np.ndarray = field(default_factory=_no_ids)
+    replaces: bool = False
+
+    @classmethod
+    def open(
+        cls, dataset: Dataset, edge_type: str, added: Path | None, removed: Path | None, *, replaces: bool = False
+    ) -> NewEdges:
+        """``added``: a folder with ``src.npy``, ``dst.npy`` and a file for each edge table; ``removed``: a file of ids.
+        Raises DataError: a file is missing, no array, or of no edge table. ConfigError: nothing is given, or what is
+        given contradicts itself."""
+        if added is None and removed is None:
+            raise ConfigError("neither edges to add nor edges to remove are given")
+        if replaces and (added is None or removed is not None):
+            raise ConfigError("to replace all edges, give those that take their place, and no ids to remove")
+        gone = _no_ids() if removed is None else map_array(removed)
+        if added is None:
+            spec = dataset.schema.edge_tables[edge_type]
+            none = {name: np.empty((0, *table.row_shape), table.dtype) for name, table in spec.items()}
+            return cls(tables=none, removed=gone)
+        known = dataset.schema.edge_tables[edge_type]
+        for path in sorted(added.glob("*.npy")):
+            if path.stem not in ("src", "dst", *known):
+                raise DataError(path, f"not an edge table of {edge_type}; there are: {', '.join(known) or 'none'}")
+        tables = {name: map_array(added / f"{name}.npy") for name in known}
+        return cls(map_array(added / "src.npy"), map_array(added / "dst.npy"), tables, gone, replaces)
+
+    def __len__(self) -> int:
+        """Number of edges that are added."""
+        return len(self.sources)
+
+    def write(self, present: Present, to: Path) -> tuple[list[str], dict[str, int]]:
+        """Write the files of all partitions into the folder ``to``. Returns their names there and, by edge type, one
+        more than the largest edge id so far. Raises ConfigError: a table does not fit, a vertex or an edge that is to
+        go does not exist; DataError: a file cannot be read or written."""
+        dataset, edge_type = present.dataset, present.of[0]
+        self._check(dataset, edge_type)
+        ends = [
+            dataset.to_internal(t, ids)
+            for t, ids in zip(dataset.schema.endpoints(edge_type), (self.sources, self.targets), strict=True)
+        ]
+        self._check_removed(present)
+        first = dataset.schema.edge_counts[edge_type]
+        if self.replaces or present.source:
+            first = 0 if self.replaces else present.folder.edge_ids(edge_type, present.source)
+        parts, names = range(dataset.partitions.num_parts), []
+        for part in parts:
+            arrays = self._merged(present, part, ends[0], ends[1], first)
+            folder = f"{part_folder(part)}/{edge_folder(edge_type)}"
+            names += _write_files(to, {f"{folder}/{name}.npy": array for name, array in arrays.items()})
+        written = (version_part(dataset, to, part, map_array) for part in parts)
+        edges = edges_of_parts(written, dataset.partitions, dataset.schema, edge_type)
+        degrees = GraphDegrees.counted(edges, dataset.schema, edge_type)
+        names += _write_files(to, degrees.files(degree_folder(edge_type)))
+        return names, {edge_type: first + len(self)}
+
+    def _check(self, dataset: Dataset, edge_type: str) -> None:
+        for name, ids in (("src.npy", self.sources), ("dst.npy", self.targets), ("ids of edges", self.removed)):
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise ConfigError(f"{name} is {ids.dtype}{list(ids.shape)}, must be a row of integers")
+        if len(self.sources) != len(self.targets):
+            raise ConfigError(f"{len(self.sources)} sources and {len(self.targets)} targets of edges")
+        for name, spec in dataset.schema.edge_tables[edge_type].items():
+            rows, wanted = self.tables[name], (spec.dtype, (len(self), *spec.row_shape))
+            if (rows.dtype.str, rows.shape) != wanted:
+                raise ConfigError(
+                    f"{name}.npy is {rows.dtype.str}{list(rows.shape)}, must be {wanted[0]}{list(wanted[1])}"
+                )
+
+    def _check_removed(self, present: Present) -> None:
+        """Raise ConfigError if an edge that is to go does not exist, or is named twice."""
+        wanted = np.sort(self.removed)
+        if len(wanted) and np.any(wanted[1:] == wanted[:-1]):
+            raise ConfigError(f"edge {wanted[:-1][wanted[1:] == wanted[:-1]][0]} is to be removed twice")
+        missing, edge_type = np.ones(len(wanted), dtype=bool), present.of[0]
+        for part in range(present.dataset.num_parts) if len(wanted) else ():
+            ids = np.asarray(present.edges(part).csc(edge_type).edge_ids)
+            at = np.minimum(np.searchsorted(wanted, ids), len(wanted) - 1)
+            missing[at[wanted[at] == ids]] = False
+        if missing.any():
+            raise ConfigError(f"edge {wanted[missing][0]} of {edge_type}, to be removed, does not exist")
+
+    def _merged(
+        self, present: Present, part: int, sources: np.ndarray, targets: np.ndarray, first: int
+    ) -> dict[str, np.ndarray]:
+        """The arrays of one partition. ``sources``, ``targets``: int64, internal ids; ``first``: the id of the first edge
+        that is added, which the others follow."""
+        dataset, edge_type = present.dataset, present.of[0]
+        source_type, target_type = dataset.schema.endpoints(edge_type)
+        low, high = dataset.partitions.range(target_type, part)
+        before, tables = present.edges(part), dataset.schema.edge_tables[edge_type]
+        csc = before.csc(edge_type)
+        indptr, edge_ids = np.asarray(csc.indptr), csc.edge_ids.astype(index_dtype(first + len(self)), copy=False)
+        old = {"indices": csc.indices, "edge_ids": edge_ids}
+        old |= {name: before.edge_table(edge_type, name) for name in tables}
+        if self.replaces:
+            indptr, old = np.zeros_like(indptr), {name: array[:0] for name, array in old.items()}
+        elif len(self.removed):
+            stays = ~np.isin(csc.edge_ids, self.removed)
+            indptr = np.concatenate([[0], np.cumsum(stays)])[indptr]
+            old = {name: array[stays] for name, array in old.items()}
+        mine = np.flatnonzero((targets >= low) & (targets < high))
+        rows, keys = targets[mine] - low, dataset.ids(source_type)
+        order = np.lexsort((mine, keys[sources[mine]], rows))  # their ids ascend as they do
+        mine, rows = mine[order], rows[order]
+        at = _places(indptr, old["indices"], keys, rows, keys[sources[mine]])
+        new = {"indices": sources[mine], "edge_ids": first + mine, **{n: self.tables[n][mine] for n in tables}}
+        merged = {name: np.insert(array, at, new[name].astype(array.dtype), axis=0) for name, array in old.items()}
+        degrees = np.bincount(rows, minlength=high - low)
+        merged["indptr"] = (indptr + np.concatenate([[0], np.cumsum(degrees)])).astype(np.int64)
+        return merged
+
+
+def _places(
+    indptr: np.ndarray, indices: np.ndarray, keys: np.ndarray, rows: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """Where in ``indices`` an edge of ``rows`` [n] whose source has the user id ``wanted`` [n] goes: int64 [n], after
+    all of its row whose sources have at most this id. The new edge has the largest edge id, so it is last of these."""
+    low: np.ndarray = indptr[rows].astype(np.int64)
+    high: np.ndarray = indptr[rows + 1].astype(np.int64)
+    while len(active := np.flatnonzero(low < high)):
+        middle = (low[active] + high[active]) >> 1
+        after = np.less_equal(keys[indices[middle]], wanted[active])
+        low[active] = np.where(after, middle + 1, low[active])
+        high[active] = np.where(after, high[active], middle)
+    return low
+
+
+def _write_files(to: Path, files: Mapping[str, np.ndarray]) -> list[str]:
+    """Write arrays by the names of their files within ``to``; returns the names."""
+    for name, array in files.items():
+        write_array(to / name, array)
+    return [*files]
 
 
 def write_version(folder: VersionFolder, dataset: Dataset, of: TableName, new: NewRows | NewEdges) -> VersionFiles:
@@ -117,16 +317,16 @@ def write_version(folder: VersionFolder, dataset: Dataset, of: TableName, new: N
 
     Raises:
         ConfigError: the rows are not of this table, or the edges do not fit.
-        DataError: a file cannot be read or written. DiskFullError: there is no space left.
+        DataError: a file cannot be read or written.
+        DiskFullError: there is no space left.
     """
     committed, numbers = folder.committed(), folder.numbers()
     latest = committed[max(committed)] if committed else None
     before, ids = (DATASET, {}) if latest is None else (latest.sources, latest.edge_ids)
     newest = max((n for n in numbers if (folder.place(n) / COMMITTED).exists()), default=0)
-    number, writer = newest + 1, new.prepared(folder, dataset, of, before.get(of, 0))
+    number, present = newest + 1, Present(folder, dataset, of, before.get(of, 0))
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
-        parts = range(dataset.partitions.num_parts)
-        names = [*chain(*(writer.write(part, staging.path) for part in parts)), *writer.write_shared(staging.path)]
+        names, new_ids = new.write(present, staging.path)
         files = {name: describe_file(staging.path / name) for name in names}
         value = {
             "format": FORMAT,
@@ -135,57 +335,8 @@ def write_version(folder: VersionFolder, dataset: Dataset, of: TableName, new: N
             "id": secrets.token_hex(8),
             "dataset_id": dataset.dataset_id,
             "sources": {f"{t}/{n}": source for (t, n), source in {**before, of: number}.items()},
-            "edge_ids": {**ids, **writer.edge_ids},
+            "edge_ids": {**ids, **new_ids},
             "files": {name: record.to_json() for name, record in files.items()},
         }
         write_sealed(staging.path / MANIFEST, value)
     return folder.read(number)
-
-
-@dataclass(frozen=True)
-class RowWriter:
-    """Writes the rows of a version, partition by partition: new ones where there are, else those of the version
-    ``source``. ``at`` as from ``NewRows.positions``."""
-
-    new: NewRows
-    at: np.ndarray
-    folder: VersionFolder
-    dataset: Dataset
-    table: TableName
-    source: int
-
-    @property
-    def edge_ids(self) -> Mapping[str, int]:
-        """Rows bring no edges."""
-        return {}
-
-    def write(self, part: int, to: Path) -> list[str]:
-        """Write the file of one partition into the folder ``to``; returns its name there.
-
-        Raises:
-            DataError: a file cannot be read or written.
-        """
-        name, spec = table_file(part, *self.table), self.dataset.schema.table(*self.table)
-        (to / name).parent.mkdir(parents=True, exist_ok=True)
-        low, high = self.dataset.partitions.range(self.table[0], part)
-        kept = self._kept(part) if np.any(self.at[low:high] < 0) else None
-        step = max(1, PIECE_BYTES // max(1, spec.row_bytes))
-        with NpyAppender(to / name, spec.dtype, spec.row_shape) as out:
-            for first, stop in chunks(high - low, step):
-                places = self.at[low + first : low + stop]
-                shape = (stop - first, *spec.row_shape)
-                piece = np.empty(shape, spec.dtype) if kept is None else kept[first:stop].copy()
-                chosen = np.flatnonzero(places >= 0)
-                order = np.argsort(places[chosen], kind="stable")  # files are read forwards
-                piece[chosen[order]] = self.new.rows[places[chosen[order]]]
-                out.append(piece)
-        return [name]
-
-    def write_shared(self, to: Path) -> list[str]:
-        """See ``EdgeWriter``: rows belong to partitions."""
-        return []
-
-    def _kept(self, part: int) -> np.ndarray:
-        if self.source:
-            return self.folder.load(self.dataset, part, self.table, self.source)
-        return self.dataset.part(part).table(*self.table)

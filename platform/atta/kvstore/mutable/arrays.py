@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atta import _native
 from atta.kvstore.initial import RowIds
-from atta.kvstore.mutable import kernels
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 
 
@@ -27,7 +27,7 @@ def apply_step(
     step: int,
     values: np.ndarray,
     state: Mapping[str, np.ndarray],
-    locks: kernels.RowLocks,
+    locks: _native.RowLocks,
     *,
     rows: np.ndarray,
     grads: np.ndarray,
@@ -37,35 +37,13 @@ def apply_step(
 
     The factors are computed in double precision, as torch computes them.
     """
-    if optimiser.kind == "sgd":
-        kernels.step_sgd(values, rows, grads, locks, lr=optimiser.lr)
-    elif optimiser.kind == "adagrad":
-        lr = optimiser.lr / (1 + (step - 1) * optimiser.lr_decay)
-        kernels.step_adagrad(values, rows, grads, locks, sums=state["sum"], lr=lr, eps=optimiser.eps)
-    elif optimiser.kind == "row_adam":
-        kernels.step_row_adam(
-            values,
-            rows,
-            grads,
-            locks,
-            moments=(state["exp_avg"], state["exp_avg_sq"]),
-            steps=state["steps"],
-            lr=optimiser.lr,
-            betas=optimiser.betas,
-            eps=optimiser.eps,
-        )
-    else:
-        beta1, beta2 = optimiser.betas
-        kernels.step_adam(
-            values,
-            rows,
-            grads,
-            locks,
-            moments=(state["exp_avg"], state["exp_avg_sq"]),
-            step_size=optimiser.lr * math.sqrt(1 - beta2**step) / (1 - beta1**step),
-            betas=optimiser.betas,
-            eps=optimiser.eps,
-        )
+    lr, (beta1, beta2) = optimiser.lr, optimiser.betas
+    if optimiser.kind == "adagrad":
+        lr /= 1 + (step - 1) * optimiser.lr_decay
+    elif optimiser.kind == "adam":
+        lr = lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+    arrays = [state[name] for name in optimiser.state_names]
+    _native.step_rows(optimiser.kind, values, arrays, rows, grads, locks, lr, beta1, beta2, optimiser.eps)
 
 
 @dataclass(frozen=True, slots=True)

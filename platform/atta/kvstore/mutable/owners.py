@@ -1,12 +1,8 @@
-"""Which rows of a mutable table a partition owns.
+"""Which rows of a mutable table a partition owns; the same on every daemon.
 
-It follows from the table's policy and is the same on every daemon:
-
-| policy | row | owner |
-|---|---|---|
-| ``range`` | any number | equal ranges per partition; rows that a table grows by belong to the last daemon |
-| ``nodes:TYPE`` | a vertex: its internal number | whose core vertex it is |
-| ``edges:TYPE`` | an edge: its place among its owner's edges | whose core vertex it leads to |
+With the policy ``range``, equal ranges (rows that a table grows by belong to the last daemon). With ``nodes:TYPE``, the
+rows of its core vertices, by internal number. With ``edges:TYPE``, the edges that lead to them, in the order of its
+edges.
 """
 
 from __future__ import annotations
@@ -41,12 +37,8 @@ class TableOwner:
 
 
 def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
-    """The rows of a table that ``part`` owns when the table is created.
-
-    Raises:
-        UnknownNameError: the policy names an unknown type.
-        ConfigError: the table does not have one row per vertex or edge of that type.
-    """
+    """The rows of a table that ``part`` owns when the table is created. Raises UnknownNameError: the policy names an
+    unknown type; ConfigError: the table does not have one row per vertex or edge of that type."""
     kind, _, name = spec.policy.partition(":")
     if kind == "range":
         partitions, group = dataset.partitions.num_parts, dataset.groups[part]

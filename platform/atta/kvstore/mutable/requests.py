@@ -4,6 +4,7 @@ client lends: first the values, then the versions."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -16,6 +17,19 @@ ARRAYS = ("", "sum", "exp_avg", "exp_avg_sq", "steps")
 """What a push may write: the values, or an array of an optimiser's state. Logs on disk hold places in this order."""
 
 Values = np.ndarray | bytes | bytearray | memoryview
+
+
+class PushOptions(TypedDict, total=False):
+    """How a push changes rows, apart from its operation."""
+
+    version: int | None
+    """Of rows that are written to a versioned table. Rows of a higher version stay as they are, rows of the same one are
+    written again. None: all rows are written and keep their versions."""
+    step: int | None
+    """Number, from 1, of the optimiser's step for a push with "step". So one step may come in several pushes and touch
+    several shards. None: one more than the shard has seen."""
+    array: str
+    """Of the optimiser's state, which "write" changes instead of the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +70,10 @@ class Push:
         rows: np.ndarray,
         values: Values,
         op: str,
-        *,
-        version: int | None,
-        step: int | None,
-        array: str = "",
+        **options: Unpack[PushOptions],
     ) -> Push:
         """Check a client's push to the shard with the rows ``span``; raises ConfigError."""
+        version, step, array = options.get("version"), options.get("step"), options.get("array", "")
         _check_operation(spec, op, version)
         _check_step(spec, op, step)
         if array:
@@ -146,13 +158,7 @@ _ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class LentLayout:
-    """Where values and versions of an answer of ``rows`` rows begin.
-
-    Attributes:
-        rows: number of rows.
-        row_bytes: bytes of a row's values, as they travel.
-        versioned: whether versions follow.
-    """
+    """Where values and versions of an answer of ``rows`` rows begin. ``row_bytes``: of a row's values, as they travel."""
 
     rows: int
     row_bytes: int
@@ -178,10 +184,7 @@ class LentLayout:
 
     def values(self, memory: np.ndarray, first: int, count: int) -> np.ndarray:
         """Values of rows ``first`` to ``first + count`` within ``memory`` (uint8 [nbytes]): uint8 [count, row bytes].
-
-        Raises:
-            ValueError: there are no such rows.
-        """
+        Raises ValueError: there are no such rows."""
         self._check(first, count)
         start = first * self.row_bytes
         return memory[start : start + count * self.row_bytes].reshape(count, self.row_bytes)

@@ -1,13 +1,9 @@
-"""Remembers which pushes have been applied. Clients number their pushes, so a retry is recognised by its number.
+"""Remembers which pushes have been applied, and who waits for whom.
 
 A client registers with one table of one owner, then numbers its pushes to it 0, 1, 2, ... They may arrive in any order
-and more than once; each is applied once. The number of a refused push is still free: the client gives it to its next
-push, or says that all lower numbers are settled. For each client the table keeps the first number that has not come
-yet, and the later numbers that have come.
-
-A client that is not registered is refused, because its push may have been applied before. This is why clients may be
-forgotten. Clients from a snapshot are kept only to recognise retries. A client that goes on after a load registers
-anew, so a late copy of a push from before the load does not change the loaded table.
+and more than once; each is applied once. The number of a refused push is still free. A client that is not registered is
+refused, because its push may have been applied before. Clients from a snapshot are kept only to recognise retries: one
+that goes on after a load registers anew, so a late push from before the load does not change the loaded table.
 """
 
 from __future__ import annotations
@@ -54,11 +50,7 @@ def _wake(waiting: asyncio.Future[None]) -> None:
 
 
 class Gate:
-    """A lock for readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): a waiting writer goes before
-    new readers.
-
-    Not re-entrant.
-    """
+    """A lock for readers and a writer: a waiting writer goes before new readers. Not re-entrant."""
 
     def __init__(self, changes: Changes) -> None:
         """``changes``: is told when the lock is not held alone any more."""
@@ -125,11 +117,9 @@ class Claim(enum.Enum):
 
 @dataclass(slots=True)
 class _ClientPushes:
-    """The pushes of one client. Numbers below ``expected`` and numbers in ``ahead`` have been applied. Numbers in
-    ``busy`` are being applied.
-
-    ``over``: whether new numbers are refused because a snapshot was loaded. ``active``: whether the client was active
-    since the last ``expire``. ``heard``: when ``expire`` last saw it active, in seconds.
+    """The pushes of one client. Numbers below ``expected`` and in ``ahead`` have been applied, those in ``busy`` are being
+    applied. ``over``: new ones are refused because a snapshot was loaded. ``active``: since the last ``expire``, which
+    has ``heard`` of it then, in seconds.
     """
 
     expected: int = 0
@@ -142,18 +132,12 @@ class _ClientPushes:
     def has(self, sequence: int) -> bool:
         return sequence < self.expected or sequence in self.ahead
 
-    def add(self, sequence: int) -> None:
-        if sequence >= self.expected:
-            self.ahead.add(sequence)
-        self._close_up()
-
-    def skip_to(self, settled: int) -> None:
+    def add(self, *applied: int, settled: int = 0) -> None:
+        """Numbers have been applied; those below ``settled`` will not come any more."""
         if settled > self.expected:
             self.expected = settled
             self.ahead = {sequence for sequence in self.ahead if sequence >= settled}
-            self._close_up()
-
-    def _close_up(self) -> None:
+        self.ahead.update(sequence for sequence in applied if sequence >= self.expected)
         while self.expected in self.ahead:
             self.ahead.remove(self.expected)
             self.expected += 1
@@ -172,12 +156,8 @@ class Sequences:
         return len(self._clients)
 
     def register(self, client: Client) -> None:
-        """Let a client push. A name may be registered only once, even if it is forgotten later.
-
-        Raises:
-            ConfigError: the name is registered already, or is not a name of a client.
-            QuotaExceededError: too many clients.
-        """
+        """Let a client push. A name may be registered only once, even if it is forgotten later. Raises ConfigError: the
+        name is registered already, or is not a name of a client; QuotaExceededError: too many clients."""
         _check(client, 0)
         with self._changed:
             if client in self._clients:
@@ -195,10 +175,8 @@ class Sequences:
 
         Raises:
             ConfigError: not a valid client or number.
-            UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it
-                registered.
-            QuotaExceededError: too far ahead of a push that is missing, or the push is still being applied after
-                ``BUSY_S``.
+            UnknownClientError: the client may not make new pushes.
+            QuotaExceededError: too far ahead of a push that is missing, or still being applied after ``BUSY_S``.
         """
         claim = self.claim(client, sequence, settled, wait_s=BUSY_S)
         if claim is Claim.BUSY:
@@ -248,8 +226,7 @@ class Sequences:
         with self._changed:
             seen = self._clients.get(client)
             if seen is not None:
-                seen.skip_to(min(settled, sequence))
-                seen.add(sequence)
+                seen.add(sequence, settled=min(settled, sequence))
 
     def restore(self, client: Client) -> None:
         """Know a client that registered, as a log says, unless it is known."""
@@ -314,7 +291,7 @@ class Sequences:
             return Claim.APPLIED
         if seen.over:
             raise UnknownClientError(f"a snapshot was loaded since client {client!r} registered")
-        seen.skip_to(settled)
+        seen.add(settled=settled)
         if sequence in seen.busy:
             return Claim.BUSY
         if sequence >= seen.expected + WINDOW:

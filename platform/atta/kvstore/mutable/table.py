@@ -1,32 +1,38 @@
 """The shard of a mutable table that one owner holds: pulled and pushed by many clients at once.
 
 Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes run in
-parallel, except while the table grows, is copied for a snapshot or is replaced by one. Pulls never wait for any of
-these, because arrays are exchanged, not resized. A closed table takes no more pushes, so a later snapshot is complete.
+parallel, except while the table grows or is copied for a snapshot. Pulls never wait for these, because arrays are
+exchanged, not resized.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
-from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
-from atta.errors import ConfigError, DataError, QuotaExceededError, StaleRowError
-from atta.kvstore.durable.saved import MANIFEST, SLOW_S, ArrayFiles, Saved, load_arrays, read_saved, write_manifest
+from atta import _native
+from atta.errors import ConfigError, QuotaExceededError, StaleRowError
+from atta.kvstore.durable.saved import SLOW_S, Saved, TablesWriter
 from atta.kvstore.initial import RowIds, numbered_from
-from atta.kvstore.mutable import kernels
 from atta.kvstore.mutable.arrays import ShardArrays, apply_step
-from atta.kvstore.mutable.requests import Pulled, Push, Values, check_array, local_rows
+from atta.kvstore.mutable.requests import Pulled, Push, PushOptions, Values, check_array, local_rows
 from atta.kvstore.mutable.sequences import Changes, Claim, Client, Gate, Sequences
 from atta.kvstore.spec import MutableSpec
-from atta.partition.disk.staging import Staging, recover
 
 
 class MutableTable:
-    """Global rows ``first_row`` ... of a table. Safe to use from many threads."""
+    """Global rows ``first_row`` ... of a table. Safe to use from many threads.
+
+    Attributes:
+        whole: whether all shards of the table are known to have been created.
+        load_id: number of the load that brought the table; 0: it was created here.
+        key, lsn: how the daemon's log names the table (0: it is not in a log), and the last record that it has.
+        created_rows: number of rows when the shard was created.
+        changes: tells when the table may take a push again, and when one has been applied.
+    """
 
     def __init__(
         self,
@@ -36,57 +42,43 @@ class MutableTable:
         *,
         table_id: int = 0,
         ids: RowIds | None = None,
+        contents: ShardArrays | None = None,
     ) -> None:
-        """Allocate and initialise ``rows`` rows; None: the number in the spec.
+        """A table of ``rows`` rows; None: the number in the spec.
 
         ``table_id``: the same for all shards of a table, different for every other table; 0: not used. ``ids``: of the
-        rows, by their places in the shard; None: global row numbers.
-
-        Raises:
-            ConfigError: more rows than the spec has.
-        """
-        self.spec = spec
-        self.first_row = first_row
-        self.table_id = table_id
-        self.whole = False
-        """Whether all shards of the table are known to have been created."""
-        self.load_id = 0
-        """Number of the load that brought the table; 0: it was created here."""
-        self.key, self.lsn = 0, 0
-        """How the daemon's log names the table (0: the table is not in a log), and the last record that it has."""
+        rows, by their places in the shard; None: global row numbers. ``contents``: None: the rows' initial contents.
+        Raises ConfigError: more rows than the spec has."""
+        self.spec, self.first_row, self.table_id = spec, first_row, table_id
+        self.whole, self.load_id, self.key, self.lsn = False, 0, 0, 0
         self.created_rows = spec.rows if rows is None else rows
-        self._check_rows(self.created_rows)
-        self._contents = ShardArrays.fresh(spec, self.created_rows, ids or numbered_from(first_row))
-        self._start()
-
-    def _start(self) -> None:
-        self._locks = kernels.RowLocks()
+        if min(first_row, self.created_rows) < 0 or first_row + self.created_rows > spec.limit:
+            raise ConfigError(
+                f"table {spec.name}: {self.created_rows} rows from row {first_row} on; it may have {spec.limit}"
+            )
+        self._contents = contents or ShardArrays.fresh(spec, self.created_rows, ids or numbered_from(first_row))
+        self._locks = _native.RowLocks()
         self.changes = Changes()
-        """Tells when the table may take a push again, and when one has been applied."""
         self._gate = Gate(self.changes)
         self._sequences = Sequences(changes=self.changes)
-        self._step = 0
-        self._step_lock = threading.Lock()
+        self._step, self._step_lock = 0, threading.Lock()
         self._closed = False
         self._asked, self._heard = True, 0.0
 
     @classmethod
-    def load(cls, folder: str | Path, *, resume: bool = False) -> MutableTable:
-        """The table whose snapshot lies in ``folder``.
+    def of(cls, saved: Saved, arrays: dict[str, np.ndarray], *, resume: bool = False) -> MutableTable:
+        """A table that was saved.
 
-        ``resume``: the table goes on as it was, with its clients and its place in the log. Otherwise it begins anew;
-        see ``Sequences``.
-
-        Raises:
-            DataError: the folder is not a snapshot, or is damaged; names the file.
+        ``resume``: it goes on as it was, with its clients and its place in the log. Otherwise it begins anew; see
+        ``Sequences``.
         """
-        recover(folder)
-        saved, records = read_saved(Path(folder))
-        table = cls.__new__(cls)
-        table.spec, table.first_row = saved.spec, saved.first_row
-        table.load_id, table.key, table.lsn = (saved.load_id, saved.key, saved.lsn) if resume else (0, 0, 0)
-        table._start()
-        table._become(saved, ShardArrays.of(load_arrays(Path(folder), saved, records)), resume=resume)
+        contents = ShardArrays.of(arrays)
+        table = cls(saved.spec, saved.first_row, saved.created_rows, table_id=saved.table_id, contents=contents)
+        table.whole, table._step = saved.whole, saved.step
+        table._sequences = Sequences.from_json(saved.clients, over=set(saved.over) if resume else None)
+        table._sequences.changes = table.changes
+        if resume:
+            table.load_id, table.key, table.lsn = saved.load_id, saved.key, saved.lsn
         return table
 
     @property
@@ -124,8 +116,8 @@ class MutableTable:
         with self._gate.exclusive():
             self._closed = True
 
-    def asked(self) -> None:
-        """A client has asked for the table, so its lease begins anew."""
+    def renew_lease(self) -> None:
+        """A client has asked for the table."""
         self._asked = True
 
     def lease_is_over(self, now: float) -> bool:
@@ -137,38 +129,31 @@ class MutableTable:
             self._asked, self._heard = False, now
         return self.spec.lease_s is not None and now - self._heard > self.spec.lease_s
 
-    def loaded(self, load_id: int, step: int) -> None:
+    def note_load(self, load_id: int, step: int) -> None:
         """Record the load that brought the table, and the highest step number that any of its shards has seen."""
         with self._step_lock:
             self.load_id, self._step = load_id, max(self._step, step)
+
+    def _found(self, rows: np.ndarray) -> tuple[ShardArrays, np.ndarray]:
+        contents = self._contents
+        span = range(self.first_row, self.first_row + len(contents.values))
+        return contents, local_rows(self.spec, span, rows)
 
     def pull(self, rows: np.ndarray, array: str = "", *, out: Pulled | None = None) -> Pulled:
         """A copy of the rows with these global numbers (integers [n], may repeat), each with its version.
 
         ``array``: of the optimiser's state, to read instead of the values. ``out``: where the copy goes; None: into
-        memory of its own.
-
-        Raises:
-            ConfigError: a row outside the shard, or the optimiser keeps no such array.
-        """
+        memory of its own. Raises ConfigError: a row outside the shard, or the optimiser keeps no such array."""
         check_array(self.spec, array)
-        contents = self._contents
-        span = range(self.first_row, self.first_row + len(contents.values))
-        local = local_rows(self.spec, span, rows)
+        contents, local = self._found(rows)
         out = Pulled.empty(self.spec, len(local)) if out is None else out
         versions = None if out.versions is None else contents.versions
-        kernels.read_rows(
-            contents.named(array), local, out.values, self._locks, versions=versions, out_versions=out.versions
-        )
+        _native.read_rows(contents.named(array), local, out.values, self._locks, versions, out.versions)
         return out
 
     def pull_version(self, rows: np.ndarray, version: int, *, out: np.ndarray | None = None) -> np.ndarray:
-        """As ``pull``, the values alone: all rows have ``version``.
-
-        Raises:
-            StaleRowError: a row has another version, which it names.
-            ConfigError: a row outside the shard, or the table has no versions.
-        """
+        """As ``pull``, the values alone: all rows have ``version``. Raises StaleRowError: a row has another version,
+        which it names; ConfigError: a row outside the shard, or the table has no versions."""
         versions = np.empty(len(rows), dtype=np.int64) if self.spec.versioned else None
         found = self.pull(rows, out=None if out is None else Pulled(out, versions))
         if found.versions is None:
@@ -181,12 +166,10 @@ class MutableTable:
         return found.values
 
     def pack(self, rows: np.ndarray, head: bytes, middle: bytes) -> bytes:
-        """A message: ``head`` and the rows' values; for a versioned table also ``middle`` and the versions. See
+        """A message: ``head`` and the rows' values; for a versioned table also ``middle`` and the versions. Raises as
         ``pull``."""
-        contents = self._contents
-        span = range(self.first_row, self.first_row + len(contents.values))
-        local = local_rows(self.spec, span, rows)
-        return kernels.pack_table(head, contents.values, local, self._locks, versions=contents.versions, middle=middle)
+        contents, local = self._found(rows)
+        return _native.pack_table(head, contents.values, local, self._locks, contents.versions, middle)
 
     def push(
         self,
@@ -197,27 +180,15 @@ class MutableTable:
         client: Client,
         sequence: int,
         settled: int = 0,
-        version: int | None = None,
-        step: int | None = None,
-        array: str = "",
+        **options: Unpack[PushOptions],
     ) -> bool:
-        """Change rows, once per (client, sequence). False: this push was applied before. See
-        ``atta.kvstore.mutable.sequences``.
+        """Change rows, once per (client, sequence). False: this push was applied before.
 
         Args:
-            rows: global row numbers, integers [n]; may repeat.
-            values: [n, *row shape] in the table's dtype, or the bytes of such an array. NaN and infinities are allowed.
-            op: "write" overwrites; the last value of a repeated row counts (see ``version``). "add" accumulates. "step"
-                uses ``values`` as gradients: gradients of equal rows are summed, then the row makes one step. A push
-                without rows counts as a step.
+            rows, values, op, options: see ``checked``.
             client: the client that pushes, as registered.
             sequence: number of its earlier pushes to this shard.
             settled: no push of the client with a lower number will come again.
-            version: version of rows that are written to a versioned table. Rows of a higher version stay as they are.
-                Rows of the same version are written again. None: all rows are written and keep their versions.
-            step: number, from 1, of the optimiser's step for a push with "step". So one step may come in several pushes
-                and touch several shards. None: one more than this shard has seen.
-            array: of the optimiser's state, which "write" changes instead of the values.
 
         After each of these errors nothing has changed, and the number is still unused.
 
@@ -228,24 +199,23 @@ class MutableTable:
         """
         with self._gate.shared():
             self._check_open()
-            push = self.checked(rows, values, op, version=version, step=step, array=array)
+            push = self.checked(rows, values, op, **options)
             with self._sequences.once(client, sequence, settled) as fresh:
                 if fresh:
                     self._apply(push)
                 return fresh
 
-    def checked(
-        self,
-        rows: np.ndarray,
-        values: Values,
-        op: str,
-        *,
-        version: int | None = None,
-        step: int | None = None,
-        array: str = "",
-    ) -> Push:
-        """The push, if the table can take it; see ``push``. Raises ConfigError."""
-        return Push.checked(self.spec, self.span, rows, values, op, version=version, step=step, array=array)
+    def checked(self, rows: np.ndarray, values: Values, op: str, **options: Unpack[PushOptions]) -> Push:
+        """The push, if the table can take it; raises ConfigError.
+
+        Args:
+            rows: global row numbers, integers [n]; may repeat.
+            values: [n, *row shape] in the table's dtype, or the bytes of such an array. NaN and infinities are allowed.
+            op: "write" overwrites; the last value of a repeated row counts. "add" accumulates. "step" uses ``values`` as
+                gradients: gradients of equal rows are summed, then the row makes one step. A push without rows counts as
+                a step.
+        """
+        return Push.checked(self.spec, self.span, rows, values, op, **options)
 
     def claim(self, client: Client, sequence: int, settled: int) -> Claim:
         """Begin a push in two steps: between them its record is written. FRESH: ``finish`` it, or ``give_back`` its
@@ -274,7 +244,7 @@ class MutableTable:
         self.lsn = lsn
 
     def register(self, client: Client) -> None:
-        """Let a client push; see ``Sequences.register``."""
+        """Let a client push; raises as ``Sequences.register``."""
         self._sequences.register(client)
 
     def know(self, client: Client) -> None:
@@ -286,18 +256,14 @@ class MutableTable:
         return self._sequences.forget(client)
 
     def expire(self, now: float, idle_s: float) -> tuple[Client, ...]:
-        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns them. See
-        ``Sequences.expire``."""
+        """Forget clients that were silent for long; see ``Sequences.expire``."""
         return self._sequences.expire(now, idle_s)
 
     def grow(self, rows: int) -> None:
         """Grow the shard to ``rows`` rows. New rows get the contents that they would have had from the beginning.
 
-        Pushes wait while the rows are copied. Old and new rows are in memory together during the copy.
-
-        Raises:
-            ConfigError: fewer rows than now, or more than the spec allows.
-        """
+        Pushes wait while the rows are copied. Old and new rows are in memory together during the copy. Raises
+        ConfigError: fewer rows than now, or more than the spec allows."""
         with self._gate.exclusive():
             self.check_grown(rows)
             if rows > self.rows:
@@ -313,37 +279,17 @@ class MutableTable:
         if first + rows > self.spec.limit:
             raise ConfigError(f"table {name}: cannot grow to {first + rows} rows; it may have {self.spec.limit}")
 
-    def snapshot(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the table, as it is between two pushes, into ``folder``, which appears complete or not at all.
-
-        Pushes wait while the arrays are copied, not until they are on the disk; see ``write_snapshot``.
-
-        Raises:
-            ConfigError: the folder exists and may not be replaced.
-        """
-        with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
-            self.write_snapshot(staging.path)
-
-    def write_snapshot(self, folder: Path, *, copy: bool = True, over: Path | None = None) -> None:
-        """As ``snapshot``, into a folder that exists. The caller completes the folder.
+    def write_to(self, file: TablesWriter, *, copy: bool = True) -> None:
+        """Write the table, as it is between two pushes, into a file. Raises DataError: it cannot be written.
 
         The arrays are written while pushes wait: what a file gets stays in the system's memory first. Where that takes
-        no more, the writer would wait for the disk, so what is left is copied within this process.
-
-        Args:
-            copy: there is room for such a copy. Without it pushes wait until everything is written.
-            over: a folder with a former snapshot, whose files may be taken and written over.
-
-        Raises:
-            DataError: the table cannot be written; names the file.
+        no more, the writer would wait for the disk, so what is left is copied within this process. ``copy``: there is
+        room for that. Without it pushes wait until everything is written.
         """
-        with contextlib.ExitStack() as stack:
-            with self._gate.exclusive():
-                saved = self._saved()
-                files = stack.enter_context(ArrayFiles(folder, self._contents.arrays, over))
-                files.write(slow_s=SLOW_S if copy else math.inf)
-                files.copy()
-            write_manifest(folder, saved, files)
+        with self._gate.exclusive():
+            blocks = file.begin(self._saved(), self._contents.arrays)
+            rest = [block.copy() for block in file.write(blocks, slow_s=SLOW_S if copy else math.inf)]
+        file.write(rest)
 
     def copied(self) -> tuple[Saved, dict[str, np.ndarray]]:
         """What a snapshot holds, copied in memory between two pushes."""
@@ -357,60 +303,21 @@ class MutableTable:
             self._sequences.over(), self.load_id, self.key, self.lsn,
         )  # fmt: skip
 
-    def restore(self, folder: str | Path) -> None:
-        """Return to a snapshot of this table: rows, versions, optimiser and known pushes. Later pushes are undone.
-
-        Raises:
-            DataError: the snapshot is damaged or of another table. Then nothing has changed.
-        """
-        folder = Path(folder)
-        recover(folder)
-        saved, records = read_saved(folder)
-        if (saved.spec, saved.first_row) != (self.spec, self.first_row):
-            raise DataError(
-                folder / MANIFEST, f"is not a snapshot of table {self.spec.name} from row {self.first_row} on"
-            )
-        self._become(saved, ShardArrays.of(load_arrays(folder, saved, records)))
-
-    def _become(self, saved: Saved, contents: ShardArrays, *, resume: bool = False) -> None:
-        sequences = Sequences.from_json(saved.clients, over=set(saved.over) if resume else None)
-        with self._gate.exclusive():
-            self._contents = contents
-            sequences.changes = self.changes
-            self._sequences = sequences
-            self._step = saved.step
-            self.created_rows = saved.created_rows
-            self.table_id, self.whole = saved.table_id, saved.whole
-
     def _apply(self, push: Push) -> None:
-        contents, locks = self._contents, self._locks
+        contents, locks, optimiser = self._contents, self._locks, self.spec.optimiser
         if push.op == "write":
             versions = None if push.version is None else contents.versions
-            kernels.write_rows(
-                contents.named(push.array), push.rows, push.values, locks, versions=versions, version=push.version or 0
-            )
+            values = contents.named(push.array)
+            _native.write_rows(values, push.rows, push.values, locks, versions, push.version or 0)
         elif push.op == "add":
-            kernels.add_rows(contents.values, push.rows, push.values, locks)
+            _native.add_rows(contents.values, push.rows, push.values, locks)
         else:
-            assert self.spec.optimiser is not None, "checked"
+            assert optimiser is not None, "checked"
             with self._step_lock:
                 step = self._step + 1 if push.step is None else push.step
                 self._step = max(self._step, step)
-            apply_step(
-                self.spec.optimiser,
-                step,
-                contents.values,
-                contents.state,
-                locks,
-                rows=push.rows,
-                grads=push.values,
-            )
+            apply_step(optimiser, step, contents.values, contents.state, locks, rows=push.rows, grads=push.values)
 
     def _check_open(self) -> None:
         if self._closed:
             raise QuotaExceededError(f"table {self.spec.name}: the daemon is stopping and takes no more pushes")
-
-    def _check_rows(self, rows: int) -> None:
-        first, limit = self.first_row, self.spec.limit
-        if min(first, rows) < 0 or first + rows > limit:
-            raise ConfigError(f"table {self.spec.name}: {rows} rows from row {first} on; it may have {limit}")

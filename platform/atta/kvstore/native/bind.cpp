@@ -1,4 +1,8 @@
-// Bindings of the mutable tables' kernels; documented in atta.kvstore.mutable.kernels.
+// Bindings of the mutable tables' kernels. Tables and values are arrays [n, *row shape]; rows are int64 places in the
+// table. Bad input raises ValueError naming the argument, before anything changes. The interpreter lock is released.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <cstring>
 #include <optional>
 #include <string>
@@ -7,8 +11,6 @@
 
 #include "arrays.hpp"
 #include "codecs.hpp"
-#include "fill.hpp"
-#include "locks.hpp"
 #include "optim.hpp"
 #include "rows.hpp"
 
@@ -18,16 +20,25 @@ namespace {
 
 using ByteTable = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutByteTable = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using OutFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using FlatFloats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OutFlatFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using OutFloats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using OutLongs = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::span<const std::int64_t> span_of(const Longs& rows) { return {rows.data(), rows.size()}; }
 
-// Checks that `values` has one row of the table's width for each of `rows`, and that `rows` lie in the table.
+// Numbers in a row.
+std::size_t width_of(const auto& table) { return row_bytes_of(table) / table.itemsize(); }
+
+std::byte* bytes_of(const OutTable& table) { return static_cast<std::byte*>(table.data()); }
+const std::byte* bytes_of(const Table& table) { return static_cast<const std::byte*>(table.data()); }
+
+// Checks that `values` has one row of the table's size for each of `rows`, and that `rows` lie in the table.
 void check_request(const auto& table, const Longs& rows, const auto& values) {
+  if (table.ndim() < 1 || values.ndim() < 1) bad("table", "must have rows");
   if (values.shape(0) != rows.size()) bad("values", "must have one row per entry of rows");
-  if (values.shape(1) != table.shape(1)) bad("values", "has rows of another size than the table");
+  if (row_bytes_of(values) != row_bytes_of(table)) bad("values", "has rows of another size than the table");
   check_rows("rows", rows.data(), rows.size(), table.shape(0));
 }
 
@@ -37,23 +48,23 @@ void check_versions(const auto& versions, std::size_t rows) {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------------------
 
-void read_table(ByteTable table, Longs rows, OutByteTable out, RowLocks& locks, std::optional<Longs> versions,
+// out[i] = table[rows[i]] and, read at the same moment, out_versions[i] = versions[rows[i]].
+void read_table(Table table, Longs rows, OutTable out, RowLocks& locks, std::optional<Longs> versions,
                 std::optional<OutLongs> out_versions) {
   if (versions.has_value() != out_versions.has_value()) bad("out_versions", "and versions go together");
-  check_versions(versions, table.shape(0));
-  check_versions(out_versions, rows.size());
   nb::gil_scoped_release unlocked;
   check_request(table, rows, out);
-  read_rows({reinterpret_cast<const std::byte*>(table.data()), versions ? versions->data() : nullptr}, table.shape(1),
-            span_of(rows), {reinterpret_cast<std::byte*>(out.data()), out_versions ? out_versions->data() : nullptr}, locks);
+  check_versions(versions, table.shape(0));
+  check_versions(out_versions, rows.size());
+  read_rows({bytes_of(table), versions ? versions->data() : nullptr}, row_bytes_of(table), span_of(rows),
+            {bytes_of(out), out_versions ? out_versions->data() : nullptr}, locks);
 }
 
 // A message made in place: `head`, the rows, and for a table with versions `middle` and the versions.
-nb::bytes pack_table(nb::bytes head, ByteTable table, Longs rows, RowLocks& locks, std::optional<Longs> versions,
-                     nb::bytes middle) {
+nb::bytes pack_table(nb::bytes head, Table table, Longs rows, RowLocks& locks, std::optional<Longs> versions, nb::bytes middle) {
   check_versions(versions, table.shape(0));
   check_rows("rows", rows.data(), rows.size(), table.shape(0));
-  const std::size_t n = rows.size(), values = n * table.shape(1), kept = versions ? n * sizeof(std::int64_t) : 0;
+  const std::size_t n = rows.size(), values = n * row_bytes_of(table), kept = versions ? n * sizeof(std::int64_t) : 0;
   const std::size_t between = versions ? middle.size() : 0;
   PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head.size() + values + between + kept));
   if (message == nullptr) throw nb::python_error();
@@ -63,31 +74,33 @@ nb::bytes pack_table(nb::bytes head, ByteTable table, Longs rows, RowLocks& lock
   {
     nb::gil_scoped_release unlocked;                    // no other thread knows the object yet
     std::vector<std::int64_t> found(versions ? n : 0);  // the message's bytes may not be aligned for numbers
-    read_rows({reinterpret_cast<const std::byte*>(table.data()), versions ? versions->data() : nullptr}, table.shape(1),
-              span_of(rows), {to, versions ? found.data() : nullptr}, locks);
+    read_rows({bytes_of(table), versions ? versions->data() : nullptr}, row_bytes_of(table), span_of(rows),
+              {to, versions ? found.data() : nullptr}, locks);
     if (between != 0) std::memcpy(to + values, middle.c_str(), between);
     if (kept != 0) std::memcpy(to + values + between, found.data(), kept);
   }
   return nb::steal<nb::bytes>(message);
 }
 
-void write_table(OutByteTable table, Longs rows, ByteTable values, RowLocks& locks, std::optional<OutLongs> versions,
+// table[rows[i]] = values[i] in order, and versions[rows[i]] = version. The last value of a repeated row counts. A row
+// with a higher version keeps its values and its version.
+void write_table(OutTable table, Longs rows, Table values, RowLocks& locks, std::optional<OutLongs> versions,
                  std::int64_t version) {
-  check_versions(versions, table.shape(0));
   nb::gil_scoped_release unlocked;
   check_request(table, rows, values);
-  write_rows({reinterpret_cast<std::byte*>(table.data()), versions ? versions->data() : nullptr}, table.shape(1), span_of(rows),
-             reinterpret_cast<const std::byte*>(values.data()), version, locks);
+  check_versions(versions, table.shape(0));
+  write_rows({bytes_of(table), versions ? versions->data() : nullptr}, row_bytes_of(table), span_of(rows), bytes_of(values),
+             version, locks);
 }
 
 template <class T>
 void add_typed(const OutTable& table, const Longs& rows, const Table& values, RowLocks& locks) {
   nb::gil_scoped_release unlocked;
-  add_rows(static_cast<T*>(table.data()), table.shape(1), span_of(rows), static_cast<const T*>(values.data()), locks);
+  add_rows(static_cast<T*>(table.data()), width_of(table), span_of(rows), static_cast<const T*>(values.data()), locks);
 }
 
+// table[rows[i]] += values[i] in order. All values of a repeated row are added. Integers wrap.
 void add_table(OutTable table, Longs rows, Table values, RowLocks& locks) {
-  if (table.ndim() != 2 || values.ndim() != 2) bad("table", "must have two dimensions");
   const nb::dlpack::dtype t = table.dtype();
   if (values.dtype() != t) bad("values", "must have the dtype of the table");
   check_request(table, rows, values);
@@ -108,48 +121,33 @@ void add_table(OutTable table, Longs rows, Table values, RowLocks& locks) {
 
 // ---- optimisers -----------------------------------------------------------------------------------------------------------------
 
-void check_state(const OutFloats& table, const OutFloats& state) {
-  if (state.shape(0) != table.shape(0) || state.shape(1) != table.shape(1)) bad("state", "must have the shape of the table");
-}
-
-void step_sgd(OutFloats table, Longs rows, Floats grads, RowLocks& locks, double lr) {
+// One step of the optimiser `kind` on float32 rows; gradients of equal rows are summed first. `state`: its arrays, of
+// the table's shape, in the order of OptimiserSpec.state_names. What a kind has no use for does not count.
+void step_table(const std::string& kind, OutFloats table, std::vector<OutFloats> state, Longs rows, Floats grads, RowLocks& locks,
+                double lr, double beta1, double beta2, double eps) {
   nb::gil_scoped_release unlocked;
   check_request(table, rows, grads);
-  const std::size_t width = table.shape(1);
-  step_rows(span_of(rows), grads.data(), width, locks, Sgd{table.data(), width, static_cast<float>(lr)});
-}
-
-void step_adagrad(OutFloats table, OutFloats sums, Longs rows, Floats grads, RowLocks& locks, double lr, double eps) {
-  check_state(table, sums);
-  nb::gil_scoped_release unlocked;
-  check_request(table, rows, grads);
-  const std::size_t width = table.shape(1);
-  step_rows(span_of(rows), grads.data(), width, locks,
-            Adagrad{table.data(), sums.data(), width, static_cast<float>(lr), static_cast<float>(eps)});
-}
-
-void step_adam(OutFloats table, OutFloats means, OutFloats squares, Longs rows, Floats grads, RowLocks& locks, double step_size,
-               double beta1, double beta2, double eps) {
-  check_state(table, means);
-  check_state(table, squares);
-  nb::gil_scoped_release unlocked;
-  check_request(table, rows, grads);
-  const std::size_t width = table.shape(1);
-  step_rows(span_of(rows), grads.data(), width, locks,
-            SparseAdam{table.data(), means.data(), squares.data(), width, static_cast<float>(step_size),
-                       static_cast<float>(1.0 - beta1), static_cast<float>(1.0 - beta2), static_cast<float>(eps)});
-}
-
-void step_row_adam(OutFloats table, OutFloats means, OutFloats squares, OutFloats steps, Longs rows, Floats grads, RowLocks& locks,
-                   double lr, double beta1, double beta2, double eps) {
-  check_state(table, means);
-  check_state(table, squares);
-  check_state(table, steps);
-  nb::gil_scoped_release unlocked;
-  check_request(table, rows, grads);
-  const std::size_t width = table.shape(1);
-  step_rows(span_of(rows), grads.data(), width, locks,
-            RowAdam{table.data(), means.data(), squares.data(), steps.data(), width, lr, beta1, beta2, eps});
+  std::vector<float*> kept;
+  for (const OutFloats& array : state) {
+    if (array.size() != table.size() || width_of(array) != width_of(table)) bad("state", "must have the shape of the table");
+    kept.push_back(array.data());
+  }
+  const std::size_t width = width_of(table);
+  const auto run = [&](std::size_t arrays, auto make) {
+    if (kept.size() != arrays) bad("state", "has another number of arrays than the optimiser");
+    step_rows(span_of(rows), grads.data(), width, locks, make());
+  };
+  const auto rate = static_cast<float>(lr), little = static_cast<float>(eps);
+  if (kind == "sgd") return run(0, [&] { return Sgd{table.data(), width, rate}; });
+  if (kind == "adagrad") return run(1, [&] { return Adagrad{table.data(), kept[0], width, rate, little}; });
+  if (kind == "adam")
+    return run(2, [&] {
+      return SparseAdam{
+          table.data(), kept[0], kept[1], width, rate, static_cast<float>(1.0 - beta1), static_cast<float>(1.0 - beta2), little};
+    });
+  if (kind == "row_adam")
+    return run(3, [&] { return RowAdam{table.data(), kept[0], kept[1], kept[2], width, lr, beta1, beta2, eps}; });
+  bad("kind", "is no optimiser");
 }
 
 // ---- codecs ---------------------------------------------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ decltype(auto) with_codec(std::string_view name, F f) {
   bad("codec", "must be fp16, bf16 or int8");
 }
 
-void encode_table(const char* codec, Floats values, OutByteTable out) {
+void encode_table(const char* codec, FlatFloats values, OutByteTable out) {
   with_codec(codec, [&](auto as) {
     using Codec = decltype(as);
     if (out.shape(0) != values.shape(0)) bad("out", "must have one row per row of values");
@@ -173,7 +171,7 @@ void encode_table(const char* codec, Floats values, OutByteTable out) {
   });
 }
 
-void decode_table(const char* codec, ByteTable encoded, OutFloats out, std::optional<Longs> positions) {
+void decode_table(const char* codec, ByteTable encoded, OutFlatFloats out, std::optional<Longs> positions) {
   with_codec(codec, [&](auto as) {
     using Codec = decltype(as);
     const std::size_t n = encoded.shape(0), width = out.shape(1);
@@ -195,16 +193,17 @@ std::size_t encoded_bytes(const char* codec, std::size_t width) {
 
 // ---- contents -------------------------------------------------------------------------------------------------------------------
 
+// Fills float32 or float64 rows with normal (mean a, deviation b) or uniform numbers (from a to b). out[i] is the row of
+// ids[i]: a number depends on the seed, its row's id and its column only.
 void fill_table(OutTable out, Longs ids, bool normal, std::uint64_t seed, double a, double b) {
-  if (out.ndim() != 2) bad("out", "must have two dimensions");
-  if (ids.size() != out.shape(0)) bad("ids", "must have one entry per row of out");
+  if (out.ndim() < 1 || ids.size() != out.shape(0)) bad("ids", "must have one entry per row of out");
   const auto run = [&](auto* data) {
     nb::gil_scoped_release unlocked;
     const std::uint64_t key = mix64(mix64(seed));  // mixed twice: (seed 0, row 1) differs from (seed 1, row 0)
     if (normal)
-      fill_normal(data, span_of(ids), out.shape(1), key, a, b);
+      fill_normal(data, span_of(ids), width_of(out), key, a, b);
     else
-      fill_uniform(data, span_of(ids), out.shape(1), key, a, b);
+      fill_uniform(data, span_of(ids), width_of(out), key, a, b);
   };
   if (out.dtype() == nb::dtype<float>()) return run(static_cast<float*>(out.data()));
   if (out.dtype() == nb::dtype<double>()) return run(static_cast<double*>(out.data()));
@@ -218,18 +217,17 @@ void bind_cache(nb::module_& m);
 void bind_tables(nb::module_& m) {
   bind_cache(m);
   nb::class_<RowLocks>(m, "RowLocks").def(nb::init<>());
-  m.def("read_rows", &read_table, "table"_a, "rows"_a, "out"_a, "locks"_a, "versions"_a.none(), "out_versions"_a.none());
-  m.def("pack_table", &pack_table, "head"_a, "table"_a, "rows"_a, "locks"_a, "versions"_a.none(), "middle"_a);
-  m.def("write_rows", &write_table, "table"_a, "rows"_a, "values"_a, "locks"_a, "versions"_a.none(), "version"_a);
-  m.def("add_rows", &add_table, "table"_a, "rows"_a, "values"_a, "locks"_a);
-  m.def("step_sgd", &step_sgd, "table"_a, "rows"_a, "grads"_a, "locks"_a, "lr"_a);
-  m.def("step_adagrad", &step_adagrad, "table"_a, "sums"_a, "rows"_a, "grads"_a, "locks"_a, "lr"_a, "eps"_a);
-  m.def("step_adam", &step_adam, "table"_a, "means"_a, "squares"_a, "rows"_a, "grads"_a, "locks"_a, "step_size"_a, "beta1"_a,
-        "beta2"_a, "eps"_a);
-  m.def("step_row_adam", &step_row_adam, "table"_a, "means"_a, "squares"_a, "steps"_a, "rows"_a, "grads"_a, "locks"_a, "lr"_a,
-        "beta1"_a, "beta2"_a, "eps"_a);
+  m.def("read_rows", &read_table, "table"_a.noconvert(), "rows"_a, "out"_a.noconvert(), "locks"_a,
+        "versions"_a.noconvert() = nb::none(), "out_versions"_a.noconvert() = nb::none());
+  m.def("pack_table", &pack_table, "head"_a, "table"_a.noconvert(), "rows"_a, "locks"_a, "versions"_a.noconvert() = nb::none(),
+        "middle"_a = nb::bytes("", 0));
+  m.def("write_rows", &write_table, "table"_a.noconvert(), "rows"_a, "values"_a, "locks"_a, "versions"_a.noconvert() = nb::none(),
+        "version"_a = 0);
+  m.def("add_rows", &add_table, "table"_a.noconvert(), "rows"_a, "values"_a, "locks"_a);
+  m.def("step_rows", &step_table, "kind"_a, "table"_a.noconvert(), "state"_a.noconvert(), "rows"_a, "grads"_a, "locks"_a, "lr"_a,
+        "beta1"_a = 0.0, "beta2"_a = 0.0, "eps"_a = 0.0);
   m.def("encode_rows", &encode_table, "codec"_a, "values"_a, "out"_a);
   m.def("decode_rows", &decode_table, "codec"_a, "encoded"_a, "out"_a, "positions"_a.none());
   m.def("encoded_bytes", &encoded_bytes, "codec"_a, "width"_a);
-  m.def("fill_rows", &fill_table, "out"_a, "ids"_a, "normal"_a, "seed"_a, "a"_a, "b"_a);
+  m.def("fill_rows", &fill_table, "out"_a.noconvert(), "ids"_a, "normal"_a, "seed"_a, "a"_a, "b"_a);
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "compact.hpp"
-#include "locks.hpp"
+#include "rows.hpp"
 
 namespace atta {
 

@@ -1,4 +1,1 @@
-"""The weights of training jobs without barriers: versions, updates that are applied once, clocks and leases.
-
-All of it is decided without sockets, threads and clocks: callers pass the time.
-"""
+"""The weights of training jobs without barriers. Pure: callers pass the time."""

@@ -3,26 +3,22 @@ versions that it has of them."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from atta.errors import ConfigError, NonFiniteError
-from atta.kvstore.initial import is_finite
-from atta.kvstore.spec import check_name
+from atta.kvstore.spec import check_name, check_number, described_fields, read_description
 
 MAX_MEMBERS = 4096
 MAX_BOUND = 1 << 20
 MAX_LAYERS = 1024
 JOB_LEASES = 4
 """A job of which nothing is heard for this many leases is dropped."""
-MAX_TEXT = 16_384
-"""Longest description of weights, in characters of JSON."""
 MAX_SIZE = 12 << 20
 """At most this many weights: a vector travels in one message."""
 Applies = Literal["arrival", "summed"]
@@ -34,10 +30,7 @@ class VectorStep:
 
     Attributes:
         kind: ``"sgd"`` or ``"adam"``.
-        lr: learning rate.
         weight_decay: this share of the weights is added to the gradient.
-        betas: decay of the means of gradients and of their squares (Adam).
-        eps: added to denominators (Adam).
     """
 
     kind: str
@@ -50,7 +43,7 @@ class VectorStep:
         if self.kind not in ("sgd", "adam"):
             raise ConfigError(f"optimiser of weights: kind {self.kind!r} is neither 'sgd' nor 'adam'")
         for name in ("lr", "weight_decay", "eps"):
-            _check_number(f"optimiser of weights: {name}", getattr(self, name))
+            check_number(f"optimiser of weights: {name}", getattr(self, name))
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optimiser of weights: betas {self.betas!r} are not two numbers from 0 to below 1")
 
@@ -103,7 +96,7 @@ class ParameterSpec:
             raise ConfigError(f"{where}: bound {self.bound!r} is not a number from 0 to {MAX_BOUND}")
         if self.applies == "summed" and self.bound is None:
             raise ConfigError(f"{where}: summed gradients need a bound, because open epochs take memory")
-        _check_number(f"{where}: lease in seconds", self.lease_s)
+        check_number(f"{where}: lease in seconds", self.lease_s)
         if self.lease_s == 0:
             raise ConfigError(f"{where}: a lease of 0 s is over at once")
         if type(self.max_updates) is not int or self.max_updates < 0:
@@ -146,20 +139,16 @@ class ParameterSpec:
     @classmethod
     def from_json(cls, text: str) -> ParameterSpec:
         """Read ``to_dict`` as JSON; raises ConfigError."""
-        if len(text) > MAX_TEXT:
-            raise ConfigError(f"weights: the description has {len(text)} characters, at most {MAX_TEXT} are possible")
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            raise ConfigError("weights: the description is not JSON") from None
-        return cls.from_dict(value)
+        return cls.from_dict(read_description("weights", text))
 
     @classmethod
     def from_dict(cls, value: object) -> ParameterSpec:
         """Read what ``to_dict`` made, perhaps after a trip through JSON; raises ConfigError."""
         try:
-            found = _known(cls, value)
-            step = _known(VectorStep, found["optimiser"])
+            found = described_fields(
+                "weights", cls, value, required=("name", "layers", "members", "applies", "optimiser")
+            )
+            step = described_fields("optimiser of weights", VectorStep, found["optimiser"], required=("kind", "lr"))
             if "betas" in step:
                 step["betas"] = tuple(step["betas"])
             return cls(**{**found, "layers": tuple(found["layers"]), "optimiser": VectorStep(**step)})
@@ -167,18 +156,6 @@ class ParameterSpec:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"weights: the description is not of the weights of a job: {error}") from error
-
-
-def _known(kind: type[Any], value: object) -> dict[str, Any]:
-    names = {one.name for one in fields(kind)}
-    if not isinstance(value, Mapping) or not set(value) <= names:
-        raise ConfigError(f"weights: the description has other fields than {', '.join(sorted(names))}")
-    return dict(value)
-
-
-def _check_number(what: str, value: object) -> None:
-    if not is_finite(value) or value < 0:
-        raise ConfigError(f"{what}: {value!r} is not a finite number from 0")
 
 
 MAX_VERSION = 1 << 48
@@ -291,12 +268,8 @@ class WeightVersions:
 def checked_vector(
     spec: ParameterSpec, values: np.ndarray, size: int, *, member: int, step: int, layer: int
 ) -> np.ndarray:
-    """``values`` if they are ``size`` finite numbers of the job's dtype.
-
-    Raises:
-        ConfigError: another dtype or shape.
-        NonFiniteError: an infinity or NaN.
-    """
+    """``values`` if they are ``size`` finite numbers of the job's dtype. Raises ConfigError: another dtype or shape;
+    NonFiniteError: an infinity or NaN."""
     if values.dtype.str != spec.dtype or values.shape != (size,):
         raise ConfigError(
             f"weights of {spec.name}: {values.dtype.str} {list(values.shape)} came from member {member}, "

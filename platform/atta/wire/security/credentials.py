@@ -1,7 +1,5 @@
-"""What a caller brings to a daemon, and the channels that bring it.
-
-Credentials are paths of files. So they may stand in settings, in tasks of trainers and in logs; what the files hold
-never does.
+"""What a caller brings to a daemon, and the channels that bring it. Credentials are paths of files, so they may stand
+in settings and in logs.
 """
 
 from __future__ import annotations
@@ -21,8 +19,9 @@ from typing import Any
 import grpc
 from grpc.experimental import ChannelOptions
 
-from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError
 from atta.wire import rpc
+from atta.wire.parts import check_keys
 from atta.wire.pieces import MethodStub
 from atta.wire.security.files import Stamp, TlsFiles, stamp_of
 from atta.wire.security.tokens import read_token
@@ -150,9 +149,7 @@ class Credentials:
         cert, key: the caller's own certificate and private key, for daemons that ask for one (PEM).
         token: a file that holds a token, from ``atta token new``.
 
-    Raises:
-        ConfigError: the authority is missing, or one of certificate and key is.
-    """
+    Raises ConfigError: the authority is missing, or one of certificate and key is."""
 
     ca: str
     cert: str = ""
@@ -174,14 +171,10 @@ class Credentials:
     def of(cls, where: str, given: Mapping[str, Any], folder: Path | None = None) -> Credentials | None:
         """From keys ``ca``, ``cert``, ``key`` and ``token``, then from the environment, which wins; None: neither.
 
-        ``where``: what errors name; ``folder``: where relative paths begin.
-
-        Raises:
-            ConfigError: a key is unknown or is no text. Also what ``Credentials`` raises.
-        """
+        ``where``: what errors name; ``folder``: where relative paths begin. Raises ConfigError: a key is unknown or is
+        no text. Also what ``Credentials`` raises."""
+        check_keys(f"in {where}", given, VARIABLES)
         for key, value in given.items():
-            if key not in VARIABLES:
-                raise UnknownNameError.of(f"key in {where}:", key, VARIABLES)
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{where}: {key} is not the name of a file")
         named = {key: str((folder or Path()) / value) for key, value in given.items()}
@@ -244,12 +237,9 @@ def open_channels(
 ) -> tuple[grpc.Channel, grpc.Channel]:
     """Two channels to ``address`` with one connection: over TLS with ``credentials``, plain without.
 
-    A thread of gRPC receives what the first one's streams bring. The second one's streams need no such thread: who reads
-    them receives. Each of those must be read to its end, or else its connection outlives the channels.
-
-    Raises:
-        DataError: bad files.
-    """
+    A thread of gRPC receives what the first one's streams bring. The second one's streams need no such thread: who
+    reads them receives. Each of those must be read to its end, or else its connection outlives the channels. Raises
+    DataError: bad files."""
     # gRPC has one connection for channels of the same address, credentials and options, and it counts unknown ones.
     own = [*(option for option in options if option[0] != LOCAL_POOL), ("atta.connection", secrets.token_hex(8))]
     by_readers = [*own, (ChannelOptions.SingleThreadedUnaryStream, 1)]

@@ -41,11 +41,8 @@ class PemBytes:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Paths of PEM files: the authority's certificate, and a certificate with its private key. Empty: none.
-
-    Raises:
-        ConfigError: one of certificate and key is given without the other.
-    """
+    """Paths of PEM files: the authority's certificate, and a certificate with its private key. Empty: none. Raises
+    ConfigError: one of certificate and key is given without the other."""
 
     ca: str = ""
     cert: str = ""
@@ -60,11 +57,8 @@ class TlsFiles:
         return stamp_of(self.ca, self.cert, self.key)
 
     def read(self) -> tuple[PemBytes, Stamp]:
-        """What the files hold, and their stamp, which is of the same moment.
-
-        Raises:
-            DataError: a file cannot be read, is no PEM file, or the key is not that of the certificate.
-        """
+        """What the files hold, and their stamp, which is of the same moment. Raises DataError: a file cannot be read,
+        is no PEM file, or the key is not that of the certificate."""
         for _ in range(_TRIES):
             stamp = self.stamp()
             found = PemBytes(*(_read(path) for path in (self.ca, self.cert, self.key)))
@@ -110,20 +104,13 @@ def _read(path: str) -> bytes:
 
 
 def write_private(path: str | Path, text: str) -> None:
-    """Write a file that only its owner may read: completely or not at all.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Write a file that only its owner may read: completely or not at all. Raises ConfigError: it cannot be written."""
     _write(Path(path), text, None)
 
 
 def rewrite(path: str | Path, text: str) -> None:
     """As ``write_private``, but a file that is there keeps its owner, group and mode, and the links that lead to it.
-
-    Raises:
-        ConfigError: it cannot be written, or not so. Then it stays as it is.
-    """
+    Raises ConfigError: it cannot be written, or not so. Then it stays as it is."""
     real = Path(os.path.realpath(path))
     try:
         before = real.stat() if real.exists() else None

@@ -1,32 +1,102 @@
-"""Tokens that callers bring, and the file in which a daemon keeps their hashes.
+"""Which role may call which method, the tokens that callers bring, and the file in which a daemon keeps their hashes.
 
 A token is ``atta-ID-SECRET``. ID finds its entry in the file, SECRET has 256 random bits. So a plain SHA-256 of it is
-enough: nobody can try all of them, which slow hashes are for. The file never holds a secret:
-
-    [[token]]
-    id = "9f2c41d0a7b3"
-    name = "alice"
-    roles = ["reader", "writer"]
-    expires = 2027-03-01T00:00:00Z
-    sha256 = "…"
+enough: nobody can try all of them, which slow hashes are for. The file never holds a secret.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import hmac
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.wire.parts import read_toml
-from atta.wire.security.roles import Role, parse_roles
+from atta.wire.parts import check_keys, read_toml
+
+
+class Role(enum.Enum):
+    """What somebody is to a cluster. One caller may have several."""
+
+    READER = "reader"
+    """Opens sessions, and reads tables and figures."""
+    WRITER = "writer"
+    """Creates mutable tables, reads them and pushes to them."""
+    PEER = "peer"
+    """Another daemon of the cluster, which asks for rows and edges."""
+    OPERATOR = "operator"
+    """Watches and stops daemons; saves, loads and deletes tables; publishes versions of the dataset's tables."""
+
+
+METRICS = "metrics"
+"""Stands in the table for the Prometheus metrics, which are no gRPC method."""
+
+
+def _methods(service: str, roles: Iterable[Role], *names: str) -> dict[str, frozenset[Role]]:
+    return {f"{service}/{name}": frozenset(roles) for name in names}
+
+
+_GRAPH, _KV, _LINK = "atta.v1.GraphService", "atta.v1.KvService", "atta.v1.LinkService"
+_BACKUP = "atta.v1.BackupService"
+_IDS, _WEIGHTS = "atta.v1.IdService", "atta.v1.ParameterService"
+_TABLE, _SESSION, _CONTROL = "atta.v1.TableService", "atta.v1.SessionService", "atta.v1.ControlService"
+_UPDATE = "atta.v1.UpdateService"
+_REFLECTION, _HEALTH = "grpc.reflection.v1alpha.ServerReflection", "grpc.health.v1.Health"
+_FIGURES = (Role.READER, Role.WRITER, Role.OPERATOR)
+
+ROLES: dict[str, frozenset[Role]] = {
+    **_methods(_GRAPH, [Role.PEER], "Sample", "Pair", "Probe"),
+    **_methods(_KV, [Role.PEER], "Pull", "ListTables"),
+    **_methods(_LINK, [Role.PEER], "Attach"),
+    **_methods(_BACKUP, [Role.PEER], "Follow", "Append", "Piece", "Vote"),
+    **_methods(_BACKUP, [Role.OPERATOR], "Promote"),
+    **_methods(_IDS, [Role.READER, Role.WRITER], "Numbers", "Strings"),
+    **_methods(_TABLE, [Role.WRITER], "Create", "Grow", "Register", "Push", "Forget"),
+    **_methods(_TABLE, [Role.READER, Role.WRITER], "Locate", "Pull"),
+    **_methods(_TABLE, _FIGURES, "List", "Describe", "Snapshots"),
+    **_methods(_TABLE, [Role.OPERATOR], "Delete", "Save", "Load"),
+    **_methods(_UPDATE, [Role.OPERATOR], "Publish"),
+    **_methods(_UPDATE, _FIGURES, "Versions"),
+    **_methods(_WEIGHTS, [Role.WRITER], "Create", "Join", "Begin", "Push", "Renew", "Leave", "Drop"),
+    **_methods(_WEIGHTS, [Role.READER, Role.WRITER], "Pull"),
+    **_methods(_SESSION, [Role.READER], "Open", "Next", "Renew", "Close"),
+    **_methods(_CONTROL, Role, "Describe"),
+    **_methods(_CONTROL, _FIGURES, "Stats", "Sessions"),
+    **_methods(_CONTROL, [Role.READER], "Report"),
+    **_methods(_CONTROL, [Role.OPERATOR], "Trace", "Stop"),
+    **_methods(_REFLECTION, [Role.OPERATOR], "ServerReflectionInfo"),
+    **_methods(_HEALTH, Role, "Check", "List", "Watch"),
+    METRICS: frozenset({Role.READER, Role.OPERATOR}),
+}
+"""The roles of which a caller needs one, by method: ``"atta.v1.KvService/Pull"``."""
+
+
+def allowed(method: str, roles: Collection[Role]) -> bool:
+    """Whether a caller with these ``roles`` may call ``method``. An unknown method is for nobody."""
+    return not ROLES.get(method, frozenset()).isdisjoint(roles)
+
+
+def is_operators(method: str) -> bool:
+    """Whether ``method`` is for operators alone, so that every call of it is worth a line in the log."""
+    return ROLES.get(method) == frozenset({Role.OPERATOR})
+
+
+def parse_roles(names: Iterable[object]) -> frozenset[Role]:
+    """The roles with these names. Raises UnknownNameError: there is no such role."""
+    known = {role.value: role for role in Role}
+    names = list(names)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError.of("role", name, known)
+    return frozenset(known[str(name)] for name in names)
+
 
 MAX_TOKENS = 10_000
 """Most entries of a file."""
@@ -37,15 +107,8 @@ _KEYS = ("id", "name", "roles", "expires", "sha256")
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """What is known of one token.
-
-    Attributes:
-        id: the part of the token that everybody may see.
-        name: whose it is; log lines name it.
-        roles: what its bearer may do.
-        expires: when it ends.
-        sha256: hash of the secret, in hexadecimal digits.
-    """
+    """What is known of one token. ``id``: the part of it that everybody may see. ``name``: whose it is. ``sha256``: of the
+    secret, in hexadecimal digits."""
 
     id: str
     name: str
@@ -110,11 +173,8 @@ class TokenFile:
 
 
 def issue(name: str, roles: Iterable[Role], expires: datetime) -> tuple[str, TokenEntry]:
-    """A new token, and the entry that lets daemons know it. The token is nowhere else.
-
-    Raises:
-        ConfigError: no role is given, or the name is empty, too long or has control characters.
-    """
+    """A new token, and the entry that lets daemons know it. The token is nowhere else. Raises ConfigError: no role is
+    given, or the name is empty, too long or has control characters."""
     if not name or len(name) > 64 or not name.isprintable():
         raise ConfigError(f"{name[:80]!r} is no name of a token: give 1 to 64 printable characters")
     given = frozenset(roles)
@@ -129,16 +189,10 @@ def _digest(secret: str) -> str:
 
 
 def read_tokens(path: str | Path) -> TokenFile:
-    """Read a file of hashes.
-
-    Raises:
-        DataError: it cannot be read, or is not TOML.
-        ConfigError: a key is missing, unknown or of the wrong type, or a role does not exist.
-    """
+    """Read a file of hashes. Raises DataError: it cannot be read, or is not TOML; ConfigError: a key is missing,
+    unknown or of the wrong type, or a role does not exist."""
     content = read_toml(path)
-    for key in content:
-        if key != "token":
-            raise UnknownNameError.of(f"key in {path}:", key, ["token"])
+    check_keys(f"in {path}", content, ["token"])
     entries = content.get("token", [])
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: entries begin with [[token]]")
@@ -151,9 +205,7 @@ def read_tokens(path: str | Path) -> TokenFile:
 def _entry(found: Any) -> TokenEntry:
     if not isinstance(found, dict):
         raise ConfigError("entries begin with [[token]]")
-    for key in found:
-        if key not in _KEYS:
-            raise UnknownNameError.of("key of a token:", key, _KEYS)
+    check_keys("of a token", found, _KEYS)
     token_id, name, roles, expires, sha256 = (found.get(key) for key in _KEYS)
     if not isinstance(token_id, str) or not re.fullmatch(r"[0-9a-f]{12}", token_id):
         raise ConfigError("a token has no id of 12 hexadecimal digits")
@@ -167,11 +219,8 @@ def _entry(found: Any) -> TokenEntry:
 
 
 def read_token(path: str | Path) -> str:
-    """The token in a file that a caller keeps, without the white space around it.
-
-    Raises:
-        DataError: the file cannot be read, or holds something else. The error does not show what.
-    """
+    """The token in a file that a caller keeps, without the white space around it. Raises DataError: the file cannot be
+    read, or holds something else. The error does not show what."""
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:

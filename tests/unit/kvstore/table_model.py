@@ -1,0 +1,89 @@
+"""Tables as plain arrays: what pushes do to rows, in numpy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from atta.kvstore.initial import numbered_from
+from atta.kvstore.mutable.arrays import initial_state
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
+
+
+def coalesced(rows: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    different, which = np.unique(rows, return_inverse=True)
+    sums = np.zeros((len(different), *grads.shape[1:]), np.float32)
+    np.add.at(sums, which, grads)
+    return different, sums
+
+
+def expected(spec: OptimiserSpec, step: int, x: np.ndarray, state: dict[str, np.ndarray], g: np.ndarray) -> None:
+    """One step of rows with one gradient each, in place."""
+    if spec.kind == "sgd":
+        x -= np.float32(spec.lr) * g
+    elif spec.kind == "adagrad":
+        state["sum"] += g * g
+        lr = np.float32(spec.lr / (1 + (step - 1) * spec.lr_decay))
+        x -= lr * (g / (np.sqrt(state["sum"]) + np.float32(spec.eps)))
+    else:
+        b1, b2 = spec.betas
+        m, v = state["exp_avg"], state["exp_avg_sq"]
+        m += (g - m) * np.float32(1 - b1)
+        v += (g * g - v) * np.float32(1 - b2)
+        if spec.kind == "row_adam":
+            t = state["steps"]
+            t += 1
+            size, scale = spec.lr / (1 - np.float64(b1) ** t), 1 / np.sqrt(1 - np.float64(b2) ** t)
+            root = np.sqrt(v) * scale.astype(np.float32)
+            x -= size.astype(np.float32) * (m / (root + np.float32(spec.eps)))
+            return
+        size = np.float32(spec.lr * math.sqrt(1 - b2**step) / (1 - b1**step))
+        x -= size * (m / (np.sqrt(v) + np.float32(spec.eps)))
+
+
+@dataclass
+class TableModel:
+    """Rows, their versions, and the optimiser's state by name."""
+
+    spec: MutableSpec
+    values: np.ndarray
+    versions: np.ndarray
+    state: dict[str, np.ndarray]
+
+    @classmethod
+    def fresh(cls, spec: MutableSpec, first: int, rows: int) -> Self:
+        values = np.empty((rows, *spec.row_shape), spec.dtype)
+        spec.init.fill(values, numbered_from(first))
+        return cls(spec, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
+
+    def change(self, op: Any, rows: np.ndarray, values: np.ndarray, version: int | None = None, step: int = 0) -> None:
+        """Apply a push to rows, by their places."""
+        if op == "write":
+            for row, value in zip(rows, values, strict=True):  # the last value of a repeated row counts
+                if version is not None and self.versions[row] > version:
+                    continue
+                self.values[row] = value
+                self.versions[row] = self.versions[row] if version is None else version
+        elif op == "add":
+            np.add.at(self.values, rows, values)
+        else:
+            self.step_rows(rows, values, step)
+
+    def step_rows(self, rows: np.ndarray, gradients: np.ndarray, step: int) -> None:
+        assert self.spec.optimiser is not None
+        different, sums = coalesced(rows, gradients)
+        part, state = self.values[different], {name: array[different] for name, array in self.state.items()}
+        expected(self.spec.optimiser, step, part, state, sums)
+        self.values[different] = part
+        for name, array in state.items():
+            self.state[name][different] = array
+
+    def grow(self, first: int, rows: int) -> None:
+        """Have ``rows`` rows from global row ``first`` on."""
+        added = TableModel.fresh(self.spec, first + len(self.values), rows - len(self.values))
+        self.values = np.concatenate([self.values, added.values])
+        self.versions = np.concatenate([self.versions, added.versions])
+        self.state = {key: np.concatenate([array, added.state[key]]) for key, array in self.state.items()}
