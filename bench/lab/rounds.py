@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from atta.client.local.starting import divided_memory
-from atta.daemon.security.security import is_loopback
+from atta.daemon.security import is_loopback
 from atta.errors import AttaError, ConfigError
 from atta.observe.extras import need
 from atta.observe.settings import Option, check_bounds

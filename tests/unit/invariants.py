@@ -17,9 +17,8 @@ import pytest
 
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Session
 from atta.daemon.engine.slots import SlotPool, _pages
-from atta.daemon.filling import FIRST_RETRY_S, LAST_RETRY_S, PieceQueue
+from atta.daemon.peers.owners import LOOKS, RESTS, Key, PullsUnderWay, _Habit, _LastPulls
 from atta.daemon.peers.sockets import MOST_TOKENS, TOKEN_BYTES, Tokens
-from atta.daemon.peers.underway import LOOKS, RESTS, Key, PullsUnderWay, _Habit, _LastPulls
 from atta.daemon.peers.watching import ENOUGH, LEAST_S, MOST, Hedges
 from atta.daemon.peers.watching import WINDOW as ANSWERS
 from atta.daemon.services.rooms import Room
@@ -72,7 +71,7 @@ def _validated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_room(self: Room) -> None:
-    assert self._used == sum(self._by_connection.values()) <= self._in_all, f"{self._used} bytes are used"
+    assert self.used_bytes == sum(self._by_connection.values()) <= self._in_all, f"{self.used_bytes} bytes are used"
     for connection, nbytes in self._by_connection.items():
         assert 0 < nbytes <= self._per_connection, f"connection {connection} has {nbytes} bytes"
     for connection, queue in self._waiting.items():
@@ -168,16 +167,6 @@ def check_pulls_under_way(self: PullsUnderWay) -> None:
             assert len({*lengths}) == 1, f"{key}: shared rows of unequal lengths {lengths}"
             # A batch that was given up cancels what it waits for.
             assert not shared.came.done() or shared.came.cancelled(), f"{key}: rows came before their pull ended"
-
-
-def check_piece_queue(self: PieceQueue) -> None:
-    assert len(set(self._turns)) == len(self._turns), f"an owner has two turns: {list(self._turns)}"
-    assert set(self._turns) == {owner for owner, state in self._owners.items() if state.pieces}
-    for owner, state in self._owners.items():
-        assert all(piece.owner == owner for piece in state.pieces), f"owner {owner} has a piece of another"
-        assert FIRST_RETRY_S <= state.retry_s <= LAST_RETRY_S, f"owner {owner} is left alone for {state.retry_s} s"
-    if self._asked is not None:
-        assert self._owners[self._turns[0]].pieces[0] is self._asked[0], "the piece that was asked for is not first"
 
 
 def check_shard_arrays(self: ShardArrays, spec: MutableSpec) -> None:

@@ -38,7 +38,7 @@ LEAST_TRAIN_MS = 1e-3
 class _RemoteTask:
     """A task of other owners that is under way. It is done when all owners have answered.
 
-    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.underway``.
+    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.owners``.
     """
 
     dag: int

@@ -28,10 +28,7 @@ from atta.client.tables.remote import RemoteTable
 from atta.daemon.durable.journal import Journal
 from atta.daemon.engine import lent as table_rows
 from atta.daemon.engine.lent import lent_values
-from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services import tables as tables_service
-from atta.daemon.services.data import TurnPool
-from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, RemoteError
 from atta.kvstore.durable.store import TableStore
@@ -42,12 +39,13 @@ from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles, rpc
 from atta.wire.bulk import PUSH_VALUES
+from tests.unit.platform.answers import maker
 from tests.unit.platform.test_pulls import DTYPES, Lost, Refused, same_bits
 
 DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])
 CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
 METHOD = rpc.METHODS["TableService.Push"]
-POOL = TurnPool(2, "test-lent-pushes")
+MAKE = maker(2)
 
 
 class Answered:
@@ -78,8 +76,7 @@ class Owner:
             self.store = TableStore(folder, {}, forced=False, keep_bytes=1 << 20)
             tables.recovered(self.store.open(partial(tables.prepare, resume=True)).tables)
             loop.run_until_complete(self._keep(tables))
-        answers = AnswerRoom(1 << 30, 3 * CHUNK_BYTES)
-        self.service = TableService(DATASET, 0, tables, POOL, snapshots=None, answers=answers, journal=self.journal)
+        self.service = TableService(DATASET, 0, tables, MAKE, snapshots=None, journal=self.journal)
 
     async def _keep(self, tables: Tables) -> None:
         assert self.store is not None

@@ -24,10 +24,7 @@ from atta.client.tables.lending import Lender
 from atta.client.tables.pushes import TableShard
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.engine import lent as table_rows
-from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services import tables as tables_service
-from atta.daemon.services.data import TurnPool
-from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, RemoteError, StaleRowError, UnavailableError
 from atta.kvstore.initial import Normal
@@ -36,6 +33,7 @@ from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles, rpc
+from tests.unit.platform.answers import maker
 from tests.unit.platform.test_lent import files, mapped
 
 CLIENT = 1
@@ -44,8 +42,6 @@ METHOD = rpc.METHODS["TableService.Pull"]
 
 
 class Refused(grpc.RpcError):
-    """How an error arrives."""
-
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self._status = rpc.status_of(error)
@@ -74,8 +70,7 @@ class Owner:
             partitions=SimpleNamespace(num_parts=owners),
             groups=[range(n, n + 1) for n in range(owners)],
         )
-        answers = AnswerRoom(1 << 30, 3 * CHUNK_BYTES)
-        self.service = TableService(dataset, number, Tables(1 << 28), POOL, snapshots=None, answers=answers)
+        self.service = TableService(dataset, number, Tables(1 << 28), MAKE, snapshots=None)
         self.loop, self.takes_lent = loop, True
         self.asked: list[table_pb2.PullRowsRequest] = []
         self.between: Callable[[int], None] = lambda _: None  # called before the client gets a message of this number
@@ -134,7 +129,7 @@ class Call:
         self.cancelled = True
 
 
-POOL = TurnPool(2, "test-pulls")
+MAKE = maker(2)
 
 
 @pytest.fixture(scope="module")

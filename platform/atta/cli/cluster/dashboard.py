@@ -22,7 +22,7 @@ from atta.cli.options import command
 from atta.cli.output import DURATION, cluster_option, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.security import DaemonSecurity, check_reached_by_others, is_loopback
+from atta.daemon.security import DaemonSecurity, check_reached_by_others, is_loopback
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.wire.clusterfile import check_address, listening_at

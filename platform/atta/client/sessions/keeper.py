@@ -20,8 +20,7 @@ import grpc
 import numpy as np
 
 from atta.client.control import CLOSED, Connection
-from atta.client.sessions.nearby import NearbyDaemon
-from atta.client.sessions.slots import SlotMaps
+from atta.client.sessions.slots import NearbyDaemon, SlotMaps
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import session_pb2
 from atta.wire.retries import ALONE_S, WATCH_S, DaemonSilence
@@ -129,12 +128,9 @@ class SessionState:
                 self.call.cancel()
 
     def close(self) -> None:
-        """Cancel the outstanding request, close the session and wait for the answer. Repeating it does nothing, and
-        neither does a forked child: its parent's session goes on.
-
-        A daemon that others can stand in for is not waited for longer than for a question: the next epoch may begin
-        elsewhere. If it is gone or the channel is closed, the lease ends the session.
-        """
+        """Cancel the outstanding request, close the session and wait for the answer, of a daemon that others can stand in
+        for no longer than for a question. If it is gone or the channel is closed, the lease ends the session. Repeating it
+        does nothing, and neither does a forked child: its parent's session goes on."""
         if not self._ends():
             return
         timeout = min(ANSWER_S, self.patience_s)
