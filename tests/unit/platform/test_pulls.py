@@ -132,6 +132,12 @@ class Call:
 MAKE = maker(2)
 
 
+@pytest.fixture(autouse=True)
+def given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls here run on the test's loop, which no thread may take."""
+    monkeypatch.setattr(pulls, "drain", Call.cancel)
+
+
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made = asyncio.new_event_loop()
