@@ -41,7 +41,8 @@ class SampleItem:
     several owners with ``starts``. ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and
     ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose rows are wanted too.
     ``kept``: ``rows`` are those of ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the
-    dataset's own. ``by``: see ``PlanOp``."""
+    dataset's own. ``by``: see ``PlanOp``. ``stream_key``,
+    ``renewed``: see ``hashing.stream_of``."""
 
     edge_type: str
     rows: np.ndarray
@@ -57,6 +58,7 @@ class SampleItem:
     kept: bool = False
     version: int = 0
     by: str = ""
+    renewed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

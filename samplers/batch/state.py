@@ -34,7 +34,7 @@ from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negativ
 from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
-from atta.samplers.hashing import hash_string, stream_key
+from atta.samplers.hashing import hash_string, stream_key, stream_of
 from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
 from atta.samplers.shard import Answer, places, without_edges
 
@@ -216,7 +216,8 @@ class BatchState:
             if target not in frontier:
                 continue
             found = frontier[target]
-            key, tables = self._key(op.hop, edge_type), self.plan.drawn_tables(edge_type)
+            at, tables = (self.at.seed, self.at.epoch, self.at.batch), self.plan.drawn_tables(edge_type)
+            key, renewed = stream_of(*at, op.hop, hash_string(edge_type), self.plan.dependency)
             version = self.sources.get((edge_type, EDGES), 0)
             if op.method.temporal:
                 version = max(version, self.sources.get((source, TIME), 0))
@@ -224,7 +225,7 @@ class BatchState:
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
-                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version, op.by))
+                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version, op.by, renewed))
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:

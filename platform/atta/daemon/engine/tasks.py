@@ -216,6 +216,7 @@ def _drawn(item: SampleItem, home: AtHome) -> Answer:
             fan_out=item.fan_out,
             replace=item.replace,
             stream_key=item.stream_key,
+            renewed=item.renewed,
             method=item.method,
             trees=item.trees,
         )
@@ -225,6 +226,7 @@ def _drawn(item: SampleItem, home: AtHome) -> Answer:
         fan_out=item.fan_out,
         replace=item.replace,
         stream_key=item.stream_key,
+        renewed=item.renewed,
         method=item.method,
         trees=item.trees,
         times=item.times,
