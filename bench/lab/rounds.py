@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from atta.client.local.dividing import divided_memory
+from atta.client.local.starting import divided_memory
 from atta.daemon.security.security import is_loopback
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.extras import need

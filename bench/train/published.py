@@ -281,7 +281,7 @@ def servers(hosts: list[Host], program: list[str], env: dict[str, str], folder: 
 
 def daemons(hosts: list[Host], config: Path, env: dict[str, str], folder: Path) -> list[subprocess.Popen[bytes]]:
     """A daemon on each host."""
-    from atta.compat.dgl.dataset import dataset_of
+    from atta.compat.dgl.job import dataset_of
 
     cluster, data = folder / "cluster.toml", str(dataset_of(config))
     addresses = [f"{host.address}:{DAEMON_PORT}" for host in hosts]

@@ -20,7 +20,7 @@ import torch
 
 import atta
 from atta.compat import dgl as over_atta
-from atta.compat.dgl.dataset import dataset_of
+from atta.compat.dgl.job import dataset_of
 from atta.compat.dgl.offered import refuse
 
 __all__ = ["Servers", "hand_over"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from atta.client.sessions.renewals import Renewals
+from atta.client.sessions.keeper import Renewals
 from atta.client.sessions.resuming import ResumingStream
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.durable import backup as candidate

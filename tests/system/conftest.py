@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -78,22 +79,85 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
     return SmallGraph(folder, ids, src, dst, x, y, train, edge_weight, edge_time, note)
 
 
+class Placements(Mapping[str, atta.LocalCluster]):
+    """Clusters of the small graph by description. They start when they are first asked for, and stay for the session."""
+
+    KINDS: ClassVar = {
+        f"{parts} parts by {method}{where}, {threads} threads": (parts, method, threads, daemons)
+        for parts, method, threads, where, daemons in [
+            (1, "random", 1, "", None),
+            (2, "random", 2, "", None),
+            (2, "metis", 1, "", None),
+            (4, "metis", 2, "", None),
+            (4, "random", 1, "", None),
+            (4, "metis", 1, " on 2 daemons", 2),
+            (4, "random", 1, " on 3 daemons", 3),
+            (4, "random", 1, " on 1 daemon", 1),
+        ]
+    }
+
+    def __init__(self, graph: SmallGraph, stack: ExitStack) -> None:
+        self._graph, self._stack = graph, stack
+        self._started: dict[str, atta.LocalCluster] = {}
+
+    def __getitem__(self, name: str) -> atta.LocalCluster:
+        if name not in self._started:
+            parts, method, threads, daemons = self.KINDS[name]
+            made = atta.local(self._graph.dataset(parts, method), threads=threads, daemons=daemons)
+            self._started[name] = self._stack.enter_context(made)
+        return self._started[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.KINDS)
+
+    def __len__(self) -> int:
+        return len(self.KINDS)
+
+
 @pytest.fixture(scope="session")
-def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]]:
-    """Clusters by description. They differ in how the graph is cut, in the number of daemons and of threads."""
+def placements(small_graph: SmallGraph) -> Iterator[Mapping[str, atta.LocalCluster]]:
+    """Clusters that differ in how the graph is cut, in the number of daemons and of threads."""
     with ExitStack() as stack:
-        yield {
-            f"{parts} parts by {method}{where}, {threads} threads": stack.enter_context(
-                atta.local(small_graph.dataset(parts, method), threads=threads, daemons=daemons)
-            )
-            for parts, method, threads, where, daemons in [
-                (1, "random", 1, "", None),
-                (2, "random", 2, "", None),
-                (2, "metis", 1, "", None),
-                (4, "metis", 2, "", None),
-                (4, "random", 1, "", None),
-                (4, "metis", 1, " on 2 daemons", 2),
-                (4, "random", 1, " on 3 daemons", 3),
-                (4, "random", 1, " on 1 daemon", 1),
-            ]
-        }
+        yield Placements(small_graph, stack)
+
+
+@pytest.fixture(scope="session")
+def pair(placements: Mapping[str, atta.LocalCluster]) -> atta.LocalCluster:
+    """Two daemons, each of a partition."""
+    return placements["2 parts by metis, 1 threads"]
+
+
+CITES, WRITES, IN = ("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "in", "venue")
+
+
+@pytest.fixture(scope="session")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, atta.LocalCluster]]:
+    """PyG's ``HeteroData``, and a cluster of the same graph. No edge ends at an author. Samples around papers never reach a
+    venue."""
+    import torch
+    from torch_geometric.data import HeteroData
+
+    from atta.partition import partition_graph
+    from atta.partition.graph import GraphWriter
+
+    rng, data = np.random.default_rng(8), HeteroData()
+    data["author"].x = torch.from_numpy(rng.random((30, 2), dtype=np.float32))
+    data["paper"].x = torch.from_numpy(rng.random((60, 4), dtype=np.float32))
+    data["paper"].y = torch.arange(60)
+    data["venue"].x = torch.from_numpy(rng.random((7, 3), dtype=np.float32))
+    for edge_type, count in ((CITES, 300), (WRITES, 200), (IN, 60)):
+        ends = [rng.integers(0, data[edge_type[i]].num_nodes, count) for i in (0, 2)]
+        data[edge_type].edge_index = torch.from_numpy(np.stack(ends))
+        data[edge_type].edge_note = torch.from_numpy(rng.random((count, 3), dtype=np.float32))
+    folder = tmp_path_factory.mktemp("types")
+    with GraphWriter(folder / "graph") as out:
+        for node_type in data.node_types:
+            tables = {name: data[node_type][name].numpy() for name in data[node_type] if name in ("x", "y")}
+            splits = {"train": np.arange(0, 60, 3)} if node_type == "paper" else {}
+            out.add_nodes(node_type, data[node_type].num_nodes, tables=tables, splits=splits)
+        for edge_type in data.edge_types:
+            store = data[edge_type]
+            out.add_edges("__".join(edge_type), *store.edge_index.numpy(), tables={"note": store.edge_note.numpy()})
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random")
+    with atta.local(folder / "parts", threads=1) as made:
+        yield data, made

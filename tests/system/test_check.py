@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,10 +29,9 @@ from atta.train.steps.minibatch import MinibatchTrainer
 from tests.system.conftest import SmallGraph
 
 
-@pytest.fixture(scope="module")
-def cluster(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as running:
-        yield running
+@pytest.fixture
+def cluster(placements: Mapping[str, atta.LocalCluster]) -> atta.LocalCluster:
+    return placements["2 parts by random, 2 threads"]
 
 
 class Weighted(torch.nn.Module):

@@ -341,7 +341,7 @@ def test_what_is_not_offered_says_so(g: Any) -> None:
 
 
 def test_a_folder_is_converted_once(g: Any, folder: Folder, tmp_path: Path) -> None:
-    from atta.compat.dgl.dataset import dataset_of
+    from atta.compat.dgl.job import dataset_of
 
     made = folder.config.with_suffix(".atta")
     before = (made / "manifest.json").stat().st_mtime_ns

@@ -1,6 +1,6 @@
 """The cases of DGL's own distributed tests (``tests/distributed`` of its repository, as of 3d16000b), one by one.
 
-For each case: our tests of the same, what internal of DGL it touches, or the name that is not offered.
+For each case our tests of the same. Others touch internals of DGL (its servers, messages and partitions in memory).
 """
 
 from __future__ import annotations
@@ -76,39 +76,6 @@ OURS: dict[str, list[str]] = {
 }
 """Names of cases, and our tests: of ``test_compat_dgl.py``, or ``draws::``, ``tensors::`` and ``typed::`` of its neighbours."""
 
-INTERNALS = {
-    "check_dist_graph: kvstore_key": "DGL's client (g._client.data_name_list)",
-    "check_dist_emb: grad_sum": "the tensor in which DGL's optimiser keeps its sums, by its name in the key-value store",
-    "test_dist_optim_server_client: _state, _lr": "private fields; ours is `optimiser.spec`",
-    "test_kv_store": "DGL's KVServer and KVClient",
-    "test_kv_multi_role": "DGL's KVServer and its roles",
-    "test_rpc_timeout": "DGL's messages between client and server",
-    "test_serialize": "DGL's messages between client and server",
-    "test_rpc_msg": "DGL's messages between client and server",
-    "test_multi_client": "DGL's messages between client and server",
-    "test_multi_thread_rpc": "DGL's messages between client and server",
-    "test_multi_client_connect": "DGL's messages between client and server",
-    "test_local_sampling_homograph": "the partition's graph in the memory of DGL's server",
-    "test_local_sampling_heterograph": "the partition's graph in the memory of DGL's server",
-    "test_partition": "partition_graph itself, which writes the folders that Atta imports",
-    "test_RangePartitionBook": "the classes of DGL's partition books",
-    "test_UnknownPartitionBook": "the classes of DGL's partition books",
-    "test_dgl_partition_to_graphbolt_homo": "files of GraphBolt",
-    "test_dgl_partition_to_graphbolt_hetero": "files of GraphBolt",
-    "test_not_sorted_node_edge_map": "the JSON of partition_graph",
-    "test_partition_graph_graphbolt_*": "files of GraphBolt",
-    "test_partition_hetero_few_edges": "partition_graph itself",
-    "test_partition_hetero_few_nodes": "partition_graph itself",
-}
-
-OTHERWISE = {
-    "test_op: ids of int32": "are taken as they are; DGL refuses them",
-    "check_dist_graph_hetero: an unknown type": "raises atta.UnknownNameError; in DGL DGLError",
-    "check_server_client_hierarchy": "node_split and edge_split do not offer node_trainer_ids and edge_trainer_ids",
-    "test_rpc_*_etype_sampling_*": "distributed.sample_etype_neighbors is not offered: sample_neighbors draws by type",
-    "test_rpc_bipartite_*": "as test_rpc_hetero_*, for the pair of two types",
-}
-
 NOT_OFFERED = [
     "DistGraphServer", "KVServer", "KVClient", "load_partition", "load_partition_book", "partition_graph",
     "sample_etype_neighbors", "RangePartitionBook", "node_split_by_role",
@@ -126,7 +93,6 @@ def test_every_test_that_the_table_names_is_there() -> None:
     named = {test.rpartition("::")[::2] for tests in OURS.values() for test in tests}
     assert named
     assert not {(prefix, test) for prefix, test in named if test not in there[prefix]}
-    assert not OURS.keys() & INTERNALS.keys()
 
 
 @pytest.mark.parametrize("name", NOT_OFFERED)

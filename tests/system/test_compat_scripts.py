@@ -52,7 +52,7 @@ def test_one_script_runs_on_both_and_learns_as_well(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--unsupervised"]])
 def test_two_trainers_run_the_example(tmp_path: Path, options: list[str]) -> None:
-    from atta.compat.dgl.dataset import dataset_of
+    from atta.compat.dgl.job import dataset_of
 
     port = str(held_port())
     dataset = dataset_of(plain(tmp_path / "toy").config)
@@ -104,7 +104,7 @@ torch.distributed.barrier()
 def test_a_row_that_two_trainers_use_makes_one_step_with_the_mean_gradient(tmp_path: Path) -> None:
     import torch
 
-    from atta.compat.dgl.dataset import dataset_of
+    from atta.compat.dgl.job import dataset_of
 
     (tmp_path / "shared.py").write_text(SHARED_ROWS)
     port = str(held_port())

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import atta
-from atta.client.loaders.ranks import TrainerRank
+from atta.client.loaders.dag import TrainerRank
 from tests.system.conftest import SmallGraph
 
 pytest.importorskip("torch")

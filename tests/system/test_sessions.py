@@ -22,10 +22,9 @@ from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
 
-@pytest.fixture(scope="module")
-def cluster(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
-    with atta.local(small_graph.dataset(2, "metis"), threads=1) as running:
-        yield running
+@pytest.fixture
+def cluster(pair: atta.LocalCluster) -> atta.LocalCluster:
+    return pair
 
 
 def open_sessions(cluster: atta.Cluster) -> float:
@@ -169,24 +168,6 @@ def test_resume_continues_the_very_epoch(cluster: atta.Cluster) -> None:
     loader = atta.NeighborLoader(cluster, [3, 3], batch_size=8, shuffle=True, seed=4)
     whole = [b.n_id().tolist() for b in loader]
     assert [b.n_id().tolist() for b in loader.resume(epoch=0, batch=3)] == whole[3:]
-
-
-def test_pyg_data(cluster: atta.Cluster) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("torch_geometric")
-    loader = atta.NeighborLoader(cluster, [3, 2], batch_size=8)
-    batch = next(iter(loader))
-    data = batch.to_pyg()
-    assert data.x.shape == (data.num_nodes, 16)
-    assert data.y.shape == (data.num_nodes,)
-    assert data.edge_index.dtype == torch.int64
-    assert int(data.edge_index.max()) < data.num_nodes
-    assert data.batch_size == len(data.input_id) == 8
-    assert sum(data.num_sampled_nodes) == data.num_nodes == len(data.n_id)
-    assert sum(data.num_sampled_edges) == data.num_edges == len(data.e_id)
-    assert len(data.num_sampled_nodes) == 3
-    assert len(data.num_sampled_edges) == 2
-    data.validate(raise_on_error=True)
 
 
 @pytest.mark.parametrize(

@@ -2,53 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import atta
-from atta.partition import partition_graph
-from atta.partition.graph import GraphWriter
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-CITES, WRITES, IN = ("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "in", "venue")
+from tests.system.conftest import CITES, IN, WRITES  # noqa: E402 - after torch is known to be there
 
 
-@pytest.fixture(scope="module")
-def graph() -> Any:
-    """The graph as PyG holds it. No edge ends at an author. Samples around papers never reach a venue."""
-    from torch_geometric.data import HeteroData
-
-    rng, data = np.random.default_rng(8), HeteroData()
-    data["author"].x = torch.from_numpy(rng.random((30, 2), dtype=np.float32))
-    data["paper"].x = torch.from_numpy(rng.random((60, 4), dtype=np.float32))
-    data["paper"].y = torch.arange(60)
-    data["venue"].x = torch.from_numpy(rng.random((7, 3), dtype=np.float32))
-    for edge_type, count in ((CITES, 300), (WRITES, 200), (IN, 60)):
-        ends = [rng.integers(0, data[edge_type[i]].num_nodes, count) for i in (0, 2)]
-        data[edge_type].edge_index = torch.from_numpy(np.stack(ends))
-        data[edge_type].edge_note = torch.from_numpy(rng.random((count, 3), dtype=np.float32))
-    return data
+@pytest.fixture
+def graph(typed: Any) -> Any:
+    return typed[0]
 
 
-@pytest.fixture(scope="module")
-def cluster(graph: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
-    folder = tmp_path_factory.mktemp("types")
-    with GraphWriter(folder / "graph") as out:
-        for node_type in graph.node_types:
-            tables = {name: graph[node_type][name].numpy() for name in graph[node_type] if name in ("x", "y")}
-            splits = {"train": np.arange(0, 60, 3)} if node_type == "paper" else {}
-            out.add_nodes(node_type, graph[node_type].num_nodes, tables=tables, splits=splits)
-        for edge_type in graph.edge_types:
-            store = graph[edge_type]
-            out.add_edges("__".join(edge_type), *store.edge_index.numpy(), tables={"note": store.edge_note.numpy()})
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="random")
-    with atta.local(folder / "parts", threads=1) as made:
-        yield made
+@pytest.fixture
+def cluster(typed: Any) -> atta.LocalCluster:
+    return typed[1]
 
 
 NOTES = {"__".join(edge_type): ["note"] for edge_type in (CITES, WRITES, IN)}

@@ -20,8 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import atta
 from atta.cli.main import cli
-from atta.client.rates import DaemonRates
-from atta.client.watch import Watch
+from atta.client.watch import DaemonRates, Watch
 from atta.errors import AttaError
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, family_of
 from tests.addresses import held_addresses, held_port

@@ -43,7 +43,6 @@ PURE = (
     "atta.train.exchange.policies",
     "atta.train.exchange.policy",
     "atta.client.sessions.cursor",
-    "atta.client.sessions.reattachment",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
     "atta_bench.chaos.invariants",

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from atta.client.control import Connection, Description
-from atta.client.every import check_complete, not_served
+from atta.client.every import check_complete, check_member
 from atta.client.parameters import JobWeights
 from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.resuming import Search
@@ -47,8 +47,6 @@ from atta.wire.named import credentials_for, is_file, resolve_target
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.retries import ALONE_S, patience_of
 from atta.wire.security.credentials import Credentials
-
-__all__ = ["Cluster", "connect", "connect_all"]
 
 LOOKED_UP_S = 5.0
 """How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""
@@ -89,7 +87,7 @@ class Cluster:
             connection.meet(description)
         # What daemons hold in memory, such as mutable tables, does not move with sessions: all clients find it at the
         # first replica, or at the backup that has taken over.
-        self._holders = tuple(self._holder(*pair) for pair in zip(connections, descriptions, strict=True))
+        self._holders = tuple(map(self._holder, range(len(connections))))
         self.tables = ClusterTables(self._holders, self.parts, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
         self.ids = StringIds(self.schema, self._connections)
@@ -123,9 +121,12 @@ class Cluster:
     @property
     def replicas(self) -> list[tuple[str, ...]]:
         """``host:port`` of all daemons of each partition, by partition; the preferred one stands first."""
-        named = self._where() if self._where is not None else {}
-        found = (named.get(self.parts[self.daemon_of(part)].start) for part in range(self.num_parts))
-        return [replicas_of(place or present) for place, present in zip(found, self.addresses, strict=True)]
+        return [self._places(self.daemon_of(part)) for part in range(self.num_parts)]
+
+    def _places(self, daemon: int) -> tuple[str, ...]:
+        """The addresses of all daemons that serve what this one does; the preferred one stands first."""
+        found = self._where().get(self._descriptions[daemon].parts.start) if self._where is not None else None
+        return replicas_of(found or self._connections[daemon].address)
 
     def daemon_of(self, part: int) -> int:
         """The position of a partition's daemon among the daemons; raises ConfigError if there is no such partition."""
@@ -154,9 +155,7 @@ class Cluster:
         return True
 
     def report(self, figures: Sequence[JobFigures], keep_s: float) -> None:
-        """Have the daemon of partition 0 show what a training job's latest epoch has sent and read; see
-        ``Connection.report``.
-        """
+        """Have the daemon of partition 0 show what a training job's latest epoch has sent and read."""
         self._connections[self.daemon_of(0)].report(figures, keep_s)
 
     def weights(self, spec: ParameterSpec) -> JobWeights:
@@ -215,15 +214,10 @@ class Cluster:
         request.wide_ids &= request.shared_memory
         connection = self._connections[home].pinned()
         within_s = None if timeout_s is None else min(timeout_s, connection.deadline_s)
-        patience_s = patience_of(self._replicas_of(home))
+        patience_s = patience_of(1)
+        with contextlib.suppress(AttaError, OSError):  # the cluster file cannot be read
+            patience_s = patience_of(len(self._places(home)))
         return BatchStream(connection, self._slots, self._keeper, request, within_s, patience_s=patience_s)
-
-    def _replicas_of(self, daemon: int) -> int:
-        """Number of daemons that serve the same, as far as the cluster file can be read."""
-        with contextlib.suppress(AttaError, OSError):
-            place = self._where().get(self._descriptions[daemon].parts.start) if self._where is not None else None
-            return len(replicas_of(place)) if place else 1
-        return 1
 
     def _meet_again(self, daemon: int, timeout_s: float | None) -> None:
         # On a link that swallows the question no answer comes: rather ask again than wait for all the time that is left.
@@ -236,8 +230,7 @@ class Cluster:
         """Ask the daemon who it is, at its present address: it may be a new process there. If it has replicas, the next
         one that answers takes its place. ``elsewhere``: ask replicas alone."""
         with self._moving:
-            known, start = self._connections[daemon], self._descriptions[daemon].parts.start
-            replicas = replicas_of(self._where().get(start, known.address) if self._where else known.address)
+            known, replicas = self._connections[daemon], self._places(daemon)
             at = replicas.index(known.address) + 1 if known.address in replicas else 0
             failed: AttaError | None = None
             for address in (*replicas[at:], *replicas[:at]):
@@ -262,9 +255,7 @@ class Cluster:
     def _move(self, daemon: int, address: str, timeout_s: float | None) -> None:
         """Take the daemon at ``address`` for ``daemon``, if it serves the same and draws in the same way."""
         known, before = self._connections[daemon], self._descriptions[daemon]
-        moved = Connection(
-            address, known.deadline_s, part=before.parts.start, credentials=self.credentials, ended=known.ended
-        )
+        moved = self._beside(known, address, before)
         try:
             found = moved.describe(timeout=timeout_s)
             check(found.identity, Identity(before.parts.start, self.dataset_id), Bound.NAMED, address)
@@ -282,25 +273,24 @@ class Cluster:
         self._left.append(known)  # other sessions, tables and the keeper may still use it
         self._connections[daemon], self._descriptions[daemon] = moved, found
 
-    def _holder(self, connection: Connection, description: Description) -> Connection:
+    def _holder(self, daemon: int) -> Connection:
         """A connection to the replica of a daemon that holds its mutable tables: the first one, unless a backup has
         taken over."""
-        replicas = replicas_of(self._where().get(description.parts.start, "") if self._where else "")
+        connection, description, replicas = self._connections[daemon], self._descriptions[daemon], self._places(daemon)
         address = replicas[0]
         if description.tables_replicated and len(replicas) > 1:
             address = self._latest(replicas, connection, description)
-        if address in ("", connection.address):
+        if address == connection.address:
             return connection
-        first = Connection(
-            address,
-            connection.deadline_s,
-            part=description.parts.start,
-            credentials=self.credentials,
-            ended=connection.ended,
-        )
+        first = self._beside(connection, address, description)
         first.meet(replace(description, incarnation="", machine=""))  # nobody has asked it
         self._left.append(first)
         return first
+
+    def _beside(self, known: Connection, address: str, description: Description) -> Connection:
+        """A connection to another daemon of the partitions of ``known``."""
+        start = description.parts.start
+        return Connection(address, known.deadline_s, part=start, credentials=self.credentials, ended=known.ended)
 
     def _latest(self, replicas: Sequence[str], connection: Connection, description: Description) -> str:
         """The address of the replica whose tables have the highest epoch. If none tells of tables, it is the first one:
@@ -329,12 +319,10 @@ class Cluster:
         for connection in (*self._connections, *self._left):
             connection.close()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -430,39 +418,22 @@ def connect_all(
     descriptions: list[Description] = []
     try:
         for part in sorted(addresses):
-            within_s = (deadline_s if wait_s is None else wait_s) / len(replicas_of(addresses[part]))
-            for last, address in _marked(replicas_of(addresses[part])):
+            replicas = replicas_of(addresses[part])
+            within_s = (deadline_s if wait_s is None else wait_s) / len(replicas)
+            for address in replicas:
                 connections.append(Connection(address, deadline_s, part=part, credentials=credentials, ended=ended))
                 try:
                     descriptions.append(connections[-1].describe(wait=wait_s is not None, timeout=within_s))
                     break
                 except (UnavailableError, DeadlineError):
-                    if last:
+                    if address == replicas[-1]:
                         raise
                     connections.pop().close()
-        _check(connections, descriptions, sorted(addresses))
+        for part, connection, found in zip(sorted(addresses), connections, descriptions, strict=True):
+            check_member(found, connection.address, part, descriptions[0], connections[0].address)
+        check_complete(descriptions)
     except BaseException:
         for connection in connections:
             connection.close()
         raise
     return Cluster(connections, descriptions, credentials, where)
-
-
-def _marked(replicas: Sequence[str]) -> list[tuple[bool, str]]:
-    """Each of the replicas, and whether it is the last one."""
-    return [(address == replicas[-1], address) for address in replicas]
-
-
-def _check(connections: Sequence[Connection], descriptions: Sequence[Description], parts: Sequence[int]) -> None:
-    """``parts``: the first partition of each daemon, as the target says."""
-    first = descriptions[0]
-    for part, connection, found in zip(parts, connections, descriptions, strict=True):
-        if found.dataset_id != first.dataset_id:
-            raise WrongDatasetError(
-                connection.address,
-                f"serves dataset {found.dataset_id}, but {connections[0].address} serves {first.dataset_id}",
-            )
-        if found.parts.start != part:
-            raise WrongDatasetError(connection.address, not_served(found, part))
-        check_contract(found.contract, connection.address, first.contract, connections[0].address)
-    check_complete(descriptions)

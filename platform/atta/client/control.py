@@ -8,30 +8,23 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from atta.client.next_call import NextCall, read_out
 from atta.errors import AttaError, ConfigError, DaemonEndedError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
-from atta.protos.v1 import control_pb2, session_pb2
+from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.identity import OWN, Bound, Contract, Identity, Release, check, check_release, release_of
 from atta.wire.retries import RetryBudget, pause_s
 from atta.wire.security.credentials import ClientChannels, Credentials, TokenHeader, with_hosts
-
-__all__ = [
-    "CLOSED",
-    "Connection",
-    "Description",
-    "Patience",
-]
 
 REPORT_S = 5.0
 """How long a report of a job may take."""
@@ -40,6 +33,17 @@ CLOSED = "the cluster has been closed"
 PATIENCE_S = 15.0
 """How long a client repeats a request to a daemon that has answered before: it may be restarting."""
 _JITTER = random.Random()  # its own: the program's random numbers stay what they would be
+
+
+def drain(call: Iterable[object]) -> None:
+    """Receive the rest of a call on a thread of its own, for nobody: until it is read to its end, gRPC keeps a call whose
+    readers receive, and its connection."""
+
+    def read() -> None:
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            deque(call, maxlen=0)
+
+    threading.Thread(target=read, name="atta-drain", daemon=True).start()
 
 
 @dataclass(frozen=True)
@@ -129,11 +133,8 @@ class Connection:
         self._reporting: Any = None  # gRPC gives up a call that nobody holds
 
     def meet(self, found: Description) -> None:
-        """From now on address requests to the daemon with this description.
-
-        Raises:
-            WrongDatasetError: it contradicts what is known of the daemon so far.
-        """
+        """From now on address requests to the daemon with this description. Raises WrongDatasetError: it contradicts
+        what is known of the daemon so far."""
         check(found.identity, self._meant, Bound.NAMED, self.address)
         self.takes_lent = self.reads_lent = found.machine == machine_id()
         if found.identity != self._meant:
@@ -149,14 +150,10 @@ class Connection:
         return self._pinned
 
     def start(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
-        """Begin a streaming call. The thread that iterates it receives the messages itself; it raises
-        ``grpc.RpcError``. Who does not read it to its end must ``read_out`` it."""
+        """Begin a streaming call; iterating it raises ``grpc.RpcError``. Who wants no more of it must ``cancel`` it, or
+        ``drain`` it if its messages are received by those who iterate (``wire.security.credentials.READ_BY_CALLERS``)."""
         self._budget.asked()
         return self._stub(name)(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
-
-    def next_batch(self, request: session_pb2.NextRequest, timeout: float, before: NextCall | None) -> NextCall:
-        """Begin ``SessionService.Next``. ``before``: the call that this one follows."""
-        return NextCall(self.start("SessionService.Next", request, timeout=timeout), before)
 
     def begin(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
         """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
@@ -225,11 +222,8 @@ class Connection:
         return self._meant.header(rpc.METHODS[name].bound) + self._token.now()
 
     def describe(self, *, wait: bool = False, timeout: float | None = None) -> Description:
-        """Ask the daemon for its description. Any daemon answers; see ``meet``.
-
-        Raises:
-            ProtocolError: the daemon's release and this one have no protocol in common.
-        """
+        """Ask the daemon for its description. Any daemon answers; see ``meet``. Raises ProtocolError: the daemon's
+        release and this one have no protocol in common."""
         reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(), wait=wait, timeout=timeout)
         release = release_of(reply)
         check_release(release, self.address)
@@ -284,16 +278,12 @@ class Connection:
         self._reporting = self.begin("ControlService.Report", request, timeout=REPORT_S)
 
     def trace(self, last_s: float = 0.0) -> Recording:
-        """What the daemon has recorded in the last ``last_s`` seconds; 0: everything that it still has.
-
-        Raises:
-            RemoteError: the daemon sends something else than a recording.
-        """
+        """What the daemon has recorded in the last ``last_s`` seconds; 0: everything that it still has. Raises
+        RemoteError: the daemon sends something else than a recording."""
         header = control_pb2.TraceHeader()
         entries: list[Entry] = []
-        call = self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s))
         try:
-            for chunk in call:
+            for chunk in self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s)):
                 if chunk.HasField("header"):
                     header = chunk.header
                 entries += from_lines(chunk.entries)
@@ -301,9 +291,6 @@ class Connection:
             raise self.error_from(error) from error
         except ValueError as error:
             raise RemoteError(self.address, f"sends something else than a recording: {error}") from error
-        finally:
-            call.cancel()
-            read_out(call)
         about = (header.now, header.offset_ns, header.capacity, header.full)
         return Recording(header.part, self.address, *about, entries=tuple(entries))
 

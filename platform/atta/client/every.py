@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
-from atta.errors import (
-    AttaError,
-    ConfigError,
-    NotAllowedError,
-    NotAuthenticatedError,
-    RemoteError,
-    SamplingContractError,
-    WrongDatasetError,
-)
+from atta.errors import AttaError, ConfigError, NotAllowedError, NotAuthenticatedError, RemoteError, WrongDatasetError
 from atta.wire.identity import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
-
-__all__ = ["DaemonAnswer", "ask_all", "check_operator", "check_together", "down", "each_daemon"]
 
 T = TypeVar("T")
 AT_A_TIME = 32
@@ -50,11 +40,8 @@ def ask_all(
     deadline_s: float,
     credentials: Credentials | None = None,
 ) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon of ``addresses``, by partition, replicas in their order. All are asked at once.
-
-    Raises:
-        DataError: a file of ``credentials`` is bad.
-    """
+    """What ``ask`` returns for each daemon of ``addresses``, by partition, replicas in their order. All are asked at
+    once. Raises DataError: a file of ``credentials`` is bad."""
 
     def one(place: tuple[int, str]) -> DaemonAnswer[T]:
         part, address = place
@@ -78,55 +65,46 @@ def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
 
 def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonAnswer[Description]]:
     """The same answers, but errors for daemons that serve another dataset than the first, or another partition than
-    their own, would draw other batches, or whose files have changed.
-
-    Raises:
-        ConfigError: the daemons that are named do not serve all partitions of the dataset, each once or by replicas.
-    """
-    first = next((answer for answer in answers if answer.value is not None), None)
-    if first is None or first.value is None:
+    their own, would draw other batches, or whose files have changed. Raises ConfigError: the daemons that are named
+    do not serve all partitions of the dataset, each once or by replicas."""
+    known = [(answer.value, answer.address) for answer in answers if answer.value is not None]
+    if not known:
         return list(answers)
     of_part: dict[int, Description | None] = {}
     for answer in answers:
         of_part[answer.part] = of_part.get(answer.part) or answer.value
     check_complete([*of_part.values()])
-    return [_checked(answer, first.value, first.address) for answer in answers]
+    return [_checked(answer, *known[0]) for answer in answers]
 
 
 def _checked(answer: DaemonAnswer[Description], first: Description, other: str) -> DaemonAnswer[Description]:
     """``other``: the address of ``first``."""
-    found = answer.value
-    if found is None:
+    if (found := answer.value) is None:
         return answer
     try:
-        check_contract(found.contract, answer.address, first.contract, other)
-    except SamplingContractError as error:
+        check_member(found, answer.address, answer.part, first, other)
+        if found.broken:
+            raise RemoteError(answer.address, f"does not serve: {found.files}")
+    except AttaError as error:
         return DaemonAnswer(answer.part, answer.address, found, error)
-    wrong = ""
-    if found.dataset_id != first.dataset_id:
-        wrong = f"serves dataset {found.dataset_id}, the others {first.dataset_id}"
-    elif found.parts.start != answer.part:
-        wrong = not_served(found, answer.part)
-    if wrong:
-        return DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong))
-    if found.broken:
-        broken = RemoteError(answer.address, f"does not serve: {found.files}")
-        return DaemonAnswer(answer.part, answer.address, found, broken)
     return answer
 
 
-def not_served(found: Description, part: int) -> str:
-    """What is wrong with a daemon that should serve ``part`` first and does not."""
-    hint = "" if len(found.parts) == 1 else "; a list names a daemon once for each of its partitions"
-    return f"serves partition {parts_text(found.parts)}, not {part}{hint}"
+def check_member(found: Description, address: str, part: int, first: Description, other: str) -> None:
+    """Refuse the daemon at ``address``, which should serve ``part`` first, beside the first daemon of its cluster at
+    ``other``. Raises WrongDatasetError: it serves another dataset, or another partition. SamplingContractError: it
+    draws otherwise."""
+    if found.dataset_id != first.dataset_id:
+        raise WrongDatasetError(address, f"serves dataset {found.dataset_id}, but {other} serves {first.dataset_id}")
+    if found.parts.start != part:
+        hint = "" if len(found.parts) == 1 else "; a list names a daemon once for each of its partitions"
+        raise WrongDatasetError(address, f"serves partition {parts_text(found.parts)}, not {part}{hint}")
+    check_contract(found.contract, address, first.contract, other)
 
 
 def check_complete(found: Sequence[Description | None]) -> None:
     """Refuse daemons that do not serve all partitions of their dataset together. None: a daemon that did not answer.
-
-    Raises:
-        ConfigError: partitions are missing or too many.
-    """
+    Raises ConfigError: partitions are missing or too many."""
     known = [description for description in found if description is not None]
     partitions, served = known[0].num_parts, sum(len(description.parts) for description in known)
     silent = len(found) - len(known)
@@ -137,11 +115,7 @@ def check_complete(found: Sequence[Description | None]) -> None:
 
 def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None) -> None:
     """Refuse to begin what only operators may do, at the first daemon that would refuse it. Those that do not answer do
-    not count.
-
-    Raises:
-        NotAllowedError, NotAuthenticatedError: of that daemon.
-    """
+    not count. Raises NotAllowedError, NotAuthenticatedError: of that daemon."""
     for answer in ask_all(addresses, Connection.check_operator, deadline_s=deadline_s, credentials=credentials):
         if isinstance(answer.error, NotAllowedError | NotAuthenticatedError):
             raise answer.error

@@ -9,10 +9,7 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
-
-__all__ = ["OwnFolder"]
 
 LOCK = "lock"
 YOUNG_S = 60.0
@@ -42,9 +39,7 @@ class OwnFolder:
     def __enter__(self) -> str:
         return self.name
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cleanup()
 
 

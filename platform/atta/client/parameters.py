@@ -23,8 +23,6 @@ from atta.wire.bulk import (
 )
 from atta.wire.rpc import Bulk
 
-__all__ = ["JobState", "JobWeights", "StepWeights", "Update"]
-
 _MOST_BEGIN_S = 60.0
 
 
@@ -68,11 +66,8 @@ class JobWeights:
     def create(self, values: np.ndarray, state: JobState | None = None) -> int:
         """Begin the job with ``values`` [size], unless it exists; returns the present version.
 
-        state: go on from it instead (``applies="summed"`` only).
-
-        Raises:
-            QuotaExceededError: the daemon has no room.
-            ConfigError: a job of that name has another description, or the weights do not fit it.
+        state: go on from it instead (``applies="summed"`` only). Raises QuotaExceededError: the daemon has no room;
+        ConfigError: a job of that name has another description, or the weights do not fit it.
         """
         request = weights_pb2.CreateWeightsRequest(spec=json.dumps(self.spec.to_dict()))
         payloads = {CREATE_VALUES: self._sent(values)}
@@ -88,11 +83,8 @@ class JobWeights:
         return int(self._connection.call("ParameterService.Join", self._member(member, life)).step)
 
     def begin(self, member: int, step: int, *, life: int = 0, within_s: float) -> StepWeights:
-        """The weights for a step (of an interval: for an epoch). Waits for slower members.
-
-        Raises:
-            DeadlineError: slower members are still too far behind after ``within_s`` seconds.
-        """
+        """The weights for a step (of an interval: for an epoch). Waits for slower members. Raises DeadlineError: slower
+        members are still too far behind after ``within_s`` seconds."""
         until, name = time.monotonic() + within_s, self.spec.name
         while True:
             left = max(0.0, until - time.monotonic())
@@ -112,12 +104,9 @@ class JobWeights:
     def push(
         self, member: int, step: int, gradient: np.ndarray, *, life: int = 0, layer: int = 0, version: int = 0
     ) -> Update:
-        """Send the gradient of a step, which is applied once. ``layer``, ``version``: of an interval's gradient.
-
-        Raises:
-            ConfigError: the gradient has another shape or dtype than the weights.
-            RemoteError: the gradient, or the weights after the step, have an infinity or NaN.
-        """
+        """Send the gradient of a step, which is applied once. ``layer``, ``version``: of an interval's gradient. Raises
+        ConfigError: the gradient has another shape or dtype than the weights; RemoteError: the gradient, or the
+        weights after the step, have an infinity or NaN."""
         request = weights_pb2.PushGradientRequest(
             name=self.spec.name, member=member, life=life, step=step, layer=layer, version=version
         )

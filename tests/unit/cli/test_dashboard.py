@@ -28,7 +28,7 @@ from atta.cli.cluster.page import (
     page,
 )
 from atta.cli.main import cli
-from atta.client.rates import DaemonRates, Sample, SessionRates
+from atta.client.watch import DaemonRates, Sample, SessionRates
 from atta.errors import ConfigError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.train.reports.display import TrainingCollector

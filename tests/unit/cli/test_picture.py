@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from atta.cli.cluster.top import picture
-from atta.client.rates import DaemonRates, Sample, SessionRates
+from atta.client.watch import DaemonRates, Sample, SessionRates
 from tests.unit.platform.figures import job, session
 
 COUNTERS = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import atta.compat.dgl as dgl
 from atta.compat.dgl.dataloading.sampler import MultiLayerFullNeighborSampler, NeighborSampler
-from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.distributed.book import TypeBook
 from atta.compat.dgl.distributed.recent import Wanted
 from atta.compat.dgl.distributed.split import share
 from atta.compat.dgl.job import _target
@@ -41,7 +41,7 @@ class Blocked(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Blocked())
 import atta.compat.dgl as dgl
-for part in ("graph", "tensor", "embedding", "optim", "split", "queries", "book"):
+for part in ("graph", "tensor", "embedding", "optim", "split", "edges", "book"):
     __import__("atta.compat.dgl.distributed." + part)
 dgl.dataloading.DistNodeDataLoader, dgl.dataloading.DistEdgeDataLoader, dgl.dataloading.NeighborSampler([1])
 for use in (lambda: dgl.NID, lambda: dgl.distributed.sample_neighbors(None, [1], 2)):
@@ -145,7 +145,7 @@ def test_what_was_guessed_and_not_asked_for_is_left_out_after_the_first_epoch() 
 def test_the_gradient_of_a_row_is_the_mean_over_all_its_uses_as_in_dgl(rng: np.random.Generator) -> None:
     pytest.importorskip("torch")
     from atta.client.tables.embedding import Gradients
-    from atta.compat.dgl.distributed.gradients import mean_of_uses
+    from atta.compat.dgl.distributed.embedding import mean_of_uses
 
     uses = [(row, rng.standard_normal(3).astype(np.float32)) for row in rng.integers(0, 6, 40).tolist()]
     given = []
@@ -192,7 +192,7 @@ def test_every_trainer_gets_the_gradients_that_are_for_it(
 ) -> None:
     pytest.importorskip("torch")
     from atta.client.tables.embedding import Gradients
-    from atta.compat.dgl.distributed import gradients
+    from atta.compat.dgl.distributed import embedding as gradients
 
     numbers = rng.integers(0, 9, (world, len(widths)))
     numbers[0, 0] = 0

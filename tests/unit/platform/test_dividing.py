@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.client.local import dividing
-from atta.client.local.dividing import divided_memory
+from atta.client.local import starting
+from atta.client.local.starting import divided_memory
 from atta.daemon import loading
 from atta.daemon.config import DaemonConfig
 from atta.daemon.loading import OpenedData
@@ -41,10 +41,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     def claim(nbytes: int) -> None:
         found["claimed"] = max(nbytes, found.get("claimed", 0))
 
-    for module in (dividing, loading):
+    for module in (starting, loading):
         monkeypatch.setattr(module, "machine_room", lambda: contextlib.nullcontext((found["limit"], found["free"])))
         monkeypatch.setattr(module, "claim", claim)
-    monkeypatch.setattr(dividing, "available_bytes", lambda: found["free"])
+    monkeypatch.setattr(starting, "available_bytes", lambda: found["free"])
     return found
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.client.inference.reading import BestTargets, TargetBlock
+from atta.client.inference.task import BestTargets, TargetBlock
 
 
 @given(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.client.inference.block import DegreeRule, Floats, LayerBlock
-from atta.client.inference.stages import HopCounts, Stage, layerwise_stages, sampled_stages, unread
+from atta.client.inference.stages import Stage, layerwise_stages, sampled_stages, unread
 from atta.client.inference.trial import layer_widths
 from atta.errors import ConfigError
 
@@ -41,7 +41,7 @@ COUNTED = DegreeRule()
 
 
 def reads(stage: Stage) -> set[object]:
-    used = (stage.reads, *stage.degrees.values(), *(stage.ends or ()))
+    used = (*stage.reads.values(), *stage.degrees.values(), *(stage.ends or ()))
     return {rows for rows in used if rows is not None}
 
 
@@ -60,7 +60,7 @@ def test_every_stage_reads_what_earlier_ones_have_written(degrees: list[bool], p
         if stage.writes is not None:
             kept.add(stage.writes)
     assert [stage for stage in stages if stage.writes is None] == [stages[-1]]
-    assert [stage.features for stage in stages].count(True) == 1
+    assert [stage.features for stage in stages].count(("",)) == 1
     named = [stage for stage in stages if stage.nodes == "train"]
     assert [stage.title for stage in named] == [f"layer {len(layers)} of {len(layers)}"]
 
@@ -78,7 +78,7 @@ def test_layers_on_a_sampled_batch_read_their_own_hops_less_each(hops: tuple[int
     x = np.array([[1], [10], [100], [1000]], np.float32)
     edges = np.array([[1, 2, 3], [0, 1, 2]])
     assert stage.compute is not None
-    found = stage.compute(LayerBlock(x, edges, 1), HopCounts([1, 1, 1, 1], [1, 1, 1]))
+    found = stage.compute(LayerBlock(x, edges, 1, nodes_per_hop=[1, 1, 1, 1], edges_per_hop=[1, 1, 1]))
     whole = x
     for _ in range(3):
         whole = whole + np.vstack([whole[1:], [[0]]])
@@ -95,7 +95,7 @@ def test_layers_that_count_otherwise_take_degrees_of_the_batch_but_with_all_neig
 
     def found(stage: Stage, degrees: Mapping[DegreeRule, Floats]) -> list[list[float]]:
         assert stage.compute is not None
-        return stage.compute(LayerBlock(x, edges, 1, degrees), HopCounts([1, 2], [3])).tolist()
+        return stage.compute(LayerBlock(x, edges, 1, degrees, nodes_per_hop=[1, 2], edges_per_hop=[3])).tolist()
 
     (stage,) = sampled_stages([Sum(1, rule)], [1, 1], None, [2])
     assert found(stage, {}) == [[5.0]]
@@ -125,11 +125,12 @@ def test_sampled_layers_that_ask_for_degrees_get_weights() -> None:
     """A path 2 -> 1 -> 0. Vertex 0 has an edge to itself, and 0 and 1 got one more each for the layer that asks."""
     edges = np.array([[1, 0, 0, 2, 1], [0, 0, 0, 1, 1]])
     weights = np.array([0.5, 0, 0.25, 2, 4], np.float32)
-    block = LayerBlock(np.array([[3], [4], [5]], np.float32), edges, 1, weights=weights)
+    x = np.array([[3], [4], [5]], np.float32)
+    block = LayerBlock(x, edges, 1, weights=weights, nodes_per_hop=[1, 1, 1], edges_per_hop=[3, 2])
     for asks, expected in (((COUNTED, None), 2.75 + 26), ((None, COUNTED), 0.5 * 5 + 0.25 * 7)):
         (stage,) = sampled_stages([Weighed(one) for one in asks], [1, 1, 1], None, [2])
         assert stage.weighed
         assert stage.compute is not None
-        assert stage.compute(block, HopCounts([1, 1, 1], [3, 2])).tolist() == [[expected]]
+        assert stage.compute(block).tolist() == [[expected]]
     (stage,) = sampled_stages([Weighed(None)], [1, 1], None, [2])
     assert not stage.weighed

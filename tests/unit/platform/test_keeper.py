@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.client.sessions.keeper import SessionKeeper, SessionState
-from atta.client.sessions.renewals import PER_FAILURE, PER_LEASE, Renewals
+from atta.client.sessions.keeper import PER_FAILURE, PER_LEASE, Renewals, SessionKeeper, SessionState
 from tests.waiting import eventually
 
 LEASE = 60.0
@@ -220,3 +220,15 @@ def test_what_was_released_is_told_until_a_request_that_says_so_is_answered() ->
     assert one.released() == [0, 1, 2]  # the earlier request was lost
     one.answered()
     assert one.released() == []
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_session_whose_answer_is_read_is_closed_before_the_call(read: bool) -> None:
+    """A daemon that is still sending the end of an answer would complain of a cancel."""
+    said: list[str] = []
+    one = state(SimpleNamespace(call=lambda name, *_, **__: said.append(name)), "s")
+    one.awaits(SimpleNamespace(cancel=lambda: said.append("cancel")))
+    one.read = read
+    one.close()
+    one.close()
+    assert said == (["SessionService.Close", "cancel"] if read else ["cancel", "SessionService.Close", "cancel"])

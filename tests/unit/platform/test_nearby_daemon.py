@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.client.next_call import NextCall
 from atta.client.sessions import nearby as asking
 from atta.client.sessions import stream as streams
 from atta.client.sessions.nearby import NearbyDaemon
@@ -56,10 +55,10 @@ class Daemon(test_stream.Daemon):
             reply.pid, reply.nearby, reply.token = self.pid, self.name, TOKEN
         return reply
 
-    def next_batch(self, request: Any, _timeout: float, before: NextCall | None) -> NextCall:
+    def start(self, name: str, request: Any, *, timeout: float) -> test_stream.Answer:
         self.by_grpc.append(int(request.sequence))
         self.released.append(list(request.released))
-        return super().next_batch(request, _timeout, before)
+        return super().start(name, request, timeout=timeout)
 
     def _serve(self) -> None:
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from atta.client.sessions.pace import ConsumerPace, cuda_event
+from atta.client.sessions.stream import ConsumerPace, cuda_event
 
 
 @dataclass

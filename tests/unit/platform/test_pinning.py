@@ -97,13 +97,6 @@ def test_an_array_that_grows_is_pinned_as_a_whole(pool: SlotPool) -> None:
     assert consumer.pages.pins == 2
 
 
-def test_spare_pages_end_where_the_next_array_begins(pool: SlotPool) -> None:
-    consumer, slot = Consumer(), pool.acquire(CAPACITY)
-    first, second = consumer.take(slot, {PAGE: LARGE, PAGE + LARGE: LARGE})
-    assert consumer.pages.holds(first)
-    assert consumer.pages.holds(second)
-
-
 def test_a_slot_with_new_pages_is_pinned_anew(pool: SlotPool) -> None:
     consumer, kept, slot = Consumer(), pool.acquire(PAGE), pool.acquire(CAPACITY)
     (array,) = consumer.take(slot, {PAGE: LARGE})
@@ -119,19 +112,6 @@ def test_a_slot_with_new_pages_is_pinned_anew(pool: SlotPool) -> None:
     (array,) = consumer.take(again, {PAGE: LARGE})
     assert array.ctypes.data == place
     assert consumer.pages.pins == 2
-
-
-def test_a_slot_that_overlaps_a_former_one_takes_its_place(pool: SlotPool) -> None:
-    consumer, _, slot = Consumer(), pool.acquire(PAGE), pool.acquire(CAPACITY)
-    consumer.take(slot, {PAGE: LARGE, 1 << 20: LARGE})
-    pool.release(slot)
-    pool.trim(now=0.0)
-    pool.trim(now=1e6)
-    larger = pool.acquire(2 * CAPACITY)
-    assert larger.offset == slot.offset
-    (array,) = consumer.take(larger, {3 * PAGE: LARGE})
-    assert consumer.pages.holds(array)
-    assert len(consumer.pages.pinned) == 1
 
 
 def test_the_first_batch_of_a_slot_is_not_pinned(pool: SlotPool) -> None:
@@ -161,19 +141,6 @@ def test_an_array_is_pinned_as_a_whole_or_not_at_all(pool: SlotPool) -> None:
     assert all(
         stop <= small.ctypes.data or small.ctypes.data + SMALL <= start for start, stop in consumer.pages.ranges()
     )
-
-
-def test_arrays_of_other_sizes_are_pinned_beside_each_other(pool: SlotPool) -> None:
-    """Spare pages of one batch's array end inside another batch's, or a range begins there: that batch's large ones win."""
-    former: list[dict[int, int]] = [{PAGE: LARGE}, {PAGE: 2 * LARGE}, {PAGE: LARGE, 60 * PAGE: LARGE}]
-    for layout in former:
-        consumer, slot = Consumer(), pool.acquire(CAPACITY)
-        consumer.take(slot, layout)
-        for lengths in [(LARGE, SMALL, LARGE), (SMALL, LARGE, LARGE + 1), (LARGE, LARGE, SMALL)]:
-            starts = np.cumsum([PAGE, *(-(-length // PAGE) * PAGE for length in lengths)])[:-1].tolist()
-            for array in consumer.take(slot, dict(zip(starts, lengths, strict=True))):
-                assert consumer.pages.holds(array) or array.nbytes == SMALL
-        pool.release(slot)
 
 
 def test_where_pinning_is_refused_nothing_is_tried_again(pool: SlotPool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atta.client.rates import Sample, rates
+from atta.client.watch import Sample, rates
 from tests.unit.platform.figures import job, session
 
 BEFORE = {

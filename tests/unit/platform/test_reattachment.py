@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from atta.client.sessions.reattachment import LONGEST_WAIT_S, OUTAGES, PER_OUTAGE, Reattachment
+from atta.client.sessions.cursor import LONGEST_WAIT_S, OUTAGES, PER_OUTAGE, Reattachment
 
 JITTER = st.floats(0, 1, exclude_max=True)
 

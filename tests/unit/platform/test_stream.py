@@ -14,7 +14,6 @@ import grpc
 import numpy as np
 import pytest
 
-from atta.client.next_call import NextCall
 from atta.client.sessions.stream import BatchStream, _checked
 from atta.errors import AttaError, ConfigError, RemoteError
 from atta.protos.v1 import session_pb2
@@ -52,8 +51,8 @@ class Daemon:
     def error_from(self, failure: grpc.RpcError, timeout: float) -> AttaError:
         return rpc.error_from(self.address, failure, timeout)
 
-    def next_batch(self, request: Any, _timeout: float, before: NextCall | None) -> NextCall:
-        return NextCall(Answer(self._chunks(int(request.sequence))), before)
+    def start(self, name: str, request: Any, *, timeout: float) -> Answer:
+        return Answer(self._chunks(int(request.sequence)))
 
     def _chunks(self, number: int) -> Iterator[Bulk]:
         self.readers.add(threading.current_thread().name)

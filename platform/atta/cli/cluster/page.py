@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from atta.cli.cluster.top import UNKNOWN, bytes_per_s, lane, number, ratio
 from atta.cli.output import size
-from atta.client.rates import DaemonRates, received_from
+from atta.client.watch import DaemonRates, received_from
 from atta.observe.figures import of_all_layers
 
 SHOWN = ("loss", "val_accuracy", "seeds_per_second", "epoch_seconds")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from atta.client.control import Description
     from atta.client.every import DaemonAnswer
-    from atta.client.rates import DaemonRates
+    from atta.client.watch import DaemonRates
 
 _cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 DEADLINE_S = 5.0

@@ -13,12 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from atta.cli.output import DURATION, json_option, printer, size, write_json
-from atta.client.rates import DaemonRates, SessionRates
+from atta.client.watch import DaemonRates, SessionRates
 from atta.observe.figures import JobFigures, of_all_layers
 
 if TYPE_CHECKING:
-    from atta.client.rates import DaemonRates
-    from atta.client.watch import Watch
+    from atta.client.watch import DaemonRates, Watch
 
 UNKNOWN = "-"
 

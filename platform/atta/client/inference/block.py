@@ -44,6 +44,8 @@ class LayerBlock:
         edge_rows: [e, ...] rows of edge tables, by the argument of the layer that takes them.
         weights: float32 [e], what each edge of a sampled batch weighs by ``gcn_norm`` of the whole graph, in place of
             degrees; edges of a vertex to itself that were added are among them. None: edges have no weights.
+        nodes_per_hop: [hops + 1] new vertices; the first number counts the seeds.
+        edges_per_hop: [hops] edges.
     """
 
     x: Floats
@@ -52,19 +54,18 @@ class LayerBlock:
     degrees: Mapping[DegreeRule, Floats] = field(default_factory=dict)
     edge_rows: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     weights: Floats | None = None
+    nodes_per_hop: Sequence[int] = ()
+    edges_per_hop: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class TypedBlock:
-    """Some vertices of one node type of a typed graph, all in-edges of them, and the rows of both ends.
-
-    Or a sampled neighbourhood of several hops: vertices and edges stand hop by hop.
+    """Some vertices of one node type of a typed graph, all in-edges of them, and the rows of both ends; or a sampled
+    neighbourhood of several hops, hop by hop.
 
     Attributes:
-        x: float32 [r, channels] by node type, rows of the vertices that the layer reads. The first ``targets`` rows of
-            the vertices' own type are those that it computes.
+        x: float32 [r, channels] by node type. The first ``targets`` rows of the own type are those that are computed.
         edges: int64 [2, e] by edge type, positions in ``x`` of sources and targets.
-        targets: number of vertices to compute.
         places: int64 [targets], where tables of the node type have the rows of these vertices.
         nodes_per_hop: [hops + 1] new vertices by node type; the first number counts the seeds.
         edges_per_hop: [hops] edges by edge type.
@@ -121,10 +122,8 @@ def self_loops(block: LayerBlock, usual: float, weights: npt.NDArray[Any]) -> Fl
 
 
 def with_company(block: LayerBlock) -> LayerBlock:
-    """The same block with one more target, the first one, which has edges. Some layers need it; its row means nothing.
-
-    PyG's quantiles look at the value before those of a vertex without edges, so there must be two.
-    """
+    """The same block with one more target, the first one, which has edges; its row means nothing. PyG's quantiles look
+    at the value before those of a vertex without edges, so there must be two."""
     rows = np.concatenate([block.x[:1], block.x, block.x[:1]])
     edges = np.concatenate([[[len(rows) - 1] * 2, [0, 0]], block.edge_index + 1], axis=1)
     degrees = {rule: np.pad(found, 1, constant_values=1) for rule, found in block.degrees.items()}

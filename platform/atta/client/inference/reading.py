@@ -1,25 +1,25 @@
-"""Reads what a stage of an inference computes on: batches of vertices, their edges, and the rows of both ends; and keeps the
-best targets of sources, block of targets by block."""
+"""Reads what a stage of an inference computes on: batches of vertices, their edges, and the rows of both ends; and has the
+tables of rows between layers, which processes share."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.client.cluster import Cluster
-from atta.client.inference.block import Floats, LayerBlock, TypedBlock, one_prepared
-from atta.client.inference.sinks import InferenceTables, UserIds
-from atta.client.inference.stages import HopCounts, Rows, Stage, Targets, TypedReads
-from atta.client.inference.task import InferenceTask, TopTargets, block_size, target_count
+from atta.client.inference.block import LayerBlock, TypedBlock, one_prepared
+from atta.client.inference.stages import Rows, Stage, Targets
+from atta.client.inference.task import Ids, InferenceTask, TargetBlock, TopTargets, UserIds, block_size, target_count
 from atta.client.loaders.minibatch import MiniBatch
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import NeighborLoader, in_edges
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
 from atta.partition.graph.strings import NAME
 from atta.partition.schema import split_edge_type
 from atta.samplers.seed_plan import home_of
@@ -28,15 +28,103 @@ _SAMPLED_SEEDS = 1024
 _RANKED = 4096
 """Sources, and targets, whose scores are in memory at a time: 64 MiB."""
 
+_RENEW_S = 60.0
+
+
+class InferenceTables:
+    """The tables of one inference, created when they are first used. Its processes use the same ones, because ``key``
+    is a digest of all that the rows depend on."""
+
+    def __init__(self, cluster: Cluster, node_type: str, key: str, *, stages: int, shares: int) -> None:
+        """``key``: letters and digits."""
+        self._cluster, self._node_type, self._key = cluster, node_type, key
+        self._shape = stages, shares
+        self._open: dict[str, RemoteTable] = {}
+        self._renewed = time.monotonic()
+
+    def rows(self, rows: Rows) -> RemoteTable:
+        """The table of float32 rows of all vertices of a type, which another stage has written. Raises AttaError if it
+        has gone."""
+        name = self._name(rows.name)
+        if name not in self._open:
+            try:
+                self._open[name] = self._cluster.tables.open(name)
+            except UnknownNameError as error:
+                raise AttaError(
+                    f"rows between layers have gone: another process of this prediction has ended it: {error}"
+                ) from None
+        return self._open[name]
+
+    def begin(self, rows: Rows) -> RemoteTable:
+        """The same table, which is created if nobody has begun to write it."""
+        node_type = rows.node_type or self._node_type
+        return self._opened(
+            MutableSpec(
+                self._name(rows.name),
+                self._cluster.schema.node_counts[node_type],
+                row_shape=() if rows.width is None else (rows.width,),
+                policy=f"nodes:{node_type}",
+                lease_s=MAX_LEASE_S,
+            )
+        )
+
+    def done(self) -> np.ndarray:
+        """bool [stages, shares]: which shares are done, of any process."""
+        marks = self._marks().pull(np.arange(self._shape[0] * self._shape[1])).values
+        return np.asarray(marks.reshape(self._shape) != 0)
+
+    def mark(self, stage: int, share: int) -> None:
+        """A share is done: all its rows are on the daemons."""
+        row = np.array([stage * self._shape[1] + share])
+        self._marks().push(row, np.ones(1, np.uint8)).wait()
+
+    def keep(self) -> None:
+        """Renew the leases of open tables, if it is time; call this now and then."""
+        if time.monotonic() - self._renewed > _RENEW_S:
+            self._renewed = time.monotonic()
+            for name, table in [*self._open.items()]:
+                try:
+                    table.refresh()
+                except UnknownNameError:  # nobody needs it any more, or else the next request for its rows says so
+                    del self._open[name]
+
+    def drop(self, name: str) -> None:
+        """Delete the table of rows ``name``, if there is one."""
+        full = self._name(name)
+        self._open.pop(full, None)
+        self._cluster.tables.delete(full)
+
+    def clean(self) -> None:
+        """Delete all tables of the inference."""
+        self._open.clear()
+        for name in self._cluster.tables.specs():
+            if name.startswith(self._name("")):
+                self._cluster.tables.delete(name)
+
+    def _name(self, name: str) -> str:
+        return f"predict.{self._key}.{name}"
+
+    def _marks(self) -> RemoteTable:
+        stages, shares = self._shape
+        name = self._name(f"done-{stages}x{shares}")
+        return self._opened(MutableSpec(name, stages * shares, dtype="|u1", lease_s=MAX_LEASE_S))
+
+    def _opened(self, spec: MutableSpec) -> RemoteTable:
+        if spec.name not in self._open:
+            try:
+                self._open[spec.name] = self._cluster.tables.create(spec)
+            except ConfigError as error:
+                raise ConfigError(f"rows between layers: {error}") from None
+        return self._open[spec.name]
+
 
 @dataclass(frozen=True)
 class Prepared:
     """A block with the user ids and the table rows of its targets."""
 
     ids: UserIds
-    rows: npt.NDArray[np.int64]
+    rows: Ids
     block: LayerBlock | TypedBlock
-    counts: HopCounts
 
 
 def present_version(cluster: Cluster, node_type: str, nodes: Targets) -> int:
@@ -60,95 +148,62 @@ class BlockReader:
 
     def blocks(self, share: int, stage: Stage) -> Iterator[Prepared]:
         """A share's blocks. The next one is prepared while one is in use."""
-        return one_prepared(self._loader(share, stage), partial(self._prepare, stage))
+        fan_outs: Sequence[int] | Mapping[str, Sequence[int]] = stage.fan_outs
+        if stage.fan_outs and stage.edge_types is not None:
+            nothing = [0] * len(stage.fan_outs)
+            fan_outs = {e: stage.fan_outs if e in stage.edge_types else nothing for e in self._schema.edge_types}
+        loader = NeighborLoader(
+            self._cluster,
+            fan_outs,
+            (self._own(stage), stage.nodes),
+            batch_size=self._task.batch_size or self._block_size(stage),
+            seed=self._task.seed,
+            tables={t or self._node_type: [self._task.features] for t in stage.features},
+            seed_tables=[NAME] if self._writes_strings(stage) else [],
+            edge_tables=sorted(set(stage.edge_tables.values())),
+            edge_norm="gcn" if stage.weighed else None,
+            unbiased=stage.weighed,
+            **self._share(share, f"{stage.title.replace(' ', '-')}-{share}"),
+        )
+        return one_prepared(loader, partial(self._prepare, stage))
 
-    def sources(self, share: int, top: TopTargets) -> Iterator[npt.NDArray[np.int64]]:
+    def sources(self, share: int, top: TopTargets) -> Iterator[Ids]:
         """User ids of a share's sources, block by block."""
-        own = self._node_type
-        for batch in self._bare(share, self._task.shares, own, top.sources, []):
+        own, how = self._node_type, self._share(share, f"top-{share}")
+        for batch in NeighborLoader(self._cluster, [], (own, top.sources), batch_size=_RANKED, tables={}, **how):
+            self._check_version(batch)
             yield batch.n_id(own)[: batch.batch_size].copy()
 
     def candidates(self, top: TopTargets) -> Iterator[TargetBlock]:
         """All targets with the edges that they have already, block by block."""
         source, _, target = split_edge_type(top.edge_type)
-        fan_outs = {name: [-1 if name == top.edge_type else 0] for name in self._schema.edge_types}
-        for batch in self._bare(0, 1, target, None, fan_outs):
+        for batch in in_edges(
+            self._cluster, top.edge_type, None, batch_size=_RANKED, edge_ids=False, job="predict-top"
+        ):
+            self._check_version(batch)
             ends = batch.edge_index(top.edge_type)
             linked = np.stack([batch.n_id(source)[ends[0]], ends[1]])
             yield TargetBlock(batch.n_id(target)[: batch.batch_size].copy(), linked)
 
-    def _bare(self, share: int, shares: int, node_type: str, nodes: Targets, fan_outs: Any) -> Iterator[MiniBatch]:
-        """Batches without rows of a share of vertices."""
-        loader = NeighborLoader(
-            self._cluster,
-            fan_outs,
-            (node_type, nodes),
-            batch_size=_RANKED,
-            rank=share,
-            world_size=shares,
-            home=home_of(share, shares, self._cluster.num_parts),
-            pad=False,
-            tables={},
-            edge_ids=False,
-            job=f"predict-top-{share}",
-        )
-        for batch in loader:
-            self._check_version(batch)
-            yield batch
+    def _own(self, stage: Stage) -> str:
+        return stage.node_type or self._node_type
 
-    def _loader(self, share: int, stage: Stage) -> NeighborLoader:
-        return NeighborLoader(
-            self._cluster,
-            self._fan_outs(stage),
-            (self._node_type if stage.typed is None else stage.typed.node_type, stage.nodes),
-            batch_size=self._task.batch_size or self._block_size(stage),
-            rank=share,
-            world_size=self._task.shares,
-            home=home_of(share, self._task.shares, self._cluster.num_parts),  # the shares keep all daemons busy
-            pad=False,
-            seed=self._task.seed,
-            tables=self._features(stage),
-            seed_tables=[NAME] if self._writes_strings(stage) else [],
-            edge_tables=sorted(set(stage.edge_tables.values())),
-            edge_ids=False,
-            edge_norm="gcn" if stage.weighed else None,
-            unbiased=stage.weighed,
-            job=f"predict-{stage.title.replace(' ', '-')}-{share}",
-        )
-
-    def _fan_outs(self, stage: Stage) -> Sequence[int] | Mapping[str, Sequence[int]]:
-        """Of a typed graph those of the edge types that are read. With one hop these end at the vertices to compute."""
-        if stage.typed is None or not stage.fan_outs:
-            return stage.fan_outs
-        nothing = [0] * len(stage.fan_outs)
-        return {name: stage.fan_outs if name in stage.typed.edge_types else nothing for name in self._schema.edge_types}
-
-    def _features(self, stage: Stage) -> Mapping[str, Sequence[str]] | Sequence[str]:
-        """The features that come with a stage's batches."""
-        if stage.typed is None:
-            return [self._task.features] if stage.features else []
-        return {t: [self._task.features] for t, rows in stage.typed.rows.items() if rows is None}
+    def _share(self, share: int, job: str) -> dict[str, Any]:
+        """Arguments of a loader that goes over a share. Its home depends on the share: all daemons are kept busy."""
+        home = home_of(share, self._task.shares, self._cluster.num_parts)
+        ranks = {"rank": share, "world_size": self._task.shares, "home": home}
+        return {**ranks, "pad": False, "edge_ids": False, "job": f"predict-{job}"}
 
     def _block_size(self, stage: Stage) -> int:
         if len(stage.fan_outs) > 1:
             return _SAMPLED_SEEDS
-        if stage.typed is not None:
-            return self._typed_block_size(stage, stage.typed)
-        read = self._schema.node_tables[self._node_type][self._task.features].row_shape[0] if stage.features else 1
-        width = max(read, stage.width or 1, (stage.reads.width or 1) if stage.reads else 1)
-        edges = self._schema.edge_counts[self._schema.edge_types[0]]
-        vertices = self._schema.node_counts[self._node_type]
-        return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge, queued=stage.features)
-
-    def _typed_block_size(self, stage: Stage, typed: TypedReads) -> int:
-        tables = self._schema.node_tables
-        read = [
-            tables[t][self._task.features].row_shape[0] if rows is None else rows.width or 1
-            for t, rows in typed.rows.items()
-        ]
-        edges = sum(self._schema.edge_counts[name] for name in typed.edge_types)
-        vertices = self._schema.node_counts[typed.node_type]
-        return block_size(vertices, edges, max([stage.width or 1, *read]), row_per_edge=True, queued=None in typed.rows)
+        schema, features = self._schema, self._task.features
+        read = [1 if rows is None else rows.width or 1 for rows in stage.reads.values()]
+        read += [schema.node_tables[t or self._node_type][features].row_shape[0] for t in stage.features]
+        edge_types = schema.edge_types if stage.edge_types is None else stage.edge_types
+        edges, vertices = sum(schema.edge_counts[e] for e in edge_types), schema.node_counts[self._own(stage)]
+        width, queued = max([stage.width or 1, *read]), bool(stage.features)
+        return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge, queued=queued)
 
     def _writes_strings(self, stage: Stage) -> bool:
         return self._id_type is not None and stage.writes is None
@@ -156,22 +211,40 @@ class BlockReader:
     def _prepare(self, stage: Stage, batch: MiniBatch) -> Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""
         self._check_version(batch)
-        if stage.typed is not None:
-            return self._prepare_typed(stage, stage.typed, batch)
-        n_id, targets = batch.n_id(), batch.batch_size
-        table = next((self._table(rows) for rows in self._numbering(stage)), None)
-        rows = np.empty(0, np.int64) if table is None else table.locate(n_id)
-        if stage.reads is not None:
-            x = self._table(stage.reads).pull(rows).values
-        elif stage.features:
-            x = np.asarray(batch.table(self._task.features), np.float32)
+        own, targets = self._own(stage), batch.batch_size
+        where: dict[str, Ids] = {}  # tables of one type number their rows alike
+
+        def places(rows: Rows, node_type: str) -> Ids:
+            if node_type not in where:
+                where[node_type] = self._tables.rows(rows).locate(batch.n_id(node_type))
+            return where[node_type]
+
+        def pulled(rows: Rows, node_type: str) -> Any:
+            return self._tables.rows(rows).pull(places(rows, node_type)).values
+
+        x = {
+            t: pulled(rows, t or own)
+            if rows is not None
+            else np.asarray(batch.table(self._task.features, t or own), np.float32)
+            for t, rows in stage.reads.items()
+        }
+        degrees = {rule: pulled(rows, own) for rule, rows in stage.degrees.items()}
+        written = np.empty(0, np.int64) if stage.writes is None else places(stage.writes, own)[:targets]
+        block: LayerBlock | TypedBlock
+        if stage.edge_types is None:
+            edge_rows = {name: batch.edge_table(table) for name, table in stage.edge_tables.items()}
+            block = LayerBlock(
+                x.get("", np.empty((len(batch.n_id()), 0), np.float32)), batch.edge_index(), targets, degrees, edge_rows,
+                batch.edge_weight(), batch.num_sampled_nodes(), batch.num_sampled_edges(),
+            )  # fmt: skip
         else:
-            x = np.empty((len(n_id), 0), np.float32)
-        degrees = {rule: self._table(of_rule).pull(rows).values for rule, of_rule in stage.degrees.items()}
-        counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
-        edge_rows = {name: batch.edge_table(table) for name, table in stage.edge_tables.items()}
-        block = LayerBlock(x, batch.edge_index(), targets, degrees, edge_rows, batch.edge_weight())
-        return Prepared(self._ids(stage, batch), rows[:targets], block, counts)
+            edges = {e: batch.edge_index(e) for e in stage.edge_types}
+            nodes = {t: batch.num_sampled_nodes(t) for t in self._schema.node_types}
+            hops = {e: batch.num_sampled_edges(e) for e in stage.edge_types}
+            block = TypedBlock(x, edges, targets, written, nodes, hops)
+        if self._id_type is not None and stage.writes is None:
+            return Prepared(batch.strings(own)[:targets].astype(self._id_type), written, block)
+        return Prepared(batch.n_id(own)[:targets].copy(), written, block)
 
     def _check_version(self, batch: MiniBatch) -> None:
         if batch.version != self._task.version:
@@ -179,120 +252,3 @@ class BlockReader:
                 f"the dataset got version {batch.version} of its tables while predictions were made of version "
                 f"{self._task.version}: make them again"
             )
-
-    def _prepare_typed(self, stage: Stage, typed: TypedReads, batch: MiniBatch) -> Prepared:
-        """The same of a typed graph: rows by node type."""
-        own, targets = typed.node_type, batch.batch_size
-        x = {}
-        for node_type, read in typed.rows.items():
-            if read is None:
-                x[node_type] = np.asarray(batch.table(self._task.features, node_type), np.float32)
-            else:
-                table = self._table(read)
-                x[node_type] = table.pull(table.locate(batch.n_id(node_type))).values
-        places = np.empty(0, np.int64)
-        if stage.writes is not None:
-            places = self._table(stage.writes).locate(batch.n_id(own)[:targets])
-        edges = {name: batch.edge_index(name) for name in typed.edge_types}
-        nodes = {t: batch.num_sampled_nodes(t) for t in self._schema.node_types}
-        hops = {name: batch.num_sampled_edges(name) for name in typed.edge_types}
-        block = TypedBlock(x, edges, targets, places, nodes, hops)
-        return Prepared(self._ids(stage, batch), places, block, HopCounts((), ()))
-
-    def _ids(self, stage: Stage, batch: MiniBatch) -> UserIds:
-        """What users call the vertices that a batch is about."""
-        node_type = self._node_type if stage.typed is None else stage.typed.node_type
-        if self._id_type is not None and stage.writes is None:
-            return batch.strings(node_type)[: batch.batch_size].astype(self._id_type)
-        return batch.n_id(node_type)[: batch.batch_size].copy()
-
-    @staticmethod
-    def _numbering(stage: Stage) -> list[Rows]:
-        """Tables that the stage uses. All of them number their rows alike."""
-        used = (stage.reads, *stage.degrees.values(), stage.writes)
-        return [rows for rows in used if rows is not None]
-
-    def _table(self, rows: Rows) -> RemoteTable:
-        return self._tables.rows(rows)
-
-
-Ids = npt.NDArray[np.int64]
-_SPARE = 4
-"""A block in which this many times more scores than wanted beat the ones before is thinned before it is sorted."""
-
-
-@dataclass(frozen=True)
-class TargetBlock:
-    """A block of targets.
-
-    Attributes:
-        ids: int64 [m], user ids of the targets.
-        linked: int64 [2, e], user ids of sources and places in ``ids``: edges that exist.
-    """
-
-    ids: Ids
-    linked: Ids
-
-
-class BestTargets:
-    """The best targets of some sources so far."""
-
-    def __init__(self, sources: Ids, count: int, *, loops: bool) -> None:
-        """sources: int64 [n], user ids, each once. count: targets for each.
-
-        loops: whether sources and targets are vertices of one type, so that a source meets itself.
-        """
-        self._sources, self._count, self._loops = sources, count, loops
-        self._order = np.argsort(sources)
-        self._rows, self._ids = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._scores = np.empty(0, np.float32)
-
-    def take(self, scores: Floats, found: TargetBlock) -> None:
-        """Take a block's scores [n, m]. They are overwritten where a pair does not count."""
-        self._hide(scores, *found.linked)
-        if self._loops:
-            self._hide(scores, found.ids, np.arange(len(found.ids)))
-        rows, places = self._better(scores)
-        self._keep(
-            np.concatenate([self._rows, rows]),
-            np.concatenate([self._ids, found.ids[places]]),
-            np.concatenate([self._scores, scores[rows, places]]),
-        )
-
-    def pairs(self) -> tuple[Ids, Floats]:
-        """int64 [r, 2] sources and targets, and their scores [r]: source by source, the best first."""
-        return np.stack([self._sources[self._rows], self._ids], axis=1), self._scores
-
-    def _hide(self, scores: Floats, sources: Ids, places: Ids) -> None:
-        """Strike out pairs of a source's id and a target's place. Ids that are not among the sources do not count."""
-        at = np.searchsorted(self._sources, sources, sorter=self._order)
-        rows = self._order[np.minimum(at, len(self._order) - 1)]
-        here = self._sources[rows] == sources
-        scores[rows[here], places[here]] = -np.inf
-
-    def _better(self, scores: Floats) -> tuple[Ids, Ids]:
-        """Rows and columns of scores that may belong to the best: equal ones do."""
-        floor = self._floor()[:, None]
-        better = (scores >= floor) & (scores > -np.inf)
-        wide = scores.shape[1] - self._count
-        if wide > 0 and int(better.sum()) > _SPARE * self._count * len(scores):
-            better &= scores >= np.partition(scores, wide, axis=1)[:, wide, None]
-        rows, places = np.nonzero(better)
-        return rows, places
-
-    def _floor(self) -> Floats:
-        """float32 [n]: the last score of each source that has enough targets, otherwise the smallest number."""
-        floor = np.full(len(self._sources), -np.inf, np.float32)
-        counts = np.bincount(self._rows, minlength=len(floor))
-        full = np.flatnonzero(counts == self._count)
-        floor[full] = self._scores[np.cumsum(counts)[full] - 1]
-        return floor
-
-    def _keep(self, rows: Ids, ids: Ids, scores: Floats) -> None:
-        """Keep the best of these per row, sorted."""
-        order = np.lexsort((ids, -scores, rows))
-        rows, ids, scores = rows[order], ids[order], scores[order]
-        counts = np.bincount(rows, minlength=len(self._sources))
-        rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        kept = rank < self._count
-        self._rows, self._ids, self._scores = rows[kept], ids[kept], scores[kept]

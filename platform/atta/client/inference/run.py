@@ -10,10 +10,19 @@ import numpy.typing as npt
 
 from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats
-from atta.client.inference.reading import BestTargets, BlockReader
-from atta.client.inference.sinks import InferenceTables, ShareWriter, Sink, UserIds
+from atta.client.inference.reading import BlockReader, InferenceTables
+from atta.client.inference.sinks import ShareWriter, Sink
 from atta.client.inference.stages import Rows, Stage, unread
-from atta.client.inference.task import AwaitStage, InferencePlan, InferenceTask, RunShare, TopTargets, target_count
+from atta.client.inference.task import (
+    AwaitStage,
+    BestTargets,
+    InferencePlan,
+    InferenceTask,
+    RunShare,
+    TopTargets,
+    UserIds,
+    target_count,
+)
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, UnknownNameError
 from atta.observe.progress import Progress, Silent
@@ -47,10 +56,7 @@ class Inference:
         progress: Progress | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """``check`` is called between blocks and while others are waited for; what it raises ends the run.
-
-        Raises the errors of ``InferencePlan``.
-        """
+        """``check`` is called between blocks and while others are waited for; what it raises ends the run."""
         self._cluster, self._task, self._sink = cluster, task, sink
         self._progress, self._check = progress or Silent(), check
         self.plan = InferencePlan(len(task.stages), task.shares, task.rank, task.world)
@@ -62,12 +68,9 @@ class Inference:
         self._shown: int | None = None
 
     def run(self) -> None:
-        """Do this process's part. Shares that earlier runs have finished are left out.
-
-        Raises:
-            AttaError: no other process has completed a share for a long time.
-            RemoteError: a daemon does not answer. UnknownNameError: a daemon has lost rows.
-        """
+        """Do this process's part. Shares that earlier runs have finished are left out. Raises AttaError: no other
+        process has completed a share for a long time; RemoteError: a daemon does not answer. UnknownNameError: a
+        daemon has lost rows."""
         if self.over():
             return  # without tables
         try:
@@ -186,15 +189,13 @@ class Inference:
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def _computed(self, step: RunShare, stage: Stage) -> Iterator[tuple[UserIds, npt.NDArray[np.int64], Floats]]:
-        """Of each block of a share the user ids and the table rows of its targets, and their new rows.
-
-        A block is freed as soon as it is computed: it and the next one are all that is in memory.
-        """
+        """Of each block of a share the user ids and the table rows of its targets, and their new rows. A block is freed
+        as soon as it is computed: it and the next one are all that is in memory."""
         assert stage.compute is not None
         for prepared in self._reader.blocks(step.share, stage):
             self._check()
             self._tables.keep()
-            values, targets = stage.compute(prepared.block, prepared.counts), prepared.block.targets
+            values, targets = stage.compute(prepared.block), prepared.block.targets
             ids, rows = prepared.ids, prepared.rows
             del prepared
             yield ids, rows, values
@@ -232,8 +233,7 @@ class Inference:
         elif stage.ends is not None and top is not None:
             total = target_count(self._cluster.schema, top.sources, self._task.types[0])
         else:
-            node_type = self._task.types[0] if stage.typed is None else stage.typed.node_type
-            total = target_count(self._cluster.schema, stage.nodes, node_type)
+            total = target_count(self._cluster.schema, stage.nodes, stage.node_type or self._task.types[0])
         counts = local_counts(total, self.plan.shares)
         self._progress.stage(stage.title, sum(counts[share] for share in self.plan.mine))
 

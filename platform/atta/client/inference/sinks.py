@@ -1,26 +1,32 @@
-"""Where the rows of an inference go: results to arrays or a table (``files`` has those on disk), and rows between layers to
-tables that its processes share."""
+"""Where the results of an inference go: to arrays, to a table, or to one ``.npy`` or Parquet file per share, which has its
+final name only when it is complete.
+
+A folder of files also has ``_predictions.json``, which says what they are. A repeated run goes on in a folder that has the
+same description, and refuses one that has another.
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from atta.client.cluster import Cluster
-from atta.client.inference.stages import Rows
-from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError, ConfigError, UnknownNameError
-from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
-
-UserIds = npt.NDArray[np.int64] | npt.NDArray[np.str_]
-"""Vertices as users name them: by numbers or by strings."""
+from atta.client.inference.task import UserIds
+from atta.errors import ConfigError, DataError
+from atta.kvstore.spec import MutableSpec
+from atta.observe.extras import load, need
+from atta.partition.disk.files import NpyAppender
+from atta.partition.disk.mirror import Mirror
+from atta.partition.disk.staging import StagedFile, remove_partial_file
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class ShareWriter(Protocol):
         """Take some rows: ids [n] or [n, 2], and their values [n, ...]."""
 
 
-class Sink(Protocol):
+class Sink:
     """Takes the results of all shares. A share counts as finished when its ``open`` block is left without an error.
 
     Attributes:
@@ -51,37 +57,40 @@ class Sink(Protocol):
         run: which processes work together: those whose sinks have the same.
     """
 
-    takes_strings: bool
-    run: str
+    takes_strings = True
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._done: set[int] = set()
 
     def finished(self, share: int) -> bool:
         """Whether an earlier run, or this one, has finished the share."""
-
-    def open(self, share: int) -> AbstractContextManager[ShareWriter]:
-        """Begin a share. After an error nothing of it is to be seen."""
-
-
-class MemorySink:
-    """Keeps results as arrays."""
-
-    takes_strings = True
-
-    def __init__(self) -> None:
-        self.run = secrets.token_hex(8)
-        self._shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-
-    def finished(self, share: int) -> bool:
-        return share in self._shares
+        return share in self._done
 
     @contextmanager
     def open(self, share: int) -> Iterator[ShareWriter]:
-        taken = _Kept([])
-        yield taken
-        self._shares[share] = taken.pieces
+        """Begin a share. After an error nothing of it is to be seen."""
+        yield self._writer(share)
+        self._done.add(share)
+
+    def _writer(self, share: int) -> ShareWriter:
+        raise NotImplementedError
+
+
+class MemorySink(Sink):
+    """Keeps results as arrays."""
+
+    def __init__(self) -> None:
+        super().__init__(secrets.token_hex(8))
+        self._shares: dict[int, _Kept] = {}
+
+    def _writer(self, share: int) -> ShareWriter:
+        self._shares[share] = _Kept([])
+        return self._shares[share]
 
     def result(self) -> Predictions:
         """All shares one after another."""
-        pieces = [piece for _, taken in sorted(self._shares.items()) for piece in taken]
+        pieces = [piece for _, kept in sorted(self._shares.items()) for piece in kept.pieces]
         return Predictions(np.concatenate([ids for ids, _ in pieces]), np.concatenate([rows for _, rows in pieces]))
 
 
@@ -93,18 +102,15 @@ class _Kept:
         self.pieces.append((ids.copy(), values.copy()))
 
 
-class TableSink:
+class TableSink(Sink):
     """Writes rows of vertices into a mutable table, which stays for the next job. A repeated run writes all rows again."""
 
     takes_strings = False
 
     def __init__(self, cluster: Cluster, node_type: str, name: str, width: int | None) -> None:
-        """``width``: numbers per row; None: one class, int64.
-
-        Raises:
-            ConfigError: the name is not possible, or a table of that name has other rows.
-            QuotaExceededError: a daemon has no room for it.
-        """
+        """``width``: numbers per row; None: one class, int64. Raises ConfigError if a table of that name has other
+        rows."""
+        super().__init__(name)
         spec = MutableSpec(
             name,
             cluster.schema.node_counts[node_type],
@@ -116,111 +122,159 @@ class TableSink:
             self.table = cluster.tables.create(spec)
         except ConfigError as error:
             raise ConfigError(f"--table {name}: {error}") from None
-        self.run = name
-        self._shares: set[int] = set()
 
-    def finished(self, share: int) -> bool:
-        return share in self._shares
-
-    @contextmanager
-    def open(self, share: int) -> Iterator[ShareWriter]:
-        yield self
-        self._shares.add(share)
+    def _writer(self, share: int) -> ShareWriter:
+        return self
 
     def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
         self.table.push(self.table.locate(ids), values).wait()
 
 
-_RENEW_S = 60.0
+FORMATS = ("parquet", "npy")
+DESCRIPTION = "_predictions.json"
+VERSION = 1
+_RUN = "run"
+"""In the description: what the first process has drawn."""
+_ATTEMPTS, _PAUSE_S = 20, 0.1
+"""How often, and how long apart, a process tries to write the description that another one is writing."""
 
 
-class InferenceTables:
-    """The tables of one inference. They are created when they are first used.
+def described(folder: str | Path) -> dict[str, Any] | None:
+    """What the files of a folder are, as the run that began them has written it; None if nothing is there. Raises
+    DataError."""
+    path = Mirror(folder).pull(DESCRIPTION)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(path, f"cannot be read as a description of predictions: {error}") from None
+    if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("files"), int):
+        raise DataError(path, "is no description of predictions")
+    return found
 
-    Processes of the same inference use the same tables, because ``key`` is a digest of all that the rows depend on.
-    """
 
-    def __init__(self, cluster: Cluster, node_type: str, key: str, *, stages: int, shares: int) -> None:
-        """``key``: letters and digits."""
-        self._cluster, self._node_type, self._key = cluster, node_type, key
-        self._shape = stages, shares
-        self._open: dict[str, RemoteTable] = {}
-        self._renewed = time.monotonic()
+class FileSink(Sink):
+    """A folder of files, perhaps on object storage. ``paths``: their final names."""
 
-    def rows(self, rows: Rows) -> RemoteTable:
-        """The table of float32 rows of all vertices of a type, which exists: another stage has written it.
+    def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
+        """Begin, or go on in, ``folder``; ``form``: one of ``FORMATS``, ``column``: name of the values.
 
-        Raises:
-            AttaError: it has gone.
+        ``about``: JSON values on which the files depend; ``classes`` among them are the names of the values, which Parquet
+        files have in the column ``name``. Raises ConfigError if the folder holds something else.
         """
-        name = self._name(rows.name)
-        if name not in self._open:
-            try:
-                self._open[name] = self._cluster.tables.open(name)
-            except UnknownNameError as error:
-                raise AttaError(
-                    f"rows between layers have gone: another process of this prediction has ended it: {error}"
-                ) from None
-        return self._open[name]
+        if form == "parquet":
+            need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
+        self._form, self._column = form, column
+        self._classes = about.get("classes")
+        self._names = [f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]
+        self._place = Mirror(folder)
+        self.paths: list[str | Path] = [
+            f"{folder}/{name}" if self._place.remote else self._place.path / name for name in self._names
+        ]
+        whole = {"version": VERSION, "files": shares, "format": form, "column": column, **about}
+        began = self._begin(folder, whole)
+        super().__init__(str(folder).rstrip("/") if self._place.remote else str(began.get(_RUN, "")))
 
-    def begin(self, rows: Rows) -> RemoteTable:
-        """The same table, which is created if nobody has begun to write it."""
-        node_type = rows.node_type or self._node_type
-        return self._opened(
-            MutableSpec(
-                self._name(rows.name),
-                self._cluster.schema.node_counts[node_type],
-                row_shape=() if rows.width is None else (rows.width,),
-                policy=f"nodes:{node_type}",
-                lease_s=MAX_LEASE_S,
-            )
-        )
+    def _begin(self, folder: str | Path, about: dict[str, Any]) -> dict[str, Any]:
+        """Returns the description that is in the folder now."""
+        here = self._place.path
+        if here.exists() and not here.is_dir():
+            raise ConfigError(f"{folder}: is not a folder")
+        found = described(folder)
+        if found is None:
+            if any(not name.startswith(DESCRIPTION) for name in self._place.names()):
+                raise ConfigError(f"{folder}: holds other files; choose another folder")
+            _describe(self._place, about | {_RUN: secrets.token_hex(8)})
+            found = described(folder) or {}  # another process may have been first
+        other = sorted(name for name in (about.keys() | found.keys()) - {_RUN} if about.get(name) != found.get(name))
+        if other:
+            raise ConfigError(f"{folder}: holds predictions with another {', '.join(other)}; choose another folder")
+        return found
 
-    def done(self) -> np.ndarray:
-        """bool [stages, shares]: which shares are done, of any process."""
-        marks = self._marks().pull(np.arange(self._shape[0] * self._shape[1])).values
-        return np.asarray(marks.reshape(self._shape) != 0)
+    def finished(self, share: int) -> bool:
+        return self._place.has(self._names[share])
 
-    def mark(self, stage: int, share: int) -> None:
-        """A share is done: all its rows are on the daemons."""
-        row = np.array([stage * self._shape[1] + share])
-        self._marks().push(row, np.ones(1, np.uint8)).wait()
+    @contextmanager
+    def open(self, share: int) -> Iterator[ShareWriter]:
+        path = self._place.path / self._names[share]
+        remove_partial_file(path)
+        with StagedFile(path, overwrite=self._place.remote) as partial:
+            kind = _ParquetRows if self._form == "parquet" else _NpyRows
+            with closing(kind(partial, self._column, self._classes)) as writer:
+                yield writer
+        self._place.push(self._names[share])
+        if self._place.remote:
+            path.unlink()
 
-    def keep(self) -> None:
-        """Renew the leases of open tables, if it is time; call this now and then."""
-        if time.monotonic() - self._renewed > _RENEW_S:
-            self._renewed = time.monotonic()
-            for name, table in [*self._open.items()]:
-                try:
-                    table.refresh()
-                except UnknownNameError:  # nobody needs it any more, or else the next request for its rows says so
-                    del self._open[name]
 
-    def drop(self, name: str) -> None:
-        """Delete the table of rows ``name``, if there is one."""
-        full = self._name(name)
-        self._open.pop(full, None)
-        self._cluster.tables.delete(full)
+def _describe(place: Mirror, about: dict[str, Any]) -> None:
+    """Write the description, or wait until another process of the run has done so."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            with StagedFile(place.path / DESCRIPTION, overwrite=place.remote) as partial:
+                partial.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            place.push(DESCRIPTION)
+            return
+        except ConfigError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE_S)
+            if place.has(DESCRIPTION):
+                return
 
-    def clean(self) -> None:
-        """Delete all tables of the inference."""
-        self._open.clear()
-        for name in self._cluster.tables.specs():
-            if name.startswith(self._name("")):
-                self._cluster.tables.delete(name)
 
-    def _name(self, name: str) -> str:
-        return f"predict.{self._key}.{name}"
+class _NpyRows:
+    """One array with the fields ``id`` (or ``source`` and ``target``) and that of the values."""
 
-    def _marks(self) -> RemoteTable:
-        stages, shares = self._shape
-        name = self._name(f"done-{stages}x{shares}")
-        return self._opened(MutableSpec(name, stages * shares, dtype="|u1", lease_s=MAX_LEASE_S))
+    def __init__(self, path: Path, column: str, names: Sequence[str] | None) -> None:
+        self._path, self._column = path, column
+        self._out: NpyAppender | None = None
 
-    def _opened(self, spec: MutableSpec) -> RemoteTable:
-        if spec.name not in self._open:
-            try:
-                self._open[spec.name] = self._cluster.tables.create(spec)
-            except ConfigError as error:
-                raise ConfigError(f"rows between layers: {error}") from None
-        return self._open[spec.name]
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
+        columns = _columns(ids, values, self._column)
+        fields = [(name, array.dtype.str, array.shape[1:]) for name, array in columns.items()]
+        records = np.empty(len(ids), np.dtype(fields))
+        for name, array in columns.items():
+            records[name] = array
+        if self._out is None:
+            self._out = NpyAppender(self._path, records.dtype)
+        self._out.append(records)
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
+
+
+class _ParquetRows:
+    """The same columns; rows of numbers are lists of a fixed size. Beside classes are their names, if they have some."""
+
+    def __init__(self, path: Path, column: str, names: Sequence[str] | None) -> None:
+        self._path, self._column, self._names = path, column, names
+        self._parquet = load("writing Parquet", "pyarrow.parquet")
+        self._out: Any = None
+
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
+        import pyarrow as pa
+
+        columns = {}
+        for name, array in _columns(ids, values, self._column).items():
+            flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+            columns[name] = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        if self._names is not None:
+            # there may be more classes than names: num_classes can be stated
+            codes = np.minimum(values.reshape(-1), len(self._names))
+            columns["name"] = pa.array([*self._names, None], pa.string()).take(pa.array(codes))
+        batch = pa.record_batch(columns)
+        if self._out is None:
+            self._out = self._parquet.ParquetWriter(self._path, batch.schema)
+        self._out.write_batch(batch)
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
+
+
+def _columns(ids: np.ndarray, values: np.ndarray, column: str) -> dict[str, np.ndarray]:
+    named = {"id": ids} if ids.ndim == 1 else {"source": ids[:, 0], "target": ids[:, 1]}
+    return {**named, column: values}

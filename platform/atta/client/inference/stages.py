@@ -31,13 +31,8 @@ Targets = npt.NDArray[np.int64] | str | None
 
 @dataclass(frozen=True)
 class Rows:
-    """A table of float32 rows on the daemons, for all vertices.
-
-    Attributes:
-        name: its name within the inference.
-        width: numbers per row; None: one number without a dimension.
-        node_type: of the vertices; empty: the only one.
-    """
+    """A table of float32 rows on the daemons, for all vertices of a type; empty: the only one. ``width``: numbers per
+    row; None: one number without a dimension."""
 
     name: str
     width: int | None
@@ -45,48 +40,13 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class TypedReads:
-    """What a stage of a typed graph reads.
-
-    Attributes:
-        node_type: of the vertices that it computes.
-        rows: of each node type that it reads; None: the features.
-        edge_types: along which it reads. With one hop all of them end at ``node_type``.
-    """
-
-    node_type: str
-    rows: Mapping[str, Rows | None]
-    edge_types: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class TypedLayer:
-    """One node type of a layer.
-
-    Attributes:
-        node_type: of the vertices that it computes.
-        reads: node types whose rows it reads.
-        edge_types: along which it reads.
-        compute: rows of a block's targets.
-    """
+    """One node type of a layer: the node types and edge types that it reads, and what gives a block's targets rows."""
 
     node_type: str
     reads: tuple[str, ...]
     edge_types: tuple[str, ...]
     compute: Callable[[TypedBlock], Floats]
-
-
-@dataclass(frozen=True)
-class HopCounts:
-    """Sizes of a sampled batch.
-
-    Attributes:
-        nodes: new vertices per hop; the first entry counts the seeds.
-        edges: edges per hop.
-    """
-
-    nodes: Sequence[int]
-    edges: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -97,39 +57,43 @@ class Stage:
         title: for people.
         nodes: the vertices that it computes.
         width: numbers per row that it gives; None: one number without a dimension.
+        node_type: of the vertices that it computes; empty: the only one.
         fan_outs: in-neighbours per vertex and hop, -1 for all; none for pairs.
         compute: rows of a block's targets. The block of several hops has those of all of them.
-        features: whether it reads the features.
-        reads: the rows that it reads in place of features, if any.
+        reads: by node type the rows that it reads; None: the features.
+        edge_types: along which it reads in a typed graph, with one hop to ``node_type``; None: the graph is not typed.
         degrees: the rows with in-degrees that it reads, by the rule that they follow.
         edge_tables: the edge tables that it reads, by the argument of layers that takes them.
         weighed: whether its edges are weighed by degrees of the whole graph, for layers that ask for these.
         row_per_edge: whether ``compute`` makes a row per edge.
         writes: the rows that it writes; None: the result.
-        typed: what it reads of a typed graph, in place of ``features`` and ``reads``.
         ends: of a stage that scores pairs, the rows of sources and of targets.
     """
 
     title: str
     nodes: Targets
     width: int | None
+    node_type: str = ""
     fan_outs: tuple[int, ...] = ()
-    compute: Callable[[Any, HopCounts], Floats] | None = None
-    features: bool = False
-    reads: Rows | None = None
+    compute: Callable[[Any], Floats] | None = None
+    reads: Mapping[str, Rows | None] = field(default_factory=dict)
+    edge_types: tuple[str, ...] | None = None
     degrees: Mapping[DegreeRule, Rows] = field(default_factory=dict)
     edge_tables: Mapping[str, str] = field(default_factory=dict)
     weighed: bool = False
     row_per_edge: bool = False
     writes: Rows | None = None
-    typed: TypedReads | None = None
     ends: tuple[Rows, Rows] | None = None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Node types whose features it reads."""
+        return tuple(node_type for node_type, rows in self.reads.items() if rows is None)
 
     @property
     def all_reads(self) -> set[Rows]:
         """All rows that it reads."""
-        typed = () if self.typed is None else self.typed.rows.values()
-        used = (self.reads, *self.degrees.values(), *typed, *(self.ends or ()))
+        used = (*self.reads.values(), *self.degrees.values(), *(self.ends or ()))
         return {rows for rows in used if rows is not None}
 
 
@@ -141,30 +105,26 @@ def layerwise_stages(
     pairs: bool = False,
     edge_tables: Mapping[str, str] | None = None,
 ) -> list[Stage]:
-    """The stages of exact inference.
-
-    widths: of rows before the first layer and after each. edge_tables: by the argument of layers that takes them.
-    """
+    """The stages of exact inference. ``widths``: of rows before the first layer and after each. ``edge_tables``: by the
+    argument of layers that takes them."""
     degrees, tables = _degrees(layers), edge_tables or {}
     stages = _counting(degrees, tables)
     last = len(layers)
     for number, layer in enumerate(layers, 1):
-        written = Rows(f"rows-{number}", widths[number])
         stage = Stage(
             f"layer {number} of {last}",
             nodes if number == last else None,
             widths[number],
-            (-1,) * layer.hops,
-            partial(_one, layer),
-            features=number == 1,
-            reads=None if number == 1 else Rows(f"rows-{number - 1}", widths[number - 1]),
+            fan_outs=(-1,) * layer.hops,
+            compute=layer,
+            reads={"": None if number == 1 else Rows(f"rows-{number - 1}", widths[number - 1])},
             degrees={rule: rows for rule, rows in degrees.items() if rule == layer.degrees},
             edge_tables={name: tables[name] for name in layer.edge_arguments},
             row_per_edge=layer.row_per_edge,
-            writes=written,
+            writes=Rows(f"rows-{number}", widths[number]),
         )
         stages.append(stage)
-    return _ended(stages, pairs)
+    return _ended(stages, ("", "") if pairs else None)
 
 
 def sampled_stages(
@@ -180,10 +140,8 @@ def sampled_stages(
 
     Where all layers that ask for in-degrees are as PyG's GCN, the edges are weighed by those of the whole graph, as in
     training. Others get those of the whole graph with all neighbours, and else those within the batch. So with all
-    neighbours the rows are those of exact inference.
-
-    Raises:
-        ConfigError: the number of fan-outs is not that of the hops.
+    neighbours the rows are those of exact inference. Raises ConfigError: the number of fan-outs is not that of the
+    hops.
     """
     hops, tables = sum(layer.hops for layer in layers), edge_tables or {}
     fan_outs = list(fan_outs) * hops if len(fan_outs) == 1 else fan_outs
@@ -199,15 +157,15 @@ def sampled_stages(
         "sampled",
         nodes,
         widths[-1],
-        tuple(fan_outs),
-        partial(_through, layers),
-        features=True,
+        fan_outs=tuple(fan_outs),
+        compute=partial(_through, layers),
+        reads={"": None},
         degrees=degrees,
         edge_tables={name: table for name, table in tables.items() if name in read},
         weighed=weighed,
         writes=Rows(f"rows-{len(layers)}", widths[-1]),
     )
-    return _ended([*_counting(degrees, tables), stage], pairs)
+    return _ended([*_counting(degrees, tables), stage], ("", "") if pairs else None)
 
 
 def _degrees(layers: Sequence[Layer]) -> dict[DegreeRule, Rows]:
@@ -223,8 +181,8 @@ def _counting(degrees: Mapping[DegreeRule, Rows], edge_tables: Mapping[str, str]
             "in-degrees",
             None,
             None,
-            (-1,),
-            partial(_count, rule),
+            fan_outs=(-1,),
+            compute=partial(_count, rule),
             edge_tables={} if rule.weights is None else {rule.weights: edge_tables[rule.weights]},
             writes=rows,
         )
@@ -239,8 +197,9 @@ def typed_stages(
     nodes: Mapping[str, Targets],
     *,
     ends: tuple[str, str] | None = None,
+    fan_outs: Sequence[int] | None = None,
 ) -> list[Stage]:
-    """The stages of exact inference on a typed graph.
+    """The stages of inference on a typed graph.
 
     Args:
         layers: for each layer the node types that it computes; the last one those that are asked for.
@@ -248,65 +207,25 @@ def typed_stages(
         widths: of rows before the first layer and after each.
         nodes: by node type the vertices which are asked for: of one type, or of both ends of pairs.
         ends: node types of sources and targets, if the last stage scores pairs of them.
+        fan_outs: of sampled batches, per hop and of every edge type, for the only layer, which is all of the model at once.
     """
     rows_after, last = _naming([embeddings, *layers], widths), len(layers)
     learnt = {layer.node_type for layer in embeddings}
-    stages = [_learnt(layer, rows_after(0, layer.node_type)) for layer in embeddings]
+    stages = [_typed(layer, f"embeddings, {layer.node_type}", rows_after(0, layer.node_type)) for layer in embeddings]
     for number, parts in enumerate(layers, 1):
         for layer in parts:
             of_features = set(layer.reads) - learnt if number == 1 else set()
-            stage = Stage(
-                f"layer {number} of {last}, {layer.node_type}",
-                nodes[layer.node_type] if number == last else None,
-                widths[number],
-                (-1,) if layer.edge_types else (),
-                partial(_typed, layer),
-                row_per_edge=True,
-                writes=rows_after(number, layer.node_type),
-                typed=TypedReads(
-                    layer.node_type,
-                    {t: None if t in of_features else rows_after(number - 1, t) for t in layer.reads},
-                    layer.edge_types,
-                ),
+            title = f"layer {number} of {last}" if fan_outs is None else "sampled"
+            stage = _typed(layer, f"{title}, {layer.node_type}", rows_after(number, layer.node_type))
+            stages.append(
+                replace(
+                    stage,
+                    nodes=nodes[layer.node_type] if number == last else None,
+                    fan_outs=tuple(fan_outs or (-1,) * bool(layer.edge_types)),
+                    reads={t: None if t in of_features else rows_after(number - 1, t) for t in layer.reads},
+                )
             )
-            stages.append(stage)
-    return _ended_typed(stages, ends)
-
-
-def sampled_typed_stages(
-    models: Sequence[TypedLayer],
-    embeddings: Sequence[TypedLayer],
-    widths: tuple[int, int],
-    nodes: Mapping[str, Targets],
-    fan_outs: Sequence[int],
-    *,
-    ends: tuple[str, str] | None = None,
-) -> list[Stage]:
-    """The stages of inference on sampled batches of a typed graph.
-
-    Args:
-        models: for each node type that is asked for what computes it: all layers at once.
-        embeddings, nodes, ends: see ``typed_stages``.
-        widths: of learnt rows, and of the rows that are computed.
-        fan_outs: per hop, of every edge type.
-    """
-    rows_after = _naming([embeddings, models], widths)
-    learnt = {layer.node_type for layer in embeddings}
-    stages = [_learnt(layer, rows_after(0, layer.node_type)) for layer in embeddings]
-    for model in models:
-        reads = {t: rows_after(0, t) if t in learnt else None for t in model.reads}
-        stage = Stage(
-            f"sampled, {model.node_type}",
-            nodes[model.node_type],
-            widths[1],
-            tuple(fan_outs),
-            partial(_typed, model),
-            row_per_edge=True,
-            writes=rows_after(1, model.node_type),
-            typed=TypedReads(model.node_type, reads, model.edge_types),
-        )
-        stages.append(stage)
-    return _ended_typed(stages, ends)
+    return _ended(stages, ends)
 
 
 def _naming(layers: Sequence[Sequence[TypedLayer]], widths: Sequence[int]) -> Callable[[int, str], Rows]:
@@ -315,31 +234,20 @@ def _naming(layers: Sequence[Sequence[TypedLayer]], widths: Sequence[int]) -> Ca
     return lambda number, node_type: Rows(f"rows-{number}-{types.index(node_type)}", widths[number], node_type)
 
 
-def _learnt(layer: TypedLayer, rows: Rows) -> Stage:
-    """Writes the learnt rows of a type."""
-    typed = TypedReads(layer.node_type, {}, ())
+def _typed(layer: TypedLayer, title: str, rows: Rows) -> Stage:
+    """A stage that computes one node type of all vertices."""
     return Stage(
-        f"embeddings, {layer.node_type}", None, rows.width, (), partial(_typed, layer), row_per_edge=True, writes=rows,
-        typed=typed,
+        title, None, rows.width, layer.node_type, compute=layer.compute, edge_types=layer.edge_types, row_per_edge=True,
+        writes=rows,
     )  # fmt: skip
 
 
-def _typed(layer: TypedLayer, block: TypedBlock, counts: HopCounts) -> Floats:
-    return layer.compute(block)
-
-
-def _ended_typed(stages: list[Stage], ends: tuple[str, str] | None) -> list[Stage]:
+def _ended(stages: list[Stage], ends: tuple[str, str] | None) -> list[Stage]:
+    """The stages of which the last one gives the result, or one that scores pairs of vertices of these types."""
     if ends is None:
         return [*stages[:-1], replace(stages[-1], writes=None)]
     written = {rows.node_type: rows for stage in stages if (rows := stage.writes) is not None}  # of the last stage each
     return [*stages, Stage("pairs", None, None, ends=(written[ends[0]], written[ends[1]]))]
-
-
-def _ended(stages: list[Stage], pairs: bool) -> list[Stage]:
-    rows = stages[-1].writes
-    if pairs and rows is not None:
-        return [*stages, Stage("pairs", None, None, ends=(rows, rows))]
-    return [*stages[:-1], replace(stages[-1], writes=None)]
 
 
 def unread(stages: Sequence[Stage], current: int) -> set[Rows]:
@@ -350,31 +258,25 @@ def unread(stages: Sequence[Stage], current: int) -> set[Rows]:
     return {rows for rows in written - read if rows is not None}
 
 
-def _count(rule: DegreeRule, block: LayerBlock, counts: HopCounts) -> Floats:
+def _count(rule: DegreeRule, block: LayerBlock) -> Floats:
     return in_degrees(block, rule)[: block.targets]
 
 
-def _one(layer: Layer, block: LayerBlock, counts: HopCounts) -> Floats:
-    return layer(block)
-
-
-def _through(layers: Sequence[Layer], block: LayerBlock, counts: HopCounts) -> Floats:
-    """All layers on a sampled batch. Each layer computes as many hops less than it reads as it has itself.
-
-    In-degrees that nobody gives are those within the batch.
-    """
-    x, hops = block.x, len(counts.edges)
+def _through(layers: Sequence[Layer], block: LayerBlock) -> Floats:
+    """All layers on a sampled batch: each computes as many hops less than it reads as it has itself. In-degrees that
+    nobody gives are those within the batch."""
+    x, hops = block.x, len(block.edges_per_hop)
     rules = {layer.degrees for layer in layers if layer.degrees is not None}
     counted = rules - block.degrees.keys() if block.weights is None else ()
     degrees = {rule: in_degrees(block, rule) for rule in counted} | {**block.degrees}
     for layer in layers:
-        read, edges = sum(counts.nodes[: hops + 1]), _edges_for(layer, block, sum(counts.edges[:hops]))
+        read, edges = sum(block.nodes_per_hop[: hops + 1]), _edges_for(layer, block, sum(block.edges_per_hop[:hops]))
         hops -= layer.hops
         x = layer(
             LayerBlock(
                 x[:read],
                 block.edge_index[:, edges],
-                sum(counts.nodes[: hops + 1]),
+                sum(block.nodes_per_hop[: hops + 1]),
                 {rule: found[:read] for rule, found in degrees.items()},
                 {name: block.edge_rows[name][edges] for name in layer.edge_arguments},
                 None if block.weights is None or layer.degrees is None else block.weights[edges],

@@ -19,16 +19,15 @@ from atta.client.inference.stages import Stage, Targets
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 
+Ids = npt.NDArray[np.int64]
+UserIds = Ids | npt.NDArray[np.str_]
+"""Vertices as users name them: by numbers or by strings."""
+
 
 @dataclass(frozen=True)
 class PairScore:
-    """Scores of pairs from the rows of their ends.
-
-    Attributes:
-        pairs: gives each row of sources [n, width] and its partner in targets [n, width] a number, float32 [n], or a
-            row.
-        grid: gives each row of sources [n, width] with each of targets [m, width] a number, float32 [n, m].
-    """
+    """Scores of pairs from rows [n, width] of sources: ``pairs`` with one partner each [n, width], float32 [n] or rows;
+    ``grid`` with all targets [m, width], float32 [n, m]."""
 
     pairs: Callable[[Floats, Floats], Floats]
     grid: Callable[[Floats, Floats], Floats]
@@ -42,13 +41,8 @@ INNER_PRODUCTS = PairScore(
 
 @dataclass(frozen=True)
 class TopTargets:
-    """The question for the best targets of each source.
-
-    Attributes:
-        count: how many targets a source gets; fewer where fewer are left.
-        sources: the vertices that get them.
-        edge_type: the relation. Targets that a source has an edge to are left out.
-    """
+    """The question for the best ``count`` targets of each source by a relation. Targets that a source has an edge to
+    are left out."""
 
     count: int
     sources: Targets
@@ -93,12 +87,7 @@ class InferenceTask:
 
 
 def feature_width(schema: Schema, features: str) -> int:
-    """Numbers per vertex of the table ``features``.
-
-    Raises:
-        ConfigError: the graph has several types, or the table is not rows of numbers.
-        UnknownNameError: there is no such table.
-    """
+    """Numbers per vertex of the table ``features``. Raises ConfigError for typed graphs, and rows that are no vectors."""
     if len(schema.node_types) != 1 or len(schema.edge_types) != 1:
         raise ConfigError("inference takes graphs with one node type and one edge type")
     spec = schema.table(schema.node_types[0], features)
@@ -151,16 +140,7 @@ class AwaitStage:
 
 @dataclass(frozen=True)
 class InferencePlan:
-    """What one of several processes does.
-
-    Attributes:
-        stages: number of stages.
-        shares: number of shares of each stage.
-        rank, world: number of this process, and of all.
-
-    Raises:
-        ConfigError: there is no such process, or no stage or share.
-    """
+    """What one of several processes does. Raises ConfigError if there is no such process, or no stage or share."""
 
     stages: int
     shares: int
@@ -182,12 +162,9 @@ class InferencePlan:
         return range(first, stop)
 
     def next(self, done: Done) -> RunShare | AwaitStage | None:
-        """What comes next; None: nothing is left for this process.
-
-        done: bool [stages, shares]. When the last stage is done as a whole nobody needs rows of earlier stages. While
-        it is not, a process does its shares of earlier stages even if its own of the last one are done: others read
-        them.
-        """
+        """What comes next; None: nothing is left for this process. ``done``: bool [stages, shares]. While the last
+        stage is not done as a whole, a process does its shares of earlier stages even if its own of the last one are
+        done: others read them."""
         if done.shape != (self.stages, self.shares):
             raise ConfigError(f"done: has shape {list(done.shape)}, expected {[self.stages, self.shares]}")
         if done[-1].all():
@@ -221,3 +198,78 @@ def block_size(vertices: int, edges: int, width: int, *, row_per_edge: bool, que
     if not row_per_edge and vertices <= rows:
         rows = _BLOCK_EDGES
     return max(1, min(_BLOCK_SEEDS, min(_BLOCK_EDGES, rows) // (1 + degree)))
+
+
+_SPARE = 4
+"""A block in which this many times more scores than wanted beat the ones before is thinned before it is sorted."""
+
+
+@dataclass(frozen=True)
+class TargetBlock:
+    """A block of targets: their user ids int64 [m], and edges that exist, int64 [2, e]: user ids of sources, places in
+    ``ids``."""
+
+    ids: Ids
+    linked: Ids
+
+
+class BestTargets:
+    """The best targets of some sources so far."""
+
+    def __init__(self, sources: Ids, count: int, *, loops: bool) -> None:
+        """``sources``: int64 [n], user ids, each once. ``loops``: whether sources and targets are of one type, so that
+        a source meets itself."""
+        self._sources, self._count, self._loops = sources, count, loops
+        self._order = np.argsort(sources)
+        self._rows, self._ids = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._scores = np.empty(0, np.float32)
+
+    def take(self, scores: Floats, found: TargetBlock) -> None:
+        """Take a block's scores [n, m]. They are overwritten where a pair does not count."""
+        self._hide(scores, *found.linked)
+        if self._loops:
+            self._hide(scores, found.ids, np.arange(len(found.ids)))
+        rows, places = self._better(scores)
+        self._keep(
+            np.concatenate([self._rows, rows]),
+            np.concatenate([self._ids, found.ids[places]]),
+            np.concatenate([self._scores, scores[rows, places]]),
+        )
+
+    def pairs(self) -> tuple[Ids, Floats]:
+        """int64 [r, 2] sources and targets, and their scores [r]: source by source, the best first."""
+        return np.stack([self._sources[self._rows], self._ids], axis=1), self._scores
+
+    def _hide(self, scores: Floats, sources: Ids, places: Ids) -> None:
+        """Strike out pairs of a source's id and a target's place. Ids that are not among the sources do not count."""
+        at = np.searchsorted(self._sources, sources, sorter=self._order)
+        rows = self._order[np.minimum(at, len(self._order) - 1)]
+        here = self._sources[rows] == sources
+        scores[rows[here], places[here]] = -np.inf
+
+    def _better(self, scores: Floats) -> tuple[Ids, Ids]:
+        """Rows and columns of scores that may belong to the best: equal ones do."""
+        floor = self._floor()[:, None]
+        better = (scores >= floor) & (scores > -np.inf)
+        wide = scores.shape[1] - self._count
+        if wide > 0 and int(better.sum()) > _SPARE * self._count * len(scores):
+            better &= scores >= np.partition(scores, wide, axis=1)[:, wide, None]
+        rows, places = np.nonzero(better)
+        return rows, places
+
+    def _floor(self) -> Floats:
+        """float32 [n]: the last score of each source that has enough targets, otherwise the smallest number."""
+        floor = np.full(len(self._sources), -np.inf, np.float32)
+        counts = np.bincount(self._rows, minlength=len(floor))
+        full = np.flatnonzero(counts == self._count)
+        floor[full] = self._scores[np.cumsum(counts)[full] - 1]
+        return floor
+
+    def _keep(self, rows: Ids, ids: Ids, scores: Floats) -> None:
+        """Keep the best of these per row, sorted."""
+        order = np.lexsort((ids, -scores, rows))
+        rows, ids, scores = rows[order], ids[order], scores[order]
+        counts = np.bincount(rows, minlength=len(self._sources))
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        kept = rank < self._count
+        self._rows, self._ids, self._scores = rows[kept], ids[kept], scores[kept]

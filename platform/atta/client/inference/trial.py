@@ -63,13 +63,8 @@ class LayerFault:
 
 @dataclass(frozen=True)
 class LayerVerdict:
-    """What the trial of a layer has shown.
-
-    Attributes:
-        width: numbers per row that it gives.
-        fault: why it cannot be computed; None: it can.
-        needs_edges: whether its first vertex must have an edge (see ``with_company``).
-    """
+    """What the trial of a layer has shown: numbers per row that it gives, or why it cannot be computed, and whether its
+    first vertex must have an edge (``with_company``)."""
 
     width: int = 0
     fault: LayerFault | None = None
@@ -83,10 +78,7 @@ class _FoundError(Exception):
 
 
 def tried(layer: Layer, channels: int, edge_tables: Mapping[str, TableSpec] | None = None) -> LayerVerdict:
-    """Try a layer that reads rows of ``channels`` numbers.
-
-    edge_tables: by name what ``LayerBlock.edge_rows`` has for it.
-    """
+    """Try a layer that reads rows of ``channels`` numbers, and of ``edge_rows`` what these tables have."""
     trial, first = None, None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -103,10 +95,8 @@ def tried(layer: Layer, channels: int, edge_tables: Mapping[str, TableSpec] | No
 
 
 def layer_widths(layers: Sequence[Layer], channels: int) -> list[int]:
-    """Numbers per row before the first layer, which are ``channels``, and after each layer, of layers known to be right.
-
-    Each computes one vertex. Raises ConfigError for layers that do not give it a row.
-    """
+    """Numbers per row before the first layer, which are ``channels``, and after each layer, of layers known to be
+    right. Raises ConfigError for layers that do not give a vertex a row."""
     widths = [channels]
     for number, layer in enumerate(layers, 1):
         degrees = {} if layer.degrees is None else {layer.degrees: np.ones(1, np.float32)}

@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
+from atta.client.loaders.arguments import shows
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import vertex_ids
 from atta.client.loaders.norms import count_norms
@@ -18,7 +19,6 @@ from atta.client.loaders.seeds import (
     InputNodes,
     edge_type_name,
     node_seeds,
-    numbered,
     numbered_batches,
     sized_seeds,
     tables_by_type,
@@ -34,6 +34,7 @@ _COUNTED = 1 << 63
 """The first epoch of batches that are only counted. Nobody trains on them."""
 
 
+@shows()
 class BatchLoader(DagLoader):
     """Batches that an operator samples as a whole: ShaDow, GraphSAINT, Cluster-GCN, LADIES, walks, or your own."""
 
@@ -91,7 +92,7 @@ class BatchLoader(DagLoader):
             edge_tables=names("edge_tables", edge_tables),
         )
         if batches is None:
-            seeds = node_seeds(schema, numbered(cluster.ids, _of_type(input_nodes, node_type, name)))
+            seeds = node_seeds(cluster.ids, _of_type(input_nodes, node_type, name))
         else:
             seeds = sized_seeds(schema, node_type, numbered_batches(cluster.ids, node_type, batches))
         if operator in BUILT_IN:  # only the daemons know what others accept

@@ -6,17 +6,18 @@ import dataclasses
 import math
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.arguments import ignore_torch_options
 from atta.client.loaders.minibatch import MiniBatch
-from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.sampled import Origin
-from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds, numbered
+from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds
 from atta.client.loaders.subgraphs import EDGE_ORDERS, in_file_order, with_reverses
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
 from atta.client.sessions.resuming import ResumingStream, Search
@@ -29,6 +30,70 @@ from atta.samplers.arguments import flag, number, whole
 _SEED_POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
 _MOST = (1 << 32) - 1
 _MOST_EPOCHS = (1 << 64) - 1
+
+
+_VARIABLES = "RANK", "WORLD_SIZE"
+
+
+@dataclass(frozen=True)
+class TrainerRank:
+    """One trainer of a job.
+
+    Attributes:
+        rank: its number, from 0.
+        world: how many there are.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError if there is no such trainer."""
+        if not self.rank < self.world:
+            raise ConfigError(f"rank {self.rank} of {self.world} trainers")
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world}"
+
+    @classmethod
+    def of(cls, rank: int | None, world_size: int | None) -> TrainerRank:
+        """The trainer with these numbers. What is None is found in this process, see ``here``. Raises ConfigError: a
+        number is none, or there is no such trainer."""
+        if rank is not None and world_size is not None:
+            return cls(whole("rank", rank, 0, _MOST), whole("world_size", world_size, 1, _MOST))
+        found = cls.here()
+        if rank is None and world_size is None:
+            return found
+        if rank is not None:
+            return cls(whole("rank", rank, 0, _MOST), found.world)
+        return cls(found.rank, whole("world_size", world_size, 1, _MOST))
+
+    @classmethod
+    def here(cls) -> TrainerRank:
+        """This process in torch's process group; without one what RANK and WORLD_SIZE say; without these the only one.
+        Raises ConfigError: only one of the variables is set, or one is no number: who launched this process sets the
+        other one later, with the process group."""
+        if (group := _group()) is not None:
+            return group
+        said = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        for name, text in said.items():
+            if not text.strip().isdecimal():
+                raise ConfigError(f"environment variable {name}={text!r}: must be a whole number")
+        if len(said) == 1:
+            (name,), (missing,) = said, set(_VARIABLES) - set(said)
+            raise ConfigError(
+                f"environment variable {name} is set and {missing} is not: make the loader after torch's process "
+                "group, or give rank= and world_size="
+            )
+        return cls(int(said["RANK"]), whole("WORLD_SIZE", int(said["WORLD_SIZE"]), 1, _MOST)) if said else cls()
+
+
+def _group() -> TrainerRank | None:
+    """This process in the process group of torch; None if there is none. Does not import torch."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return TrainerRank(distributed.get_rank(), distributed.get_world_size())
 
 
 class DagLoader:
@@ -99,11 +164,10 @@ class DagLoader:
         self._opener: ThreadPoolExecutor | None = None
         self._origin = Origin.of(dag, edge_ids=edge_ids)
         if not isinstance(input_nodes, session_pb2.Seeds):
-            input_nodes = node_seeds(cluster.schema, numbered(cluster.ids, input_nodes))
-        chosen = input_nodes
+            input_nodes = node_seeds(cluster.ids, input_nodes)
         self._request = session_pb2.OpenRequest(
             dag=dag,
-            seeds=chosen,
+            seeds=input_nodes,
             batch_size=whole("batch_size", batch_size, 1, _MOST),
             seed=whole("seed", seed, 0, _MOST_EPOCHS),
             shuffle=flag("shuffle", shuffle),
@@ -118,7 +182,7 @@ class DagLoader:
             share=number("share", share, "a positive number", above=0),
             job=str(job or f"loader-{os.getpid()}-{secrets.token_hex(3)}"),
         )
-        if (chosen.sizes or chosen.WhichOneof("source") == "batches") and (shuffle or drop_last):
+        if (input_nodes.sizes or input_nodes.WhichOneof("source") == "batches") and (shuffle or drop_last):
             raise ConfigError("batches: they come as given, without shuffle and drop_last")
 
     def __repr__(self) -> str:
@@ -130,11 +194,8 @@ class DagLoader:
         return self._batches(StreamPlace(self._epoch))
 
     def __len__(self) -> int:
-        """Number of batches per epoch of this rank. Asks no daemon.
-
-        Raises:
-            ConfigError: there are no seeds, or ``drop_last`` leaves no batch.
-        """
+        """Number of batches per epoch of this rank. Asks no daemon. Raises ConfigError: there are no seeds, or
+        ``drop_last`` leaves no batch."""
         return batches_of(self._cluster.schema, self._request)
 
     def set_epoch(self, epoch: int) -> None:
@@ -149,10 +210,7 @@ class DagLoader:
 
     def resume(self, epoch: int, batch: int) -> Iterator[Any]:
         """Iterate epoch ``epoch`` from this rank's batch ``batch`` on: the same batches that an interrupted run lacks.
-
-        Raises:
-            ConfigError: ``epoch`` or ``batch`` is not a whole number from 0, or there are fewer batches.
-        """
+        Raises ConfigError: ``epoch`` or ``batch`` is not a whole number from 0, or there are fewer batches."""
         epoch, first = whole("epoch", epoch, 0, _MOST_EPOCHS), whole("batch", batch, 0, len(self))
         return self._batches(StreamPlace(epoch, first))
 
@@ -172,11 +230,8 @@ class DagLoader:
         return Cursor(self._digest(), trainer.rank, trainer.world, place.epoch, place.batch, version).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration begin where ``state``, from ``state_dict``, says.
-
-        Raises:
-            ConfigError: it is no state, or that of a loader with other batches: another dataset, seed, batch size, ...
-        """
+        """Make the next iteration begin where ``state``, from ``state_dict``, says. Raises ConfigError: it is no state,
+        or that of a loader with other batches: another dataset, seed, batch size, ..."""
         cursor = Cursor.from_state(state)
         if (theirs := TrainerRank(cursor.rank, cursor.world)) != self._trainer:
             raise ConfigError(f"state of a loader: it is that of {theirs} trainers, this one is {self._trainer}")

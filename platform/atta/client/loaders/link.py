@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from atta.client.cluster import Cluster
+from atta.client.loaders.arguments import shows, split_off
 from atta.client.loaders.dag import DagLoader
-from atta.client.loaders.neighbor import hops_of, subgraph_of
+from atta.client.loaders.neighbor import Drawing
 from atta.client.loaders.sampled import LinkLabels
 from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, numbered_edges, tables_by_type
 from atta.errors import ConfigError, UnknownNameError
@@ -67,6 +68,7 @@ class NegativeSampling:
         return cls(str(getattr(mode, "value", mode)), getattr(given, "amount", 1.0))
 
 
+@shows(Drawing)
 class LinkNeighborLoader(DagLoader):
     """Batches of edges with sampled neighbourhoods of their ends, as PyG's ``LinkNeighborLoader`` makes them."""
 
@@ -81,19 +83,7 @@ class LinkNeighborLoader(DagLoader):
         neg_sampling: Any = None,
         exclude_edges: str | None = "reverse",
         reverse_type: Any = None,
-        replace: bool = False,
-        method: str | None = None,
-        weight_attr: str | None = None,
-        time_attr: str | None = None,
-        temporal_strategy: str = "uniform",
-        disjoint: bool = False,
-        subgraph_type: Any = "directional",
         tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
-        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
-        frontier: str = "new",
-        edge_norm: str | Mapping[Any, str] | None = None,
-        norm_attr: str | None = None,
-        unbiased: bool = False,
         **options: Any,
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration. ``batch_size`` counts positive edges.
@@ -121,14 +111,10 @@ class LinkNeighborLoader(DagLoader):
         Raises:
             ConfigError: an argument is out of range; UnknownNameError: a type, table or strategy does not exist.
         """
-        schema = cluster.schema
+        schema, drawing = cluster.schema, split_off(Drawing, options)
         edge_type, ends = _edges(cluster, edge_label_index)
         negatives = NegativeSampling.of(neg_sampling)
-        hops = hops_of(
-            cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
-            temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
-            frontier=frontier, edge_norm=edge_norm, norm_attr=norm_attr, unbiased=unbiased,
-        )  # fmt: skip
+        hops = drawing.hops(schema, num_neighbors)
         of_types = tables_by_type(tables, dict.fromkeys(schema.endpoints(edge_type)))
         wanted = None
         if negatives is not None:
@@ -141,7 +127,7 @@ class LinkNeighborLoader(DagLoader):
         seeds = link_seeds(
             schema, edge_type, ends, edge_label_time, exclude=exclude_edges is not None, exclude_reverse=reverse
         )
-        if (time_attr is None) != (edge_label_time is None):
+        if (drawing.time_attr is None) != (edge_label_time is None):
             raise ConfigError(
                 "time_attr, edge_label_time: give both: temporal sampling of edges needs their times (edge_label_time), "
                 "and no other has a use for them"
@@ -151,11 +137,9 @@ class LinkNeighborLoader(DagLoader):
         if label is not None and len(label) != ends.shape[1]:
             raise ConfigError(f"edge_label: {len(label)} labels for {ends.shape[1]} edges")
         time = None if edge_label_time is None else np.asarray(edge_label_time)
-        mode = None if negatives is None else negatives.mode
-        amount = 1 if negatives is None else int(negatives.amount)
+        mode, amount = (None, 1) if negatives is None else (negatives.mode, int(negatives.amount))
         labels = LinkLabels(edge_type, mode, amount, label, time)
-        origin = dataclasses.replace(self._origin, tables=of_types, labels=labels)
-        self._origin = subgraph_of(schema, origin, subgraph_type)
+        self._origin = drawing.origin(schema, dataclasses.replace(self._origin, tables=of_types, labels=labels))
 
 
 def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:

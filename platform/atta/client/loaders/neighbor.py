@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from atta.client.cluster import Cluster
-from atta.client.loaders.arguments import level_outside
+from atta.client.loaders.arguments import level_outside, shows, split_off
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import (
@@ -18,7 +19,6 @@ from atta.client.loaders.seeds import (
     edge_type_name,
     ids_by_type,
     node_seeds,
-    numbered,
     tables_by_type,
     typed,
     typed_seeds,
@@ -36,6 +36,87 @@ _TOGETHER = 1 << 14
 _TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
 
 
+RowsOfEdges = Mapping[Any, Sequence[str] | str] | Sequence[str] | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """Keywords that all loaders of sampled neighbourhoods take; ``NeighborLoader`` says what they mean."""
+
+    replace: bool = False
+    method: str | None = None
+    weight_attr: str | None = None
+    time_attr: str | None = None
+    temporal_strategy: str = "uniform"
+    disjoint: bool = False
+    subgraph_type: Any = "directional"
+    edge_tables: RowsOfEdges = ()
+    frontier: str = "new"
+    edge_norm: str | Mapping[Any, str] | None = None
+    norm_attr: str | None = None
+    unbiased: bool = False
+
+    def hops(self, schema: Schema, num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]]) -> Hops:
+        """What they make of a DAG. Raises ConfigError: two of them contradict each other; UnknownNameError: a name does
+        not exist."""
+        drawn, subgraph = self._method(schema), subgraph_name(self.subgraph_type)
+        weights = edge_weights_of(
+            schema, self.edge_norm, unbiased=flag("unbiased", self.unbiased), norm_attr=self.norm_attr
+        )
+        if weights and subgraph == "bidirectional":
+            raise ConfigError(
+                "edge_norm, unbiased: not with subgraph_type='bidirectional', whose edges need not be the graph's"
+            )
+        rows = edge_tables_by_type(schema, self.edge_tables)
+        own = {edge_type_name(schema, e) for e, found in rows.items() if "weight" in names("edge_tables", found)}
+        if own & {what.edge_type for what in weights}:
+            warnings.warn(
+                "edge_tables: data.edge_weight is made by edge_norm, norm_attr and unbiased; the table 'weight' comes as "
+                "data.table_edge_weight",
+                stacklevel=level_outside(),
+            )
+        return Hops(
+            num_neighbors, flag("replace", self.replace), drawn, self.frontier, flag("disjoint", self.disjoint), rows,
+            subgraph == "induced", "" if self.weight_attr in (None, "weight") else str(self.weight_attr), weights,
+        )  # fmt: skip
+
+    def origin(self, schema: Schema, origin: Origin) -> Origin:
+        """``origin`` of batches with such edges; raises ConfigError for edge tables that the reverses would lack."""
+        if subgraph_name(self.subgraph_type) != "bidirectional":
+            return origin
+        reverses = reverses_of(schema)
+        check_rows(reverses, origin.edge_tables)
+        return dataclasses.replace(origin, reverses=reverses, by_hop=False)
+
+    def _method(self, schema: Schema) -> Method:
+        """The one way in which edges are drawn."""
+        if self.time_attr not in (None, "time"):
+            raise UnknownNameError.of("attribute (time_attr)", str(self.time_attr), ("time",))
+        tables = {name: spec for of_type in schema.edge_tables.values() for name, spec in of_type.items()}
+        if self.weight_attr is not None and self.weight_attr not in tables:
+            raise UnknownNameError.of("attribute (weight_attr)", str(self.weight_attr), tables or ("weight",))
+        if self.weight_attr is not None and tables[self.weight_attr].row_shape:
+            raise ConfigError(
+                f"weight_attr {self.weight_attr!r}: edges are drawn by one number each, it has rows of several"
+            )
+        if self.temporal_strategy not in _TEMPORAL:
+            raise UnknownNameError.of("temporal strategy", self.temporal_strategy, _TEMPORAL)
+        by_name = {m.value: m for m in Method if m.table is None}
+        if self.method is not None and self.method not in by_name:
+            raise UnknownNameError.of("method", str(self.method), by_name)
+        named = by_name[self.method or "uniform"]
+        ways = {
+            "method": named if named is not Method.UNIFORM else None,
+            "weight_attr": Method.WEIGHTED if self.weight_attr else None,
+            "time_attr": _TEMPORAL[self.temporal_strategy] if self.time_attr else None,
+        }
+        chosen = {name: way for name, way in ways.items() if way is not None}
+        if len(chosen) > 1:
+            raise ConfigError(f"{' and '.join(chosen)}: edges are drawn in one way")
+        return next(iter(chosen.values()), Method.UNIFORM)
+
+
+@shows(Drawing)
 class NeighborLoader(DagLoader):
     """Mini-batches of sampled neighbourhoods, with the arguments and results of PyG's ``NeighborLoader``."""
 
@@ -46,23 +127,8 @@ class NeighborLoader(DagLoader):
         input_nodes: InputNodes = "train",
         *,
         input_time: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        replace: bool = False,
-        method: str | None = None,
-        weight_attr: str | None = None,
-        time_attr: str | None = None,
-        temporal_strategy: str = "uniform",
-        disjoint: bool = False,
-        subgraph_type: Any = "directional",
         tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
         seed_tables: Sequence[str] | str = (),
-        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
-        frontier: str = "new",
-        edge_norm: str | Mapping[Any, str] | None = None,
-        norm_attr: str | None = None,
-        unbiased: bool = False,
         **options: Any,
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration, unless string ids are looked up.
@@ -123,115 +189,26 @@ class NeighborLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not
                 exist.
         """
-        schema, firsts = cluster.schema, None
+        schema, drawing, firsts = cluster.schema, split_off(Drawing, options), None
         if isinstance(input_nodes, Mapping):
             by_type = ids_by_type(cluster.ids, input_nodes)
-            if input_time is not None or time_attr is not None:
+            if input_time is not None or drawing.time_attr is not None:
                 raise ConfigError("time_attr, input_time: seeds of several types have no times, take a loader for each")
             seeds, (seed_type, *others) = typed_seeds(schema, by_type), by_type
             sizes = [len(ids) for ids in by_type.values()]
             firsts = dict(zip(by_type, np.cumsum([0, *sizes]).tolist(), strict=False))
         else:
-            seeds = node_seeds(schema, numbered(cluster.ids, input_nodes), input_time)
+            seeds = node_seeds(cluster.ids, input_nodes, input_time)
             seed_type, others = seeds.node_type, []
         wanted = tables_by_type(tables, [seed_type, *others])
-        hops = hops_of(
-            cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
-            temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
-            frontier=frontier, edge_norm=edge_norm, norm_attr=norm_attr, unbiased=unbiased,
+        dag = neighbor_spec(
+            schema, drawing.hops(schema, num_neighbors), seed_type=seed_type, other_types=others, tables=wanted,
+            seed_tables=names("seed_tables", seed_tables),
         )  # fmt: skip
-        super().__init__(
-            cluster,
-            neighbor_spec(
-                schema,
-                hops,
-                seed_type=seed_type,
-                other_types=others,
-                tables=wanted,
-                seed_tables=names("seed_tables", seed_tables),
-            ),
-            input_nodes=seeds,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            **options,
-        )
+        super().__init__(cluster, dag, input_nodes=seeds, **options)
         times = None if input_time is None else integers("input_time", input_time)
         origin = dataclasses.replace(self._origin, tables=wanted, input_time=times, seed_firsts=firsts)
-        self._origin = subgraph_of(schema, origin, subgraph_type)
-
-
-def subgraph_of(schema: Schema, origin: Origin, subgraph_type: Any) -> Origin:
-    """``origin`` of batches with such edges; raises ConfigError for edge tables that the reverses would lack."""
-    if subgraph_name(subgraph_type) != "bidirectional":
-        return origin
-    reverses = reverses_of(schema)
-    check_rows(reverses, origin.edge_tables)
-    return dataclasses.replace(origin, reverses=reverses, by_hop=False)
-
-
-def hops_of(
-    cluster: Cluster,
-    num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]],
-    *,
-    replace: bool,
-    method: str | None,
-    weight_attr: str | None,
-    time_attr: str | None,
-    temporal_strategy: str,
-    disjoint: bool,
-    subgraph_type: Any,
-    edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
-    frontier: str,
-    edge_norm: str | Mapping[Any, str] | None,
-    norm_attr: str | None,
-    unbiased: bool,
-) -> Hops:
-    """The arguments that loaders of sampled neighbourhoods share, checked.
-
-    Raises:
-        ConfigError: two arguments contradict each other; UnknownNameError: a name does not exist.
-    """
-    if time_attr not in (None, "time"):
-        raise UnknownNameError.of("attribute (time_attr)", str(time_attr), ("time",))
-    tables = {name: spec for of_type in cluster.schema.edge_tables.values() for name, spec in of_type.items()}
-    if weight_attr is not None and weight_attr not in tables:
-        raise UnknownNameError.of("attribute (weight_attr)", str(weight_attr), tables or ("weight",))
-    if weight_attr is not None and tables[weight_attr].row_shape:
-        raise ConfigError(f"weight_attr {weight_attr!r}: edges are drawn by one number each, it has rows of several")
-    if temporal_strategy not in _TEMPORAL:
-        raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
-    by_name = {m.value: m for m in Method if m.table is None}
-    if method is not None and method not in by_name:
-        raise UnknownNameError.of("method", str(method), by_name)
-    drawn = Method.UNIFORM if method is None else by_name[method]
-    ways = ("method", drawn is not Method.UNIFORM), ("weight_attr", weight_attr), ("time_attr", time_attr)
-    chosen = [name for name, given in ways if given]
-    if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(chosen)}: edges are drawn in one way")
-    if weight_attr:
-        drawn = Method.WEIGHTED
-    if time_attr:
-        drawn = _TEMPORAL[temporal_strategy]
-    weights = edge_weights_of(cluster.schema, edge_norm, unbiased=flag("unbiased", unbiased), norm_attr=norm_attr)
-    if weights and subgraph_name(subgraph_type) == "bidirectional":
-        raise ConfigError(
-            "edge_norm, unbiased: not with subgraph_type='bidirectional', whose edges need not be the graph's"
-        )
-    of_edges = edge_tables_by_type(cluster.schema, edge_tables)
-    own = {
-        edge_type_name(cluster.schema, e) for e, found in of_edges.items() if "weight" in names("edge_tables", found)
-    }
-    if own & {what.edge_type for what in weights}:
-        warnings.warn(
-            "edge_tables: data.edge_weight is made by edge_norm, norm_attr and unbiased; the table 'weight' comes as "
-            "data.table_edge_weight",
-            stacklevel=level_outside(),
-        )
-    return Hops(
-        num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint), of_edges,
-        subgraph_name(subgraph_type) == "induced", "" if weight_attr in (None, "weight") else str(weight_attr), weights,
-    )  # fmt: skip
+        self._origin = drawing.origin(schema, origin)
 
 
 def edge_weights_of(
@@ -254,9 +231,7 @@ def edge_weights_of(
     return tuple(EdgeWeights(e, norm, unbiased, summed[e]) for e, norm in weighed.items())
 
 
-def edge_tables_by_type(
-    schema: Schema, given: Mapping[Any, Sequence[str] | str] | Sequence[str] | str
-) -> dict[Any, Sequence[str] | str]:
+def edge_tables_by_type(schema: Schema, given: RowsOfEdges) -> dict[Any, Sequence[str] | str]:
     """Names of edge tables by edge type. A list or a single name stands for the only edge type."""
     if isinstance(given, Mapping):
         return dict(given)
@@ -265,13 +240,23 @@ def edge_tables_by_type(
 
 
 def vertices_alone(
-    cluster: Cluster, node_type: str, ids: np.ndarray | None, tables: Sequence[str] = ()
+    cluster: Cluster, node_type: str, nodes: np.ndarray | str | None, tables: Sequence[str] = ()
 ) -> NeighborLoader:
-    """Batches of vertices without edges, with rows of ``tables``. ``ids``: int64, or None for all of the type."""
+    """Batches of vertices without edges, with rows of ``tables``. ``nodes``: ids int64, a split, or None for all of the type."""
     return NeighborLoader(
-        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
+        cluster, [], (node_type, nodes), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
         seed_policy="global", edge_ids=False,
     )  # fmt: skip
+
+
+def in_edges(
+    cluster: Cluster, edge_type: str, targets: np.ndarray | str | None, *, batch_size: int = _TOGETHER, **options: Any
+) -> NeighborLoader:
+    """Batches that together have all in-edges of a type of ``targets``, without rows of vertices."""
+    fan_outs = {other: [-1 if other == edge_type else 0] for other in cluster.schema.edge_types}
+    alone = {"rank": 0, "world_size": 1, "seed_policy": "global", **options}
+    seeds = (cluster.schema.endpoints(edge_type)[1], targets)
+    return NeighborLoader(cluster, fan_outs, seeds, batch_size=batch_size, tables={}, **alone)
 
 
 def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
@@ -282,6 +267,7 @@ def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
     return out
 
 
+@shows()
 class HGTLoader(DagLoader):
     """Batches by HGT's budgets (Hu et al., WWW 2020), with the arguments and the rule of PyG's ``HGTLoader``.
 
@@ -297,7 +283,7 @@ class HGTLoader(DagLoader):
         input_nodes: InputNodes = "train",
         *,
         tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
-        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
+        edge_tables: RowsOfEdges = (),
         **options: Any,
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration, unless string ids are looked up.
@@ -313,9 +299,9 @@ class HGTLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a type, table or split does not exist.
         """
         schema = cluster.schema
-        seed_type = typed(schema, input_nodes).node_type
+        seed_type, _ = typed(schema, input_nodes)
         wanted = tables_by_type(tables, [seed_type])
         rows = edge_tables_by_type(schema, edge_tables)
         dag = budget_spec(schema, num_samples, seed_type=seed_type, tables=wanted, edge_tables=rows)
-        super().__init__(cluster, dag, input_nodes=node_seeds(schema, numbered(cluster.ids, input_nodes)), **options)
+        super().__init__(cluster, dag, input_nodes=node_seeds(cluster.ids, input_nodes), **options)
         self._origin = dataclasses.replace(self._origin, tables=wanted)

@@ -45,11 +45,8 @@ class SaintNorms:
 
 
 def count_norms(ids: np.ndarray, edges: int, epochs: Iterable[Iterable[Any]], coverage: int) -> SaintNorms:
-    """Count over whole epochs of ``MiniBatch`` until they had ``coverage`` vertices for each of ``ids``, repeats included.
-
-    Raises:
-        ConfigError: the batches have no vertices, or one in several trees.
-    """
+    """Count over whole epochs of ``MiniBatch`` until they had ``coverage`` vertices for each of ``ids``, repeats
+    included. Raises ConfigError: the batches have no vertices, or one in several trees."""
     vertices, of_edges, batches = np.zeros(len(ids), np.int64), np.zeros(edges, np.int64), 0
     wanted = coverage * len(ids)
     for epoch in epochs:

@@ -39,10 +39,7 @@ class PrefetchLoader:
 
     def __init__(self, loader: Iterable[MiniBatch], device: torch.device | str) -> None:
         """``loader``: of Atta, without ``transform``. ``device``: of torch, such as ``cuda``, ``cuda:1`` or ``cpu``.
-
-        Raises:
-            ConfigError: torch knows no such device, or sees no GPU.
-        """
+        Raises ConfigError: torch knows no such device, or sees no GPU."""
         try:
             self.loader, self.device = loader, torch.device(device)
         except (RuntimeError, TypeError) as error:
@@ -57,11 +54,8 @@ class PrefetchLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """PyG's ``Data`` or ``HeteroData`` of every batch, on the device.
-
-        Raises:
-            ConfigError: the loader has a ``transform``: this class makes PyG's data itself.
-        """
+        """PyG's ``Data`` or ``HeteroData`` of every batch, on the device. Raises ConfigError: the loader has a
+        ``transform``: this class makes PyG's data itself."""
         if self.device.type == "cuda":
             for _, data in copied_ahead(_untouched(self.loader), self.device):
                 yield data

@@ -22,15 +22,12 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSampler
 from atta.client.cluster import Cluster
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
-from atta.client.loaders.neighbor import NeighborLoader, vertex_ids
+from atta.client.loaders.neighbor import NeighborLoader, in_edges, vertex_ids
 from atta.client.loaders.pyg_data import tensor_name
 from atta.client.loaders.seeds import as_ids
 from atta.client.tables.rows import table_rows
 from atta.errors import ConfigError
 from atta.partition.schema import split_edge_type
-
-_ROWS = 1 << 14
-"""Vertices per request for edges outside of a batch."""
 
 
 def backends(
@@ -132,23 +129,12 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
         name = schema.find_edge_type(edge_attr.edge_type)
         if edge_attr.layout != EdgeLayout.COO:
             return None
-        _, target = schema.endpoints(name)
+        source, target = schema.endpoints(name)
         ends = np.empty((2, schema.edge_counts[name]), dtype=np.int64)
-        fan_outs = {other: [-1 if other == name else 0] for other in schema.edge_types}
-        loader = NeighborLoader(
-            self._cluster,
-            fan_outs,
-            (target, None),
-            batch_size=_ROWS,
-            tables={},
-            rank=0,
-            world_size=1,
-            seed_policy="global",
-        )
-        for batch in loader:
+        for batch in in_edges(self._cluster, name, None):
             row, col = batch.edge_index(name)
             e_id = batch.e_id(name)
-            ends[0, e_id] = batch.n_id(schema.endpoints(name)[0])[row]
+            ends[0, e_id] = batch.n_id(source)[row]
             ends[1, e_id] = batch.n_id(target)[col]
         return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
 
@@ -171,11 +157,8 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         tables: Mapping[str, Sequence[str]] | None = None,
         **options: Any,
     ) -> None:
-        """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``.
-
-        Raises:
-            ConfigError: ``edge_tables``, or weights of edges, are asked for, which PyG's loaders would leave out.
-        """
+        """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``. Raises
+        ConfigError: ``edge_tables``, or weights of edges, are asked for, which PyG's loaders would leave out."""
         if options.get("edge_tables"):
             raise ConfigError(
                 f"edge_tables {options['edge_tables']!r}: PyG's loaders ask a FeatureStore for rows of vertices only; take "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Container
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -35,52 +35,35 @@ def tensor_name(table: str, taken: Container[str] = ()) -> str:
 
 
 def to_pyg(batch: SampledBatch, *, plain: bool) -> Any:
-    """See ``MiniBatch.to_pyg``."""
-    schema = batch.schema
+    """See ``MiniBatch.to_pyg``. ``HeteroData`` has every type of the graph: a model's layers go over all types."""
+    schema, labels = batch.schema, cast(Any, batch.origin.labels)
     single = len(schema.node_types) == len(schema.edge_types) == 1 if plain else not schema.typed
-    return _homogeneous(batch) if single else _typed(batch)
+    data = Data() if single else HeteroData()
 
+    def store(owner: str | tuple[str, str, str]) -> Any:
+        return data if single else data[owner]
 
-def _homogeneous(batch: SampledBatch) -> Data:
-    data, (node_type,), (edge_type,) = Data(), batch.schema.node_types, batch.schema.edge_types
-    _fill_nodes(data, batch, node_type)
-    _fill_edges(data, batch, edge_type)
-    _fill_seeds(data, batch)
-    _fill_norms(data, data, batch)
-    for name, array in _links(batch).items():
-        data[name] = _tensor(array)
-        if name in _PLACES and "edge_label_time" in data:
-            data.seed_time = data.edge_label_time
-    for name, tensor in _of_operators(batch, set(data.keys())).items():
-        data[name] = tensor
-    return data
-
-
-def _typed(batch: SampledBatch) -> HeteroData:
-    """Has every type of the graph, with 0 rows if the batch does not reach it: a model's layers go over all types."""
-    data, schema = HeteroData(), batch.schema
     for node_type in schema.node_types:
-        _fill_nodes(data[node_type], batch, node_type)
+        _fill_nodes(store(node_type), batch, node_type)
     for edge_type in schema.edge_types:
-        _fill_edges(data[split_edge_type(edge_type)], batch, edge_type)
-    labels = batch.origin.labels
-    seeds = data[split_edge_type(labels.edge_type) if labels else batch.origin.seed_type]
+        _fill_edges(store(split_edge_type(edge_type)), batch, edge_type)
+    seeds = store(split_edge_type(labels.edge_type) if labels else batch.origin.seed_type)
     _fill_seeds(seeds, batch)
     for node_type in batch.origin.seed_firsts or ():
         of_type = batch.seeds_of(node_type)
-        data[node_type].input_id, data[node_type].batch_size = _tensor(of_type), len(of_type)
+        store(node_type).input_id, store(node_type).batch_size = _tensor(of_type), len(of_type)
     if batch.origin.norms is not None:
-        _fill_norms(data[batch.node_types[0]], data[split_edge_type(batch.edge_types[0])], batch)
-    for name, array in _links(batch).items():
-        assert labels is not None
-        store = data[split_edge_type(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
-        store[name] = _tensor(array)
+        _fill_norms(store(batch.node_types[0]), store(split_edge_type(batch.edge_types[0])), batch)
+    for name, array in batch.links().items() if labels else ():
+        place = store(split_edge_type(labels.edge_type)[_PLACES[name]]) if name in _PLACES else seeds
+        place[name] = _tensor(array)
         if name in _PLACES and labels.time is not None:
-            store.seed_time = _tensor(labels.time[batch.input_id])
-    data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
-    if batch.origin.by_hop:
-        data.num_sampled_edges = {split_edge_type(e): batch.num_sampled_edges(e) for e in schema.edge_types}
-    for name, tensor in _of_operators(batch, set()).items():
+            place.seed_time = _tensor(labels.time[batch.input_id])
+    if not single:
+        data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
+        if batch.origin.by_hop:
+            data.num_sampled_edges = {split_edge_type(e): batch.num_sampled_edges(e) for e in schema.edge_types}
+    for name, tensor in _of_operators(batch, set(data.keys()) if single else set()).items():
         setattr(data, name, tensor)
     return data
 
@@ -119,10 +102,6 @@ def _fill_edges(store: Any, batch: SampledBatch, edge_type: str) -> None:
         store[tensor_name(name if name.startswith("edge") else f"edge_{name}", store)] = _tensor(rows)
     if batch.origin.by_hop:
         store.num_sampled_edges = batch.num_sampled_edges(edge_type)
-
-
-def _links(batch: SampledBatch) -> dict[str, np.ndarray]:
-    return batch.links() if batch.origin.labels else {}
 
 
 def _of_operators(batch: SampledBatch, taken: set[str]) -> dict[str, torch.Tensor]:

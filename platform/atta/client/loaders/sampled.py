@@ -194,12 +194,9 @@ class SampledBatch:
         return self._array(f"n_id/{self._node_type(node_type)}")
 
     def strings(self, node_type: str | None = None) -> np.ndarray:
-        """str [nodes]: the users' string ids of the vertices, in the order of ``n_id``, from the fetched table ``name``.
-        Of the seeds only if it was fetched for these alone.
-
-        Raises:
-            ConfigError: the table was not fetched, or the vertices have no string ids.
-        """
+        """str [nodes]: the users' string ids of the vertices, in the order of ``n_id``, from the fetched table
+        ``name``. Of the seeds only if it was fetched for these alone. Raises ConfigError: the table was not fetched,
+        or the vertices have no string ids."""
         owner = self._node_type(node_type)
         if string_width(self._schema, owner) is None:
             raise ConfigError(f"the vertices of node type {owner!r} have no string ids: their ids are integers")
@@ -246,10 +243,9 @@ class SampledBatch:
     def tables(self) -> dict[str, dict[str, np.ndarray]]:
         """All fetched tables: node type → name → rows. Node types that the DAG cannot reach have 0 rows."""
         found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
-        for key, array in self._raw.arrays.items():
-            if key.startswith("table/"):
-                node_type, _, name = key.removeprefix("table/").rpartition("/")  # no table has a "/"
-                found[node_type][name] = array
+        for key, array in self._under("table/").items():
+            node_type, _, name = key.rpartition("/")  # no table has a "/"
+            found[node_type][name] = array
         for node_type in set(self._schema.node_types) - set(self.node_types):
             specs, wanted = self._schema.node_tables[node_type], self.origin.tables
             for name in specs if wanted is None else wanted.get(node_type, ()):
@@ -269,8 +265,7 @@ class SampledBatch:
         if name not in self.edge_types:
             specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
             return {table: np.empty((0, *spec.row_shape), spec.dtype) for table, spec in specs.items()}
-        owners = {key: key.rpartition("/") for key in self._raw.arrays}  # no table has a "/"
-        return {table: self._raw.arrays[key] for key, (of, _, table) in owners.items() if of == f"edge/{name}"}
+        return {table: array for table, array in self._under(f"edge/{name}/").items() if "/" not in table}
 
     def tree(self, node_type: str | None = None) -> np.ndarray:
         """int32 [nodes]: position of the seed whose tree a vertex belongs to; only if trees are disjoint.
@@ -302,17 +297,15 @@ class SampledBatch:
     @property
     def extra(self) -> dict[str, np.ndarray]:
         """Arrays that a batch operator returns besides the subgraph, by name."""
-        return {k.removeprefix("extra/"): a for k, a in self._raw.arrays.items() if k.startswith("extra/")}
+        return self._under("extra/")
 
     def links(self) -> dict[str, np.ndarray]:
         """The edges that are seeds, and their negatives, under PyG's names.
 
         Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and
         ``edge_label``. With triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index``
-        [batch_size] or [batch_size, amount]. ``edge_label_time`` if times were given.
-
-        Raises:
-            ConfigError: the seeds are vertices.
+        [batch_size] or [batch_size, amount]. ``edge_label_time`` if times were given. Raises ConfigError: the seeds are
+        vertices.
         """
         labels, arrays = self._labels, self._raw.arrays
         if labels is None:
@@ -339,7 +332,7 @@ class SampledBatch:
     @property
     def pairs(self) -> dict[str, np.ndarray]:
         """Positive and negative samples by operator: int64 [batch_size, count] local ids."""
-        return {k.removeprefix("pairs/"): a for k, a in self._raw.arrays.items() if k.startswith("pairs/")}
+        return self._under("pairs/")
 
     def num_sampled_nodes(self, node_type: str | None = None) -> list[int]:
         """Number of new vertices per hop. The first entry counts the seeds and their positive and negative samples."""
@@ -360,23 +353,19 @@ class SampledBatch:
         steps = next((len(self._raw.arrays[f"hops/{t}"]) for t in self.node_types), 1)
         return steps - 1 - len(self.pairs) - ("link/neg_src" in self._raw.arrays)
 
+    def _under(self, prefix: str) -> dict[str, np.ndarray]:
+        """The arrays whose names begin with ``prefix``, by the rest of their names."""
+        return {name.removeprefix(prefix): a for name, a in self._raw.arrays.items() if name.startswith(prefix)}
+
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _node_type(self, name: str | None) -> str:
-        if name is not None:
-            return self._schema.check_node_type(name)
-        types = self.node_types
-        if len(types) != 1:
-            raise ConfigError(f"name a node type: {', '.join(types)}")
-        return types[0]
+        return _only("a node type", self.node_types) if name is None else self._schema.check_node_type(name)
 
     def _edge_type(self, name: str | None) -> str:
         if name is not None:
             return self._schema.check_edge_type(name)
-        types = self.edge_types or self._schema.edge_types
-        if len(types) != 1:
-            raise ConfigError(f"name an edge type: {', '.join(types)}")
-        return types[0]
+        return _only("an edge type", self.edge_types or self._schema.edge_types)
 
     def _trees(self, node_type: str | None) -> np.ndarray | None:
         name = self._node_type(node_type)
@@ -387,3 +376,9 @@ class SampledBatch:
         """An array of the batch; empty if the DAG does not reach its type."""
         found = self._raw.arrays.get(name)
         return np.empty(0, dtype) if found is None else found
+
+
+def _only(what: str, types: Sequence[str]) -> str:
+    if len(types) != 1:
+        raise ConfigError(f"name {what}: {', '.join(types)}")
+    return types[0]

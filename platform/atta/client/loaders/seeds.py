@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,27 +24,12 @@ MAX_BATCHES = 1 << 31
 InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | Mapping[str, ArrayLike] | None
 
 
-@dataclass(frozen=True)
-class TypedNodes:
-    """Seeds as users give them, and their node type.
-
-    Attributes:
-        node_type: of all of them.
-        source: the name of a split, user ids (numbers or strings), or None for all vertices of the type.
-    """
-
-    node_type: str
-    source: str | ArrayLike | None
-
-
-def typed(schema: Schema, input_nodes: InputNodes) -> TypedNodes:
-    """``input_nodes`` with their type: the one they name, the only one, or the only one that has such a split.
-
-    Raises:
-        ConfigError: there are several types and none is named. Ids mean other vertices in each type.
-    """
+def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike | None]:
+    """Node type and source (the name of a split, user ids, or None for all): the type that ``input_nodes`` names, the
+    only one, or the only one that has such a split. Raises ConfigError: there are several types and none is named.
+    Ids mean other vertices in each type."""
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
-        return TypedNodes(input_nodes[0], input_nodes[1])
+        return input_nodes
     if isinstance(input_nodes, Mapping):
         raise ConfigError("input_nodes: only NeighborLoader takes seeds of several node types")
     types: Sequence[str] = schema.node_types
@@ -55,28 +39,19 @@ def typed(schema: Schema, input_nodes: InputNodes) -> TypedNodes:
             raise UnknownNameError.of("split", input_nodes, {name for t in schema.splits.values() for name in t})
     if len(types) != 1:
         raise ConfigError(f"input_nodes: name a node type, as in ({types[0]!r}, ...); there are {', '.join(types)}")
-    return TypedNodes(types[0], input_nodes)
+    return types[0], input_nodes
 
 
-def numbered(ids: StringIds, input_nodes: InputNodes) -> InputNodes:
-    """``input_nodes`` with numbers in place of string ids. Daemons are asked only where there are strings.
-
-    Raises:
-        UnknownNameError: no vertex has one of the string ids.
-    """
-    if input_nodes is None or isinstance(input_nodes, str):
-        return input_nodes
-    nodes = typed(ids.schema, input_nodes)
-    strings = as_strings("input_nodes", nodes.source)
-    return input_nodes if strings is None else (nodes.node_type, ids.numbers(strings, nodes.node_type))
+def user_ids(ids: StringIds, what: str, node_type: str, given: Any) -> np.ndarray:
+    """int64 [n]: ``given``, with numbers in place of string ids. Daemons are asked only where there are strings. Raises
+    UnknownNameError: no vertex has one of the string ids. ConfigError: as of ``as_ids``."""
+    strings = as_strings(what, given)
+    return as_ids(what, given) if strings is None else ids.numbers(strings, node_type)
 
 
 def numbered_edges(ids: StringIds, edge_type: str, ends: Any) -> Any:
-    """``ends`` [2, E] of edges with numbers in place of string ids. Each end is of its own node type.
-
-    Raises:
-        ConfigError: there are not two rows. UnknownNameError: no vertex has one of the string ids.
-    """
+    """``ends`` [2, E] of edges with numbers in place of string ids. Each end is of its own node type. Raises
+    ConfigError: there are not two rows. UnknownNameError: no vertex has one of the string ids."""
     shape: Any = getattr(ends, "shape", (len(ends), 0) if isinstance(ends, list | tuple) else ())
     if len(shape) != 2 or shape[0] != 2:
         return ends  # no edges, which the next check says
@@ -91,11 +66,8 @@ def numbered_edges(ids: StringIds, edge_type: str, ends: Any) -> Any:
 
 
 def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
-    """Batches cut by the user, with numbers in place of string ids. All batches are looked up at once.
-
-    Raises:
-        ConfigError: some batches have strings and some have numbers. UnknownNameError: see ``numbered``.
-    """
+    """Batches cut by the user, with numbers in place of string ids. All batches are looked up at once. Raises
+    ConfigError: some batches have strings and some have numbers. UnknownNameError: no vertex has one of the strings."""
     if isinstance(batches, int | float | str | np.generic):
         return batches
     given = [*batches]
@@ -108,31 +80,29 @@ def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
     return np.split(found, np.cumsum([len(batch) for batch in given])[:-1])
 
 
-def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
+def node_seeds(ids: StringIds, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
     """The vertices of a split, user ids, or None for all of the type; and their times for temporal sampling."""
-    nodes = typed(schema, input_nodes)
-    node_type, source = nodes.node_type, nodes.source
+    schema = ids.schema
+    node_type, source = typed(schema, input_nodes)
     schema.check_node_type(node_type)
+    message = session_pb2.Seeds(node_type=node_type)
     if source is None:
-        count, message = schema.node_counts[node_type], session_pb2.Seeds(node_type=node_type, all=True)
+        count, message.all = schema.node_counts[node_type], True
     elif isinstance(source, str):
         if source not in schema.splits.get(node_type, {}):
             raise UnknownNameError.of("split", source, schema.splits.get(node_type, {}))
-        count, message = schema.split_size(node_type, source), session_pb2.Seeds(node_type=node_type, split=source)
+        count, message.split = schema.split_size(node_type, source), source
     else:
-        ids = as_ids("input_nodes", source)
-        count, message = len(ids), session_pb2.Seeds(node_type=node_type, ids=ids.tobytes())
+        found = user_ids(ids, "input_nodes", node_type, source)
+        count, message.ids = len(found), found.tobytes()
     message.times = _times("input_time", input_time, count)
     return message
 
 
 def ids_by_type(ids: StringIds, input_nodes: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The user ids of seeds of several types, int64 [n] each, numbers in place of string ids. Types without ids are left
-    out, but for the first one if there are none at all.
-
-    Raises:
-        ConfigError: no type is named, or ids are none. UnknownNameError: a type or a vertex does not exist.
-    """
+    """The user ids of seeds of several types, int64 [n] each, numbers in place of string ids. Types without ids are
+    left out, but for the first one if there are none at all. Raises ConfigError: no type is named, or ids are none.
+    UnknownNameError: a type or a vertex does not exist."""
     found = {}
     for node_type, given in input_nodes.items():
         ids.schema.check_node_type(node_type)
@@ -140,9 +110,7 @@ def ids_by_type(ids: StringIds, input_nodes: Mapping[str, ArrayLike]) -> dict[st
             raise ConfigError(
                 f"input_nodes of {node_type!r}: seeds of several types are given by ids, not as {given!r}"
             )
-        numbers = numbered(ids, (node_type, given))
-        assert isinstance(numbers, tuple)
-        found[node_type] = as_ids(f"input_nodes of {node_type!r}", numbers[1])
+        found[node_type] = user_ids(ids, f"input_nodes of {node_type!r}", node_type, given)
     if not found:
         raise ConfigError("input_nodes: the mapping names no node type")
     return {t: some for t, some in found.items() if len(some)} or dict([*found.items()][:1])
@@ -239,11 +207,8 @@ def edge_type_name(schema: Schema, edge_type: Any) -> str:
 
 
 def as_ids(what: str, source: Any) -> np.ndarray:
-    """``source`` as int64 [n].
-
-    Raises:
-        ConfigError: it is a mask or has another shape, or a number is not whole or does not fit into int64.
-    """
+    """``source`` as int64 [n]. Raises ConfigError: it is a mask or has another shape, or a number is not whole or does
+    not fit into int64."""
     if "bool" in str(getattr(source, "dtype", "")):  # of numpy or torch
         raise ConfigError(f"{what}: give ids or the name of a split, not a mask (masks depend on an order of vertices)")
     ids = integers(what, source)

@@ -10,18 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.neighbor import vertices_alone
 from atta.client.loaders.seeds import edge_type_name, numbered_batches, part_seeds, sized_seeds
 from atta.errors import ConfigError
-from atta.samplers.dag.spec import Hops, batch_spec, neighbor_spec
+from atta.samplers.dag.spec import batch_spec
 from atta.samplers.local.server import DEFAULT_RULE, Rule, ServerGraph
 from atta.samplers.operators.server import Closure
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
     from atta.client.sessions.stream import RawBatch
-
-_TOGETHER = 1 << 18
-"""Number of members of a split that are asked for at a time."""
 
 
 class ServerLoader(DagLoader):
@@ -140,8 +138,4 @@ def _members(cluster: Cluster, node_type: str, split: str) -> np.ndarray:
     """User ids of a split, int64."""
     if cluster.schema.splits.get(node_type, {}).get(split) == 0:  # daemons refuse to go through no vertices
         return np.empty(0, np.int64)
-    seeds_alone = neighbor_spec(cluster.schema, Hops([]), seed_type=node_type, tables={})
-    loader = DagLoader(
-        cluster, seeds_alone, input_nodes=(node_type, split), batch_size=_TOGETHER, rank=0, world_size=1, edge_ids=False
-    )
-    return np.concatenate([batch.n_id(node_type) for batch in loader])
+    return np.concatenate([batch.n_id(node_type) for batch in vertices_alone(cluster, node_type, split)])

@@ -19,8 +19,6 @@ from atta.errors import DaemonEndedError, DeadlineError, RemoteError, Unavailabl
 from atta.observe import lastwords
 from atta.wire.parts import parts_text
 
-__all__ = ["DaemonChild", "DaemonChildren"]
-
 START_DEADLINE_S = 120.0
 """How long daemons may take to start."""
 WATCH_S = 0.1

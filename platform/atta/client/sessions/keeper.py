@@ -12,28 +12,34 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import grpc
 import numpy as np
 
 from atta.client.control import CLOSED, Connection
-from atta.client.next_call import NextCall
 from atta.client.sessions.nearby import NearbyDaemon
-from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import session_pb2
 from atta.wire.retries import ALONE_S, WATCH_S, DaemonSilence
-
-__all__ = ["SessionKeeper", "SessionState"]
 
 ANSWER_S = 5.0
 """How long a renewal or a close may take."""
 IDLE_S = 1.0
 """How long the keeper's thread waits for the next session when there is none. It then ends: while it runs, it holds the
 connections of a cluster that nobody else holds any more."""
+
+
+PER_LEASE = 3
+"""Number of renewals within a lease: two of them may be lost."""
+PER_FAILURE = 4
+"""A failed renewal is repeated after the period divided by this."""
+SHORTEST_S = 0.01
+"""Shortest period between two renewals."""
+D = TypeVar("D")
 
 
 class SessionState:
@@ -43,10 +49,12 @@ class SessionState:
         self.connection, self.slots, self.session = connection, slots, session
         self.pid = 0
         """Process id of the daemon, once the session is open."""
-        self._process = os.getpid()
+        self._process, self._before = os.getpid(), None
         self.call: Any = None
-        """What the consumer waits for, or will: ``Open``, or the latest ``Next``."""
-        self.next_call: NextCall | None = None
+        """What the consumer waits for, or will: ``Open``, or the latest ``Next``. The one before it is kept, too: gRPC
+        cancels a call that nobody holds, and the end of an answer comes a little after its last message."""
+        self.read = False
+        """Whether nothing but the end of its answer is left."""
         self.nearby: NearbyDaemon | None = None
         """How to ask a daemon on this machine; None: by gRPC."""
         self.closed = False
@@ -59,12 +67,8 @@ class SessionState:
         self._reported: list[int] = []
 
     def check_usable(self) -> None:
-        """Check that batches can be asked for.
-
-        Raises:
-            ConfigError: this is a forked child: it and its parent would take each other's answers. Or the session has
-                been closed, and not by its iterator.
-        """
+        """Check that batches can be asked for. Raises ConfigError: this is a forked child: it and its parent would take
+        each other's answers. Or the session has been closed, and not by its iterator."""
         if self._inherited:
             raise ConfigError("this iterator is another process's: connections do not survive a fork (connect there)")
         if self.closed:
@@ -102,11 +106,7 @@ class SessionState:
 
     def awaits(self, call: Any) -> None:
         """The consumer waits for this call. It is cancelled if the daemon falls silent."""
-        self.call = call
-
-    def asks(self, call: NextCall) -> None:
-        """The consumer has asked for a batch."""
-        self.call = self.next_call = call
+        self._before, self.call, self.read = self.call, call, False
 
     def question(self) -> Any:
         """If it is time to ask the daemon whether it is there: the call, else None. ``questioned`` must follow."""
@@ -156,8 +156,8 @@ class SessionState:
     def end_calls(self) -> None:
         """Give up the latest request for a batch. If it was answered, its end came before that of the session: a daemon
         that is still sending it would complain."""
-        if self.next_call is not None:
-            self.next_call.end()
+        if self.call is not None:
+            self.call.cancel()
         self.leave_nearby()
 
     def leave_nearby(self) -> None:
@@ -171,10 +171,49 @@ class SessionState:
 
     def _ends(self) -> bool:
         first, self.closed = not self.closed and not self._inherited, True
-        answered = self.call is self.next_call is not None and self.next_call.answered
-        if first and self.call is not None and not answered:
+        if first and self.call is not None and not self.read:
             self.call.cancel()
         return first
+
+
+@dataclass
+class _Schedule:
+    period: float
+    due: float
+
+
+class Renewals(Generic[D]):
+    """When to renew the leases of each daemon ``D``. Pure: times are seconds of any monotonic clock, passed in. Answers do
+    not shift the schedule."""
+
+    def __init__(self) -> None:
+        self._daemons: dict[D, _Schedule] = {}
+
+    def keep(self, daemon: D, lease_s: float, now: float) -> None:
+        """From now on there is a lease of ``lease_s`` seconds to renew, perhaps one of several of this daemon."""
+        period = max(lease_s / PER_LEASE, SHORTEST_S)
+        known = self._daemons.get(daemon, _Schedule(period, math.inf))
+        self._daemons[daemon] = _Schedule(min(period, known.period), min(now + period, known.due))
+
+    def drop(self, daemon: D) -> None:
+        """The daemon has no lease left to renew."""
+        self._daemons.pop(daemon, None)
+
+    def due(self, now: float) -> list[D]:
+        """The daemons to ask now. Each is due again a period later, whether it answers or not."""
+        found = [daemon for daemon, schedule in self._daemons.items() if schedule.due <= now]
+        for daemon in found:
+            self._daemons[daemon].due = now + self._daemons[daemon].period
+        return found
+
+    def failed(self, daemon: D, now: float) -> None:
+        """A renewal has failed, so the next one comes sooner."""
+        if (schedule := self._daemons.get(daemon)) is not None:
+            schedule.due = min(schedule.due, now + schedule.period / PER_FAILURE)
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until the next renewal is due; inf if there is none."""
+        return max(0.0, min((schedule.due for schedule in self._daemons.values()), default=math.inf) - now)
 
 
 class SessionKeeper:

@@ -11,8 +11,6 @@ from google.protobuf.message import DecodeError
 from atta.protos.v1 import session_pb2
 from atta.wire import memfiles
 
-__all__ = ["NearbyDaemon"]
-
 
 class NearbyDaemon:
     """The connection of one session. One thread reads it; any thread may ``cancel`` or ``end`` it."""
@@ -55,12 +53,8 @@ class NearbyDaemon:
         return True
 
     def header(self) -> session_pb2.BatchHeader | None:
-        """Wait for the answer to a request. None: the daemon must be asked by gRPC, as it has hung up, or ``cancel`` was
-        called.
-
-        Raises:
-            TimeoutError: there was no answer in time.
-        """
+        """Wait for the answer to a request. None: the daemon must be asked by gRPC, as it has hung up, or ``cancel``
+        was called. Raises TimeoutError: there was no answer in time."""
         with self._reads:
             try:
                 packet = self._sock.recv(memfiles.HEADER_BYTES + 1)

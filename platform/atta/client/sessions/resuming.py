@@ -7,8 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from atta.client.sessions.cursor import StreamPlace
-from atta.client.sessions.reattachment import Reattachment
+from atta.client.sessions.cursor import Reattachment, StreamPlace
 from atta.client.sessions.stream import BatchStream, RawBatch
 from atta.errors import (
     AttaError,
@@ -20,8 +19,6 @@ from atta.errors import (
     UnavailableError,
     UnknownNameError,
 )
-
-__all__ = ["ResumingStream", "Search"]
 
 LOST = (UnavailableError, DeadlineError, RestartedError, PeerLostError)
 """What a request raises whose session may be gone, or has failed because a daemon is away. Other errors would come

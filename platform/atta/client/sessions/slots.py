@@ -13,8 +13,6 @@ import numpy as np
 from atta.errors import RemoteError, UnavailableError
 from atta.wire import memfiles
 
-__all__ = ["SlotLease", "SlotMaps", "lease_of"]
-
 
 class _GoneError(Exception):
     """The slot does not hold the batch any more."""
@@ -89,11 +87,9 @@ class SlotMaps:
     def lease(self, slot: Any, pid: int, ended: Callable[[], None] = lambda: None) -> np.ndarray:
         """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity].
 
-        ``ended`` is called when the last array made from it has died, perhaps by the garbage collector.
-
-        Raises:
-            UnavailableError: the daemon, or the session, ended between its answer and now.
-            RemoteError: what is there is no sealed memory file of that process.
+        ``ended`` is called when the last array made from it has died, perhaps by the garbage collector. Raises
+        UnavailableError: the daemon, or the session, ended between its answer and now; RemoteError: what is there is no
+        sealed memory file of that process.
         """
         key = slot.path, slot.inode
         try:

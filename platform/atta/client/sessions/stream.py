@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 import secrets
+import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,10 +20,8 @@ import grpc
 import numpy as np
 
 from atta.client.control import Connection
-from atta.client.next_call import NextCall
 from atta.client.sessions.keeper import SessionKeeper, SessionState
 from atta.client.sessions.nearby import NearbyDaemon
-from atta.client.sessions.pace import ConsumerPace
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import (
     AttaError,
@@ -38,8 +38,6 @@ from atta.wire import rpc
 from atta.wire.bulk import BATCH_DATA
 from atta.wire.retries import ALONE_S
 
-__all__ = ["BatchStream", "RawBatch"]
-
 NEXT_DEADLINE_S = 30.0
 """How long one ``Next`` may take."""
 RETRIES = 3
@@ -50,25 +48,27 @@ DTYPE = re.compile(r"[<>|][biufcSU][1-9][0-9]{0,8}")
 """How numpy names the type of an array of numbers or texts. It takes other names for programs, and parses them."""
 OTHER_END = {"row": "col", "col": "row"}
 T = TypeVar("T")
+_NEW = 0.2
+"""Weight of the newest batch in the running mean."""
+_OPEN = 16
+"""Most measurements on the GPU that may be outstanding. Older ones are dropped."""
 
 
 @dataclass(frozen=True)
 class RawBatch:
-    """A batch as it arrives: named arrays over shared memory or received bytes, and figures about how it was made."""
+    """A batch as it arrives: named arrays over shared memory or received bytes, and figures about how it was made.
+
+    Attributes:
+        unlaunched: number of batches that the daemon had not begun when it sent this one.
+        moving: whether the daemon is stopping, so that the rest had better come from a replica.
+    """
 
     batch: int
     arrays: Mapping[str, np.ndarray]
     stats: dict[str, float]
     version: int = 0
-
-
-@dataclass(frozen=True)
-class _NextReply:
-    """A batch, the number of batches that the daemon had not begun when it sent it, and whether it is stopping."""
-
-    batch: RawBatch
-    unlaunched: int
-    moving: bool
+    unlaunched: int = 0
+    moving: bool = False
 
 
 class BatchStream(Iterator[RawBatch]):
@@ -88,14 +88,12 @@ class BatchStream(Iterator[RawBatch]):
         *,
         patience_s: float = ALONE_S,
     ) -> None:
-        """Open the session under a random name. ``keeper`` renews its lease, and asks the daemon whether it is there while
-        the session or a batch is waited for. ``patience_s``: how long the answer may take.
+        """Open the session under a random name. ``keeper`` renews its lease, and asks the daemon whether it is there
+        while the session or a batch is waited for. ``patience_s``: how long the answer may take.
 
-        Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``.
-
-        Raises:
-            ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
-            UnavailableError, DeadlineError: it cannot be reached.
+        Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``. Raises
+        ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request;
+        UnavailableError, DeadlineError: it cannot be reached.
         """
         request.session = secrets.token_hex(16)  # who knows it may close the session
         self._state = SessionState(connection, slots, request.session)
@@ -121,12 +119,10 @@ class BatchStream(Iterator[RawBatch]):
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
         self.unlaunched = self._left
-        """Number of batches that the daemon had not begun when it sent the latest one."""
         self._pace = ConsumerPace()
         self._from_afar = not request.shared_memory
-        self._read: Callable[[], _NextReply | None] | None = None
+        self._read: Callable[[], RawBatch | None] | None = None
         self.moving = False
-        """Whether the daemon is stopping, so that the rest had better come from a replica."""
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
         if self._left:
@@ -195,7 +191,7 @@ class BatchStream(Iterator[RawBatch]):
         read = partial(_read, self._state, _asked(self._state, request), self._sequence)
         self._read = _begun(read) if self._from_afar else read
 
-    def _answer(self) -> _NextReply | None:
+    def _answer(self) -> RawBatch | None:
         if self._read is None:  # nothing was asked for ahead
             self._ask()
         assert self._read is not None
@@ -225,7 +221,7 @@ class BatchStream(Iterator[RawBatch]):
                 self._state.answered()
                 if answer is not None:
                     self.unlaunched, self.moving = answer.unlaunched, answer.moving
-                    return answer.batch
+                    return answer
             self._ask()
 
 
@@ -247,14 +243,14 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
     return future.result
 
 
-def _asked(state: SessionState, request: session_pb2.NextRequest) -> NextCall:
+def _asked(state: SessionState, request: session_pb2.NextRequest) -> Iterator[Any]:
     """Ask by gRPC."""
-    call = state.connection.next_batch(request, NEXT_DEADLINE_S, state.next_call)
-    state.asks(call)
-    return call
+    call = state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
+    state.awaits(call)
+    return call  # type: ignore[no-any-return]
 
 
-def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2.NextRequest) -> _NextReply | None:
+def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2.NextRequest) -> RawBatch | None:
     """As ``_read``, from a daemon on this machine. If it cannot be asked so any more, it is asked by gRPC."""
     peer, sequence = state.connection.address, int(request.sequence)
     try:
@@ -274,19 +270,19 @@ def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2
     return _reply(peer, header, state.lease(sequence, header.slot))
 
 
-def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | None:
+def _read(state: SessionState, call: Iterator[Any], sequence: int) -> RawBatch | None:
     """Receive the answer to a request for batch ``sequence``; None if the batch is not ready yet."""
     peer = state.connection.address
     try:
         header = next(call).message.header
         if header.pending:
-            call.answered = True
+            state.read = True
             return None
         if header.last:
             raise RemoteError(peer, "ends the epoch before its last batch")
         shared = header.HasField("slot")
         buffer = state.lease(sequence, header.slot) if shared else _gather(call, header.buffer_bytes, peer)
-        call.answered = True
+        state.read = True
     except grpc.RpcError as error:
         raise state.connection.error_from(error, NEXT_DEADLINE_S) from error
     except StopIteration as error:
@@ -294,11 +290,11 @@ def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | No
     return _reply(peer, header, buffer)
 
 
-def _reply(peer: str, header: session_pb2.BatchHeader, buffer: np.ndarray) -> _NextReply:
+def _reply(peer: str, header: session_pb2.BatchHeader, buffer: np.ndarray) -> RawBatch:
     with rpc.understanding(peer):
         arrays = _checked({ref.name: _array(buffer, ref) for ref in header.arrays})
-    batch = RawBatch(int(header.batch), arrays, dict(header.stats), int(header.version))
-    return _NextReply(batch, int(header.unlaunched), header.moving)
+    stats, unlaunched = dict(header.stats), int(header.unlaunched)
+    return RawBatch(int(header.batch), arrays, stats, int(header.version), unlaunched, header.moving)
 
 
 def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
@@ -310,11 +306,8 @@ def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
 
 
 def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``arrays``, if those that describe the subgraph are lists of integers, and every edge has both ends.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """``arrays``, if those that describe the subgraph are lists of integers, and every edge has both ends. Raises
+    ValueError: they are not."""
     for name, array in arrays.items():
         kind, _, owner = name.partition("/")
         if kind in LISTS and (array.ndim != 1 or array.dtype.kind not in "iu"):
@@ -324,7 +317,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _gather(call: NextCall, nbytes: int, peer: str) -> np.ndarray:
+def _gather(call: Iterator[Any], nbytes: int, peer: str) -> np.ndarray:
     with rpc.understanding(peer):
         buffer = np.empty(nbytes, dtype=np.uint8)
     at = 0
@@ -337,3 +330,52 @@ def _gather(call: NextCall, nbytes: int, peer: str) -> np.ndarray:
     if at != nbytes:
         raise RemoteError(peer, f"sends {at} bytes of a batch of {nbytes}")
     return buffer
+
+
+def cuda_event() -> Any:
+    """An event in the current CUDA stream, recorded now; None if the process does not use CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class ConsumerPace:
+    """Running mean of the time from a batch's arrival to the request for the next one.
+
+    When the consumer comes back, its work on a GPU is only queued. So the GPU's time is that between two events in the
+    stream: the first is reached when the GPU is done with the batch before, the second when it is done with this one.
+    The larger of the host's time and the GPU's time counts. Events are read after they have been reached, so nothing
+    here waits for the GPU.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, event: Callable[[], Any] = cuda_event) -> None:
+        """``clock`` returns seconds. ``event`` returns an event like torch's (``query``, ``elapsed_time``), or None."""
+        self._clock, self._event = clock, event
+        self._arrived: tuple[float, Any] | None = None
+        self._open: deque[tuple[float, Any, Any]] = deque(maxlen=_OPEN)
+        self.ms = 0.0
+        """Milliseconds per batch; 0 while unknown."""
+
+    def arrived(self) -> None:
+        """The consumer gets a batch."""
+        self._arrived = self._clock(), self._event()
+
+    def done(self) -> None:
+        """The consumer asks for the next batch."""
+        if self._arrived is None:
+            return
+        (since, first), self._arrived = self._arrived, None
+        host_ms = 1e3 * (self._clock() - since)
+        if first is None:
+            self._add(host_ms)
+        else:
+            self._open.append((host_ms, first, self._event()))
+        while self._open and self._open[0][2].query():
+            host_ms, first, last = self._open.popleft()
+            self._add(max(host_ms, float(first.elapsed_time(last))))
+
+    def _add(self, ms: float) -> None:
+        self.ms = ms if self.ms == 0 else (1 - _NEW) * self.ms + _NEW * ms

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from atta.client.next_call import read_out
+from atta.client.control import drain
 from atta.client.tables.lending import LEAST_LENT_BYTES, Lender, Loan
 from atta.client.tables.pushes import TableShard
 from atta.errors import RemoteError, StaleRowError, UnavailableError
@@ -89,8 +89,7 @@ class RowsPull:
         """Give up what has not been answered. Who does not wait must do it: gRPC keeps calls that are not read."""
         while self._asked:
             asked = self._asked.popleft()
-            asked.call.cancel()
-            read_out(asked.call)
+            drain(asked.call)
             asked.end(over=False)
 
     def _piece_rows(self, shard: TableShard) -> int:

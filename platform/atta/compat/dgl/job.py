@@ -1,22 +1,25 @@
-"""What ``initialize`` sets up: the cluster of this process, its rank, and meeting the other trainers."""
+"""What ``initialize`` sets up: the dataset and cluster of this process, its rank, and meeting the other trainers."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import hashlib
+import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from atta.client.cluster import Cluster, connect
-from atta.client.loaders.ranks import TrainerRank
+from atta.client.loaders.dag import TrainerRank
 from atta.client.local import local
-from atta.compat.dgl.dataset import dataset_of
 from atta.errors import ConfigError, DataError
 from atta.observe.machine.memory import keep_freed
-
-__all__ = ["Job", "barrier", "drawing_seed", "exit_client", "initialize", "is_initialized", "meeting", "present"]
+from atta.partition import partition_graph
+from atta.partition.dataset import MANIFEST
+from atta.partition.importers import import_graph
 
 PORT = 30_050
 """Port of a line without one in DGL's file of addresses."""
@@ -60,11 +63,8 @@ class Job:
         return TrainerRank.here().world
 
     def open(self, part_config: str | Path | None) -> Cluster:
-        """The cluster. Without one, start daemons for the dataset at ``part_config``; see ``dataset_of``.
-
-        Raises:
-            ConfigError: neither a cluster nor a dataset was named, or several trainers would start their own.
-        """
+        """The cluster. Without one, start daemons for the dataset at ``part_config``; see ``dataset_of``. Raises
+        ConfigError: neither a cluster nor a dataset was named, or several trainers would start their own."""
         if self.cluster is None:
             if part_config is None:
                 raise ConfigError("DistGraph: name the dataset (part_config), or daemons (initialize)")
@@ -158,11 +158,7 @@ def meeting() -> Any:
 
 
 def barrier() -> None:
-    """Wait for the other trainers, in the process group of torch.
-
-    Raises:
-        ConfigError: there are others and no process group.
-    """
+    """Wait for the other trainers, in the process group of torch; raises ConfigError if there is none."""
     job = present()
     if job.world > 1:
         meeting().barrier()
@@ -188,3 +184,67 @@ def drawing_seed() -> int:
     import torch
 
     return torch.initial_seed()
+
+
+_MADE_OF = "made-of.txt"
+"""In a dataset that was converted: ``_fingerprint`` of what it was made of."""
+_LOOKED_AT = 1 << 16
+"""Bytes at either end of a file."""
+
+
+def dataset_of(part_config: str | Path) -> Path:
+    """The partitioned dataset at ``part_config``: its folder, or the ``NAME.json`` that
+    ``dgl.distributed.partition_graph`` wrote. That is converted to ``NAME.atta`` beside it, with the same
+    partitions; once, as long as its files stay as they are. Raises DataError if neither is there."""
+    path = Path(part_config)
+    if (path / MANIFEST).exists() or path.name == MANIFEST:
+        return path if path.is_dir() else path.parent
+    if path.suffix != ".json" or not path.is_file():
+        raise DataError(path, "neither a partitioned dataset nor the .json of DistDGL's partitions")
+    made = path.with_suffix(".atta")
+    if not _is_of(made, path):
+        convert(path, made)
+        (made / _MADE_OF).write_text(_fingerprint(path), encoding="ascii")
+    return made
+
+
+def _is_of(made: Path, part_config: Path) -> bool:
+    """Whether ``made`` is there, and what is beside it has not changed since. Without parts it is taken as it is."""
+    manifest = made / MANIFEST
+    if not manifest.exists():
+        return False
+    if not _files(part_config):
+        return True
+    try:
+        return (made / _MADE_OF).read_text(encoding="ascii") == _fingerprint(part_config)
+    except (OSError, UnicodeDecodeError):  # made by hand
+        return manifest.stat().st_mtime_ns >= part_config.stat().st_mtime_ns
+
+
+def _files(part_config: Path) -> list[Path]:
+    return sorted(path for path in part_config.parent.glob("part*/*") if path.is_file())
+
+
+def _fingerprint(part_config: Path) -> str:
+    """Changes with the configuration, and with the size, the beginning, or the end of any file of its parts."""
+    found = hashlib.sha256(part_config.read_bytes())
+    for path in _files(part_config):
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            found.update(f"{path.relative_to(part_config.parent)}\0{size}\0".encode())
+            for start in (0, max(0, size - _LOOKED_AT)):
+                file.seek(start)
+                found.update(file.read(_LOOKED_AT))
+    return found.hexdigest()
+
+
+def convert(part_config: str | Path, out: str | Path) -> list[str]:
+    """Write DistDGL's partitions as the partitioned dataset ``out``, as ``atta import dgl`` and ``atta partition
+    --method given --option table=part`` do; returns what the user should know. An older ``out`` is replaced."""
+    out = Path(out)
+    with tempfile.TemporaryDirectory(prefix=".atta-", dir=out.parent) as scratch:
+        graph = Path(scratch) / "graph"
+        notes = import_graph("dgl", part_config, graph)
+        parts = int(json.loads(Path(part_config).read_bytes())["num_parts"])
+        partition_graph(graph, out, parts=parts, method="given", options={"table": "part"}, overwrite=True)
+    return notes

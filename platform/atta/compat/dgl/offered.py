@@ -1,12 +1,12 @@
-"""Says by name what this package does not offer of DGL."""
+"""What this package offers of DGL: names are imported when they are first asked for, and others are refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
 
 from atta.errors import UnknownNameError
-
-__all__ = ["NotOfferedError", "refuse"]
 
 
 class NotOfferedError(UnknownNameError, AttributeError):
@@ -18,3 +18,19 @@ def refuse(where: str, name: str, offered: Iterable[str]) -> AttributeError:
     if name.startswith("__"):
         return AttributeError(f"module {where!r} has no attribute {name!r}")
     return NotOfferedError(f"{where} does not offer {name!r}; it offers: {', '.join(sorted(offered))}")
+
+
+def front(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package.
+
+    ``homes``: the module of each name, as a relative import names it. A module that is called like the name is offered
+    itself.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise refuse(package, name, homes)
+        module = import_module(homes[name], package)
+        return module if homes[name] == f".{name}" else getattr(module, name)
+
+    return find, lambda: [*homes]

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 import atta
-from atta.client.inference.files import FORMATS, FileSink, described
 from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
-from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
+from atta.client.inference.sinks import FORMATS, FileSink, MemorySink, Predictions, Sink, TableSink, described
 from atta.client.inference.stages import Stage, Targets, layerwise_stages, sampled_stages
 from atta.client.inference.task import (
     INNER_PRODUCTS,
@@ -29,7 +28,7 @@ from atta.client.inference.task import (
     share_count,
     target_count,
 )
-from atta.client.loaders.ranks import TrainerRank
+from atta.client.loaders.dag import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.printable import first_line

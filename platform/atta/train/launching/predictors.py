@@ -130,7 +130,7 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
         ConfigError, DataError: bad settings, checkpoint, ids or dataset.
         RemoteError: a daemon failed. AttaError: another process failed.
     """
-    from atta.client.inference.files import FileSink
+    from atta.client.inference.sinks import FileSink
     from atta.train.launching.handing import handed
     from atta.train.launching.predict import PredictJob
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats, TypedBlock
-from atta.client.inference.stages import Stage, Targets, TypedLayer, sampled_typed_stages, typed_stages
+from atta.client.inference.stages import Stage, Targets, TypedLayer, typed_stages
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
 from atta.partition.schema import join_edge_type, split_edge_type
@@ -148,7 +148,8 @@ class SavedTypedModel:
             for t in self.asked
         ]
         widths_of = (self._hidden, self.width)
-        return sampled_typed_stages(models, self._embeddings(reach.read(0)), widths_of, nodes, fan_outs, ends=ends)
+        embeddings = self._embeddings(reach.read(0))
+        return typed_stages([models], embeddings, widths_of, nodes, ends=ends, fan_outs=fan_outs)
 
     def _embeddings(self, read: Sequence[str]) -> list[TypedLayer]:
         """What gives the learnt rows of the types that are read."""

@@ -59,6 +59,8 @@ def _hosts_shown(host: str, port: int, credentials: Credentials) -> list[str]:
     return [value for kind, value in shown.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
 
 
+READ_BY_CALLERS = "TableService.Pull"
+"""The method whose answers are received by those who read them: waking a thread of gRPC takes as long as a small pull."""
 LONGEST_CALL_S = 3600.0
 """Channels of before are kept for so many seconds at least, for the calls that are under way on them."""
 
@@ -73,7 +75,7 @@ class _Opened:
 
     def stub(self, name: str) -> MethodStub:
         if name not in self.stubs:
-            self.stubs[name] = rpc.stub(self.read_by_callers if rpc.METHODS[name].streams else self.usual, name)
+            self.stubs[name] = rpc.stub(self.read_by_callers if name == READ_BY_CALLERS else self.usual, name)
         return self.stubs[name]
 
     def close(self) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.distributed.book import TypeBook
 from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.samplers.arguments import flag, whole
-
-__all__ = ["MultiLayerFullNeighborSampler", "MultiLayerNeighborSampler", "NeighborSampler"]
 
 
 class NeighborSampler:
@@ -33,11 +31,7 @@ class NeighborSampler:
             prob: an edge table, by whose numbers edges are drawn; None uniformly.
             mask: an edge table; edges are drawn uniformly among those where it is True. Not with ``prob``, as in DGL.
             replace: draw with replacement.
-            **options: ``output_device``, and prefetched names: rows come with the batch anyway, so they mean nothing.
-
-        Raises:
-            UnknownNameError: ``edge_dir`` is another one. ConfigError: both ``prob`` and ``mask`` are given.
-            TypeError: an option that DGL does not have.
+            **options: what DGL prefetches: rows come with the batch anyway, so they mean nothing.
         """
         if edge_dir != "in":
             raise NotOfferedError(f"NeighborSampler does not offer edge_dir={edge_dir!r}: neighbours are in-neighbours")
@@ -50,11 +44,7 @@ class NeighborSampler:
         self.prob, self.replace = mask if prob is None else prob, flag("replace", replace)
 
     def hops(self, types: TypeBook) -> list[int] | dict[str, list[int]]:
-        """Fan-outs from the seeds on, by edge type where there are several or any layer names them.
-
-        Raises:
-            ConfigError: a fan-out is not a number, or an edge type does not exist.
-        """
+        """Fan-outs from the seeds on, by edge type where there are several or any layer names them."""
         layers = self.fanouts[::-1]
         if not any(isinstance(layer, Mapping) for layer in layers):
             return [whole("fanouts", layer, -1) for layer in layers]

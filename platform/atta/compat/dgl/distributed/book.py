@@ -1,4 +1,5 @@
-"""The partition book: which daemon owns which vertices and edges. Parts are the daemons, as DGL's are its servers."""
+"""The partition book: DGL's names of types and tensors, and which daemon owns which vertices and edges. Parts are the
+daemons, as DGL's are its servers."""
 
 from __future__ import annotations
 
@@ -8,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atta.compat.dgl.distributed.names import TypeBook
 from atta.compat.dgl.job import Job
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.names import table_word
+from atta.partition.schema import Schema, split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.samplers.seed_plan import home_of
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
-
-__all__ = ["GraphPartitionBook", "PartitionPolicy", "tensor"]
 
 _LEASE_S = 60.0
 _KEPT = 1 << 22
@@ -34,21 +34,88 @@ def tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(np.require(array, requirements="W"))
 
 
+_TABLES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
+_MASK = "_mask"
+
+
+class TypeBook:
+    """Types by DGL's names: ``_N`` and ``_E`` where there is one plain type, otherwise the dataset's own names."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._plain_nodes = schema.node_types == (NODE_TYPE,)
+        self._plain_edges = self._plain_nodes and schema.edge_types == (EDGE_TYPE,)
+
+    def ntypes(self) -> list[str]:
+        """Node types, in the order of their numbers."""
+        return [self.ntype(t) for t in self.schema.node_types]
+
+    def canonical_etypes(self) -> list[tuple[str, str, str]]:
+        """Edge types, in the order of their numbers."""
+        return [self.canonical(e) for e in self.schema.edge_types]
+
+    def ntype(self, node_type: str) -> str:
+        """DGL's name of a node type."""
+        return "_N" if self._plain_nodes else node_type
+
+    def canonical(self, edge_type: str) -> tuple[str, str, str]:
+        """DGL's triple of an edge type."""
+        source, relation, target = split_edge_type(edge_type)
+        return self.ntype(source), "_E" if self._plain_edges else relation, self.ntype(target)
+
+    def node_type(self, ntype: str | None) -> str:
+        """The node type of DGL's name; None: the only one. Raises ConfigError and UnknownNameError."""
+        known = self.schema.node_types
+        if ntype is None or (ntype == "_N" and len(known) == 1):
+            if len(known) > 1:
+                raise ConfigError(f"name a node type: {', '.join(known)}")
+            return known[0]
+        return self.schema.check_node_type(ntype)
+
+    def edge_type(self, etype: Any) -> str:
+        """The edge type of DGL's name, triple or relation; None: the only one. Raises ConfigError and UnknownNameError."""
+        known = self.schema.edge_types
+        if etype is None or (etype == "_E" and len(known) == 1):
+            if len(known) != 1:
+                raise ConfigError(f"name an edge type: {', '.join(known)}")
+            return known[0]
+        if isinstance(etype, str):
+            found = [e for e in known if etype in (e, split_edge_type(e)[1], ":".join(self.canonical(e)))]
+        else:
+            found = [e for e in known if tuple(etype) in (self.canonical(e), split_edge_type(e))]
+        if len(found) > 1:
+            raise ConfigError(f"etype {etype!r}: several edge types have this relation: {', '.join(found)}")
+        if not found:
+            raise UnknownNameError.of("edge type", etype, known)
+        return found[0]
+
+    def table(self, node_type: str, name: str) -> str | None:
+        """The node table that holds the tensor ``name``; None: there is none."""
+        tables = self.schema.node_tables[node_type]
+        found = name if name in tables else _TABLES.get(name)
+        return found if found in tables else None
+
+    def split(self, node_type: str, name: str) -> str | None:
+        """The split that the mask ``name`` marks; None: there is none."""
+        split = name.removesuffix(_MASK)
+        return split if name.endswith(_MASK) and split in self.schema.splits[node_type] else None
+
+    def ndata(self, node_type: str) -> list[str]:
+        """Names of the tensors of a node type."""
+        schema = self.schema
+        return [*schema.node_tables[node_type], *(f"{split}{_MASK}" for split in schema.splits[node_type])]
+
+
 class PartitionPolicy:
     """Which vertices or edges a tensor has a row for.
 
     Attributes:
         policy_str: DGL's name, ``"node:TYPE"`` or ``"edge:TYPE"``.
         kind, type_name: ``"nodes"`` or ``"edges"``, and the dataset's name of the type.
-        partition_book: of the graph.
     """
 
     def __init__(self, policy_str: str, partition_book: GraphPartitionBook) -> None:
-        """``policy_str``: ``"node"`` or ``"edge"`` for the only type, or with a type behind a colon or a tilde.
-
-        Raises:
-            ConfigError: it is neither, or there are several types. UnknownNameError: the type does not exist.
-        """
+        """``policy_str``: ``"node"`` or ``"edge"`` for the only type, or with a type behind a colon or a tilde."""
         found, types = _POLICY.fullmatch(policy_str), partition_book.types
         if found is None:
             raise ConfigError(f"PartitionPolicy {policy_str!r}: write node, edge, node:TYPE or edge:TYPE")
@@ -80,8 +147,7 @@ class PartitionPolicy:
 
     def get_size(self) -> int:
         """Number of rows."""
-        schema = self.partition_book.types.schema
-        return (schema.node_counts if self.kind == "nodes" else schema.edge_counts)[self.type_name]
+        return self.partition_book.count(self.rows)
 
     def get_part_size(self) -> int:
         """Number of rows of this trainer's part."""
@@ -98,11 +164,8 @@ class PartitionPolicy:
 
 
 class GraphPartitionBook:
-    """Which part has a vertex or an edge, by the ids that the graph uses.
-
-    Vertices are numbered from 0 in each type, as DGL's are. Numbers of a part need not be consecutive: DGL renumbers a
-    graph when it is partitioned, Atta does not.
-    """
+    """Which part has a vertex or an edge. Numbers of a part need not be consecutive: DGL renumbers a graph when it is
+    partitioned, Atta does not."""
 
     def __init__(self, cluster: Cluster, job: Job) -> None:
         self._cluster, self.job, self.types = cluster, job, TypeBook(cluster.schema)
@@ -138,11 +201,7 @@ class GraphPartitionBook:
         return own or [part * world // parts]
 
     def order(self, policy: str, ids: Any) -> np.ndarray:
-        """int64 [n]: the place of each id in the order of the parts.
-
-        Raises:
-            ConfigError: a vertex or edge does not exist.
-        """
+        """int64 [n]: the place of each id in the order of the parts. Raises ConfigError for one that does not exist."""
         given = integers("ids", ids)
         places = self.places(policy)
         if places is not None and (not len(given) or (given.min() >= 0 and given.max() < len(places))):
@@ -152,7 +211,7 @@ class GraphPartitionBook:
             return self._cluster.tables.locate(policy, given)
         except ConfigError as error:
             kind = policy.partition(":")[0]
-            hint = f"; DGL numbers the {kind} of a type from 0 to {self._count(policy) - 1}" if kind == "nodes" else ""
+            hint = f"; DGL numbers the {kind} of a type from 0 to {self.count(policy) - 1}" if kind == "nodes" else ""
             raise ConfigError(f"{error}{hint}") from None
 
     def part_of(self, policy: str, ids: Any) -> np.ndarray:
@@ -166,7 +225,8 @@ class GraphPartitionBook:
         found: np.ndarray = everything[self.part_of(policy, everything) == part]
         return found
 
-    def _count(self, policy: str) -> int:
+    def count(self, policy: str) -> int:
+        """Number of vertices or edges of a type."""
         kind, _, name = policy.partition(":")
         schema = self.types.schema
         return (schema.node_counts if kind == "nodes" else schema.edge_counts)[name]
@@ -175,7 +235,7 @@ class GraphPartitionBook:
         """``order`` of all vertices of a type, so that no request is needed for some of them; None: of edges, of too many
         vertices, or where ids are other numbers than 0, 1, 2, ...
         """
-        count = self._count(policy)
+        count = self.count(policy)
         if not policy.startswith("nodes:") or count > _KEPT:
             return None
         try:
@@ -186,7 +246,7 @@ class GraphPartitionBook:
     def _bounds(self, policy: str) -> np.ndarray:
         """int64 [parts + 1]: where the parts begin in ``order``, then the end."""
         kind, _, name = policy.partition(":")
-        count = self._count(policy)
+        count = self.count(policy)
         # Daemons tell where their rows begin when a table is created. This one has a byte a row, and goes by itself.
         spec = MutableSpec(f"dgl.book.{kind}.{table_word(name)}", count, "|b1", policy=policy, lease_s=_LEASE_S)
         return np.append(self._cluster.tables.create(spec).first_rows, count)

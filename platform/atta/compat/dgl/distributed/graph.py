@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import vertices_alone
 from atta.client.tables.rows import table_rows
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
-from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, in_edges, out_degrees
-from atta.compat.dgl.distributed.frames import EdgeRows, Frame, NodeMask, NodeRows
+from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, edge_subgraph, known_edges, out_degrees
 from atta.compat.dgl.distributed.recent import BatchRows
-from atta.compat.dgl.distributed.tensor import DistRows
+from atta.compat.dgl.distributed.tensor import DistRows, EdgeRows, Frame, NodeMask, NodeRows, pieces
 from atta.compat.dgl.job import barrier, present
 from atta.compat.dgl.offered import refuse
 from atta.samplers.arguments import integers
 
-__all__ = ["DistGraph"]
-
-_TOGETHER = 1 << 15
 ALL = "__ALL__"
 
 
@@ -29,17 +27,9 @@ class DistGraph:
     """The graph of the daemons. Its vertices and edges go by the users' ids, which DGL numbers from 0 in each type."""
 
     def __init__(self, graph_name: str, gpb: Any = None, part_config: str | Path | None = None) -> None:
-        """Open the graph.
+        """Open the graph; ``graph_name`` and ``gpb`` mean nothing here.
 
-        Args:
-            graph_name: for the script's own use: daemons serve one graph.
-            gpb: means nothing here.
-            part_config: without daemons in ``initialize``: a partitioned dataset of Atta, or the ``.json`` of DistDGL's
-                partitions, for which daemons are started on this machine.
-
-        Raises:
-            ConfigError: ``initialize`` was not called, or named no daemons and there is no ``part_config``.
-            DataError: there is no dataset at ``part_config``.
+        ``part_config``: without daemons in ``initialize``, what ``dataset_of`` takes; daemons are started on this machine.
         """
         self.graph_name, self._job = graph_name, present()
         self.cluster = self._job.open(part_config)
@@ -180,10 +170,9 @@ class DistGraph:
         ids = np.arange(count) if isinstance(v, str) and v == ALL else np.atleast_1d(integers("v", v))
         unique, inverse = np.unique(ids, return_inverse=True)
         degrees: np.ndarray = np.zeros(len(unique), np.int64)
-        for first in range(0, len(unique), _TOGETHER):
-            piece = unique[first : first + _TOGETHER]
-            found = in_edges(self.cluster, edge_type, piece).dst
-            degrees[first : first + len(piece)] = np.bincount(np.searchsorted(piece, found), minlength=len(piece))
+        for piece in pieces(len(unique)):
+            found = np.searchsorted(unique[piece], known_edges(self.cluster, edge_type, unique[piece]).dst)
+            degrees[piece] = np.bincount(found, minlength=piece.stop - piece.start)
         return int(degrees[0]) if np.ndim(v) == 0 and not isinstance(v, str) else tensor(degrees[inverse])
 
     def out_degrees(self, u: Any = ALL, etype: Any = None) -> Any:
@@ -200,10 +189,8 @@ class DistGraph:
         return int(degrees[ids[0]]) if np.ndim(u) == 0 else tensor(degrees[ids])
 
     def find_edges(self, edges: Any, etype: Any = None) -> tuple[Any, Any]:
-        """Sources and destinations of edges, int64 [n] each.
-
-        Those of this trainer's part are read at the first call, and all edges when others are asked for.
-        """
+        """Sources and destinations of edges, int64 [n] each. Those of this trainer's part are read at the first call,
+        and all edges when others are asked for."""
         src, dst = self.ends(self.types.edge_type(etype), integers("edges", edges).reshape(-1))
         return tensor(src), tensor(dst)
 
@@ -216,9 +203,7 @@ class DistGraph:
         return self._ends[edge_type].find(e_id)
 
     def edge_subgraph(self, edges: Any, relabel_nodes: bool = True, store_ids: bool = True) -> Any:
-        """See ``queries.edge_subgraph``."""
-        from atta.compat.dgl.distributed.queries import edge_subgraph
-
+        """A ``DGLGraph`` with the edges of these ids (``edges.edge_subgraph``)."""
         return edge_subgraph(self, edges, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
     def __getattr__(self, name: str) -> Any:
@@ -242,28 +227,18 @@ class DistGraph:
     def _members(self, node_type: str, split: str) -> np.ndarray:
         if not self.cluster.schema.splits[node_type][split]:
             return np.empty(0, np.int64)
-        loader = NeighborLoader(
-            self.cluster, [], (node_type, split), batch_size=_TOGETHER, tables={}, rank=0, world_size=1, edge_ids=False,
-            seed_policy="global",
-        )  # fmt: skip
-        return np.sort(np.concatenate([batch.n_id(node_type) for batch in loader]))
+        batches = vertices_alone(self.cluster, node_type, split)
+        return np.sort(np.concatenate([batch.n_id(node_type) for batch in batches]))
 
 
 class _Frames:
     """``g.nodes`` and ``g.edges``: what they hold by type."""
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Callable[[Any], Frame]) -> None:
         self._frame = frame
 
-    def __getitem__(self, name: Any) -> _OfType:
-        return _OfType(self._frame(name))
-
-
-class _OfType:
-    """``data`` of one type."""
-
-    def __init__(self, data: Frame) -> None:
-        self.data = data
+    def __getitem__(self, name: Any) -> SimpleNamespace:
+        return SimpleNamespace(data=self._frame(name))
 
 
 class Scheme(NamedTuple):

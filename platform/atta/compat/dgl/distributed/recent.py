@@ -21,17 +21,13 @@ import numpy as np
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
-__all__ = ["BatchRows", "BatchTables", "Wanted"]
-
 
 class Wanted:
-    """The tables whose rows come along with a loader's batches: those that a script has asked for by their ids, and in
-    its first epoch those that it will probably ask for.
+    """The tables (node type, table) whose rows come along with a loader's batches.
 
     Attributes:
-        whole: (node type, table) asked for all vertices of a batch.
-        seeds: asked for the seeds alone.
-        again: asked for more than once in a batch.
+        whole, seeds: those that a script has asked for by the ids of all vertices of a batch, or of its seeds alone.
+        again: those asked for more than once in a batch.
     """
 
     def __init__(self, whole: Iterable[tuple[str, str]] = (), seeds: Iterable[tuple[str, str]] = ()) -> None:
@@ -89,10 +85,8 @@ class _HandedOut:
 
 
 class BatchRows:
-    """Finds the rows that came with a batch by the ids of the batch.
-
-    A batch is kept as long as the script has its ids. Kept any longer, its memory could not hold the next batches.
-    """
+    """Finds the rows that came with a batch by the ids of the batch. It is kept as long as the script has these ids:
+    any longer, its memory could not hold the next batches."""
 
     def __init__(self) -> None:
         self._ids: dict[int, _HandedOut] = {}

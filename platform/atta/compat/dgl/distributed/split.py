@@ -7,13 +7,9 @@ from typing import Any
 import numpy as np
 
 from atta.compat.dgl.distributed.book import GraphPartitionBook, tensor
-from atta.compat.dgl.distributed.tensor import DistRows
+from atta.compat.dgl.distributed.tensor import DistRows, pieces
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers, whole
-
-__all__ = ["edge_split", "node_split"]
-
-_TOGETHER = 1 << 20
 
 
 def node_split(  # noqa: PLR0917 - as in DGL
@@ -30,16 +26,11 @@ def node_split(  # noqa: PLR0917 - as in DGL
         nodes: mask over the vertices of the type: a tensor, an array, or one of ``g.ndata``. As in DGL, any number but
             0 counts, so ``np.arange(g.num_nodes())`` leaves vertex 0 out.
         partition_book: of the graph; may be left out if ``nodes`` is one of ``g.ndata``.
-        ntype: their type.
-        rank: whose share; default: this trainer's.
+        ntype, rank: their type, and whose share; default: this trainer's.
         force_even: all trainers get equally many, give or take one, in the order of the parts, so most are near. False:
             the vertices of the trainer's part, divided among the trainers of the part.
-        node_trainer_ids: the trainer of each vertex of the type, such as ``g.ndata["trainer_id"]`` of DGL's
-            ``partition_graph(num_trainers_per_machine=...)``. With ``force_even`` shares stay even, and follow it as far
-            as that allows. With more trainers in it than there are, neighbours among them are joined.
-
-    Raises:
-        ConfigError: the mask or the trainers have another length, or ``rank`` does not exist.
+        node_trainer_ids: the trainer of each vertex of the type, such as ``g.ndata["trainer_id"]``. With ``force_even``
+            shares follow it as far as they stay even. With more trainers than there are, neighbours are joined.
     """
     book = _book(nodes, partition_book)
     policy = f"nodes:{_type_of(nodes, ntype, book.types.node_type)}"
@@ -86,15 +77,13 @@ def _chosen(mask: Any, policy: str, book: GraphPartitionBook) -> np.ndarray:
     members = getattr(mask, "members", None)
     if members is not None:
         return np.asarray(members())
-    pieces = range(0, len(mask), _TOGETHER)
-    return np.concatenate([np.flatnonzero(mask[at : at + _TOGETHER].numpy()) + at for at in pieces])
+    return np.concatenate([np.flatnonzero(mask[piece].numpy()) + piece.start for piece in pieces(len(mask), 1 << 20)])
 
 
 def _check_length(what: str, given: Any, policy: str, book: GraphPartitionBook) -> None:
     kind, _, name = policy.partition(":")
-    counts = book.types.schema.node_counts if kind == "nodes" else book.types.schema.edge_counts
-    if len(given) != counts[name]:
-        raise ConfigError(f"{what} of {len(given)} for the {counts[name]} {kind} of {name}")
+    if len(given) != book.count(policy):
+        raise ConfigError(f"{what} of {len(given)} for the {book.count(policy)} {kind} of {name}")
 
 
 def _values(given: Any) -> np.ndarray:

@@ -1,9 +1,10 @@
-"""``DistTensor`` with DGL's arguments: rows on the daemons, one per vertex or edge."""
+"""``DistTensor`` with DGL's arguments: rows on the daemons, one per vertex or edge; and ``g.ndata`` and ``g.edata``: the tables
+of the dataset as tensors whose rows are fetched when they are asked for."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,24 @@ import numpy as np
 from atta.client.tables.remote import RemoteTable
 from atta.client.tables.tensor import row_values
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
+from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.job import Job, barrier, present
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.partition.names import table_word
 from atta.samplers.arguments import integers
 
-__all__ = ["DistRows", "DistTensor", "MutableRows", "create", "drop", "policy_of", "row_ids", "torch_dtype"]
-
-_TOGETHER = 1 << 16
-"""Rows that are initialised at a time."""
 InitFunc = Callable[[tuple[int, ...], Any], Any]
 
 
-class DistRows:
-    """What can be asked of a distributed tensor. ``tensor[ids]`` gives a torch tensor [n, *row shape]: a copy.
+def pieces(count: int, together: int = 1 << 16) -> Iterator[slice]:
+    """``count`` rows, some at a time."""
+    return (slice(first, min(first + together, count)) for first in range(0, count, together))
 
-    ``ids`` are integers [n], a slice, or a mask over all rows.
-    """
+
+class DistRows:
+    """What can be asked of a distributed tensor. ``tensor[ids]`` gives a torch tensor [n, *row shape], a copy; ``ids``
+    are integers [n], a slice, or a mask over all rows."""
 
     def __init__(self, name: str, policy: PartitionPolicy, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.name, self.part_policy = name, policy
@@ -52,11 +53,8 @@ class DistRows:
         raise NotImplementedError
 
     def __or__(self, other: Any) -> DistTensor:
-        """A new tensor without a name, with the values of both joined bit by bit. All trainers call it, as in DGL.
-
-        Raises:
-            ConfigError: they differ in rows, shape or dtype, or hold floats.
-        """
+        """A new tensor without a name, with the values of both (bools or integers) joined bit by bit. All trainers call
+        it."""
         if not isinstance(other, DistRows):
             return NotImplemented
         mine, its = ((rows.part_policy.policy_str, *rows.shape, rows._dtype) for rows in (self, other))
@@ -64,15 +62,14 @@ class DistRows:
             raise ConfigError(f"{self!r} | {other!r}: both need the same rows, shape, and dtype of bools or integers")
         made = DistTensor(self.shape, self.dtype, part_policy=self.part_policy)
         if present().rank == 0:
-            for first in range(0, len(self), _TOGETHER):
-                made[first : first + _TOGETHER] = self[first : first + _TOGETHER] | other[first : first + _TOGETHER]
+            for piece in pieces(len(self)):
+                made[piece] = self[piece] | other[piece]
         barrier()
         return made
 
     def count_nonzero(self) -> int:
         """Number of values that are not 0. Reads all rows."""
-        pieces = range(0, len(self), _TOGETHER)
-        return sum(int(self[first : first + _TOGETHER].count_nonzero()) for first in pieces)
+        return sum(int(self[piece].count_nonzero()) for piece in pieces(len(self)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Saved, it is a plain tensor of all rows: ``torch.save(pred, "emb.pt")`` needs no daemons to be read."""
@@ -133,14 +130,11 @@ class DistTensor(MutableRows):
             name: letters, digits, dots, dashes, single underscores; None: one is made.
             init_func: ``(shape, dtype)`` gives the first contents, some rows at a time in the order of their ids;
                 default: zeros. Rank 0 calls it.
-            part_policy: from ``DistGraph.get_node_partition_policy`` or ``get_edge_partition_policy``; None: the only
-                type of vertices or edges with as many members as there are rows.
+            part_policy: of ``DistGraph``; None: the only type with as many members as there are rows.
             persistent: whether it outlives its object.
             is_gdata, attach: mean nothing here.
 
-        Raises:
-            ConfigError: no type, or several, have that many members, or the tensor exists with another shape or dtype.
-            QuotaExceededError: the daemons have no room for it.
+        Raises ConfigError if it exists with another shape or dtype.
         """
         job = present()
         if name is None and persistent:
@@ -240,13 +234,13 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 def _initialise(table: RemoteTable, policy: PartitionPolicy, init_func: InitFunc) -> None:
     """Write what ``init_func`` gives. Its row i belongs to id i, wherever the partitions have it."""
     spec = table.spec
-    for first in range(0, spec.rows, _TOGETHER):
-        count = min(_TOGETHER, spec.rows - first)
+    for piece in pieces(spec.rows):
+        count = piece.stop - piece.start
         made = init_func((count, *spec.row_shape), torch_dtype(np.dtype(spec.dtype)))
         values = made.detach().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
         if values.shape != (count, *spec.row_shape):
             raise ConfigError(f"init_func gave {list(values.shape)} for {[count, *spec.row_shape]}")
-        rows = policy.partition_book.order(policy.rows, np.arange(first, first + count))
+        rows = policy.partition_book.order(policy.rows, np.arange(piece.start, piece.stop))
         table.push(rows, values.astype(spec.dtype, copy=False)).wait()
 
 
@@ -258,3 +252,122 @@ def drop(job: Job, name: str) -> None:
             job.cluster.tables.delete(name)
         except (AttaError, ValueError):  # the daemons have gone, or the connection is closed
             return
+
+
+Fetch = Callable[[str, str, np.ndarray], np.ndarray]
+
+
+class ReadOnlyRows(DistRows):
+    """A table of the dataset. DGL would let a script change it; here ``DistTensor`` is for what changes."""
+
+    def __setitem__(self, ids: Any, values: Any) -> None:
+        raise ConfigError(f"{self.name!r} is a table of the dataset, read-only: write into a DistTensor of this shape")
+
+
+class NodeRows(ReadOnlyRows):
+    """A node table. Rows of a batch that a loader has just given come with the batch."""
+
+    def __init__(self, name: str, policy: PartitionPolicy, table: str, recent: BatchRows, fetch: Fetch) -> None:
+        """``fetch(node type, table, ids)`` gives rows that did not come with a batch."""
+        spec = policy.partition_book.types.schema.table(policy.type_name, table)
+        super().__init__(name, policy, spec.row_shape, np.dtype(spec.dtype))
+        self._table, self._recent, self._fetch = table, recent, fetch
+
+    def __getitem__(self, ids: Any) -> Any:
+        which = self.part_policy.type_name, self._table
+        found = self._recent.find(*which, ids)
+        return tensor(self._fetch(*which, row_ids(self, ids)) if found is None else found)
+
+
+class NodeMask(ReadOnlyRows):
+    """The mask of a split. Its members are fetched once, when they are first asked for."""
+
+    def __init__(self, name: str, policy: PartitionPolicy, split: str, members: Callable[[], np.ndarray]) -> None:
+        """``members()`` gives the ids of the split, ascending."""
+        super().__init__(name, policy, (), np.dtype(bool))
+        self.split, self._fetch = split, members
+        self._found: np.ndarray | None = None
+
+    def members(self) -> np.ndarray:
+        """int64: ids of the vertices that it marks, ascending."""
+        if self._found is None:
+            self._found = self._fetch()
+        return self._found
+
+    def __getitem__(self, ids: Any) -> Any:
+        rows = row_ids(self, ids)
+        book, policy = self.part_policy.partition_book, self.part_policy.rows
+        if book.places(policy) is not None:  # else daemons would have to be asked
+            book.order(policy, rows)  # raises for a vertex that does not exist
+        return tensor(np.isin(rows, self.members()))
+
+    def count_nonzero(self) -> int:
+        """Number of members."""
+        policy = self.part_policy
+        return policy.partition_book.types.schema.splits[policy.type_name][self.split]
+
+
+class EdgeRows(ReadOnlyRows):
+    """An edge table. The whole column is fetched when a row is first asked for: daemons find edges by vertices."""
+
+    def __init__(self, name: str, policy: PartitionPolicy, column: Callable[[], np.ndarray]) -> None:
+        """``column()`` gives all rows by edge id."""
+        spec = policy.partition_book.types.schema.edge_tables[policy.type_name][name]
+        super().__init__(name, policy, spec.row_shape, np.dtype(spec.dtype))
+        self._column = column
+        self._found: np.ndarray | None = None
+
+    def __getitem__(self, ids: Any) -> Any:
+        rows = row_ids(self, ids)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
+            odd = rows[(rows < 0) | (rows >= len(self))][0]
+            raise ConfigError(f"{self.name}: there is no edge {odd}: edges of a type count from 0 to {len(self) - 1}")
+        if self._found is None:
+            self._found = self._column()
+        return tensor(self._found[rows])
+
+
+class Frame(MutableMapping[str, DistRows]):
+    """Tensors by name. Those of the dataset are there from the start; ``DistTensor`` can be put beside them."""
+
+    def __init__(self, what: str, names: list[str], make: Callable[[str], DistRows | None]) -> None:
+        """``make`` gives a tensor of the dataset by one of ``names`` or another name of it; None: there is none."""
+        self._what, self._names, self._make = what, names, make
+        self._tensors: dict[str, DistRows] = {}
+
+    def __getitem__(self, name: str) -> DistRows:
+        if name not in self._tensors:
+            found = self._make(name)
+            if found is None:
+                raise _NoTensorError.of(f"tensor of {self._what}:", name, list(self))
+            self._tensors[name] = found
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            self[str(name)]
+        except KeyError:
+            return False
+        return True
+
+    def __setitem__(self, name: str, value: DistRows) -> None:
+        if not isinstance(value, DistTensor):
+            raise ConfigError(f"{self._what} {name!r}: give a DistTensor")
+        self._tensors[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        if not isinstance(self[name], DistTensor):
+            raise ConfigError(f"{name!r} is a table of the dataset, which stays")
+        del self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._names, *(n for n, t in self._tensors.items() if isinstance(t, DistTensor))]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _NoTensorError(UnknownNameError, KeyError):
+    """A name that a frame lacks; a KeyError, as mappings need it."""
+
+    __str__ = Exception.__str__
