@@ -23,12 +23,14 @@ def stream_key(seed: int, epoch: int, batch: int, hop: int, name: int) -> int:
     return int(_native.stream_key(seed & _MASK, epoch, batch, hop, name))
 
 
-def stream_of(seed: int, epoch: int, batch: int, hop: int, name: int, dependency: int = 1) -> tuple[int, int]:
+def stream_of(at: tuple[int, int, int], hop: int, name: int, dependency: int = 1) -> tuple[int, int]:
     """The key of the stream from which a batch draws, and how many of 2**32 vertices draw from the next one already.
+    ``at``: seed, epoch, batch.
 
     Each vertex goes on to the next stream once in ``dependency`` batches, at a batch of its own. So a batch has the
     draws of the one before it but for 1 / ``dependency`` of the vertices, and no draw of the one ``dependency`` before.
     """
+    seed, epoch, batch = at
     if dependency == 1:
         return stream_key(seed, epoch, batch, hop, name), 0
     streams, batches = divmod(batch, dependency)

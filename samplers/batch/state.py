@@ -217,7 +217,7 @@ class BatchState:
                 continue
             found = frontier[target]
             at, tables = (self.at.seed, self.at.epoch, self.at.batch), self.plan.drawn_tables(edge_type)
-            key, renewed = stream_of(*at, op.hop, hash_string(edge_type), self.plan.dependency)
+            key, renewed = stream_of(at, op.hop, hash_string(edge_type), self.plan.dependency)
             version = self.sources.get((edge_type, EDGES), 0)
             if op.method.temporal:
                 version = max(version, self.sources.get((source, TIME), 0))

@@ -61,8 +61,8 @@ def sample_neighbors(
 
     ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E] (perhaps side by side, see ``resident_beside``),
     ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m]. ``method`` says how to draw and has the tables of
-    these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees`` (int32 [m]) draw independently. ``renewed`` of 2**32
-    rows draw from the stream after ``stream_key``'s (``hashing.stream_of``).
+    these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees`` (int32 [m]) draw independently. Of 2**32
+    rows ``renewed`` draw from the stream after ``stream_key``'s (``hashing.stream_of``).
     ``times`` int64 [m] hides later edges from a temporal method. Returns counts int32 [m], neighbours [sum(counts)] in
     the dtype of ``indices``, and edge ids in their own dtype. With ``positions`` (only without ``edge_ids``) these are
     the edges' positions, int64. Without both they are None."""

@@ -119,7 +119,7 @@ class LocalSampler:
                 grown = Growth(known, self._edges, self._scratch, trees=trees, times=times)
                 grown.reserve(fan_outs, everything=frontier == "all")
                 for hop, by_type in enumerate(fan_outs, start=1):
-                    keys = {name: stream_of(*at, hop, self._edges[name].hash, dependency) for name in by_type}
+                    keys = {name: stream_of(at, hop, self._edges[name].hash, dependency) for name in by_type}
                     grown.hop(by_type, keys, replace=replace, everything=frontier == "all")
                 found = grown.batch(self._keys)
                 return found.only() if self._single else found

@@ -46,6 +46,8 @@ def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], li
         {"num_neighbors": [-1, 2]},
         {"num_neighbors": [2, 2, 2]},
         {"method": "labor"},
+        {"dependency": 3},
+        {"dependency": 4, "method": "labor"},
         {"disjoint": True},
         {"time_attr": "time"},
         {"time_attr": "time", "temporal_strategy": "last"},
