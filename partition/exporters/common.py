@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from atta.observe.extras import load
 from atta.partition.disk.files import chunks
 from atta.partition.graph import Graph
+from atta.partition.importers.reading.source import Array, Mask
 from atta.partition.schema import Schema, TableSpec
 
-Array = npt.NDArray[Any]
 _CHUNK_BYTES = 32 << 20
 _CHUNK_ROWS = 1 << 18
-
-
-def is_homogeneous(schema: Schema) -> bool:
-    """Whether ``node`` is the only node type and ``node__to__node`` the only edge type."""
-    return not schema.typed
 
 
 def lost_tables(
@@ -56,12 +52,12 @@ def lost_classes(graph: Graph) -> list[str]:
 
 
 def row_chunks(rows: int, *tables: Array) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows. The rows of a range take a bounded amount of memory in all ``tables`` together."""
+    """Ranges of rows. The rows of a range take a bounded amount of memory in all ``tables`` together."""
     row_bytes = sum(t.dtype.itemsize * prod(t.shape[1:]) for t in tables)
-    yield from chunks(rows, min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes))))
+    return chunks(rows, min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes))))
 
 
-def split_mask(rows: Array, lo: int, hi: int) -> npt.NDArray[np.bool_]:
+def split_mask(rows: Array, lo: int, hi: int) -> Mask:
     """Turn the ascending ``rows`` of a split into a mask [hi - lo] of the rows ``lo`` to ``hi``."""
     mask = np.zeros(hi - lo, np.bool_)
     first, last = np.searchsorted(rows, (lo, hi))
@@ -69,9 +65,17 @@ def split_mask(rows: Array, lo: int, hi: int) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def edge_index(graph: Graph, edge_type: str) -> npt.NDArray[np.int64]:
-    """Return [2, E] int64, sources first, for formats that need the edges of a type in one piece."""
-    edges = graph.edges(edge_type)
-    index = np.empty((2, len(edges)), np.int64)
-    index[0], index[1] = edges.src, edges.dst
-    return index
+def torch_holds(spec: TableSpec) -> bool:
+    """Whether torch has tensors of the table's dtype."""
+    try:
+        load("exporting tensors", "torch").from_numpy(np.empty(0, spec.dtype))
+    except TypeError:
+        return False
+    return True
+
+
+def tensor_of(array: Array) -> Any:
+    """A tensor over an array that may be read-only: it is only saved."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
+        return load("exporting tensors", "torch").from_numpy(array)

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.observe.progress import Progress
-from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
-from atta.partition.exporters.pyg import tensor_of
+from atta.partition.exporters.common import lost_edge_types, lost_tables, split_mask, tensor_of
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.reading.dgl_tensors import require_dgl, table_names
 from atta.partition.schema import TableSpec, split_edge_type
 
-Array = npt.NDArray[Any]
 MARKER: str | None = None
 _KEYS = {"x": "feat", "y": "label"}
 
@@ -34,7 +31,6 @@ def lost(graph: Graph) -> list[str]:
 
 
 def _returns(specs: Mapping[str, TableSpec], name: str) -> bool:
-    """Whether the importer would read the tensor of the table ``name`` as the same table."""
     keys = {_KEYS.get(table, table): np.dtype(spec.dtype) for table, spec in specs.items()}
     return len(keys) == len(specs) and table_names(keys).get(_KEYS.get(name, name)) == name
 
@@ -49,7 +45,7 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     """Write the file ``dst``."""
     torch, dgl = _modules()
     schema = graph.schema
-    plain = is_homogeneous(schema)
+    plain = not schema.typed
     progress.stage("edges", sum(schema.edge_counts.values()))
     ends = {}
     for edge_type, count in schema.edge_counts.items():

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.progress import Progress
 from atta.partition.disk.files import NpyAppender, write_json
 from atta.partition.exporters.common import (
-    is_homogeneous,
     lost_edge_types,
     lost_tables,
     row_chunks,
@@ -22,10 +20,10 @@ from atta.partition.exporters.common import (
 )
 from atta.partition.graph import NODE_TYPE, Graph
 from atta.partition.importers.npz import edge_array
+from atta.partition.importers.reading.source import Array
 from atta.partition.names import file_name, node_folder
 from atta.partition.schema import Schema
 
-Array = npt.NDArray[Any]
 MARKER: str | None = "graph.npz"
 _EDGE_NAMES = {"weight": "edge_weight", "time": "time", "edge_attr": "edge_attr"}
 _MASK_FILES = ("train", "val", "test")
@@ -88,7 +86,7 @@ def _write_edges(graph: Graph, dst: Path, progress: Progress) -> None:
         for edge_type in graph.schema.edge_types:
             edges = graph.edges(edge_type)
             progress.stage(f"edges {edge_type}", len(edges))
-            name = "edge_index" if is_homogeneous(graph.schema) else edge_array(edge_type)
+            name = "edge_index" if not graph.schema.typed else edge_array(edge_type)
             dtype = np.result_type(edges.src.dtype, edges.dst.dtype)
             ends = (rows[lo:hi] for rows in (edges.src, edges.dst) for lo, hi in row_chunks(len(edges)))
             _write_member(archive, name, (2, len(edges)), dtype, ends)

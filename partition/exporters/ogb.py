@@ -5,18 +5,16 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.progress import Progress
 from atta.partition.disk.files import chunks
-from atta.partition.exporters.common import is_homogeneous, lost_classes, lost_tables, row_chunks
+from atta.partition.exporters.common import lost_classes, lost_tables, row_chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
+from atta.partition.importers.reading.source import Array
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 MARKER: str | None = "raw/num-node-list.csv.gz"
 _SPLITS = {"train": "train", "val": "valid", "test": "test"}
 _VALUES = 1 << 18  # number of values formatted at a time
@@ -27,7 +25,7 @@ _DIGITS = {2: "%.5g", 4: "%.9g"}  # enough digits to tell any two floats of that
 def lost(graph: Graph) -> list[str]:
     """Name what the layout lacks: types, edge tables, tables besides x, y and node_year, splits of other names."""
     schema = graph.schema
-    if not is_homogeneous(schema):
+    if schema.typed:
         types = ", ".join((*schema.node_types, *schema.edge_types))
         return [f"several or named types ({types}): it is homogeneous"]
     found = lost_tables(schema, lambda _, name, spec: _holds(name, spec), lambda *_: False)
@@ -75,7 +73,6 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
 
 
 def _write(path: Path, pieces: Iterable[Array], progress: Progress | None = None, *, heading: str = "") -> None:
-    """Write rows [n] or [n, columns] as a gzipped csv file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt", compresslevel=_LEVEL, encoding="ascii", newline="\n") as out:
         out.write(heading)
@@ -88,7 +85,6 @@ def _write(path: Path, pieces: Iterable[Array], progress: Progress | None = None
 
 
 def _text(rows: Array) -> str:
-    """Format rows [n, columns] at once; ``np.savetxt`` does it line by line."""
     value = "%d" if rows.dtype.kind in "biu" else _DIGITS.get(rows.dtype.itemsize, "%.17g")
     line = ",".join([value] * rows.shape[1]) + "\n"
     return (line * len(rows)) % tuple(rows.ravel().tolist())

@@ -8,30 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.observe.progress import Progress
-from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edge_types, lost_tables, split_mask
+from atta.partition.exporters.common import lost_edge_types, lost_tables, split_mask, tensor_of, torch_holds
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.pyg import edge_table, node_table
-from atta.partition.schema import Schema, TableSpec, split_edge_type
+from atta.partition.schema import Schema, split_edge_type
 
-Array = npt.NDArray[Any]
 MARKER: str | None = None
 
 
 def lost(graph: Graph) -> list[str]:
     """Name tables whose dtype torch lacks, or whose name or shape the importer would read as something else."""
-    torch, _ = _modules()
-    shared = is_homogeneous(graph.schema)
-
-    def held(spec: TableSpec) -> bool:
-        try:
-            torch.from_numpy(np.empty(0, spec.dtype))
-        except TypeError:
-            return False
-        return True
+    _modules()
+    shared = not graph.schema.typed
 
     def of_nodes(name: str) -> bool:
         return node_table(name, shared=shared) == name and not _taken_for_edges(graph.schema, name)
@@ -43,20 +34,17 @@ def lost(graph: Graph) -> list[str]:
         + lost_tables(
             graph.schema,
             # The importer reads a column of labels [n, 1] as labels [n].
-            lambda _, name, spec: held(spec) and of_nodes(name) and not (name == "y" and spec.row_shape == (1,)),
-            lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
+            lambda _, name, spec: torch_holds(spec) and of_nodes(name) and not (name == "y" and spec.row_shape == (1,)),
+            lambda _, name, spec: torch_holds(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
         )
     )
 
 
 def _taken_for_edges(schema: Schema, name: str) -> bool:
-    """Whether PyG would take a vertex's attribute for an edge's: where ``Data`` has as many edges as vertices, those
-    with ``edge`` in their names are."""
-    return is_homogeneous(schema) and "edge" in name and schema.node_counts[NODE_TYPE] == schema.edge_counts[EDGE_TYPE]
+    return not schema.typed and "edge" in name and schema.node_counts[NODE_TYPE] == schema.edge_counts[EDGE_TYPE]
 
 
 def _edge_key(table: str, shared: bool) -> str:
-    """The name of an edge table's tensor. If vertices and edges share a store, PyG recognises edges by ``edge_``."""
     if table in ("weight", "edge_attr"):
         return "edge_weight" if table == "weight" else table
     return f"edge_{table}" if shared else table
@@ -66,7 +54,7 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     """Write the file ``dst``."""
     torch, pyg_data = _modules()
     schema = graph.schema
-    shared = is_homogeneous(schema)
+    shared = not schema.typed
     data = pyg_data.Data() if shared else pyg_data.HeteroData()
     progress.stage("nodes", sum(schema.node_counts.values()))
     for t in schema.node_types:  # before the edges: PyG takes an unknown node type for a relation of that name
@@ -75,8 +63,9 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     progress.stage("edges", sum(schema.edge_counts.values()))
     for edge_type, count in schema.edge_counts.items():
         store = data if shared else _store(data, split_edge_type(edge_type))
-        store["edge_index"] = tensor_of(edge_index(graph, edge_type))
-        for name, rows in graph.edges(edge_type).tables.items():
+        edges = graph.edges(edge_type)
+        store["edge_index"] = tensor_of(np.array([edges.src, edges.dst], np.int64))
+        for name, rows in edges.tables.items():
             store[_edge_key(name, shared)] = tensor_of(rows)
         progress.advance(count)
     if schema.num_classes is not None:
@@ -99,15 +88,6 @@ def _store(data: Any, of_type: Any) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There exist type names", UserWarning)  # with "__": they are the user's own
         return data[of_type]
-
-
-def tensor_of(array: Array) -> Any:
-    """A tensor over an array that may be read-only: it is only saved."""
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
-        return torch.from_numpy(array)
 
 
 def _modules() -> tuple[Any, Any]:

@@ -9,24 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import ConfigError
 from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.dataset import Dataset
-from atta.partition.exporters.common import is_homogeneous
+from atta.partition.exporters.common import lost_tables, torch_holds
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.importers.pyg_parts import map_file
+from atta.partition.importers.reading.source import Array
 from atta.partition.schema import split_edge_type
 
-Array = npt.NDArray[Any]
 MARKER = "META.json"
 
 
 def lost(dataset: Dataset) -> list[str]:
     """Name what PyG's partitions cannot hold: ids that are not positions, and dtypes that torch lacks."""
-    torch = _torch()
+    _torch()
     schema, found = dataset.schema, []
     for t in schema.node_types:
         ids = np.sort(dataset.ids(t))
@@ -42,18 +41,12 @@ def lost(dataset: Dataset) -> list[str]:
                 found.append(f"the type {owner!r}, whose file PyG would call as that of {files[map_file(kind, key)]!r}")
         except ConfigError as error:
             found.append(str(error))
-    for owner, tables in [*schema.node_tables.items(), *schema.edge_tables.items()]:
-        for name, spec in tables.items():
-            try:
-                torch.from_numpy(np.empty(0, spec.dtype))
-            except TypeError:
-                found.append(f"the table {name!r} of {owner!r} ({spec.dtype})")
-    return found
+    return found + lost_tables(schema, lambda _, name, spec: torch_holds(spec), lambda _, name, spec: torch_holds(spec))
 
 
 def write(dataset: Dataset, dst: Path, progress: Progress) -> None:
     """Write the folder ``dst``, part after part."""
-    schema, single = dataset.schema, is_homogeneous(dataset.schema)
+    schema, single = dataset.schema, not dataset.schema.typed
     progress.stage("parts", dataset.num_parts)
     starts = dict(zip(schema.edge_types, np.cumsum([0, *schema.edge_counts.values()]).tolist(), strict=False))
     owners = {e: np.zeros(n, np.int64) for e, n in schema.edge_counts.items()}
@@ -98,7 +91,6 @@ def _nodes(dataset: Dataset, part: int, node_type: str) -> dict[str, Any]:
 
 
 def _edges(dataset: Dataset, part: int, edge_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The graph and the features of a part's edges, ordered by the number of their destination, as PyG needs them."""
     schema, shard = dataset.schema, dataset.part(part)
     source, target = schema.endpoints(edge_type)
     lo, hi = dataset.book.range(target, part)

@@ -4,12 +4,11 @@ identify the vertices, or the names if they were made from string ids."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.observe.progress import Progress
@@ -17,21 +16,16 @@ from atta.partition.disk.files import chunks, write_json
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
 from atta.partition.graph import Graph
 from atta.partition.graph.strings import NAME
-from atta.partition.importers.reading.source import pa, parquet, pc
+from atta.partition.importers.reading.source import Array, pa, parquet, pc
 from atta.partition.names import file_name
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 MARKER: str | None = "schema.json"
 _ROWS = 1 << 18
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column of a Parquet file; ``rows`` returns the values from row ``lo`` to ``hi`` as an Arrow array."""
-
-    name: str
-    rows: Callable[[int, int], Any]
+_Columns = dict[str, Callable[[int, int], Any]]
+"""By the name of a column what gives its values from a row to another as an Arrow array."""
 
 
 def lost(graph: Graph) -> list[str]:
@@ -61,30 +55,28 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
 
 
 def _write_nodes(graph: Graph, node_type: str, ids: _Ids, dst: Path, progress: Progress) -> dict[str, Any]:
-    """Write a node type and return its entry of the schema."""
     specs, count = graph.schema.node_tables[node_type], graph.schema.node_counts[node_type]
     tables = {name: graph.table(node_type, name) for name in specs if name != NAME or ids.names is None}
     id_name = "id" if "id" not in tables else "_id"  # no table begins with '_'
-    columns = [_Column(id_name, ids.span), *(_table(name, rows) for name, rows in tables.items())]
+    columns: _Columns = {id_name: ids.span, **{name: partial(_rows, rows) for name, rows in tables.items()}}
     splits = {name: f"split_{name}" for name in graph.schema.splits[node_type]}  # a name that no table has
-    columns += [_split(column, graph.split(node_type, name)) for name, column in splits.items()]
+    columns |= {column: partial(_mask, graph.split(node_type, name)) for name, column in splits.items()}
     file = f"nodes/{file_name(node_type, '.parquet')}"
-    _write(dst / file, columns, count, list(tables.values()), progress)
+    _write(dst / file, columns, count, tables.values(), progress)
     entry = {"tables": _rules(graph, node_type, tables), "splits": splits}
     return {"files": file, "id": id_name, **{key: value for key, value in entry.items() if value}}
 
 
 def _write_edges(graph: Graph, edge_type: str, ids: dict[str, _Ids], dst: Path, progress: Progress) -> dict[str, Any]:
-    """Write an edge type and return its entry of the schema."""
     edges = graph.edges(edge_type)
     source, target = graph.schema.endpoints(edge_type)
-    columns = [
-        _Column("src", lambda lo, hi: ids[source].of(edges.src[lo:hi])),
-        _Column("dst", lambda lo, hi: ids[target].of(edges.dst[lo:hi])),
-        *(_table(name, rows) for name, rows in edges.tables.items()),
-    ]
+    columns: _Columns = {
+        "src": lambda lo, hi: ids[source].of(edges.src[lo:hi]),
+        "dst": lambda lo, hi: ids[target].of(edges.dst[lo:hi]),
+        **{name: partial(_rows, rows) for name, rows in edges.tables.items()},
+    }
     file = f"edges/{file_name(edge_type, '.parquet')}"
-    _write(dst / file, columns, len(edges), list(edges.tables.values()), progress)
+    _write(dst / file, columns, len(edges), edges.tables.values(), progress)
     entry = {"files": file, "src": "src", "dst": "dst"}
     return {**entry, "tables": _rules(graph, edge_type, edges.tables)} if edges.tables else entry
 
@@ -105,13 +97,11 @@ class _Ids:
             self.names = _strings(graph.table(node_type, NAME))
 
     def span(self, lo: int, hi: int) -> Any:
-        """The ids of the rows from ``lo`` to ``hi`` as an Arrow array."""
         if self.names is not None:
             return self.names.slice(lo, hi - lo)
         return pa.array(np.arange(lo, hi, dtype=np.int64) if self._user is None else self._user[lo:hi])
 
     def of(self, rows: Array) -> Any:
-        """The ids of ``rows`` as an Arrow array."""
         if self.names is not None:
             return self.names.take(pa.array(rows))
         return pa.array(rows.astype(np.int64) if self._user is None else self._user[rows])
@@ -143,25 +133,20 @@ def _strings(rows: Array) -> Any:
     return names if pc.count_distinct(names).as_py() == n else None
 
 
-def _table(name: str, table: Array) -> _Column:
-    """A column of numbers, or of lists for a table [n, k]."""
-
-    def rows(lo: int, hi: int) -> Any:
-        values = pa.array(np.ascontiguousarray(table[lo:hi]).reshape(-1))
-        return values if table.ndim == 1 else pa.FixedSizeListArray.from_arrays(values, table.shape[1])
-
-    return _Column(name, rows)
+def _rows(table: Array, lo: int, hi: int) -> Any:
+    values = pa.array(np.ascontiguousarray(table[lo:hi]).reshape(-1))
+    return values if table.ndim == 1 else pa.FixedSizeListArray.from_arrays(values, table.shape[1])
 
 
-def _split(name: str, chosen: Array) -> _Column:
-    return _Column(name, lambda lo, hi: pa.array(split_mask(chosen, lo, hi)))
+def _mask(chosen: Array, lo: int, hi: int) -> Any:
+    return pa.array(split_mask(chosen, lo, hi))
 
 
-def _write(path: Path, columns: list[_Column], count: int, sized: list[Array], progress: Progress) -> None:
+def _write(path: Path, columns: _Columns, count: int, sized: Iterable[Array], progress: Progress) -> None:
     """Write ``count`` rows in groups. The row size of the tables ``sized`` bounds the length of a group."""
     path.parent.mkdir(exist_ok=True)
-    fields = pa.schema([(column.name, column.rows(0, 0).type) for column in columns])
+    fields = pa.schema([(name, rows(0, 0).type) for name, rows in columns.items()])
     with parquet.ParquetWriter(path, fields) as out:
         for lo, hi in row_chunks(count, *sized):
-            out.write_batch(pa.record_batch([column.rows(lo, hi) for column in columns], schema=fields))
+            out.write_batch(pa.record_batch([rows(lo, hi) for rows in columns.values()], schema=fields))
             progress.advance(hi - lo)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress, Silent
@@ -35,20 +34,10 @@ from atta.partition.importers import (
     tgb,
 )
 from atta.partition.importers.reading.source import ImportOptions, head_of
-from atta.partition.importers.table.files import kind_of
+from atta.partition.importers.table.schema import kind_of
 from atta.partition.schema import Schema
 
-__all__ = [
-    "FORMATS",
-    "IMPORTERS",
-    "Format",
-    "ImportOptions",
-    "Importer",
-    "called",
-    "guess",
-    "import_graph",
-    "refuse_unimported",
-]
+__all__ = ["IMPORTERS", "Format", "ImportOptions", "Importer", "called", "guess", "import_graph", "refuse_unimported"]
 
 
 class Importer(Protocol):
@@ -61,32 +50,28 @@ class Importer(Protocol):
         """Whether ``path`` is of this format. ``head``: its first 64 KiB, decompressed; ``b""`` for a folder."""
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format that can be imported: its name on the command line, the module that reads it, and by what it is
-    recognised, for people."""
+class Format(NamedTuple):
+    """A format that can be imported: the module that reads it, and by what it is recognised, for people."""
 
-    name: str
     importer: Importer
     sign: str
 
 
-FORMATS = (
-    Format("pyg-parts", pyg_parts, "a folder with META.json and part_0"),
-    Format("planetoid", planetoid, "it has ind.NAME.graph"),
-    Format("ogb", ogb, "a folder with raw/ of OGB: edge.csv.gz, data.npz, ..."),
-    Format("table", table, "it has schema.json"),
-    Format("dorylus", dorylus, "it has graph.bsnap"),
-    Format("npz", npz, "it has edge_index in graph.npz or as .npy, or CSR arrays adj_indptr, ..."),
-    Format("dgl", dgl, "a file of dgl.save_graphs, or it describes DistDGL's partitions or another data set of DGL"),
-    Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
-    Format("matrix", matrix, "MatrixMarket, or *.graph with the first line of METIS"),
-    Format("networkx", networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
-    Format("tgb", tgb, "CSV with the heading of JODIE, TGN (ml_NAME.csv) or TGB (NAME_edgelist.csv)"),
-    Format("edges", edges, "lines with the same number of columns, two or more"),
-)
-"""The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
-IMPORTERS = {fmt.name: fmt for fmt in FORMATS}
+IMPORTERS = {
+    "pyg-parts": Format(pyg_parts, "a folder with META.json and part_0"),
+    "planetoid": Format(planetoid, "it has ind.NAME.graph"),
+    "ogb": Format(ogb, "a folder with raw/ of OGB: edge.csv.gz, data.npz, ..."),
+    "table": Format(table, "it has schema.json"),
+    "dorylus": Format(dorylus, "it has graph.bsnap"),
+    "npz": Format(npz, "it has edge_index in graph.npz or as .npy, or CSR arrays adj_indptr, ..."),
+    "dgl": Format(dgl, "a file of dgl.save_graphs, or it describes DistDGL's partitions or another data set of DGL"),
+    "pyg": Format(pyg, "an archive of torch.save that names classes of PyG"),
+    "matrix": Format(matrix, "MatrixMarket, or *.graph with the first line of METIS"),
+    "networkx": Format(networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
+    "tgb": Format(tgb, "CSV with the heading of JODIE, TGN (ml_NAME.csv) or TGB (NAME_edgelist.csv)"),
+    "edges": Format(edges, "lines with the same number of columns, two or more"),
+}
+"""The formats by name, in the order in which they are asked whether a file is theirs: those with a clear mark first."""
 
 
 def guess(path: str | Path) -> str:
@@ -94,13 +79,12 @@ def guess(path: str | Path) -> str:
     read, or is of no format that Atta knows."""
     source = _source(path)
     head = head_of(source)
-    for fmt in FORMATS:
+    for name, fmt in IMPORTERS.items():
         if fmt.importer.recognises(source, head):
-            return fmt.name
+            return name
     if source.is_dir() and any(map(kind_of, source.iterdir())):
-        raise DataError(
-            source, f"has tables without schema.json; atta schema {shlex.quote(str(path))} writes a first one"
-        )
+        command = f"atta schema {shlex.quote(str(path))}"
+        raise DataError(source, f"has tables without schema.json; {command} writes a first one")
     raise DataError(source, f"not recognised; --format names what it is: {', '.join(sorted(IMPORTERS))}")
 
 
@@ -124,7 +108,6 @@ def refuse_unimported(path: str | Path) -> None:
 
 
 def _source(path: str | Path) -> Path:
-    """``path`` as one that can be read; raises DataError."""
     source = path_here(path, "import")
     if not source.exists():
         raise DataError(source, "no such file or folder")

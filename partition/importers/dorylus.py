@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.disk.files import chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import EdgeStream, add_features
-from atta.partition.importers.reading.source import ImportOptions, state_classes
+from atta.partition.importers.reading.source import Array, ImportOptions, state_classes
 
-Array = npt.NDArray[Any]
 _HEADER = np.dtype([("vertex_bytes", "<i4"), ("vertices", "<u4"), ("edges", "<u8")])
 _EDGE = np.dtype(("<u4", (2,)))
 _CHUNK = 4 << 20

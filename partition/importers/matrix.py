@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import EdgeStream
-from atta.partition.importers.reading.source import ImportOptions, open_content
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions, open_content
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 _BLOCK_BYTES = 16 << 20
 _BLANK = np.isin(np.arange(256), list(b" \t\n\r\v\f"))  # what separates numbers, by byte
 _NEWLINE = 10
@@ -43,8 +40,8 @@ class NumberLines:
     holds, and ``places`` int64 [lines], the number of each line in the file, from 1."""
 
     values: Array
-    counts: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
+    counts: Ids
+    places: Ids
 
 
 def number_lines(file: BinaryIO, where: Path, kind: type, *, line: int) -> Iterator[NumberLines]:
@@ -76,7 +73,6 @@ def quoted(text: bytes) -> str:
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Pieces of whole lines; each ends in a newline, whether the file has one at its end or not."""
     rest: list[bytes] = []
     while piece := file.read(_BLOCK_BYTES):
         cut = piece.rfind(b"\n") + 1
@@ -88,7 +84,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
         yield b"".join([*rest, b"\n"])
 
 
-def _parsed(text: bytes, places: npt.NDArray[np.int64], where: Path, kind: type) -> NumberLines:
+def _parsed(text: bytes, places: Ids, where: Path, kind: type) -> NumberLines:
     raw = np.frombuffer(text, np.uint8)
     filled = ~_BLANK[raw]
     begins = np.flatnonzero(filled & np.concatenate([[True], ~filled[:-1]])) if len(raw) else np.zeros(0, np.int64)
@@ -174,81 +170,69 @@ def _header_numbers(where: Path, words: list[bytes], line: int) -> list[int]:
     return [int(word) for word in words]
 
 
-@dataclass(frozen=True)
-class _Market:
-    """What the first lines of a MatrixMarket file state. ``line``: the last of them."""
-
-    shape: tuple[int, int]
-    entries: int
-    field: str
-    symmetry: str
-    line: int
-
-
 def _read_market(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     with open_content(source) as file:
-        stated = _market(file, source)
-    square = stated.shape[0] == stated.shape[1]
-    for node_type, count in zip((NODE_TYPE,) if square else ("left", "right"), stated.shape, strict=False):
-        _add_numbered(out, source, node_type, count)
-    kind, factors = _KINDS[stated.field], (1, *_MIRRORED[stated.symmetry])
-    tables = {} if stated.field == "pattern" else {"weight": TableSpec(np.dtype(kind).newbyteorder("<").str, ())}
-    edge_type = EDGE_TYPE if square else "left__to__right"
-    with EdgeStream(out, edge_type, options, tables, total=stated.entries * len(factors)) as stream:
-        for place, factor in enumerate(factors):
-            for src, dst, values in _entries(source, stated):
-                if place:
-                    src, dst, values = (rows[src != dst] for rows in (dst, src, values * factor))  # noqa: PLW2901
-                stream.append(src, dst, dict.fromkeys(tables, values))
-
-
-def _market(file: BinaryIO, where: Path) -> _Market:
-    words = file.readline(_LONGEST_LINE).decode("latin-1").lower().split()
-    for place, what, known in (
-        (1, "object", ("matrix",)),
-        (2, "layout", ("coordinate",)),
-        (3, "field", _KINDS),
-        (4, "symmetry", _MIRRORED),
-    ):
-        if len(words) <= place or words[place] not in known:
-            found = repr(words[place]) if len(words) > place else "nothing"
-            raise DataError(
-                where, f"line 1: the {what} of this MatrixMarket file is {found}; Atta reads {', '.join(known)}"
-            )
-    size, line = _next_line(file, where, 1)
-    numbers = _header_numbers(where, size, line)
+        words = _banner(file, source)
+        size, line = _next_line(file, source, 1)
+    numbers = _header_numbers(source, size, line)
     if len(numbers) != 3:
-        raise DataError(where, f"line {line}: wanted are the numbers of rows, columns and entries")
-    rows, columns, entries = numbers
-    if words[4] != "general" and rows != columns:
-        raise DataError(where, f"line {line}: a {words[4]} matrix of {rows} rows and {columns} columns")
-    return _Market((rows, columns), entries, words[3], words[4], line)
+        raise DataError(source, f"line {line}: wanted are the numbers of rows, columns and entries")
+    *shape, entries = numbers
+    square, (field, symmetry) = shape[0] == shape[1], words
+    if symmetry != "general" and not square:
+        raise DataError(source, f"line {line}: a {symmetry} matrix of {shape[0]} rows and {shape[1]} columns")
+    for node_type, count in zip((NODE_TYPE,) if square else ("left", "right"), shape, strict=False):
+        _add_numbered(out, source, node_type, count)
+    kind, factors = _KINDS[field], (1, *_MIRRORED[symmetry])
+    tables = {} if field == "pattern" else {"weight": TableSpec(np.dtype(kind).newbyteorder("<").str, ())}
+    edge_type = EDGE_TYPE if square else "left__to__right"
+    with EdgeStream(out, edge_type, options, tables, total=entries * len(factors)) as stream:
+        for place, factor in enumerate(factors):
+            for ends, rest in _entries(source, kind, line, shape, entries, 2 + len(tables)):
+                values = dict.fromkeys(tables, rest * factor)
+                if not place:
+                    stream.append(ends[0], ends[1], values)
+                    continue
+                others = ends[0] != ends[1]
+                stream.append(ends[1][others], ends[0][others], {name: rows[others] for name, rows in values.items()})
 
 
-def _entries(where: Path, stated: _Market) -> Iterator[tuple[Array, Array, Array]]:
-    """Sources, destinations and values of the entries of a file, in pieces. Values of patterns are empty."""
-    width, left = (2 if stated.field == "pattern" else 3), stated.entries
+def _banner(file: BinaryIO, where: Path) -> list[str]:
+    """The field and the symmetry that the first line of a MatrixMarket file states."""
+    words = file.readline(_LONGEST_LINE).decode("latin-1").lower().split()[1:5]
+    parts = {"object": ("matrix",), "layout": ("coordinate",), "field": tuple(_KINDS), "symmetry": tuple(_MIRRORED)}
+    for place, (what, known) in enumerate(parts.items()):
+        found = repr(words[place]) if len(words) > place else "nothing"
+        if len(words) <= place or words[place] not in known:
+            cause = f"the {what} of this MatrixMarket file is {found}; Atta reads {', '.join(known)}"
+            raise DataError(where, f"line 1: {cause}")
+    return words[2:]
+
+
+def _entries(  # noqa: PLR0917 - what the first lines state
+    where: Path, kind: type, line: int, shape: Sequence[int], stated: int, width: int
+) -> Iterator[tuple[list[Array], Array]]:
+    """The (sources, destinations) and values of the entries behind a ``line``, in pieces; values of patterns mean
+    nothing. ``width``: of an entry."""
+    left = stated
     with open_content(where) as file:
-        for _ in range(stated.line):
+        for _ in range(line):
             file.readline(_LONGEST_LINE)
-        for lines in number_lines(file, where, _KINDS[stated.field], line=stated.line + 1):
+        for lines in number_lines(file, where, kind, line=line + 1):
             full = np.flatnonzero(lines.counts)
             if len(strange := full[lines.counts[full] != width]):
                 place, count = lines.places[strange[0]], lines.counts[strange[0]]
                 raise DataError(where, f"line {place}: {count} numbers, an entry of this matrix has {width}")
             left -= len(full)
             if left < 0:
-                raise DataError(
-                    where, f"line {lines.places[full[left]]}: more entries than the {stated.entries} stated"
-                )
+                raise DataError(where, f"line {lines.places[full[left]]}: more entries than the {stated} stated")
             entries, places = lines.values.reshape(-1, width), lines.places[full]
-            ends = [_rows(where, entries[:, side], stated.shape[side], places) for side in (0, 1)]
-            yield ends[0], ends[1], entries[:, 2] if width == 3 else entries[:, :0].sum(axis=1)
+            yield [_rows(where, entries[:, side], shape[side], places) for side in (0, 1)], entries[:, -1]
     if left:
-        raise DataError(where, f"ends after {stated.entries - left} of {stated.entries} entries")
+        raise DataError(where, f"ends after {stated - left} of {stated} entries")
 
 
-def _rows(where: Path, numbers: Array, count: int, places: Array) -> npt.NDArray[np.int64]:
+def _rows(where: Path, numbers: Array, count: int, places: Array) -> Ids:
     """Numbers that count from 1 as row numbers; raises DataError. ``places``: the line of each."""
     rows = numbers.astype(np.int64) - 1
     wrong = (rows < 0) | (rows >= count) | (rows + 1 != numbers)
@@ -259,42 +243,41 @@ def _rows(where: Path, numbers: Array, count: int, places: Array) -> npt.NDArray
     return rows
 
 
-@dataclass(frozen=True)
-class _Metis:
-    """What the first line of a METIS file states. ``line``: its number."""
-
-    vertices: int
-    edges: int
-    sizes: bool
-    weights: int
-    weighted_edges: bool
-    line: int
-
-    @property
-    def before(self) -> int:
-        """How many numbers each line has before the neighbours."""
-        return self.sizes + self.weights
-
-
 def _read_metis(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     with open_content(source) as file:
-        stated = _metis(file, source)
-        _add_numbered(out, source, NODE_TYPE, stated.vertices)
-        tables = {"weight": TableSpec("<i8", ())} if stated.weighted_edges else {}
-        with (
-            _vertex_table(out, stated) as add_rows,
-            EdgeStream(out, EDGE_TYPE, options, tables, total=2 * stated.edges) as stream,
-        ):
-            first = 0
-            for lines in number_lines(file, source, np.int64, line=stated.line + 1):
-                lines = _vertex_lines(source, lines, stated, first)  # noqa: PLW2901
-                add_rows(lines.values[_within(lines) < stated.before].reshape(len(lines.counts), stated.before))
-                _append_lists(stream, source, lines, stated, first)
-                first += len(lines.counts)
-            _check_complete(source, stream, stated, first)
+        (vertices, edges), sizes, weights, weighted, line = _metis(file, source)
+        _add_numbered(out, source, NODE_TYPE, vertices)
+        tables = {"weight": TableSpec("<i8", ())} if weighted else {}
+        before, step, first = sizes + weights, 1 + weighted, 0
+        of_vertices = [np.zeros((0, before), np.int64)]
+        with EdgeStream(out, EDGE_TYPE, options, tables, total=2 * edges) as stream:
+            for lines in number_lines(file, source, np.int64, line=line + 1):
+                kept = _vertex_lines(source, lines, vertices, first, before, step)
+                starts = np.cumsum(lines.counts[:kept]) - lines.counts[:kept]
+                within = np.arange(len(lines.values)) - np.repeat(starts, lines.counts[:kept]) - before
+                of_vertices.append(lines.values[within < 0].reshape(kept, before))
+                row = np.repeat(np.arange(kept), (lines.counts[:kept] - before) // step)
+                neighbours, weight = (lines.values[(within >= 0) & (within % step == at)] for at in (0, 1))
+                dst = _rows(source, neighbours, vertices, lines.places[row])
+                stream.append(row + first, dst, {"weight": weight} if weighted else {})
+                first += kept
+            if first < vertices:
+                raise DataError(source, f"ends after the lines of {first} of {vertices} vertices")
+            if stream.count != 2 * edges:
+                what = f"states {edges} edges, each in two lists; the lists hold {stream.count} neighbours"
+                raise DataError(source, what)
+            if (pair := stream.one_way()) is not None:
+                raise DataError(source, f"vertex {pair[0] + 1} has the neighbour {pair[1] + 1}, which does not list it")
+    rows = np.concatenate(of_vertices)
+    if sizes:
+        out.add_table("size", rows[:, 0])
+    if weights:
+        out.add_table("weight", rows[:, -1] if weights == 1 else rows[:, sizes:])
 
 
-def _metis(file: BinaryIO, where: Path) -> _Metis:
+def _metis(file: BinaryIO, where: Path) -> tuple[list[int], int, int, int, int]:
+    """What the first line of a METIS file states: the numbers of vertices and edges, whether vertices have sizes, how
+    many weights they have, whether edges have weights; and the number of the line."""
     words, line = _next_line(file, where, 0)
     numbers = _header_numbers(where, words, line)
     flags = words[2].decode().zfill(3) if len(words) > 2 else "000"
@@ -303,61 +286,18 @@ def _metis(file: BinaryIO, where: Path) -> _Metis:
     weights = numbers[3] if len(numbers) > 3 else 1
     if weights > 1 and flags[1] == "0":
         raise DataError(where, f"line {line}: {weights} weights for each vertex, but the format {flags} has none")
-    return _Metis(numbers[0], numbers[1], flags[0] == "1", weights * (flags[1] == "1"), flags[2] == "1", line)
+    return numbers[:2], int(flags[0]), weights * int(flags[1]), int(flags[2]), line
 
 
-@contextmanager
-def _vertex_table(out: GraphWriter, stated: _Metis) -> Iterator[Any]:
-    """A function that takes the numbers [n, k] before the neighbours of some vertices, and writes them as tables."""
-    size = out.open_table("size", np.int64, (), NODE_TYPE) if stated.sizes else None
-    shape = () if stated.weights == 1 else (stated.weights,)
-    weight = out.open_table("weight", np.int64, shape, NODE_TYPE) if stated.weights else None
-
-    def add(rows: Array) -> None:
-        if size is not None:
-            size.append(rows[:, 0])
-        if weight is not None:
-            weight.append(rows[:, stated.sizes :].reshape(-1, *shape))
-
-    yield add
-
-
-def _vertex_lines(where: Path, lines: NumberLines, stated: _Metis, first: int) -> NumberLines:
-    """The lines of vertices among ``lines``: blank ones may follow the last. ``first``: row of the first vertex."""
-    kept = min(len(lines.counts), stated.vertices - first)
+def _vertex_lines(where: Path, lines: NumberLines, vertices: int, first: int, before: int, step: int) -> int:  # noqa: PLR0917
+    """How many of the ``lines`` are those of vertices, from row ``first`` on: blank ones may follow the last."""
+    kept = min(len(lines.counts), vertices - first)
     if len(more := np.flatnonzero(lines.counts[kept:])):
-        raise DataError(where, f"line {lines.places[kept + more[0]]}: there are only {stated.vertices} vertices")
-    counts = lines.counts[:kept] - stated.before
-    wrong = (counts < 0) | (counts % (1 + stated.weighted_edges) != 0)
+        raise DataError(where, f"line {lines.places[kept + more[0]]}: there are only {vertices} vertices")
+    counts = lines.counts[:kept] - before
+    wrong = (counts < 0) | (counts % step != 0)
     if wrong.any():
         bad = int(np.argmax(wrong))
-        wanted = f"{stated.before} numbers, then {'pairs of a neighbour and a weight' if stated.weighted_edges else 'neighbours'}"
+        wanted = f"{before} numbers, then {'pairs of a neighbour and a weight' if step > 1 else 'neighbours'}"
         raise DataError(where, f"line {lines.places[bad]}: {lines.counts[bad]} numbers; wanted are {wanted}")
-    return NumberLines(lines.values, lines.counts[:kept], lines.places[:kept])
-
-
-def _within(lines: NumberLines) -> Array:
-    """The place of each number in its line, from 0."""
-    return np.arange(len(lines.values)) - np.repeat(np.cumsum(lines.counts) - lines.counts, lines.counts)
-
-
-def _append_lists(stream: EdgeStream, where: Path, lines: NumberLines, stated: _Metis, first: int) -> None:
-    """Append the edges of some vertices. ``first``: row of the first."""
-    within = _within(lines) - stated.before
-    step = 1 + stated.weighted_edges
-    line = np.repeat(np.arange(len(lines.counts)), (lines.counts - stated.before) // step)
-    neighbours = lines.values[(within >= 0) & (within % step == 0)]
-    dst = _rows(where, neighbours, stated.vertices, lines.places[line])
-    tables = {"weight": lines.values[(within >= 0) & (within % step == 1)]} if stated.weighted_edges else {}
-    stream.append(line + first, dst, tables)
-
-
-def _check_complete(where: Path, stream: EdgeStream, stated: _Metis, found: int) -> None:
-    if found < stated.vertices:
-        raise DataError(where, f"ends after the lines of {found} of {stated.vertices} vertices")
-    if stream.count != 2 * stated.edges:
-        raise DataError(
-            where, f"states {stated.edges} edges, each in two lists; the lists hold {stream.count} neighbours"
-        )
-    if (pair := stream.one_way()) is not None:
-        raise DataError(where, f"vertex {pair[0] + 1} has the neighbour {pair[1] + 1}, which does not list it")
+    return kept

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.progress import Progress, Silent
@@ -24,13 +23,12 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.filling import add_edges, add_node_array, name_bytes
 from atta.partition.importers.reading.network_files import read_gml, read_graphml, read_pajek
-from atta.partition.importers.reading.source import ImportOptions, open_content, state_classes
+from atta.partition.importers.reading.source import Array, ImportOptions, open_content, state_classes
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-Array = npt.NDArray[Any]
 _MISSING = object()
 _KINDS = {".graphml": "graphml", ".xml": "graphml", ".gml": "gml", ".net": "pajek", ".json": "json"}
 
@@ -53,12 +51,7 @@ def from_networkx(
         graph: integer labels become user ids, strings become the table ``name``; attributes become tables.
         dst: graph folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
         undirected: add the missing reverses to a directed graph; an undirected one is stored in both directions anyway.
-        reverse: add the reverses of all edges as an edge type of their own.
-        normalize_features: divide each row of ``x`` by the sum of its absolute values.
-        drop: names of attributes to leave out instead of refusing them.
-        rename: new names of types, relations and tables by old ones, as for ``import_graph``.
-        overwrite: replace an existing graph folder.
-        progress: receives the stages.
+        reverse, normalize_features, drop, rename, overwrite, progress: as for ``import_graph``.
 
     Raises:
         ConfigError: ``dst`` may not be written, a name in ``drop`` is not refused, or one in ``rename`` is not there.
@@ -125,7 +118,6 @@ def _named(graph: nx.Graph[Any], attributes: Sequence[str], options: ImportOptio
 
 
 def _numbered(graph: nx.Graph[Any]) -> nx.Graph[Any]:
-    """``graph`` with integers for labels if all of them are decimal numbers."""
     import networkx as nx
 
     try:
@@ -203,7 +195,6 @@ def _keys_are_numbers(graph: Any) -> bool:
 
 
 def _labels(where: str | Path, labels: Sequence[Any]) -> tuple[Array | None, list[str] | None]:
-    """Return the user ids or the names of vertices."""
     if labels and all(isinstance(label, str) for label in labels):
         return None, list(labels)
     for place, label in enumerate(labels):

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
@@ -30,6 +29,7 @@ from atta.partition.graph.strings import NAME, as_strings
 from atta.partition.importers.reading.filling import add_edges, add_features, add_node_array, name_bytes
 from atta.partition.importers.reading.rows import as_csr, load_array, load_npz
 from atta.partition.importers.reading.source import (
+    Array,
     ImportOptions,
     as_ids,
     as_mask,
@@ -44,16 +44,14 @@ from atta.partition.importers.reading.source import (
 from atta.partition.names import file_name, name_of_file
 from atta.partition.schema import join_edge_type, split_edge_type
 
-Array = npt.NDArray[Any]
 _PARTS = ("data", "indices", "indptr", "shape")
 _OF_SCIPY = ("format", "_is_array")  # what its save_npz adds
 _EDGES = ("adj_", "adj_matrix.", "")
 _FEATURES = ("attr_", "attr_matrix.")
-_DESCRIBING = ("node_names", "attr_names", "class_names", "idx_to_node", "idx_to_attr", "idx_to_class", "metadata")
+_DESCRIBING = {"node_names", "attr_names", "class_names", "idx_to_node", "idx_to_attr", "idx_to_class", "metadata"}
 
 
-def holds_csr(path: Path) -> bool:
-    """Whether a file is an archive with the edges as a CSR matrix."""
+def _holds_csr(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
@@ -62,26 +60,19 @@ def holds_csr(path: Path) -> bool:
     return any({prefix + part for part in _PARTS} <= names for prefix in _EDGES)
 
 
-def read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the archive ``source``."""
+def _read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the archive ``source``. Arrays that only describe the graph are left out with a note."""
     arrays, objects = _load(source)
     edges = _take_matrix(source, arrays, _EDGES)
     if edges is None:
         raise DataError(source, "holds no edges as numbers: wanted are adj_data, adj_indices, adj_indptr and adj_shape")
-    if edges.shape[0] != edges.shape[1]:
+    count = edges.shape[0]
+    if count != edges.shape[1]:
         raise DataError(source, f"the edges are a matrix {list(edges.shape)}, wanted is a square one")
-    out.add_nodes(NODE_TYPE, edges.shape[0])
-    _add_features(source, arrays, out, options)
-    _add_stated(source, arrays, out, options)
-    _leave_out(source, arrays, objects, options)
-    weights = {} if (edges.data == 1).all() else {"weight": edges.data}
-    src = np.repeat(np.arange(edges.shape[0]), np.diff(edges.indptr))
-    add_edges(out, EDGE_TYPE, (src, edges.indices), options, weights)
-
-
-def _add_stated(source: Path, arrays: dict[str, Array], out: GraphWriter, options: ImportOptions) -> None:
-    """Take labels, splits and names of the vertices out of ``arrays``."""
-    count = out.count()
+    out.add_nodes(NODE_TYPE, count)
+    features = _take_matrix(source, arrays, _FEATURES)
+    if (features := arrays.pop("attr_matrix", None) if features is None else features) is not None:
+        add_features(out, _one_each(source, "features", features, count), NODE_TYPE, options)
     for name in [name for name in arrays if name == "labels" or name.endswith("_mask")]:
         rows = _one_each(source, name, arrays.pop(name), count)
         add_node_array(out, NODE_TYPE, name, rows, options, where=source, table="y" if name == "labels" else name)
@@ -90,10 +81,19 @@ def _add_stated(source: Path, arrays: dict[str, Array], out: GraphWriter, option
         out.add_table(NAME, name_bytes(source, _one_each(source, "node_names", names, count).tolist()))
     if "class_names" in arrays:
         state_classes(out, source, arrays["class_names"].size)
+    for name in [name for name in (*arrays, *objects) if name not in _DESCRIBING]:
+        why = "it holds Python objects, which are never loaded" if name in objects else "nothing says what it is"
+        options.refuse(source, name, why)
+    described = [name for name in [*arrays, *objects] if name in _DESCRIBING]
+    options.dropped.update(options.drop & set(described))
+    if noted := [name for name in described if name not in options.drop]:
+        options.notes.append(f"left out: {', '.join(noted)}")
+    weights = {} if (edges.data == 1).all() else {"weight": edges.data}
+    src = np.repeat(np.arange(count), np.diff(edges.indptr))
+    add_edges(out, EDGE_TYPE, (src, edges.indices), options, weights)
 
 
 def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
-    """The arrays of an archive, and the names of those that are Python objects."""
     arrays, objects = {}, []
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
@@ -110,7 +110,6 @@ def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
 
 
 def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]) -> csr_array | None:
-    """Take the first CSR matrix of these names out of ``arrays``; None if there is none."""
     for prefix in prefixes:
         if all(prefix + part in arrays for part in _PARTS):
             taken = {part: arrays.pop(prefix + part) for part in (*_PARTS, *_OF_SCIPY) if prefix + part in arrays}
@@ -118,31 +117,10 @@ def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]
     return None
 
 
-def _add_features(path: Path, arrays: dict[str, Array], out: GraphWriter, options: ImportOptions) -> None:
-    matrix = _take_matrix(path, arrays, _FEATURES)
-    if matrix is None:
-        matrix = arrays.pop("attr_matrix", None)
-    if matrix is not None:
-        add_features(out, _one_each(path, "features", matrix, out.count()), NODE_TYPE, options)
-
-
 def _one_each(path: Path, what: str, rows: Any, count: int) -> Any:
-    """``rows``, if there is one for each vertex; raises DataError."""
     if not rows.shape or rows.shape[0] != count:
         raise DataError(path, f"{what} has the shape {list(rows.shape)}, the graph has {count} vertices")
     return rows
-
-
-def _leave_out(path: Path, arrays: dict[str, Array], objects: list[str], options: ImportOptions) -> None:
-    """Refuse what is left, but for arrays that only describe the graph."""
-    for name in [*arrays, *objects]:
-        if name not in _DESCRIBING:
-            why = "it holds Python objects, which are never loaded" if name in objects else "nothing says what it is"
-            options.refuse(path, name, why)
-    described = [name for name in [*arrays, *objects] if name in _DESCRIBING]
-    options.dropped.update(options.drop & set(described))
-    if noted := [name for name in described if name not in options.drop]:
-        options.notes.append(f"left out: {', '.join(noted)}")
 
 
 _PREFIX = "edge_index__"
@@ -153,12 +131,12 @@ _MASKS = ("train", "val", "test")
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``graph.npz``), or one file with CSR matrices."""
-    if source.is_file() and (holds_csr(source) or not recognises(source.parent, b"")):
-        read_csr(source, out, options)
+    if source.is_file() and (_holds_csr(source) or not recognises(source.parent, b"")):
+        _read_csr(source, out, options)
         return
     folder = source.parent if source.is_file() else source
     meta = _read_meta(folder / "meta.json")
-    path, arrays = edge_arrays(folder, options)
+    path, arrays = _edge_arrays(folder, options)
     relations = _relations(path, arrays, meta, options)
     features = {t: _features(folder, t) for t in sorted({*_node_types(relations), *meta.get("node_types", {})})}
     counts = _counts(folder, relations, features, meta)
@@ -179,7 +157,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 def recognises(path: Path, head: bytes) -> bool:
     """Whether this is a folder with ``graph.npz`` or arrays ``edge_index*.npy``, or that file, or one with a CSR matrix."""
     if head:
-        return path.name == "graph.npz" or (head.startswith(b"PK") and holds_csr(path))
+        return path.name == "graph.npz" or (head.startswith(b"PK") and _holds_csr(path))
     return (path / "graph.npz").is_file() or any(path.glob("edge_index*.npy"))
 
 
@@ -187,13 +165,13 @@ def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOpt
     """Refuse files of arrays that nothing reads. Other files, such as a README, are not part of the graph."""
     known = {"graph.npz", "split.npz", "y.npy", *(f"{n}_mask.npy" for n in _MASKS), *(f"{n}.npy" for n in _EDGE_ARRAYS)}
     for stem, ending in (("ids", ".npy"), ("x", ".npy"), ("x_sparse", ".npz")):
-        known |= {name for t in counts for name in _files(t, stem, ending)}
+        known |= {path.name for t in counts for path in _files(folder, t, stem, ending)}
     if not (folder / "graph.npz").exists():
         known |= {f.name for f in folder.glob("edge_index*.npy")}
     options.refuse_others(folder, "*.np[yz]", known)
 
 
-def edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
+def _edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
     """Return the arrays of ``graph.npz`` (or of single files, memory-mapped), and where they come from."""
     path = folder / "graph.npz"
     alone = sorted(folder.glob("edge_index*.npy"))
@@ -224,15 +202,14 @@ def _read_meta(path: Path) -> dict[str, Any]:
 def _relations(
     path: Path, arrays: dict[str, Array], meta: dict[str, Any], options: ImportOptions
 ) -> dict[str, tuple[Array, dict[str, Array]]]:
-    """Return edge type -> (edge index [2, E], edge tables)."""
-    names = {edge_array(e): e for e in meta.get("relations", ())}
+    declared = list(meta.get("relations", ()))
+    names = {edge_array(e): e for e in declared}
     found = {
         names.get(name) or name_of_file(name.removeprefix(_PREFIX)): a
         for name, a in arrays.items()
         if name.startswith(_PREFIX)
     }
     if not found and "edge_index" in arrays:
-        declared = list(meta.get("relations", {}))
         found = {declared[0] if len(declared) == 1 and "node_types" in meta else EDGE_TYPE: arrays["edge_index"]}
     elif "edge_index" in arrays:
         options.refuse(path, "edge_index", "there is an edge_index__SRC__REL__DST for every relation")
@@ -283,28 +260,21 @@ def edge_array(edge_type: str) -> str:
     return file_name(edge_type, ".npy", prefix=_PREFIX).removesuffix(".npy")
 
 
-def _files(node_type: str, stem: str, ending: str) -> list[str]:
-    """The names that a file of a node type may have."""
-    names = [file_name(node_type, ending, prefix=f"{stem}__")]
+def _files(folder: Path, node_type: str, stem: str, ending: str) -> list[Path]:
+    names = [f"{stem}{ending}"] if node_type == NODE_TYPE else []
+    names.append(file_name(node_type, ending, prefix=f"{stem}__"))
     if "/" not in node_type:
         names.append(f"{stem}__{node_type}{ending}")
-    return [f"{stem}{ending}", *names] if node_type == NODE_TYPE else list(dict.fromkeys(names))
+    return [path for name in dict.fromkeys(names) if (path := folder / name).exists()]
 
 
 def _ids(folder: Path, node_type: str, count: int) -> Array | None:
-    for name in _files(node_type, "ids", ".npy"):
-        if (path := folder / name).exists():
-            return distinct_ids(path, "ids", load_array(path), count)
-    return None
+    path = next(iter(_files(folder, node_type, "ids", ".npy")), None)
+    return None if path is None else distinct_ids(path, "ids", load_array(path), count)
 
 
 def _features(folder: Path, node_type: str) -> Any:
-    """Return the dense or sparse features of a node type, None when there are none."""
-    found = [
-        path
-        for name in [*_files(node_type, "x", ".npy"), *_files(node_type, "x_sparse", ".npz")]
-        if (path := folder / name).exists()
-    ]
+    found = [*_files(folder, node_type, "x", ".npy"), *_files(folder, node_type, "x_sparse", ".npz")]
     if len(found) > 1:
         raise DataError(folder, f"features of {node_type!r} are in {' and in '.join(p.name for p in found)}: leave one")
     if not found:
@@ -340,7 +310,6 @@ def _counts(folder: Path, relations: dict[str, Any], features: dict[str, Any], m
 
 
 def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
-    """Return the node type that labels and splits belong to."""
     target = str(meta.get("target_type", next(iter(counts))))
     if target not in counts:
         raise DataError(folder / "meta.json", f"target_type {target!r} is not one of {', '.join(counts)}")
@@ -353,14 +322,12 @@ def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOpti
     for name in _MASKS:
         if (path := folder / f"{name}_mask.npy").exists():
             splits |= {s: (path.name, m) for s, m in as_masks(path, name, name, load_array(path)).items()}
-    if (folder / "split.npz").exists():
-        for name, values in load_npz(folder / "split.npz").items():
-            for stem, chosen in _columns(folder / "split.npz", name, values):
-                if stem in splits and not np.array_equal(_rows(splits[stem][1]), _rows(chosen)):
-                    raise DataError(
-                        folder, f"split {stem!r} differs between {splits[stem][0]} and split.npz: leave one"
-                    )
-                splits[stem] = "split.npz", chosen
+    path = folder / "split.npz"
+    for name, values in (load_npz(path) if path.exists() else {}).items():
+        for stem, chosen in _columns(path, name, values):
+            if stem in splits and not np.array_equal(_rows(splits[stem][1]), _rows(chosen)):
+                raise DataError(folder, f"split {stem!r} differs between {splits[stem][0]} and split.npz: leave one")
+            splits[stem] = path.name, chosen
     count = out.count(target)
     for name, (file, values) in splits.items():
         if len(values) > count or (values.dtype == bool and len(values) != count):
@@ -369,11 +336,8 @@ def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOpti
                 raise DataError(folder, what)
             options.refuse(folder, file, f"{what}: it does not belong to vertices")
         elif not known:
-            options.refuse(
-                folder,
-                file,
-                "nothing says that it is of vertices: there are no labels, and meta.json has no target_type",
-            )
+            why = "nothing says that it is of vertices: there are no labels, and meta.json has no target_type"
+            options.refuse(folder, file, why)
         else:
             out.add_split(name, values, target)
 
@@ -392,5 +356,4 @@ def _columns(path: Path, name: str, values: Array) -> list[tuple[str, Array]]:
 
 
 def _rows(split: Array) -> Array:
-    """The vertices of a split, ascending."""
     return np.flatnonzero(split) if split.dtype == bool else np.unique(split)

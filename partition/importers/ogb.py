@@ -32,10 +32,15 @@ from atta.partition.graph.exact import as_float32
 from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, add_node_rows
 from atta.partition.importers.reading.pickles import load_inert
 from atta.partition.importers.reading.rows import FileRows, csv_rows, npz_edges, npz_rows
-from atta.partition.importers.reading.source import ImportOptions, distinct_ids, first_line, open_content, state_classes
+from atta.partition.importers.reading.source import (
+    Array,
+    ImportOptions,
+    distinct_ids,
+    first_line,
+    open_content,
+    state_classes,
+)
 from atta.partition.schema import join_edge_type, split_edge_type
-
-Array = npt.NDArray[Any]
 
 
 def _both_ways(edge_type: str, found: EdgeFiles) -> EdgeFiles:
@@ -49,7 +54,6 @@ def _both_ways(edge_type: str, found: EdgeFiles) -> EdgeFiles:
 
 
 def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
-    """Each row twice. ``swap``: the second one with its two columns exchanged."""
 
     def pieces() -> Iterator[Array]:
         for piece in rows.pieces():
@@ -84,10 +88,10 @@ def text_graph(raw: Path, options: ImportOptions) -> OgbGraph:
     counts = csv_rows(path, np.int64).whole().reshape(-1)
     if len(counts) != 1:
         raise DataError(path, f"holds {len(counts)} graphs; only single graphs are imported")
-    nodes, edges = _tables(raw, "node", options), _tables(raw, "edge", options)
-    _refuse_others(raw, {*nodes, *edges, "edge", "num-node-list", "num-edge-list", "node-label"}, options)
-    relation = EdgeFiles(csv_rows(raw / "edge.csv.gz", np.int64), _named(edges), _stated(raw))
-    return OgbGraph({NODE_TYPE: int(counts[0])}, {NODE_TYPE: _named(nodes) | _labels(raw)}, {EDGE_TYPE: relation})
+    known = ("edge", "num-node-list", "num-edge-list", "node-label")
+    tables = _tables(raw, ("node_", "edge_"), options, known)
+    nodes, edges = ({n: rows for n, rows in tables.items() if n.startswith(of)} for of in ("node_", "edge_"))
+    return OgbGraph({NODE_TYPE: int(counts[0])}, {NODE_TYPE: nodes | _labels(raw)}, {EDGE_TYPE: _relation(raw, edges)})
 
 
 def typed_text(raw: Path, options: ImportOptions) -> OgbGraph:
@@ -95,24 +99,23 @@ def typed_text(raw: Path, options: ImportOptions) -> OgbGraph:
     types, *counts = _lines(raw / "num-node-dict.csv.gz")
     if len(counts) != 1 or len(counts[0]) != len(types) or not all(text.strip().isdecimal() for text in counts[0]):
         raise DataError(raw / "num-node-dict.csv.gz", "wanted are a line of node types and one of their vertices")
-    tables: dict[str, dict[str, FileRows]] = {}
-    relations = {}
-    for node_type in sorted(types):
-        here = raw / "node-feat" / node_type
-        found = _tables(here, "node", options)
-        _refuse_others(here, found, options)
-        tables[node_type] = _named(found)
+    tables = {t: _tables(raw / "node-feat" / t, ("node_",), options) for t in sorted(types)}
     for node_type in marked_types(raw / "nodetype-has-label.csv.gz", types):
         tables[node_type] |= _labels(raw / "node-label" / node_type)
+    relations = {}
     for triplet in sorted(_lines(raw / "triplet-type-list.csv.gz")):
         here = raw / "relations" / "___".join(triplet)
-        found = _tables(here, "edge", options)
-        _refuse_others(here, {*found, "edge", "num-edge-list"}, options)
-        edges = csv_rows(here / "edge.csv.gz", np.int64)
-        relations[join_edge_type(*triplet)] = EdgeFiles(edges, _named(found), _stated(here))
+        found = _tables(here, ("edge_",), options, ("edge", "num-edge-list"))
+        relations[join_edge_type(*triplet)] = _relation(here, found)
     _refuse_others(raw, {"num-node-dict", "triplet-type-list", "nodetype-has-label"}, options)
     counted = {t: int(count) for t, count in sorted(zip(types, counts[0], strict=True))}
     return OgbGraph(counted, tables, relations)
+
+
+def _relation(folder: Path, tables: dict[str, FileRows]) -> EdgeFiles:
+    path = folder / "num-edge-list.csv.gz"
+    stated = (path, int(csv_rows(path, np.int64).whole().sum())) if path.exists() else None
+    return EdgeFiles(csv_rows(folder / "edge.csv.gz", np.int64), tables, stated)
 
 
 def user_ids(folder: Path, count: int) -> Array | None:
@@ -137,23 +140,25 @@ def marked_types(path: Path, types: Iterable[str]) -> list[str]:
     return [name for name, mark in zip(heading, marks[0], strict=True) if mark.strip() == "True"]
 
 
-def _tables(folder: Path, of: str, options: ImportOptions) -> dict[str, FileRows]:
-    """The tables of vertices (``node``) or edges (``edge``) in a folder, by the names of their files."""
+def _tables(
+    folder: Path, prefixes: tuple[str, ...], options: ImportOptions, others: Collection[str] = ()
+) -> dict[str, FileRows]:
+    """The tables of vertices (``node_``) or edges (``edge_``) in a folder, by OGB's names. Refuse files that are neither
+    tables nor ``others``."""
     stems = {path.name.removesuffix(_END) for path in folder.glob(f"*{_END}")} - options.drop
-    mine = sorted(s for s in stems if _NAMES.get(s, s).startswith(f"{of}_"))
+    mine = [stem for stem in sorted(stems) if _NAMES.get(stem, stem).startswith(prefixes)]
+    _refuse_others(folder, {*mine, *others}, options)
     paths = {stem: folder / f"{stem}{_END}" for stem in mine}
-    return {s: _features(path) if s in _FEATURES else csv_rows(path, _DTYPES.get(s)) for s, path in paths.items()}
+    return {
+        _NAMES.get(stem, stem): _features(path) if stem in _FEATURES else csv_rows(path, _DTYPES.get(stem))
+        for stem, path in paths.items()
+    }
 
 
 def _features(path: Path) -> FileRows:
-    """Rows of float32; raises ConfigError for whole numbers that it rounds."""
     rows = csv_rows(path, np.float64)
     pieces = partial(map, partial(as_float32, str(path)))
     return replace(rows, dtype=np.dtype(np.float32), pieces=lambda: pieces(rows.pieces()))
-
-
-def _named(tables: dict[str, FileRows]) -> dict[str, FileRows]:
-    return {_NAMES.get(stem, stem): rows for stem, rows in tables.items()}
 
 
 def _labels(folder: Path) -> dict[str, FileRows]:
@@ -161,13 +166,7 @@ def _labels(folder: Path) -> dict[str, FileRows]:
     return {"y": csv_rows(path, np.float64, empty="nan")} if path.exists() else {}
 
 
-def _stated(folder: Path) -> tuple[Path, int] | None:
-    path = folder / "num-edge-list.csv.gz"
-    return (path, int(csv_rows(path, np.int64).whole().sum())) if path.exists() else None
-
-
 def _lines(path: Path) -> list[list[str]]:
-    """The cells of a short file; raises DataError."""
     try:
         with open_content(path) as file:
             content = file.read(_MOST + 1).decode()
@@ -193,16 +192,10 @@ def archived_graph(raw: Path, options: ImportOptions) -> OgbGraph:
     found = npz_rows(path)
     if lost := sorted(_COUNTED - found.keys()):
         raise DataError(path, f"has no array {lost[0]!r}")
-    nodes, edges = {}, {}
-    for name, rows in found.items():
-        if name in _COUNTED:
-            continue
-        if name.startswith("node_"):
-            nodes[name] = rows
-        elif name.startswith("edge_"):
-            edges[name] = rows
-        else:
-            options.refuse(path, name, "the layout has no such array")
+    tables = {name: rows for name, rows in found.items() if name not in _COUNTED}
+    nodes, edges = ({n: rows for n, rows in tables.items() if n.startswith(of)} for of in ("node_", "edge_"))
+    for name in [name for name in tables if name not in nodes | edges]:
+        options.refuse(path, name, "the layout has no such array")
     options.refuse_others(raw, "*.npz", {"data.npz", _LABELS})
     stated = path, _number(found["num_edges_list"], "num_edges_list")
     relation = EdgeFiles(npz_edges(path, "edge_index"), edges, stated)
@@ -237,7 +230,6 @@ def typed_archives(raw: Path, options: ImportOptions) -> OgbGraph:
 
 
 def _add_archived_labels(raw: Path, tables: Mapping[str, dict[str, FileRows]], options: ImportOptions) -> None:
-    """Add the labels to ``tables``, which are given by the names of the arrays of labels."""
     path = raw / _LABELS
     for name, rows in (npz_rows(path) if path.exists() else {}).items():
         if name in tables:
@@ -256,34 +248,23 @@ def _number(rows: FileRows, name: str) -> int:
 _SPLITS = {"train": "train", "valid": "val", "test": "test"}
 
 
-@dataclass(frozen=True)
-class Meta:
-    """What ``meta_dict.pt`` says: the number of classes, and whether the reverse of each edge belongs to the graph."""
-
-    num_classes: int | None = None
-    add_inverse_edge: bool = False
-
-
-def read_meta(folder: Path, options: ImportOptions) -> Meta:
-    """Read the ``meta_dict.pt`` in the folder or beside it, if there is one; raises DataError."""
+def read_meta(folder: Path) -> tuple[int | None, bool]:
+    """What the ``meta_dict.pt`` in the folder or beside it says, if there is one: the number of classes, and whether the
+    reverse of each edge belongs to the graph. Raises DataError."""
     path = next((p for p in (folder / "meta_dict.pt", folder.parent / "meta_dict.pt") if p.exists()), None)
     if path is None:
-        return Meta()
+        return None, False
     said = load_inert(path)
     if not isinstance(said, Mapping):
         raise DataError(path, "holds no dictionary")
-    layout = (
-        str(said.get("is hetero", "")),
-        (folder / "raw" / "num_nodes_dict.npz").exists() or (folder / "raw" / "num-node-dict.csv.gz").exists(),
-    )
-    if layout in (("True", False), ("False", True)):
-        raise DataError(path, f"'is hetero' is {layout[0]}, but {folder / 'raw'} says otherwise")
+    typed = any((folder / "raw" / name).exists() for name in ("num_nodes_dict.npz", "num-node-dict.csv.gz"))
+    if (stated := str(said.get("is hetero", ""))) == str(not typed):
+        raise DataError(path, f"'is hetero' is {stated}, but {folder / 'raw'} says otherwise")
     classes = said.get("num classes")
     if isinstance(classes, str) and classes.isdecimal():
         classes = int(classes)
-    return Meta(
-        classes if isinstance(classes, int) and classes > 0 else None, str(said.get("add_inverse_edge")) == "True"
-    )
+    known = isinstance(classes, int) and classes > 0
+    return classes if known else None, str(said.get("add_inverse_edge")) == "True"
 
 
 def add_splits(folder: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
@@ -321,7 +302,6 @@ def _add_texts(folder: Path, out: GraphWriter, options: ImportOptions, node_type
 
 
 def _add_dictionary(path: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
-    """Add the splits of ``{"train": [n], ...}``, or by type of ``{"train": {TYPE: [n]}, ...}``."""
     said = load_inert(path)
     if not isinstance(said, Mapping):
         raise DataError(path, "holds no dictionary of splits")
@@ -354,11 +334,8 @@ _NAMED = {"node_feat": "x", "edge_feat": "edge_attr", "edge_weight": "weight", "
 
 def recognises(path: Path, head: bytes) -> bool:
     """Whether ``path`` is the folder of such a data set."""
-    return (
-        not head
-        and (folder := _folder(path)) is not None
-        and any((folder / "raw" / name).exists() for name in _LAYOUTS)
-    )
+    folder = None if head else _folder(path)
+    return folder is not None and any((folder / "raw" / name).exists() for name in _LAYOUTS)
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -369,16 +346,18 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     layout = next((name for name in _LAYOUTS if (raw / name).exists()), None)
     if layout is None:
         raise DataError(raw, f"wanted is one of the files {', '.join(_LAYOUTS)}")
-    graph, meta = _LAYOUTS[layout](raw, options), read_meta(folder, options)
+    graph, (classes, both) = _LAYOUTS[layout](raw, options), read_meta(folder)
     for node_type, count in graph.counts.items():
         out.add_nodes(node_type, count, ids=user_ids(folder / "mapping", count) if len(graph.counts) == 1 else None)
-    _add_tables(graph, out, options)
-    state_classes(out, folder, meta.num_classes)
+    for node_type, tables in graph.tables.items():
+        for table, (name, rows) in _named_tables(tables, options).items():
+            add_node_rows(out, node_type, name, rows, table, options)
+    state_classes(out, folder, classes)
     add_splits(folder / "split", graph.counts, out, options)
     for edge_type, relation in graph.relations.items():
-        whole = _both_ways(edge_type, relation) if meta.add_inverse_edge else relation
-        tables = {table: rows for table, (_, rows) in _named_tables(whole.tables, options).items()}
-        add_edge_rows(out, edge_type, replace(whole, tables=tables), options)
+        whole = _both_ways(edge_type, relation) if both else relation
+        found = {table: rows for table, (_, rows) in _named_tables(whole.tables, options).items()}
+        add_edge_rows(out, edge_type, replace(whole, tables=found), options)
 
 
 def _folder(path: Path) -> Path | None:
@@ -387,12 +366,6 @@ def _folder(path: Path) -> Path | None:
         return path
     found = sorted(raw.parent for raw in path.glob("*/raw")) if path.is_dir() else []
     return found[0] if len(found) == 1 else None
-
-
-def _add_tables(graph: OgbGraph, out: GraphWriter, options: ImportOptions) -> None:
-    for node_type, tables in graph.tables.items():
-        for table, (name, rows) in _named_tables(tables, options).items():
-            add_node_rows(out, node_type, name, rows, table, options)
 
 
 def _named_tables(tables: Mapping[str, FileRows], options: ImportOptions) -> dict[str, tuple[str, FileRows]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array, vstack
 
 from atta.errors import DataError
@@ -16,7 +15,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import npz
 from atta.partition.importers.reading.filling import add_edges, add_features
 from atta.partition.importers.reading.pickles import load_inert
-from atta.partition.importers.reading.source import ImportOptions
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions
 
 # The public split: the 500 vertices after the training vertices are for validation.
 _VAL = 500
@@ -68,7 +67,7 @@ def _part(path: Path, kinds: Any) -> Any:
     return part
 
 
-def _test_index(path: Path) -> npt.NDArray[np.int64]:
+def _test_index(path: Path) -> Ids:
     try:
         rows = np.array([int(line) for line in path.read_text().split()], dtype=np.int64)
     except FileNotFoundError:
@@ -80,9 +79,7 @@ def _test_index(path: Path) -> npt.NDArray[np.int64]:
     return rows
 
 
-def _assemble(
-    path: Path, parts: dict[str, Any], test_rows: npt.NDArray[np.int64]
-) -> tuple[csr_array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _assemble(path: Path, parts: dict[str, Any], test_rows: Ids) -> tuple[csr_array, Ids, Ids]:
     """Put the test vertices at their rows; vertices of the test range that have no data get zeros and the label -1."""
     allx, tx, ally, ty = parts["allx"], parts["tx"], parts["ally"], parts["ty"]
     first, last = allx.shape[0], int(test_rows.max())
@@ -100,12 +97,11 @@ def _assemble(
     return csr_array(vstack([allx, padded], format="csr")), labels, test_rows
 
 
-def _classes(one_hot: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _classes(one_hot: Array) -> Ids:
     return np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1).astype(np.int64)
 
 
-def _edges(path: Path, lists: dict[Any, Any], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Turn the adjacency lists into distinct edges without self-loops, both directions, sorted by source."""
+def _edges(path: Path, lists: dict[Any, Any], count: int) -> tuple[Ids, Ids]:
     try:
         sizes, near, far = [len(v) for v in lists.values()], list(lists), [u for v in lists.values() for u in v]
         if any(type(vertex) is not int for vertex in (*near, *far)):  # numpy would cut fractions

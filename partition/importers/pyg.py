@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
@@ -24,12 +23,10 @@ from atta.partition.importers.reading.pyg_objects import (
     sparse_ends,
     whole_number,
 )
-from atta.partition.importers.reading.source import ImportOptions, check_edge_index, offered_ids, state_classes
+from atta.partition.importers.reading.source import Array, ImportOptions, check_edge_index, offered_ids, state_classes
 from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
 
-Array = npt.NDArray[Any]
 _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
-_SCALARS = {*_EDGE_TABLES, "weight"}
 _COUNTS = {"num_nodes", "num_edges", "num_classes"}
 _OF_NODES = {"x", "n_id", "batch", "ptr", *_COUNTS}
 _OF_EDGES = {"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"}
@@ -64,7 +61,6 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _stores(data: Any, *, shared: bool) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The stores by node type, the stores by edge type, and that of the whole graph. In ``Data`` all are one."""
     whole = data.stores[0]
     if shared:
         return {NODE_TYPE: whole}, {EDGE_TYPE: whole}, whole
@@ -87,7 +83,6 @@ class _Source:
     options: ImportOptions
 
     def index(self, edge_type: str, store: Mapping[str, Any], *, shared: bool) -> Array:
-        """The edge index [2, E] of an edge type. ``Data`` without one has no edges."""
         if "edge_index" not in store:
             if shared:
                 return np.empty((2, 0), np.int64)
@@ -115,7 +110,6 @@ class _Source:
                 self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
 
     def edge_tables(self, count: int, store: Mapping[str, Any], *, shared: bool) -> dict[str, Array]:
-        """The tables of an edge type."""
         found: dict[str, Array] = {}
         for name, rows in self._found(store, count, f"each edge ({count})"):
             if name == "e_id" and np.array_equal(rows, np.arange(count)):
@@ -196,7 +190,6 @@ def edge_table(name: object, *, shared: bool) -> str | None:
 
 
 def _needed(node_type: str, edge_type: str, store: Any, index: Array) -> int:
-    """The number of vertices of a type that the edges of a type have, as far as they tell."""
     ends = split_edge_type(edge_type)
     sizes = getattr(store.get("edge_index"), "sparse_size", lambda: (None, None))()
     of_type = [
@@ -225,6 +218,5 @@ def _num_nodes(source: Path, node_type: str, store: Any, least: int) -> int:
 
 
 def _csr(matrix: Any) -> csr_array:
-    """A sparse matrix of torch as one of scipy."""
     row, col, values = sparse_ends(matrix.detach())
     return csr_array((np.asarray(values), (np.asarray(row), np.asarray(col))), shape=tuple(matrix.shape))

@@ -6,22 +6,20 @@ that ``atta export pyg-parts`` wrote have labels and splits as features ``y`` an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
-from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
-from atta.partition.importers.reading.filling import add_edges, add_node_array
-from atta.partition.importers.reading.pickles import load_torch
-from atta.partition.importers.reading.source import ImportOptions, read_description
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.importers.reading.filling import PART, Scattered, add_edges, add_node_array
+from atta.partition.importers.reading.pickles import as_array, load_tensor, load_torch
+from atta.partition.importers.reading.source import Array, ImportOptions, read_description
 from atta.partition.schema import join_edge_type
 
-Array = npt.NDArray[Any]
 _LONGEST = 255 - len(".pt")
 _Key = Any  # how PyG names a type: str, (source, relation, destination) or None in homogeneous graphs
 
@@ -36,15 +34,15 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     edges: dict[_Key, str] = {tuple(e): join_edge_type(*e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
     counts = {}
     for key, node_type in nodes.items():
-        parts = _tensor(folder / map_file("node_map", key))
+        parts = load_tensor(folder / map_file("node_map", key))
         counts[node_type] = len(parts)
         out.add_nodes(node_type, len(parts))
-        out.add_table("part", parts.astype(np.int32), node_type)
+        out.add_table(PART, parts.astype(np.int32), node_type)
     for key in nodes:
         _add_tables(folder, meta["num_parts"], key, out, options)
     offset = 0  # PyG numbers the edges of all types together
     for key, edge_type in edges.items():
-        total = len(_tensor(folder / map_file("edge_map", key)))
+        total = len(load_tensor(folder / map_file("edge_map", key)))
         ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total, options=options)
         add_edges(out, edge_type, ends, options, tables)
         offset += total
@@ -76,21 +74,17 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: ImportOptions) -> None:
-    """Put the rows of the parts together in the order of the vertices' numbers."""
     node_type = NODE_TYPE if key is None else str(key)
-    whole: dict[str, Array] = {}
-    filled: dict[str, int] = {}
+    found, times = Scattered(out.count(node_type)), {}
     for part in range(parts):
         path, value = _value(folder, part, "node_feats.pt", key)
-        rows = _array(path, value.get("id", value.get("global_id")))
-        for name, tensor in _features(path, value):
-            _scatter(path, whole.setdefault(name, _room(out.count(node_type), tensor)), rows, tensor)
-            filled[name] = filled.get(name, 0) + len(rows)
+        found.put(path, "its tensors", as_array(path, value.get("id", value.get("global_id"))), _features(path, value))
         if "time" in value:  # every part has the times of all vertices
-            whole["time"] = _array(path, value["time"])
+            times["time"] = as_array(path, value["time"])
         _refuse_unknown(path, value, {"id", "global_id", "feats", "time"}, options)
-    _check_filled(folder, filled, out.count(node_type), f"vertices of {node_type!r}")
-    for name, values in whole.items():
+    if found.tables:
+        found.check(folder, f"vertices of {node_type!r}")
+    for name, values in {**found.tables, **times}.items():
         if name.endswith("_mask") and values.dtype != bool:
             out.add_table(name, values, node_type)
         else:
@@ -100,31 +94,24 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
 def _edges(
     folder: Path, parts: int, key: _Key, offset: int, *, total: int, options: ImportOptions
 ) -> tuple[tuple[Array, Array], dict[str, Array]]:
-    """The (sources, destinations) and tables of an edge type, in the order of the edges' numbers."""
-    ends, seen = [np.zeros(total, np.int64) for _ in range(2)], np.zeros(total, np.bool_)
-    tables: dict[str, Array] = {}
-    filled: dict[str, int] = {}
+    found = Scattered(total)
     for part in range(parts):
         path, value = _value(folder, part, "graph.pt", key)
-        rows = _array(path, value.get("edge_id")) - offset
-        for out, name in zip(ends, ("row", "col"), strict=True):
-            _scatter(path, out, rows, _array(path, value.get(name)))
-        seen[rows] = True
+        ends = {name: as_array(path, value.get(name)) for name in ("row", "col")}
+        rows = as_array(path, value.get("edge_id")) - offset
         _refuse_unknown(path, value, {"edge_id", "row", "col", "size"}, options)
         path, value = _value(folder, part, "edge_feats.pt", key)
-        for name, tensor in _features(path, value, "edge_time"):
-            _scatter(path, tables.setdefault(name, _room(total, tensor)), rows, tensor)
-            filled[name] = filled.get(name, 0) + len(rows)
+        tables = _features(path, value)
+        if "edge_time" in value:
+            tables["time"] = as_array(path, value["edge_time"])
+        found.put(path, "its tensors", rows, {**{f"end {name}": each for name, each in ends.items()}, **tables})
         _refuse_unknown(path, value, {"global_id", "feats", "edge_time"}, options)
-    if not seen.all():
-        raise DataError(folder, f"{total - int(seen.sum())} edges of {key or 'the graph'} are in no part")
-    _check_filled(folder, filled, total, f"edges of {key or 'the graph'}")
-    size = int(max((e.max(initial=-1) for e in ends), default=-1)) + 1
-    return (ends[0].astype(index_dtype(size)), ends[1].astype(index_dtype(size))), tables
+    found.check(folder, f"edges of {key or 'the graph'}")
+    none = np.zeros(0, np.int64)
+    return (found.tables.pop("end row", none), found.tables.pop("end col", none)), found.tables
 
 
 def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping[str, Any]]:
-    """The content of a part's file for one type, and the file."""
     path = folder / f"part_{part}" / name
     value = load_torch(path)
     found = value if key is None else value.get(key, {}) if isinstance(value, Mapping) else None
@@ -133,44 +120,11 @@ def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping
     return path, found
 
 
-def _features(path: Path, value: Mapping[str, Any], time: str = "") -> Iterator[tuple[str, Array]]:
-    """The tables of a part, by Atta's names."""
-    for name, tensor in (value.get("feats") or {}).items():
-        if tensor is not None:
-            yield str(name), _array(path, tensor)
-    if time in value:
-        yield "time", _array(path, value[time])
-
-
-def _check_filled(folder: Path, filled: Mapping[str, int], total: int, what: str) -> None:
-    """Check that every row came from a part. Otherwise rows of zeros would pass for features."""
-    for name, rows in filled.items():
-        if rows != total:
-            raise DataError(folder, f"the parts have {rows} rows of {name!r} for {total} {what}")
+def _features(path: Path, value: Mapping[str, Any]) -> dict[str, Array]:
+    feats = (value.get("feats") or {}).items()
+    return {str(name): as_array(path, tensor) for name, tensor in feats if tensor is not None}
 
 
 def _refuse_unknown(path: Path, value: Mapping[str, Any], known: set[str], options: ImportOptions) -> None:
     for name in sorted(str(key) for key in value.keys() - known if value[key] is not None):
         options.refuse(path, name, "PyG's partitions have nothing of this name")
-
-
-def _room(rows: int, like: Array) -> Array:
-    return np.zeros((rows, *like.shape[1:]), like.dtype)
-
-
-def _scatter(path: Path, out: Array, rows: Array, values: Array) -> None:
-    if rows.shape != values.shape[:1] or values.shape[1:] != out.shape[1:]:
-        raise DataError(path, f"{list(values.shape)} values for {list(rows.shape)} rows")
-    if len(rows) and (rows.min() < 0 or rows.max() >= len(out)):
-        raise DataError(path, f"numbers a row {rows.max()} where there are only {len(out)}")
-    out[rows] = values
-
-
-def _tensor(path: Path) -> Array:
-    return _array(path, load_torch(path))
-
-
-def _array(path: Path, value: Any) -> Array:
-    if value is None or not hasattr(value, "numpy"):
-        raise DataError(path, "a tensor is missing")
-    return np.asarray(value.detach().numpy())

@@ -11,24 +11,21 @@ ml_NAME.csv        ``,u,i,ts,label,idx`` with the features of edges in ``ml_NAME
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import edges
-from atta.partition.importers.reading.edge_dialect import dialect_of, known_role
+from atta.partition.importers.reading.edge_dialect import known_role, look_at_edges
 from atta.partition.importers.reading.filling import EdgeStream, add_features
 from atta.partition.importers.reading.rows import FileRows, csv_rows, load_array
-from atta.partition.importers.reading.source import ImportOptions, head_of
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions, head_of
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 _JODIE = ("user_id", "item_id", "timestamp", "state_label")
 _PROCESSED = ("u", "i", "ts", "label", "idx")
 _ONE_TYPE = {"source", "src", "u"}
@@ -73,11 +70,10 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _read_edge_list(source: Path, names: list[str], out: GraphWriter, options: ImportOptions) -> None:
-    """Import an edge list of TGB. The user's ``--columns`` come before TGB's names, and numbers become edge tables."""
     stem = source.name.split("_edgelist")[0]
     for path in sorted(source.parent.glob(f"{stem}_nodetype*.csv")):
         options.refuse(source.parent, path.name, "vertices of an edge list are of one type")
-    said, rows = dict(options.columns), dialect_of(source, options.columns.values()).rows
+    said, rows = dict(options.columns), look_at_edges(source, options.columns).rows
     roles = {known_role(name) for name in names} | set(said)
     for place, name in enumerate(names):
         if known_role(name) is not None or name in said.values():
@@ -97,24 +93,18 @@ class _Interactions:
     features of vertices by their numbers."""
 
     rows: FileRows
-    places: tuple[int, int, int, int]
+    places: list[int]
     one_type: bool | None
     width: int
     features: Callable[[Array], Array]
     of_vertices: tuple[Path, Array] | None = None
 
-    def columns(self) -> Iterator[tuple[Array, list[Array]]]:
-        """Pieces of the file, each with its columns source, destination, time and state."""
-        for piece in self.rows.pieces():
-            yield piece, [piece[:, place] for place in self.places]
-
 
 def _jodie(source: Path, names: list[str]) -> _Interactions:
-    rows = csv_rows(source, np.float64, skip=1)
-    if rows.row_shape[0] < len(_JODIE):
-        raise DataError(source, f"{rows.row_shape[0]} columns; wanted are {', '.join(_JODIE)} and features")
-    width = rows.row_shape[0] - len(_JODIE)
-    return _Interactions(rows, (0, 1, 2, 3), names[0] in _ONE_TYPE, width, lambda piece: piece[:, len(_JODIE) :])
+    rows, own = csv_rows(source, np.float64, skip=1), len(_JODIE)
+    if (columns := rows.row_shape[0]) < own:
+        raise DataError(source, f"{columns} columns; wanted are {', '.join(_JODIE)} and features")
+    return _Interactions(rows, [0, 1, 2, 3], names[0] in _ONE_TYPE, columns - own, lambda piece: piece[:, own:])
 
 
 def _processed(source: Path) -> _Interactions:
@@ -124,14 +114,14 @@ def _processed(source: Path) -> _Interactions:
     stem = source.name.split(".")[0]
     beside, vertices = source.with_name(f"{stem}.npy"), source.with_name(f"{stem}_node.npy")
     found = (vertices, load_array(vertices)) if vertices.exists() else None
-    if not beside.exists():
-        return _Interactions(rows, (1, 2, 3, 4), None, 0, lambda piece: piece[:, :0], found)
-    table = load_array(beside)
-    if table.ndim != 2:
+    table = load_array(beside) if beside.exists() else None
+    if table is not None and table.ndim != 2:
         raise DataError(beside, f"{list(table.shape)} is not a row for each edge")
-    return _Interactions(
-        rows, (1, 2, 3, 4), None, table.shape[1], lambda piece: _rows_at(beside, table, piece[:, 5]), found
-    )
+
+    def features(piece: Array) -> Array:
+        return piece[:, :0] if table is None else _rows_at(beside, table, piece[:, 5])
+
+    return _Interactions(rows, [1, 2, 3, 4], None, 0 if table is None else table.shape[1], features, found)
 
 
 def _rows_at(path: Path, table: Array, numbers: Array) -> Array:
@@ -143,7 +133,7 @@ def _rows_at(path: Path, table: Array, numbers: Array) -> Array:
     return table[rows]
 
 
-def _integers(path: Path, what: str, values: Array) -> npt.NDArray[np.int64]:
+def _integers(path: Path, what: str, values: Array) -> Ids:
     bad = ~((np.abs(values) <= _LARGEST) & (values % 1 == 0))
     if bad.any():
         raise DataError(path, f"{what} are whole numbers up to 2**53, not {values[bad][0]}")
@@ -151,11 +141,11 @@ def _integers(path: Path, what: str, values: Array) -> npt.NDArray[np.int64]:
 
 
 def _add(found: _Interactions, out: GraphWriter, options: ImportOptions) -> None:
-    """Write the graph: its vertices after a first look at all edges."""
     path, ids = found.rows.path, [np.empty(0, np.int64), np.empty(0, np.int64)]
     whole = [True, True]  # times and states
     options.progress.stage(f"vertices in {path.name}", None)
-    for _, columns in found.columns():
+    for piece in found.rows.pieces():
+        columns = piece[:, found.places].T
         for side in (0, 1):
             ids[side] = np.union1d(ids[side], _integers(path, "vertices", columns[side]))
         for place in (0, 1):
@@ -176,7 +166,8 @@ def _add(found: _Interactions, out: GraphWriter, options: ImportOptions) -> None
         specs["edge_attr"] = TableSpec("<f4", (found.width,))
     edge_type = EDGE_TYPE if one_type else "user__to__item"
     with EdgeStream(out, edge_type, options, specs) as stream:
-        for piece, (src, dst, time, state) in found.columns():
+        for piece in found.rows.pieces():
+            src, dst, time, state = piece[:, found.places].T
             tables = {"time": time.astype(dtypes[0]), "state_label": state.astype(dtypes[1])}
             if found.width:
                 tables["edge_attr"] = found.features(piece).astype(np.float32)

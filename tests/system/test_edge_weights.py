@@ -203,6 +203,8 @@ def test_what_is_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) ->
         loader(edge_norm="gcn", norm_attr="wight")
     with pytest.warns(UserWarning, match="table 'weight' comes as data.table_edge_weight"):
         loader(edge_norm="gcn", edge_tables=["weight"])
+    with pytest.warns(UserWarning, match=r"fan-outs leave are smaller .* unbiased=True makes up"):
+        loader(edge_norm="row")
     with pytest.raises(ConfigError, match="bidirectional"):
         loader(edge_norm="row", subgraph_type="bidirectional")
     with pytest.raises(ConfigError, match="unbiased: only for drawn edges"):

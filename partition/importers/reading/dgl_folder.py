@@ -1,7 +1,5 @@
-"""DistDGL's partitions on disk, and the original numbers of their vertices and edges. These are in ``nid_map`` and ``eid_map``
-beside the configuration, in ``orig_nids.dgl`` and ``orig_eids.dgl`` in each part's folder, or in ``orig_id`` of each part's
-graph.
-"""
+"""DistDGL's partitions on disk. The original numbers of their vertices and edges are in ``nid_map`` and ``eid_map`` beside the
+configuration, in ``orig_nids.dgl`` and ``orig_eids.dgl`` in each part's folder, or in ``orig_id`` of each part's graph."""
 
 from __future__ import annotations
 
@@ -12,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
-from atta.partition.importers.reading.dgl_tensors import (
-    TypeNames,
-    arrays,
-    require_dgl,
-)
+from atta.partition.graph import GraphWriter
+from atta.partition.importers.reading.dgl_tensors import TypeNames, add_tensors, arrays, edge_tables, require_dgl
+from atta.partition.importers.reading.filling import PART, Scattered, add_edges
 from atta.partition.importers.reading.graphbolt import part_edges
 from atta.partition.importers.reading.pickles import load_torch
 from atta.partition.importers.reading.rows import load_array, load_npz
 from atta.partition.importers.reading.source import (
+    Array,
+    Ids,
     ImportOptions,
     as_ids,
     distinct_ids,
@@ -32,8 +29,7 @@ from atta.partition.importers.reading.source import (
     read_description,
 )
 
-Array = npt.NDArray[Any]
-Ids = npt.NDArray[np.int64]
+_Tensors = dict[tuple[str, str], Array]  # by type and name
 _GRAPHBOLT = "part_graph_graphbolt"
 _KEYS = (b'"part_method"', b'"part-0"')
 """What the beginning of a ``NAME.json`` has."""
@@ -55,22 +51,74 @@ def called_parts(path: Path) -> str:
     return "partitions with GraphBolt's graphs" if _of_graphbolt(_config(path)) else "partitions of DistDGL"
 
 
+def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the partition configuration ``source``, part after part."""
+    if options.undirected or options.reverse:
+        raise ConfigError("dgl: a partitioned graph is taken as it is, without reverse edges added")
+    config = _config(source)
+    folder = _Folder(source, config, TypeNames(source, config["ntypes"], config["etypes"]), options)
+    originals = folder.original_nodes()
+    if originals is None:
+        options.notes.append("vertex ids are the numbers that DistDGL has given: no nid_map beside the parts")
+    for theirs, node_type in folder.names.nodes.items():
+        starts = folder.starts(theirs)
+        out.add_nodes(node_type, int(starts[-1]), ids=None if originals is None else originals[theirs])
+        out.add_table(PART, np.repeat(np.arange(folder.num_parts, dtype=np.int32), np.diff(starts)), node_type)
+    places = folder.original_edges()
+    if places is None:
+        options.notes.append("edges are numbered as DistDGL has renumbered them: no eid_map beside the parts")
+        places = {key: np.arange(folder.starts(key)[-1]) for key in folder.names.edges}
+    edges = {key: Scattered(len(rows)) for key, rows in places.items()}
+    tables: dict[tuple[str, str], list[Array]] = {}
+    options.progress.stage("parts", folder.num_parts)
+    for part in range(folder.num_parts):
+        of_nodes, of_edges = folder.features(part)
+        for named, rows in of_nodes.items():
+            tables.setdefault(named, []).append(rows)
+        folder.put_edges(part, of_edges, places, edges)
+        options.progress.advance(1)
+    for key, edge_type in folder.names.edges.items():
+        found, none = edges[key].tables, np.zeros(0, np.int64)
+        ends = found.pop("end src", none), found.pop("end dst", none)
+        add_edges(out, edge_type, ends, options, found)
+    for theirs, node_type in folder.names.nodes.items():
+        mine = {name: pieces for (of_type, name), pieces in tables.items() if of_type == theirs}
+        _add_tables(source, out, node_type, theirs, mine, options)
+
+
+def _add_tables(  # noqa: PLR0917 - the tables, and where they go
+    source: Path,
+    out: GraphWriter,
+    node_type: str,
+    theirs: str,
+    tables: Mapping[str, list[Array]],
+    options: ImportOptions,
+) -> None:
+    whole = {}
+    for name, pieces in tables.items():
+        if name == PART:
+            options.refuse(source, name, "the table of this name has the partitions")
+            continue
+        try:
+            whole[name] = np.concatenate(pieces)
+        except ValueError as error:
+            raise DataError(source, f"{name!r} of {theirs!r} differs between parts: {error}") from None
+        if (rows := len(whole[name])) != out.count(node_type):
+            raise DataError(source, f"{name!r} of {theirs!r} has {rows} rows for {out.count(node_type)} vertices")
+    add_tensors(source, out, node_type, whole, options)
+
+
 @dataclass(frozen=True)
-class PartsFolder:
+class _Folder:
     """DistDGL's partitions on disk: the partition configuration, its content, and names of its types."""
 
     path: Path
     config: dict[str, Any]
     names: TypeNames
-
-    @classmethod
-    def open(cls, path: Path) -> PartsFolder:
-        config = _config(path)
-        return cls(path, config, TypeNames(path, config["ntypes"], config["etypes"]))
+    options: ImportOptions
 
     @property
     def num_parts(self) -> int:
-        """How many parts the configuration states."""
         return int(self.config["num_parts"])
 
     def starts(self, key: str) -> Array:
@@ -82,93 +130,139 @@ class PartsFolder:
             raise DataError(self.path, f"the ranges of {key!r} are not those of {self.num_parts} parts") from None
         return np.concatenate([[0], np.cumsum(table[:, 1] - table[:, 0])])
 
-    @property
-    def of_graphbolt(self) -> bool:
-        """Whether the parts' graphs are GraphBolt's alone."""
-        return _of_graphbolt(self.config)
-
-    def part_folder(self, part: int) -> Path:
-        """The folder of a part's files."""
-        return self._graph_file(part).parent
-
     def _graph_file(self, part: int) -> Path:
         try:
-            name = self.config[f"part-{part}"][_GRAPHBOLT if self.of_graphbolt else "part_graph"]
+            name = self.config[f"part-{part}"][_GRAPHBOLT if _of_graphbolt(self.config) else "part_graph"]
             return self.path.parent / str(name)
         except (KeyError, TypeError):
             raise DataError(self.path, f"part {part} is not readable: the configuration lacks its part_graph") from None
 
-    def graph(self, part: int) -> tuple[Any, Any]:
-        """A part's graph and partition book."""
+    def _graph(self, part: int) -> Any:
         distributed = require_dgl("importing DistDGL's partitions").distributed
         try:
-            graph, _, _, book, *_ = distributed.load_partition(str(self.path), part, load_feats=False)
+            return distributed.load_partition(str(self.path), part, load_feats=False)[0]
         except Exception as error:  # DGL's own errors have no common base
             raise self._unreadable(part, error) from None
-        return graph, book
 
-    def owned_edges(self, part: int, options: ImportOptions) -> tuple[Array, Array, Array, Array]:
-        """The edges that a part owns: numbers of their types, and their own, their sources' and their destinations'
-        numbers within the types."""
-        if self.of_graphbolt:
-            source, target, edges = part_edges(self._graph_file(part))
-            kind, numbers, owner = self._within("edge_map", edges)
-            inner = owner == part
-            source, target = (self._within("node_map", rows[inner])[1] for rows in (source, target))
-            return kind[inner], numbers[inner], source, target
-        graph, book = self.graph(part)
-        for name in sorted({*graph.ndata, *graph.edata} - _KNOWN):
-            options.refuse(
-                self.part_folder(part) / "graph.dgl", name, "it is a tensor of the part's graph, HALO included"
-            )
-        inner = graph.edata["inner_edge"].bool()
-        source, target = (ends[inner] for ends in graph.edges(order="eid"))
-        kind, numbers = book.map_to_per_etype(graph.edata["_ID"][inner])
-        _, source = book.map_to_per_ntype(graph.ndata["_ID"][source])
-        _, target = book.map_to_per_ntype(graph.ndata["_ID"][target])
-        return kind.numpy(), numbers.numpy(), source.numpy(), target.numpy()
-
-    def _ranges(self, name: str) -> Array:
-        """The ranges of numbers that are not empty: rows of first, end, part, number of the type, and the first number
-        within the type; ascending."""
-        keys = self.names.nodes if name == "node_map" else self.names.edges
-        rows = [
-            (int(lo), int(hi), part, kind, int(self.starts(key)[part]))
-            for kind, key in enumerate(keys)
-            for part, (lo, hi) in enumerate(self.config[name][key])
-        ]
-        return np.array(sorted(row for row in rows if row[0] < row[1]), np.int64).reshape(-1, 5)
+    def put_edges(
+        self, part: int, tables: _Tensors, places: Mapping[str, Array], edges: Mapping[str, Scattered]
+    ) -> None:
+        """Put the edges that a part owns at the ``places`` of their types' edges, with the part's ``tables``."""
+        where = self._graph_file(part).parent
+        if _of_graphbolt(self.config):
+            source, target, numbers = part_edges(self._graph_file(part))
+        else:
+            graph = self._graph(part)
+            for name in sorted({*graph.ndata, *graph.edata} - _KNOWN):
+                self.options.refuse(where / "graph.dgl", name, "it is a tensor of the part's graph, HALO included")
+            ids = graph.ndata["_ID"].numpy()
+            source, target = (ids[ends.numpy()] for ends in graph.edges(order="eid"))
+            numbers = graph.edata["_ID"].numpy()
+        kind, numbers, owner = self._within("edge_map", numbers)
+        source, target = (self._within("node_map", rows)[1] for rows in (source, target))
+        for number, key in enumerate(self.names.edges):
+            mine = np.flatnonzero((owner == part) & (kind == number))
+            order = mine[np.argsort(numbers[mine], kind="stable")]
+            first, last = self.starts(key)[part : part + 2]
+            if not np.array_equal(numbers[order], np.arange(first, last)):
+                name = self.names.edges[key]
+                raise DataError(self.path, f"part {part}: its edges {name!r} are not numbered {first} to {last - 1}")
+            found = {name: rows for (of_type, name), rows in tables.items() if of_type == key}
+            found = edge_tables(where, found, self.options)
+            what = f"part {part}: the tensors of the edges {self.names.edges[key]!r}"
+            rows = {"end src": source[order], "end dst": target[order], **found}
+            edges[key].put(self.path, what, places[key][first:last], rows)
 
     def _within(self, name: str, numbers: Array) -> tuple[Array, Array, Array]:
         """Of vertices or edges: the numbers of the types, the numbers within them, and the parts; raises DataError."""
-        ranges = self._ranges(name)
-        places = np.searchsorted(ranges[:, 0], numbers, side="right") - 1
-        if len(numbers) and (places.min() < 0 or (numbers >= ranges[places, 1]).any()):
+        keys = self.names.nodes if name == "node_map" else self.names.edges
+        rows = [  # the ranges that are not empty, ascending
+            (int(lo), int(hi), part, kind, int(self.starts(key)[part]))
+            for kind, key in enumerate(keys)
+            for part, (lo, hi) in enumerate(self.config[name][key])
+            if lo < hi
+        ]
+        ranges = np.array(sorted(rows), np.int64).reshape(-1, 5)
+        at = np.searchsorted(ranges[:, 0], numbers, side="right") - 1
+        if len(numbers) and (at.min() < 0 or (numbers >= ranges[at, 1]).any()):
             raise DataError(self.path, f"{name} has no range for a number of a part")
-        found = ranges[places]
+        found = ranges[at]
         return found[:, 3], numbers - found[:, 0] + found[:, 4], found[:, 2]
 
-    def features(self, part: int, options: ImportOptions) -> tuple[dict[tuple[str, str], Array], ...]:
-        """A part's node and edge tensors by (type, name)."""
+    def features(self, part: int) -> tuple[_Tensors, _Tensors]:
         from dgl.distributed.partition import load_partition_feats
 
+        where = self._graph_file(part).parent
         try:
             frames = load_partition_feats(str(self.path), part)
         except Exception as error:  # DGL's own errors have no common base
             raise self._unreadable(part, error) from None
-        found: list[dict[tuple[str, str], Array]] = []
-        for frame, known in zip(frames, (self.names.nodes, self.names.edges), strict=True):
-            found.append({})
-            for key, rows in arrays(self.part_folder(part), frame or {}, options).items():
+        of_nodes: _Tensors = {}
+        of_edges: _Tensors = {}
+        for frame, known, found in zip(frames, (self.names.nodes, self.names.edges), (of_nodes, of_edges), strict=True):
+            for key, rows in arrays(where, frame or {}, self.options).items():
                 of_type = max((t for t in known if key.startswith(f"{t}/")), key=len, default=None)
                 if of_type is not None:
-                    found[-1][of_type, key.removeprefix(f"{of_type}/")] = rows
+                    found[of_type, key.removeprefix(f"{of_type}/")] = rows
                 else:
-                    options.refuse(self.part_folder(part), key, f"the graph has no type {key.partition('/')[0]!r}")
-        return tuple(found)
+                    self.options.refuse(where, key, f"the graph has no type {key.partition('/')[0]!r}")
+        return of_nodes, of_edges
 
     def _unreadable(self, part: int, error: Exception) -> DataError:
         return DataError(self.path, f"part {part} is not readable: {type(error).__name__}: {first_line(error)}")
+
+    def original_nodes(self) -> dict[str, Ids] | None:
+        """The original number of every vertex by DGL's types, None if they are not stated; raises DataError."""
+        where, found = self._find("nid_map", "orig_nids.dgl", self.names.nodes)
+        return found and {
+            t: distinct_ids(where, f"the original ids of {t!r}", values, int(self.starts(t)[-1]))
+            for t, values in found.items()
+        }
+
+    def original_edges(self) -> dict[str, Ids] | None:
+        """The original number of every edge by DGL's types, None if they are not stated. Raises DataError for numbers that
+        are not positions: edges in graph folders are identified by their positions."""
+        where, found = self._find("eid_map", "orig_eids.dgl", self.names.edges)
+        places = {}
+        for key, values in (found or {}).items():
+            total = int(self.starts(key)[-1])
+            ids = distinct_ids(where, f"the original edge ids of {key!r}", values, total)
+            if total and (ids.min() < 0 or ids.max() >= total):
+                why = f"the original edge ids of {key!r} are not 0 to {total - 1}, and edges have no ids but positions"
+                self.options.refuse(where, where.name, why)
+                return None
+            places[key] = ids
+        return found and places
+
+    def _find(self, name: str, in_parts: str, known: Mapping[str, str]) -> tuple[Path, dict[str, Array] | None]:
+        folder = self.path.parent
+        beside = [path for suffix in _SUFFIXES if (path := folder / f"{name}{suffix}").exists()]
+        folders = [self._graph_file(part).parent for part in range(self.num_parts)]
+        parts = [path for part in folders if (path := part / in_parts).exists()]
+        if len(beside) > 1 or (beside and parts):
+            raise DataError(folder, f"holds {', '.join(p.name for p in (*beside, *parts[:1]))}; leave one of them")
+        if parts and len(parts) < self.num_parts:
+            raise DataError(folder, f"{in_parts} is missing in some parts")
+        if files := beside or parts:
+            pieces = [_by_type(path, _load(path), known) for path in files]
+            return files[0], {key: np.concatenate([piece[key] for piece in pieces]) for key in known}
+        if _of_graphbolt(self.config):
+            return self.path, None
+        return self.path, self._in_graphs(known, of_nodes="nid" in name)
+
+    def _in_graphs(self, known: Mapping[str, str], *, of_nodes: bool) -> dict[str, Array] | None:
+        found = {key: np.zeros(int(self.starts(key)[-1]), np.int64) for key in known}
+        for part in range(self.num_parts):
+            graph = self._graph(part)
+            frame = graph.ndata if of_nodes else graph.edata
+            if "orig_id" not in frame:
+                return None
+            kind, rows, owner = self._within("node_map" if of_nodes else "edge_map", frame["_ID"].numpy())
+            values = as_ids(self._graph_file(part).parent / "graph.dgl", "orig_id", frame["orig_id"].numpy())
+            for number, key in enumerate(known):
+                mine = (owner == part) & (kind == number)
+                found[key][rows[mine]] = values[mine]
+        return _per_type(found)
 
 
 def _of_graphbolt(config: dict[str, Any]) -> bool:
@@ -191,64 +285,9 @@ def _config(path: Path) -> dict[str, Any]:
     return value
 
 
-def original_nodes(folder: PartsFolder, options: ImportOptions) -> dict[str, Ids] | None:
-    """Return the original number of every vertex by DGL's types, None if they are not stated; raises DataError."""
-    where, found = _find(folder, "nid_map", "orig_nids.dgl", folder.names.nodes, options)
-    if found is None:
-        return None
-    return {
-        t: distinct_ids(where, f"the original ids of {t!r}", values, int(folder.starts(t)[-1]))
-        for t, values in found.items()
-    }
-
-
-def original_edges(folder: PartsFolder, options: ImportOptions) -> dict[str, Ids] | None:
-    """Return the original number of every edge by DGL's types, None if they are not stated. Raises DataError for
-    numbers that are not positions: edges in graph folders are identified by their positions."""
-    where, found = _find(folder, "eid_map", "orig_eids.dgl", folder.names.edges, options)
-    if found is None:
-        return None
-    places = {}
-    for key, values in found.items():
-        total = int(folder.starts(key)[-1])
-        ids = distinct_ids(where, f"the original edge ids of {key!r}", values, total)
-        if total and (ids.min() < 0 or ids.max() >= total):
-            why = f"the original edge ids of {key!r} are not 0 to {total - 1}, and edges have no ids but positions"
-            options.refuse(where, where.name, why)
-            return None
-        places[key] = ids
-    return places
-
-
-def _find(
-    folder: PartsFolder, name: str, in_parts: str, known: Mapping[str, str], options: ImportOptions
-) -> tuple[Path, dict[str, Array] | None]:
-    """Return the place of the original numbers, and the numbers by DGL's types."""
-    beside = [path for suffix in _SUFFIXES if (path := folder.path.parent / f"{name}{suffix}").exists()]
-    parts = [path for p in range(folder.num_parts) if (path := folder.part_folder(p) / in_parts).exists()]
-    if len(beside) > 1 or (beside and parts):
-        raise DataError(
-            folder.path.parent, f"holds {', '.join(p.name for p in (*beside, *parts[:1]))}; leave one of them"
-        )
-    if beside:
-        return beside[0], _by_type(beside[0], _load(beside[0]), known)
-    if parts:
-        if len(parts) < folder.num_parts:
-            raise DataError(folder.path.parent, f"{in_parts} is missing in some parts")
-        pieces = [_by_type(path, _load(path), known) for path in parts]
-        return parts[0], {key: np.concatenate([piece[key] for piece in pieces]) for key in known}
-    if folder.of_graphbolt:
-        return folder.path, None
-    return folder.path, _in_graphs(folder, known, of_nodes="nid" in name)
-
-
 def _load(path: Path) -> Any:
-    if path.suffix == ".npy":
-        return load_array(path)
-    if path.suffix == ".npz":
-        return load_npz(path)
-    if path.suffix == ".pt":
-        return load_torch(path)
+    if reader := {".npy": load_array, ".npz": load_npz, ".pt": load_torch}.get(path.suffix):
+        return reader(path)
     try:
         return require_dgl("importing DistDGL's partitions").data.utils.load_tensors(str(path))
     except ConfigError:
@@ -258,7 +297,6 @@ def _load(path: Path) -> Any:
 
 
 def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:
-    """Return the arrays of a file by the type names of the configuration."""
     types = list(known)
     if not isinstance(value, Mapping):
         value = {types[0]: value} if len(types) == 1 else {}
@@ -273,23 +311,6 @@ def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:
     if set(found) != set(types):
         raise DataError(path, f"holds numbers of {', '.join(found) or 'no type'}; the graph has {', '.join(types)}")
     return found
-
-
-def _in_graphs(folder: PartsFolder, known: Mapping[str, str], *, of_nodes: bool) -> dict[str, Array] | None:
-    """The tensors ``orig_id`` of the parts' graphs, in the order of DistDGL's numbers."""
-    numbers = {key: np.zeros(int(folder.starts(key)[-1]), np.int64) for key in known}
-    for part in range(folder.num_parts):
-        graph, book = folder.graph(part)
-        frame = graph.ndata if of_nodes else graph.edata
-        if "orig_id" not in frame:
-            return None
-        inner = frame["inner_node" if of_nodes else "inner_edge"].bool()
-        kind, rows = (book.map_to_per_ntype if of_nodes else book.map_to_per_etype)(frame["_ID"][inner])
-        values = as_ids(folder.part_folder(part) / "graph.dgl", "orig_id", frame["orig_id"][inner].numpy())
-        for number, key in enumerate(known):
-            mine = (kind == number).numpy()
-            numbers[key][rows.numpy()[mine]] = values[mine]
-    return _per_type(numbers)
 
 
 def _per_type(numbers: dict[str, Array]) -> dict[str, Array]:

@@ -1,18 +1,7 @@
-"""Data sets of DGL that a file describes. A graph in chunks has a ``metadata.json``:
-
-    {"node_type": ["user"], "num_nodes_per_type": [3], "edge_type": ["user:knows:user"], "num_edges_per_type": [4],
-     "edges": {"user:knows:user": {"format": {"name": "csv", "delimiter": " "}, "data": ["edges-0.txt", ...]}},
-     "node_data": {"user": {"feat": {"format": {"name": "numpy"}, "data": ["feat-0.npy", ...]}}}, "edge_data": {...}}
-
-Older files have ``num_nodes_per_chunk`` and ``num_edges_per_chunk``, a list for each type. Formats are ``csv``, ``numpy`` and
-``parquet``. A ``CSVDataset`` has a ``meta.yaml``:
-
-    separator: ","
-    node_data: [{file_name: users.csv, ntype: user, node_id_field: node_id}]
-    edge_data: [{file_name: follows.csv, etype: [user, follows, user], src_id_field: src_id, dst_id_field: dst_id}]
-
-Its columns of numbers, truth values or lists of numbers (``"0.1, 0.2"``) become tables, ids that are strings the table
-``name``. Vertices keep the order of the file, where DGL sorts them by id.
+"""Data sets of DGL that a file describes: a graph in chunks, whose ``metadata.json`` names files of csv, numpy and parquet,
+and a ``CSVDataset``, whose ``meta.yaml`` names files with a heading. Columns of numbers, truth values or lists of numbers
+(``"0.1, 0.2"``) become tables, ids that are strings the table ``name``. Vertices keep the order of the file, where DGL sorts
+them by id.
 """
 
 from __future__ import annotations
@@ -24,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME
-from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tables, edge_table
+from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tables, edge_tables
 from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, name_bytes
 from atta.partition.importers.reading.rows import FileRows, csv_rows, joined, npy_rows, parquet_rows
 from atta.partition.importers.reading.source import (
+    Array,
     ImportOptions,
     arrow_csv,
     distinct_ids,
@@ -47,7 +36,6 @@ from atta.partition.importers.reading.source import (
     read_description,
 )
 
-Array = npt.NDArray[Any]
 _BLOCK = 16 << 20
 """Most bytes of a line, and of what is read at a time."""
 _FORMS = {
@@ -68,8 +56,6 @@ class CsvFile:
 
     @classmethod
     def open(cls, path: Path, separator: str = ",") -> CsvFile:
-        """Read the heading. Raises DataError: the file cannot be read, or two columns have the same name; ConfigError:
-        pyarrow is not installed."""
         load("importing CSV files", "pyarrow", "pyarrow.compute", "pyarrow.csv")
         whole = cls(path, separator, ())
         with whole._reader(()) as reader:
@@ -95,40 +81,31 @@ class CsvFile:
         return whole.cast(pa.int64()) if plain or not len(whole) else whole
 
     def rows(self, name: str) -> FileRows | None:
-        """The rows of a column of numbers or of lists of equal length; None: it holds text. Raises DataError for empty
-        cells, and for lists of different lengths."""
-        flat, count = dict(_FORMS), 0
+        forms = {"cells": dict(_FORMS), "lists": {kind: form for kind, form in _FORMS.items() if kind != "bool"}}
+        widths, count = set(), 0
         for (cells,) in self.cells([name]):
             if pc.any(pc.equal(cells, "")).as_py():
                 raise DataError(self.path, f"the column {name!r} has empty cells")
-            flat = {kind: form for kind, form in flat.items() if _all_match(cells, form)}
+            lists = _lists(cells)
+            widths.update(pc.unique(pc.list_value_length(lists)).to_pylist())
+            for sort, texts in (("cells", cells), ("lists", _flat(lists))):
+                forms[sort] = {kind: form for kind, form in forms[sort].items() if _all_match(texts, form)}
             count += len(cells)
-        if flat:
-            dtype = np.dtype(next(iter(flat)))
-            return FileRows(self.path, dtype, (), lambda: (_numbers(c, dtype) for (c,) in self.cells([name])), count)
-        return self._list_rows(name, count)
-
-    def _list_rows(self, name: str, count: int) -> FileRows | None:
-        forms, widths = {kind: form for kind, form in _FORMS.items() if kind != "bool"}, set()
-        for (cells,) in self.cells([name]):
-            items = _items(cells)
-            widths.update(pc.unique(pc.list_value_length(items)).to_pylist())
-            forms = {kind: form for kind, form in forms.items() if _all_match(_flat(items), form)}
-        if not forms:
+        plain = bool(forms["cells"])
+        if not (found := forms["cells"] or forms["lists"]):
             return None
-        if len(widths) > 1:
+        if not plain and len(widths) > 1:
             raise DataError(self.path, f"the column {name!r} has lists of {min(widths)} to {max(widths)} numbers")
-        dtype, width = np.dtype(next(iter(forms))), max(widths)
+        dtype, shape = np.dtype(next(iter(found))), () if plain else (max(widths),)
 
         def pieces() -> Iterator[Array]:
             for (cells,) in self.cells([name]):
-                yield _numbers(_flat(_items(cells)), dtype).reshape(len(cells), width)
+                yield _numbers(cells if plain else _flat(_lists(cells)), dtype).reshape(len(cells), *shape)
 
-        return FileRows(self.path, dtype, (width,), pieces, count)
+        return FileRows(self.path, dtype, shape, pieces, count)
 
     @contextlib.contextmanager
     def _reader(self, names: Sequence[str]) -> Iterator[Any]:
-        """Batches of columns, as strings; of all if there are no ``names``."""
         try:
             with open_content(self.path) as content:
                 yield arrow_csv.open_csv(
@@ -149,7 +126,7 @@ def _all_match(cells: Any, form: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(cells, form)).as_py() is not False)
 
 
-def _items(cells: Any) -> Any:
+def _lists(cells: Any) -> Any:
     """Lists of the texts in cells such as ``1, 2`` and ``[1, 2]``."""
     return pc.split_pattern(pc.replace_substring_regex(cells, r"^[\[(]|,?\s*[\])]$", ""), ",")
 
@@ -159,7 +136,6 @@ def _flat(items: Any) -> Any:
 
 
 def _numbers(cells: Any, dtype: np.dtype[Any]) -> Array:
-    """Texts as numbers; raises ValueError for integers that do not fit into 64 bits."""
     if dtype.kind == "b":
         cells = pc.equal(pc.utf8_lower(cells), "true")
     else:
@@ -198,8 +174,9 @@ def read_chunks(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         out.add_nodes(node_type, count)
         add_node_tables(path, out, node_type, graph.data("node_data", theirs), options)
     for key, count in graph.counts("edge").items():
-        tables = {name: rows for name, rows in graph.data("edge_data", key).items() if edge_table(path, name, options)}
-        found = EdgeFiles(graph.files("edges", key), tables)
+        tables = edge_tables(path, graph.data("edge_data", key), options)
+        files = graph.rows(f"'edges' of {key!r}", (graph.said.get("edges") or {}).get(key))
+        found = EdgeFiles(files, tables)
         if (total := add_edge_rows(out, graph.names.edges[key], found, options)) != count:
             raise DataError(path, f"states {count} edges {key!r}, its files have {total}")
 
@@ -221,7 +198,6 @@ class _Chunked:
         return cls(path, said, TypeNames(path, said["node_type"], said["edge_type"]))
 
     def counts(self, of: str) -> dict[str, int]:
-        """Number of vertices (``node``) or edges (``edge``) by type; raises DataError."""
         types, key = self.said[f"{of}_type"], f"num_{of}s_per_type"
         if key not in self.said:
             key = f"num_{of}s_per_chunk"
@@ -232,15 +208,10 @@ class _Chunked:
         return dict(zip(types, numbers, strict=True))
 
     def data(self, kind: str, of_type: str) -> dict[str, FileRows]:
-        """The tensors of a type in ``node_data`` or ``edge_data``."""
         found = (self.said.get(kind) or {}).get(of_type) or {}
-        return {str(name): self._rows(f"{name!r} of {of_type!r}", spec) for name, spec in found.items()}
+        return {str(name): self.rows(f"{name!r} of {of_type!r}", spec) for name, spec in found.items()}
 
-    def files(self, kind: str, of_type: str) -> FileRows:
-        """The rows of the files under a key."""
-        return self._rows(f"{kind!r} of {of_type!r}", (self.said.get(kind) or {}).get(of_type))
-
-    def _rows(self, what: str, spec: Any) -> FileRows:
+    def rows(self, what: str, spec: Any) -> FileRows:
         try:
             reader, paths = _reader(spec["format"]), [str(name) for name in spec["data"]]
         except (KeyError, TypeError, ValueError):
@@ -253,7 +224,6 @@ class _Chunked:
 
 
 def _reader(said: Mapping[str, Any]) -> Callable[[Path], FileRows]:
-    """Who reads files of a format; raises ValueError."""
     if said["name"] == "csv":
         delimiter = str(said.get("delimiter", ","))
         return lambda path: csv_rows(path, delimiter=delimiter)
@@ -301,11 +271,13 @@ def read_csv_set(source: Path, out: GraphWriter, options: ImportOptions) -> None
         known[theirs] = _add_nodes(file, entry, names.nodes[theirs], out, options)
     for key, ((source_type, _, target_type), entry) in zip(keys, edges.items(), strict=True):
         file = CsvFile.open(named_file(path.parent, entry["file_name"]), separator)
-        _add_relation(file, entry, names.edges[key], (known[source_type], known[target_type]), out, options=options)
+        fields = [str(entry.get(f"{end}_id_field") or f"{end}_id") for end in ("src", "dst")]
+        ends = dict(zip(fields, (known[source_type], known[target_type]), strict=True))
+        tables = edge_tables(file.path, _tables(file, {*ends}, entry, options), options)
+        add_edge_rows(out, names.edges[key], EdgeFiles(_edges(file, ends), tables), options)
 
 
 def _separator(path: Path, said: Mapping[str, Any], options: ImportOptions) -> str:
-    """What separates columns. Refuse entries that are not read."""
     for name in sorted(said.keys() - _CSV_KEYS):
         options.refuse(path, name, "a CSVDataset has no such entry")
     if said.get("graph_data"):
@@ -344,7 +316,6 @@ def _add_nodes(
 
 
 def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: ImportOptions) -> dict[str, FileRows]:
-    """The columns of a file that hold numbers."""
     graph, found = str(entry.get("graph_id_field") or _GRAPH), {}
     for name in file.names:
         if name in ids:
@@ -357,23 +328,6 @@ def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: Imp
         else:
             options.refuse(file.path, name, "it holds text")
     return found
-
-
-def _add_relation(
-    file: CsvFile,
-    entry: Mapping[str, Any],
-    edge_type: str,
-    known: tuple[Any, Any],
-    out: GraphWriter,
-    *,
-    options: ImportOptions,
-) -> None:
-    """Write an edge type. ``known``: the ids of sources and of destinations."""
-    fields = [str(entry.get(f"{end}_id_field") or f"{end}_id") for end in ("src", "dst")]
-    ends = dict(zip(fields, known, strict=True))
-    tables = _tables(file, {*ends}, entry, options)
-    tables = {name: rows for name, rows in tables.items() if edge_table(file.path, name, options)}
-    add_edge_rows(out, edge_type, EdgeFiles(_edges(file, ends), tables), options)
 
 
 def _edges(file: CsvFile, ends: Mapping[str, Any]) -> FileRows:

@@ -1,24 +1,36 @@
-"""Atta's names for the types and tensors of DGL's graphs."""
+"""Atta's names for the types and tensors of DGL's graphs; and ``python -m atta.partition.importers.reading.dgl_tensors
+FILE``, the process that loads a file of DGL.
+
+Its standard output gets a line of JSON, and after it the bytes of all arrays in the order of the line:
+
+    {"nodes": [[TYPE, VERTICES, TENSORS], ...], "edges": [["SOURCE:RELATION:TARGET", EDGES, TENSORS], ...],
+     "whole": TENSORS}
+
+TENSORS are ``[NAME, DTYPE, SHAPE]`` each. SHAPE is null if numpy lacks the dtype; no bytes follow for such a tensor. The
+arrays of an edge type begin with int64 sources and destinations [EDGES]. The line is ``{"error": CAUSE}`` if DGL refuses
+the file.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import resource
+import sys
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import add_node_array, add_node_rows
 from atta.partition.importers.reading.rows import FileRows
-from atta.partition.importers.reading.source import ImportOptions
+from atta.partition.importers.reading.source import Array, ImportOptions, first_line
 from atta.partition.schema import join_edge_type
 
-Array = npt.NDArray[Any]
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
 _ONLY = ("_N", "_V")
 """DGL's names of the only node type: of graphs, and of its CSV files."""
@@ -39,10 +51,9 @@ def table_names(dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
 
 class TypeNames:
     """Atta's names of DGL's types, by DGL's names (``"a:r:b"`` for edges). They are given in the order of their numbers, or
-    with these."""
+    with these. Raises DataError naming ``path`` if these cannot be the types of a graph."""
 
     def __init__(self, path: Path, node_types: Iterable[str], edge_types: Iterable[str]) -> None:
-        """Raise DataError naming ``path`` if these cannot be the types of a graph."""
         try:
             nodes, edges = map(_in_order, (node_types, edge_types))
             self.nodes = {t: NODE_TYPE if len(nodes) == 1 and t in _ONLY else t for t in nodes}
@@ -95,33 +106,84 @@ def add_node_tables(
     return "y" in named.values()
 
 
-def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
-    where: Path, out: GraphWriter, node_type: str, name: str, rows: Array, table: str | None, *, options: ImportOptions
+def add_tensors(
+    where: Path, out: GraphWriter, node_type: str, tensors: Mapping[str, Array], options: ImportOptions
 ) -> None:
-    """Write the tensor ``name`` of a node type as ``table`` or, if it is a mask, as splits."""
-    if name.endswith("_mask") or (table is not None and options.is_table_name(table)):
-        add_node_array(out, node_type, name, rows, options, where=where, table=table or name)
-    else:
-        options.refuse(where, name, _NO_NAME)
+    """Write the tensors of a node type as tables, and masks as splits. Refuse those whose name no table can have."""
+    named = table_names({name: rows.dtype for name, rows in tensors.items()})
+    for name, rows in tensors.items():
+        table = named.get(name, name)
+        if name.endswith("_mask") or options.is_table_name(table):
+            add_node_array(out, node_type, name, rows, options, where=where, table=table)
+        else:
+            options.refuse(where, name, _NO_NAME)
 
 
-def edge_table(where: Path, name: str, options: ImportOptions) -> bool:
-    """Whether the tensor ``name`` of edges becomes a table of this name. Refuse it if it cannot."""
-    if not options.is_table_name(name):
-        options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
-        return False
-    return True
-
-
-def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
-    """Return the rows of an edge table, None for a tensor that is left out. A weight or time in a column becomes a
-    vector."""
-    if not edge_table(where, name, options):
-        return None
-    return rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows
+def edge_tables(where: Path | None, tables: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
+    """The arrays or ``FileRows`` among ``tables`` that become edge tables. Refuse those whose name none can have, as
+    what ``where`` holds, or the file of the rows. An array of weights or times in a column becomes a vector."""
+    found = {}
+    for name, rows in tables.items():
+        if not options.is_table_name(name):
+            why = _NO_NAME if name != "_ID" else "edges are identified by their positions"
+            options.refuse(where or rows.path, name, why)
+        elif name in _SCALARS and isinstance(rows, np.ndarray) and rows.size == len(rows):
+            found[name] = rows.reshape(-1)
+        else:
+            found[name] = rows
+    return found
 
 
 def require_dgl(what: str) -> Any:
     """Import DGL; raises ConfigError naming the extra that ``what`` needs."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
     return load(what, "dgl", "torch")
+
+
+def send(path: str, out: BinaryIO) -> None:
+    """Write the graph in the file ``path``, or why it is not read."""
+    arrays: list[Array] = []
+    try:
+        said = _described(path, arrays)
+    except Exception as error:  # DGL's own errors have no common base, and their messages are stack traces
+        said = {"error": f"not readable by dgl.load_graphs: {first_line(error)}"}
+    out.write(json.dumps(said).encode() + b"\n")
+    arrays.reverse()
+    while arrays:  # each is freed once it is written, because the reader keeps it
+        out.write(arrays.pop().reshape(-1).view(np.uint8).data)
+
+
+def _described(path: str, arrays: list[Array]) -> dict[str, Any]:
+    graphs, whole = require_dgl("importing DGL's graphs").load_graphs(path)
+    if len(graphs) != 1:
+        return {"error": f"holds {len(graphs)} graphs; only single graphs are imported"}
+    graph = graphs[0]
+    nodes = [[t, graph.num_nodes(t), _tensors(graph.nodes[t].data, arrays)] for t in graph.ntypes]
+    edges = []
+    for relation in graph.canonical_etypes:
+        ends = [rows.numpy().astype(np.int64, copy=False) for rows in graph.edges(etype=relation, order="eid")]
+        arrays += ends
+        edges.append([":".join(relation), len(ends[0]), _tensors(graph.edges[relation].data, arrays)])
+    return {"nodes": nodes, "edges": edges, "whole": _tensors(whole, arrays)}
+
+
+def _tensors(frame: Mapping[str, Any], arrays: list[Array]) -> list[tuple[str, str, tuple[int, ...] | None]]:
+    """Return name, dtype and shape of the tensors of a frame, and append those that numpy can hold to ``arrays``."""
+    found: list[tuple[str, str, tuple[int, ...] | None]] = []
+    for name, tensor in frame.items():
+        try:
+            rows = np.ascontiguousarray(tensor.numpy())
+        except (TypeError, RuntimeError):
+            found.append((str(name), str(tensor.dtype), None))
+        else:
+            arrays.append(rows)
+            found.append((str(name), rows.dtype.str, tuple(tensor.shape)))
+    return found
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # that a damaged file ends this process is nothing to look into
+    answer = os.dup(1)
+    os.dup2(2, 1)  # the libraries print on standard output
+    with os.fdopen(answer, "wb") as stream:
+        send(sys.argv[1], stream)

@@ -6,8 +6,8 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -44,12 +44,13 @@ _ROLE_OF = {name: role for role, names in _KNOWN.items() for name in names.split
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """How one file is written: the separator of columns (of ``BLANKS`` any number); what the heading, if there is one,
-    calls them (else ``"1"``, ``"2"``, ...); the first lines of data; the kind of a KONECT file and of its weights;
+class EdgeFile:
+    """A file, and how it is written: the separator of columns (of ``BLANKS`` any number); what the heading, if there is
+    one, calls them (else ``"1"``, ``"2"``, ...); the first lines of data; the kind of a KONECT file and of its weights;
     numbers of ``nodes`` and ``edges`` that comments state; names of the attributes that each line has in braces, if it
-    has some."""
+    has some. ``places``: the column, from 0, of ``src``, ``dst``, perhaps ``relation``, and each edge table."""
 
+    path: Path
     separator: str
     columns: tuple[str, ...]
     heading: bool
@@ -57,28 +58,18 @@ class Dialect:
     konect: tuple[str, str] | None
     stated: Mapping[str, int]
     called_undirected: bool
-    braces: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Roles:
-    """Which columns, by position from 0, are the ends, the relation and the edge tables."""
-
-    src: int
-    dst: int
-    relation: int | None
-    tables: Mapping[str, int]
+    braces: tuple[str, ...] | None
+    places: Mapping[str, int]
 
     @property
-    def places(self) -> dict[str, int]:
-        """The column of everything that is read."""
-        relation = {} if self.relation is None else {"relation": self.relation}
-        return {"src": self.src, "dst": self.dst, **relation, **self.tables}
+    def tables(self) -> list[str]:
+        return [name for name in self.places if name not in ("src", "dst", "relation")]
 
 
-def dialect_of(path: Path, named: Iterable[str] = ()) -> Dialect:
-    """Look at the beginning of a file. ``named``: columns that the user names, so that a line with one is the heading.
-    Raises DataError: it cannot be read, is no text, or has no line with two columns."""
+def look_at_edges(path: Path, said: Mapping[str, str]) -> EdgeFile:
+    """Look at the beginning of a file. ``said``: what is which column, as the user says. Raises DataError: it cannot be
+    read, is no text, or has no line with two columns; ConfigError: the user names a column that is not there, or one
+    twice, or a table that cannot be."""
     check_regular(path)
     comments, lines = _comments_and_lines(path, head_of(path))
     if not lines:
@@ -91,26 +82,30 @@ def dialect_of(path: Path, named: Iterable[str] = ()) -> Dialect:
     rows = [fields_of(line, separator) for line in lines]
     if braces is not None:
         columns: Sequence[str] | None = ("1", "2", *braces)
-    elif _is_heading(rows, set(named)):
+    elif _is_heading(rows, set(said.values())):
         columns = rows[0]
     else:
         columns = _heading_in(comments, separator, len(rows[0]))
     heading = columns is rows[0]
-    return Dialect(
+    stated = {
+        word: int(next(filter(None, found.groups())))
+        for word, form in _STATED.items()
+        for line in comments
+        if (found := form.match(line))
+    }
+    file = EdgeFile(
+        path,
         separator,
         tuple(columns or map(str, range(1, len(rows[0]) + 1))),
         heading,
         tuple(tuple(row) for row in rows[heading:] if len(row) == len(rows[0])),
         (konect[1], konect[2]) if konect else None,
-        {
-            word: int(next(filter(None, found.groups())))
-            for word, form in _STATED.items()
-            for line in comments
-            if (found := form.match(line))
-        },
+        stated,
         any("undirected graph" in line.lower() for line in comments),
         braces,
+        {},
     )
+    return replace(file, places=_places(file, said))
 
 
 def splits_into_columns(path: Path, head: bytes) -> bool:
@@ -161,43 +156,34 @@ def known_role(name: str) -> str | None:
     return _ROLE_OF.get(name.lower())
 
 
-def roles_of(path: Path, dialect: Dialect, said: Mapping[str, str]) -> Roles:
-    """What is which column: as the user says, as its name or KONECT's rules say, and the ends else in the first two.
-    Raises ConfigError: the user names a column that is not there, or one twice, or a table that cannot be; DataError:
-    there are fewer than two columns."""
-    columns = dialect.columns
-    found = _said_roles(path, columns, said)
-    for role, place in _usual_roles(dialect, alone=not said):
-        if role not in found and place not in found.values():
-            found[role] = place
-    free = iter([place for place in range(len(columns)) if place not in found.values()])
-    ends = [found.pop(end, None) for end in ("src", "dst")]
-    src, dst = (next(free, None) if end is None else end for end in ends)
-    if src is None or dst is None:
-        raise DataError(path, f"has no two columns for the ends of edges; there are: {', '.join(columns)}")
-    return Roles(src, dst, found.pop("relation", None), found)
-
-
-def _said_roles(path: Path, columns: Sequence[str], said: Mapping[str, str]) -> dict[str, int]:
-    """What the user says; raises ConfigError."""
+def _places(file: EdgeFile, said: Mapping[str, str]) -> dict[str, int]:
+    """What is which column: as the user says, as its name or KONECT's rules say, and the ends else in the first two."""
+    columns = file.columns
     for role in said.keys() - {"src", "dst", "relation"}:
         if not is_table_name(role):
             raise ConfigError(f"--columns {role}={said[role]}: edge tables cannot have this name")
-    found = {role: _position(path, columns, role, column) for role, column in said.items()}
+    found = {role: _position(file, role, column) for role, column in said.items()}
     if len(set(found.values())) < len(found):
         spelt = ",".join(f"{role}={column}" for role, column in said.items())
         raise ConfigError(f"--columns {spelt}: one column is named twice")
-    return found
+    for role, place in _usual_places(file, alone=not said):
+        if role not in found and place not in found.values():
+            found[role] = place
+    free = iter([place for place in range(len(columns)) if place not in found.values()])
+    ends = {end: found.pop(end) if end in found else next(free, None) for end in ("src", "dst")}
+    if None in ends.values():
+        raise DataError(file.path, f"has no two columns for the ends of edges; there are: {', '.join(columns)}")
+    return {**{end: place for end, place in ends.items() if place is not None}, **found}
 
 
-def _usual_roles(dialect: Dialect, *, alone: bool) -> Iterator[tuple[str, int]]:
+def _usual_places(file: EdgeFile, *, alone: bool) -> Iterator[tuple[str, int]]:
     """What names of columns, or KONECT's rules, say. ``alone``: whether the user says nothing, as for triples."""
-    named = [(_ROLE_OF[name.lower()], at) for at, name in enumerate(dialect.columns) if name.lower() in _ROLE_OF]
+    named = [(_ROLE_OF[name.lower()], at) for at, name in enumerate(file.columns) if name.lower() in _ROLE_OF]
     yield from named
-    if dialect.konect:
-        tables = [("weight", 2)] * (dialect.konect[1] != UNWEIGHTED) + [("time", 3)]
-        yield from ((role, place) for role, place in tables if place < len(dialect.columns))
-    elif alone and not named and dialect.rows and _are_triples(dialect):
+    if file.konect:
+        tables = [("weight", 2)] * (file.konect[1] != UNWEIGHTED) + [("time", 3)]
+        yield from ((role, place) for role, place in tables if place < len(file.columns))
+    elif alone and not named and file.rows and _are_triples(file):
         yield from (("src", 0), ("relation", 1), ("dst", 2))
 
 
@@ -255,23 +241,23 @@ def _is_number(text: str) -> bool:
 
 
 def _heading_in(comments: Sequence[str], separator: str, width: int) -> list[str] | None:
-    """The names of columns if the last comment has them."""
     names = fields_of(comments[-1].lstrip("#% "), separator) if comments else []
     known = {"src", "dst"} <= {_ROLE_OF.get(name.lower()) for name in names}
     return names if known and len(names) == width else None
 
 
-def _are_triples(dialect: Dialect) -> bool:
+def _are_triples(file: EdgeFile) -> bool:
     """Whether the middle of three columns is text, and the others are both text or both numbers."""
-    if len(dialect.columns) != 3 or dialect.braces is not None:
+    if len(file.columns) != 3 or file.braces is not None:
         return False
-    head, relation, tail = (all(map(_is_number, column)) for column in zip(*dialect.rows, strict=True))
+    head, relation, tail = (all(map(_is_number, column)) for column in zip(*file.rows, strict=True))
     return not relation and head == tail
 
 
-def _position(path: Path, columns: Sequence[str], role: str, column: str) -> int:
-    if column in columns:
-        return columns.index(column)
-    if column.isdecimal() and 1 <= int(column) <= len(columns):
+def _position(file: EdgeFile, role: str, column: str) -> int:
+    if column in file.columns:
+        return file.columns.index(column)
+    if column.isdecimal() and 1 <= int(column) <= len(file.columns):
         return int(column) - 1
-    raise ConfigError(f"--columns {role}={column}: {path} has no such column; there are: {', '.join(columns)}")
+    listed = ", ".join(file.columns)
+    raise ConfigError(f"--columns {role}={column}: {file.path} has no such column; there are: {listed}")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from atta import _native
 from atta.errors import DataError
 from atta.observe.machine.threads import in_order
-from atta.partition.importers.reading.edge_dialect import BLANKS, DATE, INTEGER, Dialect, fields_of, without_braces
+from atta.partition.importers.reading.edge_dialect import BLANKS, DATE, INTEGER, EdgeFile, fields_of, without_braces
 from atta.partition.importers.reading.source import arrow_csv, first_line, open_content, pa, pc
 
 _BLOCK = 8 << 20
@@ -31,11 +31,10 @@ class FractionError(Exception):
 
 @dataclass(frozen=True)
 class LineLayout:
-    """What is read of the lines of a file: its column, and ``"integer"`` (an id), ``"text"``, ``"int64"``,
-    ``"float64"`` or ``"date"``, which becomes seconds since 1970."""
+    """What is read of the lines of a file: ``"integer"`` (an id), ``"text"``, ``"int64"``, ``"float64"`` or ``"date"``,
+    which becomes seconds since 1970, by the names of the file's ``places``."""
 
-    dialect: Dialect
-    places: Mapping[str, int]
+    file: EdgeFile
     kinds: Mapping[str, str]
 
 
@@ -47,24 +46,23 @@ class _BadLineError(Exception):
         self.position, self.why = position, why
 
 
-def parsed(path: Path, layout: LineLayout) -> Iterator[tuple[int, dict[str, Any]]]:
+def parsed(layout: LineLayout) -> Iterator[tuple[int, dict[str, Any]]]:
     """For each block of lines its bytes, and the Arrow array of each column that the layout names. Raises DataError: a
     line is wrong; names the file, the line, the value; FractionError: one of kind ``int64`` has a fraction."""
+    path = layout.file.path
+
+    def columns_at(start: int, block: bytes) -> tuple[int, dict[str, Any]]:
+        try:
+            return len(block), _columns(block, layout)
+        except _BadLineError as error:
+            raise DataError(path, f"line {_lines_before(path, start) + error.position + 1}: {error.why}") from None
+
     with open_content(path) as file:
-        blocks = _blocks(path, file, heading=layout.dialect.heading)
-        jobs = (partial(_columns_at, path, start, block, layout) for start, block in blocks)
+        jobs = (partial(columns_at, start, block) for start, block in _blocks(path, file, layout.file.heading))
         yield from in_order(jobs, pa.cpu_count())
 
 
-def _columns_at(path: Path, start: int, block: bytes, layout: LineLayout) -> tuple[int, dict[str, Any]]:
-    """The size and the columns of a block that begins at the byte ``start``; raises DataError or FractionError."""
-    try:
-        return len(block), _columns(block, layout)
-    except _BadLineError as error:
-        raise DataError(path, f"line {_lines_before(path, start) + error.position + 1}: {error.why}") from None
-
-
-def _blocks(path: Path, file: BinaryIO, *, heading: bool) -> Iterator[tuple[int, bytes]]:
+def _blocks(path: Path, file: BinaryIO, heading: bool) -> Iterator[tuple[int, bytes]]:
     """Blocks of whole lines and where they begin; a heading is left out, and so is a mark of the byte order."""
     start, rest = 0, b""
     while piece := file.read(_BLOCK):
@@ -103,8 +101,7 @@ def _lines_before(path: Path, start: int) -> int:
 
 
 def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
-    """The columns of a block; raises _BadLineError or FractionError."""
-    plain = _plain(block, layout.dialect)
+    plain = _plain(block, layout.file)
     if not plain or plain.isspace():
         return {}
     try:
@@ -126,14 +123,13 @@ def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
     return columns
 
 
-def _plain(block: bytes, dialect: Dialect) -> bytes:
-    """The block with empty lines in place of comments, and one blank between columns."""
+def _plain(block: bytes, file: EdgeFile) -> bytes:
     block = block.removeprefix(codecs.BOM_UTF8)
     if b"#" in block or b"%" in block:
         block = _COMMENT.sub(b"", block)
-    if dialect.braces is not None:
-        block = without_braces(block, dialect.braces)
-    if dialect.separator == BLANKS and (block[:1] == BLANKS.encode() or any(mark in block for mark in _SPACED)):
+    if file.braces is not None:
+        block = without_braces(block, file.braces)
+    if file.separator == BLANKS and (block[:1] == BLANKS.encode() or any(mark in block for mark in _SPACED)):
         lines = (line.strip(b" ") for line in _MANY_BLANKS.sub(b" ", block).split(b"\n"))
         block = b"\n".join(lines)
     return block
@@ -149,8 +145,8 @@ def _read(block: bytes, layout: LineLayout, kinds: Mapping[str, str]) -> Any:
         "date": pa.timestamp("s"),
     }
     wanted = {name: arrow[kind] for name, kind in {**layout.kinds, **kinds}.items()}
-    separator, names = layout.dialect.separator, [f"#{place}" for place in range(len(layout.dialect.columns))]
-    for name, place in layout.places.items():
+    separator, names = layout.file.separator, [f"#{place}" for place in range(len(layout.file.columns))]
+    for name, place in layout.file.places.items():
         names[place] = name
     return arrow_csv.read_csv(
         pa.BufferReader(block),
@@ -165,7 +161,6 @@ def _read(block: bytes, layout: LineLayout, kinds: Mapping[str, str]) -> Any:
 
 
 def _check_padding(block: bytes, layout: LineLayout, ids: list[str]) -> None:
-    """Raise _BadLineError if an id is not written as its number is."""
     texts = _read(block, layout, dict.fromkeys(ids, "text"))
     for name in ids:
         plain = pc.utf8_trim_whitespace(texts.column(name))
@@ -181,22 +176,21 @@ def _find_bad_line(block: bytes, layout: LineLayout) -> None:
         except UnicodeDecodeError as error:
             raise _BadLineError(position, f"not UTF-8: {error.reason} at byte {error.start}") from None
         if text.strip():
-            _check_line(position, fields_of(text, layout.dialect.separator), layout)
+            _check_line(position, fields_of(text, layout.file.separator), layout)
 
 
 def _check_line(position: int, fields: list[str], layout: LineLayout) -> None:
-    names = layout.dialect.columns
+    names = layout.file.columns
     if len(fields) != len(names):
-        shown = layout.dialect.separator.join(fields)[:_SHOWN]
+        shown = layout.file.separator.join(fields)[:_SHOWN]
         raise _BadLineError(position, f"{len(fields)} columns instead of {len(names)}: {shown!r}")
     for name, kind in layout.kinds.items():
-        place = layout.places[name]
+        place = layout.file.places[name]
         if why := _fault(fields[place], kind, name):
             raise _BadLineError(position, f"column {names[place]!r}: {fields[place][:_SHOWN]!r} {why}")
 
 
 def _fault(field: str, kind: str, name: str) -> str:
-    """Why a value is not of its kind; empty if it is."""
     if kind == "text":
         return "" if field else "is empty"
     if kind == "integer" and not INTEGER.fullmatch(field):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import issparse
 
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import chunks
@@ -18,14 +20,15 @@ from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.graph.exact import as_float32
 from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.rows import FileRows
-from atta.partition.importers.reading.source import ImportOptions, as_masks
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions, Mask, as_masks
 from atta.partition.schema import TableSpec, split_edge_type
 
-Array = npt.NDArray[Any]
 _CHUNK_VALUES = 8 << 20
 _MAX_NAME_BYTES = 256
 _CHUNK = 4 << 20
 _BUCKET_EDGES = 16 << 20
+PART = "part"
+"""The node table that has the partition of each vertex, where a format has partitions."""
 
 
 def add_features(
@@ -40,20 +43,17 @@ def add_features(
     step = max(1, _CHUNK_VALUES // max(1, prod(shape)))
     table = out.open_table(name, converted(np.empty((0, *shape), matrix.dtype)).dtype, shape, node_type)
     options.progress.stage(f"features {node_type}", out.count(node_type))
-    for rows in matrix.blocks(step) if isinstance(matrix, FileRows) else _dense_blocks(matrix, step):
-        values = converted(rows)
+    spans: Iterable[Any] = matrix.blocks(step) if isinstance(matrix, FileRows) else chunks(matrix.shape[0], step)
+    for span in spans:
+        rows = span if isinstance(matrix, FileRows) else matrix[slice(*span)]
+        values = converted(rows.toarray() if issparse(rows) else rows)
         if options.normalize_features and values.ndim == 2:
             total = np.abs(values).sum(axis=1, keepdims=True)
             values = values / np.where(total == 0, np.float32(1), total)
         table.append(values)
-        options.progress.advance(len(rows))
+        options.progress.advance(len(values))
     if isinstance(matrix, FileRows) and table.rows != out.count(node_type):
         raise DataError(matrix.path, f"has not one row for each of the {out.count(node_type)} vertices")
-
-
-def _dense_blocks(matrix: Any, step: int) -> Iterator[Array]:
-    for lo, hi in chunks(matrix.shape[0], step):
-        yield matrix[lo:hi] if isinstance(matrix, np.ndarray) else matrix[lo:hi].toarray()
 
 
 def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:
@@ -96,7 +96,6 @@ class EdgeStream:
         options.progress.stage(f"edges {edge_type}", total)
 
     def append(self, src: Array, dst: Array, tables: Mapping[str, Array] | None = None) -> None:
-        """Append edges, given as rows of their end points; raises ConfigError for a row that does not exist."""
         self._forward.append(src, dst, tables)
         if self._backward is not None:
             self._backward.append(dst, src, tables)
@@ -148,51 +147,66 @@ def add_edges(
 ) -> None:
     """Write an edge type from its (sources, destinations) and edge tables, which may be memory-mapped. ``both``: the
     edges have no direction: the reverse of each but self-loops follows at the end, in their order."""
-    (src, dst), tables = ends, dict(tables or {})
-    specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
-    with EdgeStream(out, edge_type, options, specs, total=len(src), both=both) as stream:
+    (src, dst), tables = ends, tables or {}
+    with EdgeStream(out, edge_type, options, _specs(tables), total=len(src), both=both) as stream:
         for lo, hi in chunks(len(src), _CHUNK):
             stream.append(src[lo:hi], dst[lo:hi], {name: rows[lo:hi] for name, rows in tables.items()})
 
 
-def missing_reverses(
-    src: Array, dst: Array, time: Array | None = None, *, bucket_edges: int = _BUCKET_EDGES
-) -> npt.NDArray[np.bool_]:
+class Scattered:
+    """The ``tables`` [count, ...] of vertices or edges by name, put together from parts."""
+
+    def __init__(self, count: int) -> None:
+        self.tables: dict[str, Array] = {}
+        self._seen, self._rows = np.zeros(count, np.bool_), 0
+
+    def put(self, where: Path, what: str, places: Array, parts: Mapping[str, Array]) -> None:
+        """Put the rows [n, ...] of a part at their ``places`` [n]. ``what``: the part's tables, for messages. Raises
+        DataError naming ``where``."""
+        count = len(self._seen)
+        for name, rows in parts.items():
+            if rows.shape[:1] != places.shape:
+                raise DataError(where, f"{what}: {name!r} has {rows.shape[0]} rows for {len(places)} numbers")
+        if not len(places):
+            return
+        if places.min() < 0 or places.max() >= count:
+            raise DataError(where, f"{what}: numbers a row {places.max()} where there are only {count}")
+        if not self._rows:
+            self.tables = {name: np.zeros((count, *rows.shape[1:]), rows.dtype) for name, rows in parts.items()}
+        if _specs(self.tables) != _specs(parts):
+            raise DataError(where, f"{what} differ from other parts'")
+        for name, rows in parts.items():
+            self.tables[name][places] = rows
+        self._seen[places] = True
+        self._rows += len(places)
+
+    def check(self, where: Path, what: str) -> None:
+        """Check that every row came from one part; otherwise rows of zeros would pass for features. Raises DataError."""
+        seen = int(self._seen.sum())
+        if seen < len(self._seen) or seen < self._rows:
+            twice = self._rows - seen
+            raise DataError(where, f"{len(self._seen) - seen} {what} are in no part, and {twice} are there twice")
+
+
+def _specs(tables: Mapping[str, Array]) -> dict[str, TableSpec]:
+    return {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
+
+
+def missing_reverses(src: Array, dst: Array, time: Array | None = None, *, bucket_edges: int = _BUCKET_EDGES) -> Mask:
     """Mark the edges without a stored reverse. Edges with the same missing reverse are marked once. An edge and its
-    reverse have the same smaller end point, so ranges of smaller end points are searched one after another. This takes
-    one pass over the edges (which may be memory-mapped) per ``bucket_edges`` edges, and memory for one range at a
-    time."""
-    marked = np.zeros(len(src), np.bool_)
-    for lo, hi in _ranges(src, dst, bucket_edges):
-        inside = np.concatenate(
-            [np.flatnonzero((smaller >= lo) & (smaller < hi)) + first for first, smaller in _smaller_ends(src, dst)]
-        )
+    reverse have the same smaller end point, which says in which bucket both are looked for. This takes one pass over the
+    edges (which may be memory-mapped) per ``bucket_edges`` edges, and memory for one bucket at a time."""
+    marked, buckets = np.zeros(len(src), np.bool_), -(-len(src) // bucket_edges)
+    for bucket in range(buckets):
+        spans = chunks(len(src), _CHUNK)
+        found = [lo + np.flatnonzero(np.minimum(src[lo:hi], dst[lo:hi]) % buckets == bucket) for lo, hi in spans]
+        inside = np.concatenate(found)
         moment = None if time is None else time[inside]
         marked[inside[reverses_to_add(src[inside], dst[inside], moment)]] = True
     return marked
 
 
-def _smaller_ends(src: Array, dst: Array) -> Iterator[tuple[int, Array]]:
-    """The first position and the smaller end points of every chunk of edges."""
-    for lo, hi in chunks(len(src), _CHUNK):
-        yield lo, np.minimum(src[lo:hi], dst[lo:hi])
-
-
-def _ranges(src: Array, dst: Array, limit: int) -> Iterator[tuple[int, int]]:
-    """Ranges of smaller end points with about ``limit`` edges each (or one vertex that has more)."""
-    n = max((int(smaller.max(initial=-1)) + 1 for _, smaller in _smaller_ends(src, dst)), default=0)
-    edges = np.zeros(n, np.int64)
-    for _, smaller in _smaller_ends(src, dst):
-        edges += np.bincount(smaller, minlength=n)
-    ends = np.cumsum(edges)
-    lo = done = 0
-    while lo < n:
-        hi = max(lo + 1, int(np.searchsorted(ends, done + limit, side="right")))
-        yield lo, hi
-        lo, done = hi, int(ends[hi - 1])
-
-
-def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> npt.NDArray[np.int64]:
+def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> Ids:
     """Return the ascending positions of edges without a stored reverse, each missing reverse once. With ``time``, an
     edge and its reverse must have the same time. Raises ConfigError if vertex numbers are too large to compare a pair
     of them as one number (about 3 billion)."""
@@ -203,19 +217,13 @@ def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> npt.ND
         raise ConfigError(f"{n} vertices are too many to add reverse edges")
     u, v = src.astype(np.int64), dst.astype(np.int64)
     forward, backward = u * n + v, v * n + u
-    if time is not None:
-        forward, backward = _with_time(forward, backward, time)
+    if time is not None:  # of pairs and times their ranks are combined, so that the product always fits
+        instants, moment = np.unique(time, return_inverse=True)
+        _, ranks = np.unique(np.concatenate([forward, backward]), return_inverse=True)
+        forward, backward = (half * len(instants) + moment for half in np.split(ranks.astype(np.int64), 2))
     missing = np.flatnonzero((u != v) & ~np.isin(backward, forward))
     _, first = np.unique(backward[missing], return_index=True)
     return np.sort(missing[first])
-
-
-def _with_time(forward: Array, backward: Array, time: Array) -> tuple[Array, Array]:
-    """Combine pairs of vertices with times. Both are replaced by their ranks first, so that the product always fits."""
-    instants, moment = np.unique(time, return_inverse=True)
-    _, ranks = np.unique(np.concatenate([forward, backward]), return_inverse=True)
-    there, back = np.split(ranks.astype(np.int64), 2)
-    return there * len(instants) + moment, back * len(instants) + moment
 
 
 def add_node_array(
@@ -262,7 +270,6 @@ def add_node_rows(  # noqa: PLR0917 - the table, and where it goes
 
 
 def _squeezed(rows: Array) -> Array:
-    """A table of one column as a vector, others unchanged."""
     return rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows
 
 
@@ -301,21 +308,16 @@ def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: I
     beside = {name: rows.blocks(size) for name, rows in tables.items()}
     total = 0
     with EdgeStream(out, edge_type, options, specs, total=edges.count) as stream:
-        for block in edges.blocks(size):
-            total += len(block)
-            columns = {}
-            for name, blocks in beside.items():
-                rows = next(blocks, np.empty((0, *shapes[name])))
+        for block in chain(edges.blocks(size), [np.empty((0, 2), np.int64)]):  # behind the edges, tables end too
+            columns = {name: next(blocks, np.empty((0, *shapes[name]))) for name, blocks in beside.items()}
+            for name, rows in columns.items():
                 if len(rows) < len(block):
-                    ended = total - len(block) + len(rows)
-                    raise DataError(tables[name].path, f"ends before the edges: {ended} rows")
+                    raise DataError(tables[name].path, f"ends before the edges: {total + len(rows)} rows")
                 if len(rows) > len(block):
-                    raise DataError(tables[name].path, f"has more rows than the {total} edges")
-                columns[name] = rows.reshape(-1, *shapes[name])
-            stream.append(block[:, 0], block[:, 1], columns)
-        for name, blocks in beside.items():
-            if next(blocks, None) is not None:
-                raise DataError(tables[name].path, f"has more rows than the {total} edges")
+                    raise DataError(tables[name].path, f"has more rows than the {total + len(block)} edges")
+            rows_of = {name: rows.reshape(-1, *shapes[name]) for name, rows in columns.items()}
+            stream.append(block[:, 0], block[:, 1], rows_of)
+            total += len(block)
     if found.stated is not None and found.stated[1] != total:
         raise DataError(found.stated[0], f"states {found.stated[1]} edges, {edges.path.name} has {total}")
     return total

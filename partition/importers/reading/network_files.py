@@ -8,6 +8,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.parsers import expat
@@ -53,7 +54,6 @@ def read_gml(source: Path) -> nx.Graph[Any]:
 
 
 def _readable(found: re.Match[str]) -> str:
-    """A text in one line, a fraction with a point, or an infinity or NaN in capitals."""
     if found[1]:
         return found[1].replace("\n", " ")
     return found[4].upper() if found[4] else f"{found[2]}.0{found[3]}"
@@ -73,10 +73,14 @@ def read_graphml(source: Path, options: ImportOptions) -> nx.Graph[Any]:
         for element in root.iter():
             element.tag = element.tag if element.tag.startswith("{") else _SPACE + element.tag
             element.text = (element.text or "").strip() or None
-        graph = _only_graph(root, source, options)
-        _strip_counted_ids(graph.findall(f"{_SPACE}edge"), options)
+        graphs = root.findall(f"{_SPACE}graph")
+        if not graphs:
+            raise DataError(source, "not readable as GraphML: it holds no graph")
+        if len(graphs) > 1:
+            options.refuse(source, "graph", f"the file holds {len(graphs)}, and only the first would be read")
+        _strip_counted_ids(graphs[0].findall(f"{_SPACE}edge"), options)
         with warnings.catch_warnings(record=True) as caught:
-            made = _made(root, graph)
+            made = _made(root, graphs[0])
     except DataError:
         raise
     except Exception as error:  # the XML parser and networkx raise many unrelated types
@@ -85,28 +89,25 @@ def read_graphml(source: Path, options: ImportOptions) -> nx.Graph[Any]:
     return made
 
 
-def _only_graph(root: ET.Element, source: Path, options: ImportOptions) -> ET.Element:
-    graphs = root.findall(f"{_SPACE}graph")
-    if not graphs:
-        raise DataError(source, "not readable as GraphML: it holds no graph")
-    if len(graphs) > 1:
-        options.refuse(source, "graph", f"the file holds {len(graphs)}, and only the first would be read")
-    return graphs[0]
-
-
 def _made(root: ET.Element, graph: ET.Element) -> nx.Graph[Any]:
-    """What networkx makes of the element ``graph``."""
     from networkx.readwrite.graphml import GraphMLReader
 
     reader = GraphMLReader()
-    reader.python_type |= _types()
+    real = lambda text: float.fromhex(text) if "0x" in text.lower() else float(text)  # noqa: E731
+    scalars: dict[str, Callable[[str], Any]] = {"short": int, "int": int, "long": int, "float": real, "double": real}
+    items = scalars | {"boolean": lambda text: _TRUTHS[text.lower()], "string": str}
+    rows = {f"vector_{name}": partial(_row_of, item) for name, item in items.items()}
+    reader.python_type |= scalars | rows | {"python_object": str}
     keys, defaults = reader.find_graphml_keys(root)
     made: nx.Graph[Any] = reader.make_graph(graph, keys, defaults)
     return made
 
 
+def _row_of(item: Callable[[str], Any], text: str) -> list[Any]:
+    return [item(part.strip()) for part in text.split(",")]
+
+
 def _refuse_entities(source: Path) -> None:
-    """Refuse a file that declares entities: a few nested ones expand to more than any memory holds."""
     parser = expat.ParserCreate()
     begun = []
 
@@ -129,22 +130,6 @@ def _strip_counted_ids(edges: list[ET.Element], options: ImportOptions) -> None:
         for edge in edges:
             del edge.attrib["id"]
         options.dropped.update({"id", "keys"} & options.drop)
-
-
-def _types() -> dict[str, Callable[[str], Any]]:
-    """What turns the text of an attribute into its value, by the name of its type."""
-    scalars: dict[str, Callable[[str], Any]] = {"short": int, "int": int, "long": int, "float": _real, "double": _real}
-    items = scalars | {"boolean": lambda text: _TRUTHS[text.lower()], "string": str}
-    rows = {f"vector_{name}": partial(_row_of, item) for name, item in items.items()}
-    return scalars | rows | {"python_object": str}
-
-
-def _row_of(item: Callable[[str], Any], text: str) -> list[Any]:
-    return [item(part.strip()) for part in text.split(",")]
-
-
-def _real(text: str) -> float:
-    return float.fromhex(text) if "0x" in text.lower() else float(text)
 
 
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
@@ -187,7 +172,6 @@ class _Network:
         self._relation: int | None = None
 
     def take(self, text: str) -> None:
-        """Read a line that is neither blank nor a comment."""
         if text.startswith("*"):
             self._begin(text)
             return
@@ -195,14 +179,22 @@ class _Network:
         if self._section == "vertices":
             self._vertex(words)
         elif self._section in ("arcs", "edges"):
-            self._pair(words)
+            if len(words) < 2:
+                raise ValueError("wanted are two vertices and a value")
+            value = _number(words[2]) if len(words) > 2 else None
+            self._note_drawn(self._without_intervals(words[2 if value is None else 3 :]))
+            self._add_pair(self._end(words[0]), self._end(words[1]), value, arc=self._section == "arcs")
         elif self._section in ("arcslist", "edgeslist"):
-            ends = [self._end(word) for word in words]
-            self._pairs += [(ends[0], end, None, self._relation, self._section == "arcslist") for end in ends[1:]]
+            first, *others = (self._end(word) for word in words)
+            for end in others:
+                self._add_pair(first, end, None, arc=self._section == "arcslist")
         elif self._section == "matrix":
             self._matrix_row(words)
         elif not self._section:
             self._preface = True
+
+    def _add_pair(self, source: int, target: int, value: float | None, *, arc: bool) -> None:
+        self._pairs.append((source, target, value, self._relation, arc))
 
     def _begin(self, text: str) -> None:
         words = text[1:].lstrip()
@@ -231,13 +223,11 @@ class _Network:
             raise ValueError("a second line *Vertices; wanted is one network")
         if not 1 <= len(words) <= 2 or not all(re.fullmatch(r"\d{1,18}", word) for word in words):
             raise ValueError("wanted is *Vertices with the number of vertices")
-        self._count = int(words[0])
+        self._count, *modes = map(int, words)
         check_count(self._source, self._count)
-        if len(words) > 1:
-            self._first_mode = int(words[1])
+        self._first_mode = modes[0] if modes else None
 
     def _end(self, word: str) -> int:
-        """The vertex that a word names."""
         if not re.fullmatch(r"\d{1,18}", word) or not 1 <= int(word) <= (self._count or 0):
             raise ValueError(f"{quoted(word.encode())} is no vertex, they are numbered from 1 to {self._count}")
         return int(word)
@@ -246,23 +236,11 @@ class _Network:
         vertex = self._end(words[0])
         if len(words) > 1:
             self._labels[vertex] = words[1]
-        position: list[float] = []
-        for word in words[2 : 2 + _MOST_COORDINATES]:
-            if (number := _number(word)) is None:
-                break
-            position.append(number)
-        if position:
+        numbers = takewhile(lambda number: number is not None, map(_number, words[2 : 2 + _MOST_COORDINATES]))
+        if position := [number for number in numbers if number is not None]:
             self._positions[vertex] = position
         rest = self._without_intervals(words[2 + len(position) :])
         self._note_drawn(["shape", *rest] if len(rest) % 2 else rest)
-
-    def _pair(self, words: list[str]) -> None:
-        if len(words) < 2:
-            raise ValueError("wanted are two vertices and a value")
-        value = _number(words[2]) if len(words) > 2 else None
-        self._note_drawn(self._without_intervals(words[2 if value is None else 3 :]))
-        arc = self._section == "arcs"
-        self._pairs.append((self._end(words[0]), self._end(words[1]), value, self._relation, arc))
 
     def _matrix_row(self, words: list[str]) -> None:
         self._row += 1
@@ -273,7 +251,7 @@ class _Network:
             if (value := _number(word)) is None:
                 raise ValueError(f"{quoted(word.encode())} is no number")
             if value:
-                self._pairs.append((source, column, value, self._relation, self._first_mode is None))
+                self._add_pair(source, column, value, arc=self._first_mode is None)
 
     def _without_intervals(self, words: list[str]) -> list[str]:
         if any(word.startswith(_INTERVAL) for word in words):
@@ -281,26 +259,26 @@ class _Network:
         return [word for word in words if not word.startswith(_INTERVAL)]
 
     def _note_drawn(self, words: list[str]) -> None:
-        """Remember the names of what only draws: pairs of a name and a value."""
         for name in words[::2]:
             if not re.fullmatch(r"[A-Za-z]\w{0,30}", name):
                 raise ValueError(f"{quoted(name.encode())} is neither a number nor the name of a property")
         self._drawn |= dict.fromkeys(words[::2])
 
     def graph(self) -> nx.Graph[Any]:
-        """The whole network."""
         import networkx as nx
 
         if self._count is None:
             raise DataError(self._source, "holds no line *Vertices")
+        valued = any(value is not None for _, _, value, _, _ in self._pairs)
+        related = any(relation is not None for *_, relation, _ in self._pairs)
         directed = any(arc for *_, arc in self._pairs)
         made: nx.Graph[Any] = nx.MultiDiGraph() if directed else nx.MultiGraph()
         made.add_nodes_from((vertex, self._attributes(vertex)) for vertex in range(1, self._count + 1))
-        tables = self._edge_tables()
-        made.add_edges_from((u, v, tables(value, relation)) for u, v, value, relation, _ in self._pairs)
-        if directed:  # the edges among the arcs
-            back = ((v, u, tables(value, relation)) for u, v, value, relation, arc in self._pairs if not arc and u != v)
-            made.add_edges_from(back)
+        forward = [(u, v, value, relation) for u, v, value, relation, _ in self._pairs]
+        back = [(v, u, value, relation) for u, v, value, relation, arc in self._pairs if not arc and u != v]
+        for u, v, value, relation in forward + (back if directed else []):  # the edges among the arcs have reverses
+            weight = {"weight": 1.0 if value is None else value} if valued else {}
+            made.add_edge(u, v, **weight, **({"relation": 1 if relation is None else relation} if related else {}))
         if self._name:
             made.graph["name"] = self._name
         if self._preface:
@@ -318,17 +296,6 @@ class _Network:
         if self._first_mode is not None:
             found["type"] = vertex > self._first_mode
         return found
-
-    def _edge_tables(self) -> Any:
-        """A function that gives the attributes of an edge from its value and relation."""
-        valued = any(value is not None for _, _, value, _, _ in self._pairs)
-        related = any(relation is not None for *_, relation, _ in self._pairs)
-
-        def tables(value: float | None, relation: int | None) -> dict[str, Any]:
-            weight = {"weight": 1.0 if value is None else value} if valued else {}
-            return weight | ({"relation": 1 if relation is None else relation} if related else {})
-
-        return tables
 
 
 def _number(word: str) -> float | None:

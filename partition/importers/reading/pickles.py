@@ -18,43 +18,63 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
+from atta.observe.extras import load
 from atta.partition.importers.reading.rows import as_csr
-from atta.partition.importers.reading.source import first_line
+from atta.partition.importers.reading.source import Array, first_line
 
 _ARCHIVE = b"PK\x03\x04"
+_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NOT_ADMITTED = re.compile(r"GLOBAL (\S+) was not an allowed global")
+_ADVICE = re.compile(r"\s*In PyTorch \d.*")
 
 
-class _Dtype:
-    """Stands in for ``numpy.dtype``: a plain number type, byte order from the pickled state."""
+class Foreign:
+    """Stands in for an object of another class. ``args`` and ``state`` are what its pickle holds of it. Each class of a
+    file that is not admitted has a subclass of its own, whose ``kind`` is the full name of the class."""
 
-    def __init__(self, code: Any = None, *_: Any) -> None:
-        self.code = code.decode("ascii") if isinstance(code, bytes) else code
-        self.order = "|"
+    kind: ClassVar[str] = ""
+    args: tuple[Any, ...] = ()
+    state: Any = None
 
-    def __setstate__(self, state: Any) -> None:
-        order = state[1]
-        self.order = order.decode("ascii") if isinstance(order, bytes) else order
-
-    def real(self) -> np.dtype[Any]:
-        if not isinstance(self.code, str) or self.code[:1] not in "biuf" or not self.code[1:].isdigit():
-            raise ValueError(f"arrays of dtype {self.code!r} are not read")
-        return np.dtype((self.order if self.order in "<>" else "<") + self.code)
-
-
-class _Array:
-    """Stands in for ``numpy.ndarray``."""
-
-    def __init__(self, *_: Any) -> None:
-        self.state: Any = None
+    def __init__(self, *args: Any) -> None:
+        self.args = args
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    def real(self) -> npt.NDArray[Any]:
+    @property
+    def fields(self) -> Mapping[Any, Any]:
+        return self.state if isinstance(self.state, dict) else {}
+
+
+def foreign(name: str) -> type[Foreign]:
+    """Return the class whose objects stand for objects of the class ``name``."""
+    name = _printable(name)
+    module, _, last = name.rpartition(".")
+    return type(last, (Foreign,), {"kind": name, "__module__": module})
+
+
+def _text(value: Any) -> Any:
+    return value.decode("ascii") if isinstance(value, bytes) else value
+
+
+class _Dtype(Foreign):
+    """Stands in for ``numpy.dtype``: a plain number type, byte order from the pickled state."""
+
+    def real(self) -> np.dtype[Any]:
+        code, order = _text(self.args[0] if self.args else None), _text(self.state[1]) if self.state else "|"
+        if not isinstance(code, str) or code[:1] not in "biuf" or not code[1:].isdigit():
+            raise ValueError(f"arrays of dtype {code!r} are not read")
+        return np.dtype((order if order in "<>" else "<") + code)
+
+
+class _Array(Foreign):
+    """Stands in for ``numpy.ndarray``."""
+
+    def real(self) -> Array:
         _, shape, dtype, fortran, data = self.state
         if not isinstance(dtype, _Dtype):
             raise ValueError("an array without a dtype")
@@ -65,41 +85,22 @@ class _Array:
         return flat.reshape(tuple(int(n) for n in shape), order="F" if fortran else "C")
 
 
-class _Scalar:
+class _Scalar(Foreign):
     """Stands in for ``numpy.core.multiarray.scalar``, the number inside an adjacency list."""
 
-    def __init__(self, dtype: Any, data: Any) -> None:
-        self.dtype, self.data = dtype, data
-
     def real(self) -> Any:
-        raw = self.data.encode("latin1") if isinstance(self.data, str) else self.data
-        return np.frombuffer(raw, self.dtype.real())[0].item()
+        dtype, data = self.args
+        return np.frombuffer(data.encode("latin1") if isinstance(data, str) else data, dtype.real())[0].item()
 
 
-class _Matrix:
-    """Stands in for ``scipy.sparse.csr_matrix``; its fields arrive in ``__dict__``."""
-
-    def __init__(self, *_: Any) -> None:
-        self.fields: dict[Any, Any] = {}
-
-    def __setstate__(self, state: Any) -> None:
-        self.fields = dict(state)
+class _Matrix(Foreign):
+    """Stands in for ``scipy.sparse.csr_matrix``."""
 
     def real(self, path: Path) -> csr_array:
-        fields = {k.decode() if isinstance(k, bytes) else k: v for k, v in self.fields.items()}
+        fields = {_text(name): value for name, value in dict(self.state or {}).items()}
         shape = fields.get("_shape", fields.get("shape"))
         arrays = {name: fields[name].real() for name in ("data", "indices", "indptr")}
         return as_csr({**arrays, "shape": np.array(shape)}, path)
-
-
-class _Lists(dict[Any, Any]):
-    """Stands in for ``collections.defaultdict``; its factory is ignored."""
-
-    def __init__(self, *_: Any) -> None:
-        super().__init__()
-
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("a dictionary with a state")
 
 
 class _Function:
@@ -117,10 +118,6 @@ class _Function:
         raise pickle.UnpicklingError("a function with a state")
 
 
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
 def _rebuild(kind: Any, *_: Any) -> _Matrix:
     if kind is not _Matrix:
         raise pickle.UnpicklingError("it rebuilds an object that is not a CSR matrix")
@@ -134,30 +131,23 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-def _nothing(*_: Any) -> None:
-    """Stand in for names that appear only as arguments, such as ``list`` of a ``defaultdict``."""
-
-
+_DICTIONARY = _Function(lambda *_: {})
+"""Stands in for ``collections.defaultdict``; its factory is ignored."""
+_NOTHING = _Function(lambda *_: None)
+"""Stands in for names that appear only as arguments, such as ``list`` of a ``defaultdict``."""
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _Function(_reconstruct),
-    ("numpy._core.multiarray", "_reconstruct"): _Function(_reconstruct),
-    ("numpy.core.multiarray", "scalar"): _Scalar,
-    ("numpy._core.multiarray", "scalar"): _Scalar,
+    **{(module, "_reconstruct"): _Function(lambda *_: _Array()) for module in _MULTIARRAY},
+    **{(module, "scalar"): _Scalar for module in _MULTIARRAY},
     ("scipy.sparse.csr", "csr_matrix"): _Matrix,
     ("scipy.sparse._csr", "csr_matrix"): _Matrix,
     ("copy_reg", "_reconstructor"): _Function(_rebuild),
     ("copyreg", "_reconstructor"): _Function(_rebuild),
-    ("collections", "defaultdict"): _Lists,
-    ("__builtin__", "list"): _Function(_nothing),
-    ("builtins", "list"): _Function(_nothing),
-    ("__builtin__", "object"): _Function(_nothing),
-    ("builtins", "object"): _Function(_nothing),
+    ("collections", "defaultdict"): _DICTIONARY,
+    **{(module, name): _NOTHING for module in ("__builtin__", "builtins") for name in ("list", "object")},
     ("_codecs", "encode"): _Function(_encode),
 }
-
-
 NUMPY = {f"{module}.{name}": call for (module, name), call in _ALLOWED.items() if module.startswith("numpy")}
 """The stand-ins for what pickles of numpy's arrays and numbers name, by its full name."""
 
@@ -206,7 +196,6 @@ def _pickle_of(path: Path) -> bytes:
 
 
 def _plain(value: Any, path: Path) -> Any:
-    """Put real arrays, matrices and numbers in the places of their stand-ins."""
     if isinstance(value, _Array | _Scalar):
         return value.real()
     if isinstance(value, _Matrix):
@@ -220,29 +209,6 @@ def _plain(value: Any, path: Path) -> Any:
     raise ValueError(f"it holds a {type(value).__name__.strip('_')}")
 
 
-_NOT_ADMITTED = re.compile(r"GLOBAL (\S+) was not an allowed global")
-_ADVICE = re.compile(r"\s*In PyTorch \d.*")
-
-
-class Foreign:
-    """Stands in for an object of a class that is not admitted. ``state`` is what its pickle holds of it. Each class of
-    a file has a subclass of its own, whose ``kind`` is the full name of the class."""
-
-    kind: ClassVar[str] = ""
-    state: Any = None
-
-    def __init__(self, *_: Any) -> None:
-        """Take the arguments of any class."""
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    @property
-    def fields(self) -> Mapping[Any, Any]:
-        """The pickled attributes of the object."""
-        return self.state if isinstance(self.state, dict) else {}
-
-
 def load_torch(
     path: Path, admitted: Mapping[str, Any] | None = None, names: Iterable[str] = (), *, mapped: bool = False
 ) -> Any:
@@ -251,14 +217,14 @@ def load_torch(
     functions that some names of the file stand for. ``names``: classes that files from before torch 1.6 may name.
     ``mapped``: map tensors of newer files. Raises DataError: the file is missing, damaged, or holds an object that
     needs more than its fields."""
-    import torch
+    torch = load("reading tensors", "torch")
 
     held: list[str] = []
     try:
         with _without_globals(), warnings.catch_warnings(), torch.sparse.check_sparse_tensor_invariants():
             warnings.simplefilter("ignore")
             held = _names_in(path)
-            known = {"collections.defaultdict": _dictionary, **NUMPY, **(admitted or {})}
+            known = {"collections.defaultdict": _DICTIONARY, **NUMPY, **(admitted or {})}
             known |= {name: foreign(name) for name in (*held, *names) if name not in known}
             torch.serialization.add_safe_globals([(call, name) for name, call in known.items()])
             return torch.load(path, map_location="cpu", mmap=mapped and zipfile.is_zipfile(path), weights_only=True)
@@ -266,6 +232,19 @@ def load_torch(
         raise DataError(path, "the file is missing") from None
     except Exception as error:  # torch raises half a dozen types for damaged or refused files
         raise DataError(path, f"refused by torch.load(weights_only=True): {_cause(error, held)}") from None
+
+
+def load_tensor(path: Path, *, mapped: bool = False) -> Array:
+    """Return the only tensor that ``torch.save`` wrote; raises DataError as ``load_torch`` does."""
+    return as_array(path, load_torch(path, mapped=mapped))
+
+
+def as_array(path: Path, value: Any) -> Array:
+    """A tensor in a file as an array; raises DataError if it is none, or numpy lacks its dtype."""
+    try:
+        return np.asarray(value.detach().numpy())
+    except (AttributeError, TypeError, RuntimeError):
+        raise DataError(path, f"holds {type(value).__name__} where a tensor is wanted") from None
 
 
 @contextmanager
@@ -294,18 +273,6 @@ def _names_in(path: Path) -> list[str]:
         return []
 
 
-def foreign(name: str) -> type[Foreign]:
-    """Return the class whose objects stand for objects of the class ``name``."""
-    name = _printable(name)
-    module, _, last = name.rpartition(".")
-    return type(last, (Foreign,), {"kind": name, "__module__": module})
-
-
-def _dictionary(*_: Any) -> dict[Any, Any]:
-    """Stand in for ``collections.defaultdict``, which torch does not fill."""
-    return {}
-
-
 def _cause(error: Exception, held: Iterable[str]) -> str:
     """The cause of torch's refusal in one line, and the classes that the file names besides. torch wraps the cause in
     advice, among it to load unsafely. The error beneath has the cause alone."""
@@ -322,5 +289,4 @@ def _cause(error: Exception, held: Iterable[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """``text`` for a terminal. A damaged file names classes with any bytes."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -51,7 +51,6 @@ def load_graph(source: Path, options: ImportOptions) -> Any:
 
 
 def _no_graph(value: Any) -> str:
-    """Why a value is no graph. Own subclasses of ``Data`` may mean something else by it."""
     fields = value.fields if isinstance(value, Foreign) else {}
     how = ": save dataset[0]" if "slices" in fields else ""
     if "_store" in fields or "_node_store_dict" in fields:
@@ -115,7 +114,6 @@ def _stores(fields: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _attributes(mapping: Mapping[Any, Any]) -> Store:
-    """The attributes of a store, ready for PyG's constructors."""
     return {str(name): _value(rows) for name, rows in mapping.items() if rows is not None and name != "_num_nodes"}
 
 
@@ -142,7 +140,6 @@ def _value(value: Any) -> Any:
 
 
 def _edge_index(ends: Any, size: Any) -> Any:
-    """``ends`` as an ``EdgeIndex`` that knows its numbers of vertices, if both are as PyG makes them."""
     import torch_geometric
 
     known = isinstance(size, tuple) and len(size) == 2 and all(n is None or (type(n) is int and n >= 0) for n in size)
@@ -165,7 +162,6 @@ def _untyped(source: Path, store: Store, options: ImportOptions) -> Any:
 
 
 def _typed(source: Path, stores: Mapping[Any, Any], options: ImportOptions) -> Any:
-    """A ``HeteroData`` from its stores by type. What has no type belongs to the whole graph."""
     from torch_geometric.data import HeteroData
 
     data = HeteroData()

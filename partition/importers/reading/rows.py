@@ -19,9 +19,8 @@ from scipy.sparse import csr_array
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.disk.files import chunks
-from atta.partition.importers.reading.source import first_line, open_content, pa, parquet
+from atta.partition.importers.reading.source import Array, first_line, open_content, pa, parquet
 
-Array = npt.NDArray[Any]
 BLOCK_BYTES = 16 << 20
 """About how much of a table is read at a time."""
 _LINES = 1 << 16
@@ -55,11 +54,9 @@ class FileRows:
 
     @property
     def block_rows(self) -> int:
-        """Number of rows in a block."""
         return max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))))
 
     def whole(self) -> Array:
-        """Read all rows."""
         found = list(self.pieces())
         return np.concatenate(found) if found else np.empty((0, *self.row_shape), self.dtype)
 
@@ -102,25 +99,11 @@ def array_rows(path: Path, array: Array) -> FileRows:
     if not array.ndim:
         raise DataError(path, "holds a single number instead of a table")
     rows = max(1, BLOCK_BYTES // max(1, array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))))
-    return FileRows(
-        path,
-        array.dtype,
-        array.shape[1:],
-        lambda: (np.asarray(array[lo:hi]) for lo, hi in chunks(len(array), rows)),
-        len(array),
-    )
 
+    def pieces() -> Iterator[Array]:
+        return (np.asarray(array[lo:hi]) for lo, hi in chunks(len(array), rows))
 
-def torch_rows(path: Path) -> FileRows:
-    """The rows of a tensor that ``torch.save`` wrote; raises DataError."""
-    torch = load("reading tensors", "torch")
-    try:
-        tensor = torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
-        return array_rows(path, tensor.detach().numpy())
-    except DataError:
-        raise
-    except Exception as error:  # torch raises half a dozen types for damaged or refused files
-        raise DataError(path, f"not a readable tensor: {first_line(error)}") from None
+    return FileRows(path, array.dtype, array.shape[1:], pieces, len(array))
 
 
 def check_index(path: Path, shape: tuple[int, ...]) -> None:
@@ -184,7 +167,6 @@ def _has_fractions(path: Path, skip: int) -> bool:
 
 
 def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Raise DataError naming the file for what reading it raises."""
     try:
         yield from pieces()
     except (OSError, ValueError) as error:
@@ -261,14 +243,14 @@ def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
 def npz_rows(path: Path) -> dict[str, FileRows]:
     """The tables of an ``.npz`` archive, read from it block by block; raises DataError. An array that is stored by
     columns is read as a whole."""
-    found = {}
     with _archive(path) as archive:
-        for entry in archive.namelist():
-            member = _ArchiveEntry.open(archive, path, entry)
-            found[entry.removesuffix(".npy")] = FileRows(
-                path, member.dtype, member.shape[1:], member.rows, member.shape[0] if member.shape else 1
-            )
-    return found
+        found = [_ArchiveEntry.open(archive, path, entry) for entry in archive.namelist()]
+    return {
+        each.entry.removesuffix(".npy"): FileRows(
+            path, each.dtype, each.shape[1:], each.rows, each.shape[0] if each.shape else 1
+        )
+        for each in found
+    }
 
 
 def npz_edges(path: Path, name: str) -> FileRows:
@@ -276,9 +258,9 @@ def npz_edges(path: Path, name: str) -> FileRows:
     with _archive(path) as archive:
         if f"{name}.npy" not in archive.namelist():
             raise DataError(path, f"has no array {name!r}")
-        member = _ArchiveEntry.open(archive, path, f"{name}.npy")
-    check_index(path, member.shape)
-    return FileRows(path, member.dtype, (2,), member.pairs, member.shape[1])
+        found = _ArchiveEntry.open(archive, path, f"{name}.npy")
+    check_index(path, found.shape)
+    return FileRows(path, found.dtype, (2,), found.pairs, found.shape[1])
 
 
 @dataclass(frozen=True)
@@ -296,11 +278,9 @@ class _ArchiveEntry:
     def open(cls, archive: zipfile.ZipFile, path: Path, entry: str) -> _ArchiveEntry:
         with archive.open(entry) as file:
             try:
-                version = np.lib.format.read_magic(file)
-                if version == (1, 0):
-                    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-                else:
-                    shape, by_columns, dtype = np.lib.format.read_array_header_2_0(file)
+                first = np.lib.format.read_magic(file) == (1, 0)
+                read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+                shape, by_columns, dtype = read(file)
             except Exception as error:  # numpy's header parser lets errors of Python's tokenizer through
                 raise DataError(path, f"{entry}: not a readable array: {first_line(error)}") from None
             if dtype.hasobject:
@@ -308,18 +288,16 @@ class _ArchiveEntry:
             return cls(path, entry, dtype, shape, by_columns and len(shape) > 1, file.tell())
 
     def rows(self) -> Iterator[Array]:
-        """Read its rows."""
+        count, width = self.shape[0] if self.shape else 1, int(np.prod(self.shape[1:], dtype=np.int64))
         if self.by_columns:
-            values = np.concatenate(list(self._values(0, int(np.prod(self.shape, dtype=np.int64)))))
+            values = np.concatenate(list(self._values(0, count * width)))
             yield np.ascontiguousarray(values.reshape(self.shape[::-1]).T)
             return
-        count, width = self.shape[0] if self.shape else 1, int(np.prod(self.shape[1:], dtype=np.int64))
         size = max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * width))
         for values in self._values(0, count * width, size * max(1, width)):
             yield values.reshape(-1, *self.shape[1:])
 
     def pairs(self) -> Iterator[Array]:
-        """Read the columns of an array [2, E]."""
         edges = self.shape[1]
         if self.by_columns:
             yield from (values.reshape(-1, 2) for values in self._values(0, 2 * edges))
@@ -329,13 +307,13 @@ class _ArchiveEntry:
 
     def _values(self, lo: int, hi: int, size: int = 0) -> Iterator[Array]:
         """Read the values from ``lo`` to ``hi`` as they are stored, ``size`` at a time."""
-        step = size or max(2, BLOCK_BYTES // self.dtype.itemsize // 2 * 2)
+        item = self.dtype.itemsize
         with _archive(self.path) as archive, archive.open(self.entry) as file:
             try:
-                file.seek(self.start + lo * self.dtype.itemsize)
-                for first, last in chunks(hi - lo, step):
-                    content = file.read((last - first) * self.dtype.itemsize)
-                    if len(content) < (last - first) * self.dtype.itemsize:
+                file.seek(self.start + lo * item)
+                for first, last in chunks(hi - lo, size or max(2, BLOCK_BYTES // item // 2 * 2)):
+                    content = file.read((last - first) * item)
+                    if len(content) < (last - first) * item:
                         raise DataError(self.path, f"{self.entry}: the array ends too early")
                     yield np.frombuffer(content, self.dtype)
             except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:

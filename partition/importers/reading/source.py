@@ -25,6 +25,9 @@ from atta.partition.graph import GraphWriter
 from atta.partition.names import is_table_name
 
 _MESSAGE = 300
+Array = npt.NDArray[Any]
+Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 class _Late:
@@ -46,20 +49,10 @@ parquet: Any = _Late("pyarrow.parquet")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import, and its notes for the user.
+    """The options of ``import_graph`` that importers look at, and what they say.
 
     Attributes:
-        undirected: add the missing reverse edges, once each.
-        reverse: add an edge type ``rev_<relation>`` with the reverses of every edge type.
-        normalize_features: divide each row of ``x`` by the sum of its absolute values.
-        progress: receives the stages.
-        drop: names of data to leave out if a graph folder cannot hold it.
-        rename: new names of types, relations and tables by old ones, see ``Renaming``.
         more: further files that are read after the source.
-        columns: what is which column of an edge list: ``src``, ``dst``, ``relation`` or the name of an edge table ->
-            the column's name, or its number from 1.
-        string_ids: ids of an edge list are strings although they look like numbers.
-        bipartite: sources and destinations of an edge list are two node types.
         dropped: names in ``drop`` that were left out.
         notes: sentences that the user should read.
     """
@@ -96,13 +89,11 @@ class ImportOptions:
         self.dropped.add(str(name))
 
     def refuse_others(self, folder: Path, pattern: str, known: Collection[str], what: str = "file") -> None:
-        """Refuse the files of a folder that match ``pattern`` and are not ``known``."""
         for path in sorted(folder.glob(pattern)):
             if path.name not in known:
                 self.refuse(folder, path.name, f"the layout has no such {what}")
 
     def check_dropped(self) -> None:
-        """Raise ConfigError if a name in ``drop`` is not there, or is imported."""
         if unused := sorted(self.drop - self.dropped):
             raise ConfigError(f"--drop {shlex.quote(unused[0])}: the source holds nothing of this name that is refused")
 
@@ -160,9 +151,9 @@ def read_description(path: Path, what: str, *needed: str) -> dict[str, Any]:
         raise DataError(path, f"not {what}: {error.cause}") from None
     if len(content) > _MOST:
         raise DataError(path, f"longer than {_MOST >> 20} MiB: {what} is short")
-    language, parse = ("YAML", _read_yaml) if path.suffix in (".yaml", ".yml") else ("JSON", json.loads)
+    language = "YAML" if path.suffix in (".yaml", ".yml") else "JSON"
     try:
-        said = parse(content)
+        said = json.loads(content) if language == "JSON" else load("reading YAML", "yaml").safe_load(content)
     except ConfigError:
         raise
     except Exception as error:  # parsers raise many types, among them RecursionError
@@ -172,10 +163,6 @@ def read_description(path: Path, what: str, *needed: str) -> dict[str, Any]:
         wanted = f"wanted are {', '.join(needed)}" if needed else "it holds no object"
         raise DataError(path, f"not {what}: {wanted}")
     return said
-
-
-def _read_yaml(content: bytes) -> Any:
-    return load("reading YAML", "yaml").safe_load(content)
 
 
 def entries(path: Path, said: Any, key: str, *needed: str) -> list[dict[str, Any]]:
@@ -202,7 +189,6 @@ def named_file(folder: Path, name: str) -> Path:
     raise DataError(folder / name, "the file is missing")
 
 
-Array = npt.NDArray[Any]
 _LARGEST = 2**63 - 1
 
 
@@ -232,13 +218,13 @@ def check_edge_index(where: str | Path, edge_type: str, index: Array) -> None:
         check_numbers(where, f"edge_index of {edge_type!r}, {side}", rows)
 
 
-def as_ids(where: str | Path, what: str, values: Array, *, negative: bool = False) -> npt.NDArray[np.int64]:
+def as_ids(where: str | Path, what: str, values: Array, *, negative: bool = False) -> Ids:
     """Return ``values`` [n] as int64; raises DataError as ``check_numbers`` does."""
     check_numbers(where, what, values, negative=negative)
     return values.astype(np.int64)
 
 
-def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt.NDArray[np.int64]:
+def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> Ids:
     """Return ``values`` as the user ids of ``count`` vertices; raises DataError naming what makes them unsuitable."""
     if values.shape != (count,):
         raise DataError(where, f"{what}: {list(values.shape)} numbers for {count} vertices")
@@ -249,9 +235,7 @@ def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt
     return ids
 
 
-def offered_ids(
-    where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions
-) -> npt.NDArray[np.int64] | None:
+def offered_ids(where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions) -> Ids | None:
     """Return the tensor ``name`` as user ids, None if there is no such tensor. Refuse it if it cannot be ids."""
     if values is None:
         return None
@@ -262,7 +246,7 @@ def offered_ids(
         return None
 
 
-def as_mask(where: str | Path, what: str, values: Array) -> npt.NDArray[np.bool_]:
+def as_mask(where: str | Path, what: str, values: Array) -> Mask:
     """Return ``values`` [n] or [n, k] as booleans; raises DataError if they are neither booleans nor zeros and ones."""
     if values.ndim not in (1, 2):
         raise DataError(where, f"{what}: {list(values.shape)} is neither one value for each vertex nor a row of them")
@@ -271,7 +255,7 @@ def as_mask(where: str | Path, what: str, values: Array) -> npt.NDArray[np.bool_
     return values.astype(bool)
 
 
-def as_masks(where: str | Path, what: str, split: str, values: Array) -> dict[str, npt.NDArray[np.bool_]]:
+def as_masks(where: str | Path, what: str, split: str, values: Array) -> dict[str, Mask]:
     """Return the mask [n] of each split in ``values``: ``split`` of [n]; ``split_0``, ``split_1``, ... of [n, k].
     Raises DataError as ``as_mask`` does."""
     mask = as_mask(where, what, values)

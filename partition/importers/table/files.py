@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import glob
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from atta.errors import DataError
 from atta.partition.importers.reading.source import (
     ImportOptions,
+    Mask,
     arrow_csv,
     arrow_files,
     first_line,
@@ -22,32 +22,18 @@ from atta.partition.importers.reading.source import (
     pa,
     pc,
 )
-from atta.partition.importers.table.rules import Refusals, TypeEntry, escaped, plain
+from atta.partition.importers.table.schema import Refusals, TypeEntry, kind_of
 
-KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".csv.gz": "csv", ".tsv.gz": "tsv"}
-"""The endings of names, and what the files hold. Folders may end so, too: Spark writes such."""
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "';'", "|": "'|'"}
 """What may separate the columns of a CSV file of which nobody says it, and how a message calls it."""
 _ROWS = 1 << 18
 _BLOCK = 1 << 20
 """Bytes of a CSV file from which Arrow guesses the types of its columns."""
 _LONGEST_HEADING = 1 << 20
-_NUMBER = r"^\s*([-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|(?i:nan|inf))?\s*$"
+_SHOWN = 8
+"""At most this many values are looked up for a message."""
 _LISTED = 20
 """At most this many columns are named in a message."""
-
-
-def kind_of(path: Path) -> str | None:
-    """``parquet``, ``csv`` or ``tsv`` by the end of the name; None for another."""
-    name = path.name.lower()
-    return next((kind for ending, kind in KINDS.items() if name.endswith(ending)), None)
-
-
-def files_of(folder: Path, pattern: str) -> list[Path]:
-    """The files and folders that ``pattern`` names, in the order in which they are read. It is relative to ``folder``,
-    or absolute."""
-    found = glob.glob(pattern, root_dir=folder, recursive=True, include_hidden=True)
-    return sorted(folder / name for name in found)
 
 
 @contextlib.contextmanager
@@ -79,61 +65,82 @@ def delimiter_of(path: Path, score: Callable[[list[str]], int]) -> str:
 
 @dataclass(frozen=True)
 class FilePiece:
-    """Rows of a file: the position of the first, from 1, and the wanted columns, an Arrow batch."""
+    """Rows of a file: the position of the first, from 1, and the wanted columns, an Arrow batch. ``width``: how many
+    rows of the batch stand for one row of the file, where lists are laid out."""
 
     path: Path
     first: int
     rows: Any
+    refusals: Refusals
+    width: int = 1
+
+    def refuse(self, what: str, bad: Mask, *, accept: str = "", values: Any = None) -> None:
+        """Refuse the rows where ``bad`` [n] or [n, k] is set. ``values``: of the same shape, or an Arrow array."""
+        if not bad.any():
+            return
+        places = np.flatnonzero(bad)
+        flat = values.reshape(-1) if isinstance(values, np.ndarray) else values
+        shown = [] if values is None else [flat[int(place)] for place in places[:_SHOWN]]
+        self.refusals.add(
+            self.path,
+            what,
+            rows=(self.first + places // (bad.shape[1] if bad.ndim == 2 else self.width)).tolist(),
+            values=[one.as_py() if hasattr(one, "as_py") else one.item() for one in shown],
+            accept=accept,
+        )
 
 
 class TypeFiles:
-    """The wanted columns of the files of one type. ``texts``: columns of CSV files that are read as they are written.
-    ``guessed``: by path, the Arrow type that each column seems to have."""
+    """The wanted columns of the files of one type. ``guessed``: by path, the Arrow type that each column seems to have.
+    ``kinds``: those as which columns are read, once ``settle`` has found them."""
 
-    def __init__(self, entry: TypeEntry, texts: Sequence[str], options: ImportOptions, refusals: Refusals) -> None:
-        """``texts``: columns that are to be read as they are written if the files are CSV."""
-        self.entry = entry
+    def __init__(self, entry: TypeEntry, options: ImportOptions, refusals: Refusals) -> None:
+        self.entry, self.refusals = entry, refusals
         self.is_csv = kind_of(entry.files[0]) != "parquet"
-        self.texts = frozenset(texts) if self.is_csv else frozenset()
+        self._texts: frozenset[str] = frozenset()
         self._formats: dict[Path, Any] = {}
         self.guessed: dict[Path, dict[str, Any]] = {}
+        self.kinds: dict[Path, dict[str, Any]] = {}
         for path in entry.files:
             with refusals.held():
                 self._formats[path] = self._format(path, options)
                 with reading(path):
-                    self._look(path, options, refusals)
-        self.kinds: dict[Path, dict[str, Any]] = {}
-        """By path, the Arrow type that each column is read as."""
+                    self._look(path, options)
 
-    def settle(self) -> None:
-        """Find the types that fit all rows. Raises DataError for a file that cannot be read."""
-        for path, found in self.guessed.items():
-            self.kinds[path] = self._fitting(path, found) if self.is_csv else dict(found)
-        if self.is_csv:
-            self._as_text_where_some_is()
+    def settle(self, texts: Sequence[str]) -> None:
+        """Find the types that fit all rows. ``texts``: columns that are read as they are written if the files are CSV.
+        Raises DataError for a file that cannot be read."""
+        if not self.is_csv:
+            self.kinds = self.guessed
+            return
+        self._texts = frozenset(texts)
+        self.kinds = {path: self._fitting(path, found) for path, found in self.guessed.items()}
+        for name in self.entry.columns:  # text in all files where it is text in one
+            if any(pa.types.is_string(kinds[name]) for kinds in self.kinds.values()):
+                for kinds in self.kinds.values():
+                    kinds[name] = pa.string()
 
     def of(self, column: str) -> list[Any]:
         """The Arrow types that a column has in the files, without those of files that have no value in it. Of ids in
         CSV they are what they seem to be."""
-        found = [kinds[column] for kinds in (self.guessed if column in self.texts else self.kinds).values()]
+        found = [kinds[column] for kinds in (self.guessed if column in self._texts else self.kinds).values()]
         return [kind for kind in found if not pa.types.is_null(kind)] or found[:1]
 
     def pieces(self, columns: Sequence[str] | None = None) -> Iterator[FilePiece]:
         """The rows of all files, of some ``columns`` or all, in at least one piece; raises DataError."""
-        names = self.entry.columns if columns is None else list(columns)
+        names = self.entry.columns if columns is None else columns
         piece = None
         for path in self.entry.files:
             first = 1
             with reading(path):
                 for batch in self._batches(path, {name: self.kinds[path][name] for name in names}):
-                    piece = FilePiece(path, first, batch)
+                    piece = FilePiece(path, first, batch, self.refusals)
                     yield piece
                     first += batch.num_rows
         if piece is None:
-            kinds = self.kinds[self.entry.files[0]]
-            yield FilePiece(
-                self.entry.files[0], 1, pa.RecordBatch.from_pylist([], pa.schema([(n, kinds[n]) for n in names]))
-            )
+            path = self.entry.files[0]
+            none = pa.RecordBatch.from_pylist([], pa.schema([(name, self.kinds[path][name]) for name in names]))
+            yield FilePiece(path, 1, none, self.refusals)
 
     def _batches(self, path: Path, kinds: Mapping[str, Any]) -> Iterator[Any]:
         schema = pa.schema(list(kinds.items()))
@@ -152,7 +159,6 @@ class TypeFiles:
         )
 
     def _delimiter(self, path: Path, options: ImportOptions) -> str:
-        """What separates columns: under it, the heading has most of the wanted columns."""
         if self.entry.delimiter is not None:
             return self.entry.delimiter
         wanted = set(self.entry.columns)
@@ -161,40 +167,36 @@ class TypeFiles:
             options.notes.append(f"{path.name}: columns are separated by {DELIMITERS[best]}")
         return best
 
-    def _look(self, path: Path, options: ImportOptions, refusals: Refusals) -> None:
-        """Note the types of the wanted columns. Refuse columns that are missing, or that nobody wants."""
+    def _look(self, path: Path, options: ImportOptions) -> None:
         found = arrow_files.dataset(str(path), format=self._formats[path]).schema
-        names = found.names
-        self.guessed[path] = {name: found.types[names.index(name)] for name in self.entry.columns if name in names}
-        for name in self.entry.columns:
+        names, wanted = found.names, self.entry.columns
+        self.guessed[path] = {name: found.types[names.index(name)] for name in wanted if name in names}
+        for name in wanted:
             if name not in names:
-                refusals.add(path, escaped(f"has no column {name!r}; there are: {', '.join(names)}"))
+                self.refusals.add(path, f"has no column {name!r}; there are: {', '.join(names)}")
             elif names.count(name) > 1:
-                refusals.add(path, escaped(f"has {names.count(name)} columns {name!r}"))
-        others = [name for name in names if name not in self.entry.columns and name not in self.entry.ignore]
+                self.refusals.add(path, f"has {names.count(name)} columns {name!r}")
+        others = [name for name in names if name not in wanted and name not in self.entry.ignore]
         kept = [name for name in others if name not in options.drop]
         for name in others if len(kept) < 2 else set(others) - set(kept):
-            with refusals.held():
+            with self.refusals.held():
                 options.refuse(path, name, 'schema.json does not name the column, and "ignore" there leaves it out')
         if len(kept) > 1:
             listed = ", ".join(map(repr, kept[:_LISTED])) + (", ..." if len(kept) > _LISTED else "")
             what = f"{len(kept)} columns are not imported: {listed}: schema.json does not name them"
-            refusals.add(path, escaped(what), accept='"ignore" there leaves them out')
+            self.refusals.add(path, what, accept='"ignore" there leaves them out')
 
     def _fitting(self, path: Path, guessed: Mapping[str, Any]) -> dict[str, Any]:
         """Types that fit all rows of a CSV file; ``guessed`` are those of its beginning."""
-        kinds = {name: pa.string() if name in self.texts else kind for name, kind in guessed.items()}
+        kinds = {name: pa.string() if name in self._texts else kind for name, kind in guessed.items()}
         numbers = {name: kind for name, kind in kinds.items() if not pa.types.is_string(kind)}
         whole_file = path.stat().st_size < _BLOCK and not path.name.lower().endswith(".gz")
         if whole_file or not numbers or self._fits(path, numbers):
             return kinds
-        for name, kind in numbers.items():
-            if not self._fits(path, {name: kind}):
-                kinds[name] = self._wider(path, name, kind)
-        return kinds
+        wider = {n: self._wider(path, n, kind) for n, kind in numbers.items() if not self._fits(path, {n: kind})}
+        return kinds | wider
 
     def _wider(self, path: Path, name: str, kind: Any) -> Any:
-        """The first type that fits all values of a column, of those that are wider than ``kind``."""
         if pa.types.is_int64(kind) and not self.has_fractions(path, name):
             # Text tells whether the column holds words, or a number that double would round.
             return pa.string() if self._any_matches(path, name, r"[^-+0-9\s]") else kind
@@ -211,21 +213,8 @@ class TypeFiles:
 
     def has_fractions(self, path: Path, name: str) -> bool:
         """Whether a column of a CSV file has numbers that are written as fractions, with an exponent, or as NaN or
-        infinite. Without them its numbers are whole ones, of which some are beyond int64: as double they would be
-        rounded."""
+        infinite. Otherwise its numbers are whole, some of them beyond int64, which double would round."""
         return self._any_matches(path, name, r"^\s*[-+]?([0-9]*\.|[0-9]+[eE]|(?i:nan|inf))")
-
-    def words(self, name: str) -> str:
-        """The first cell of a column of text that is no number, for a message, if most cells are numbers."""
-        cells, words, first = 0, 0, ""
-        for piece in self.pieces([name]):
-            strange = pc.invert(pc.match_substring_regex(plain(name, piece.rows.column(0)), _NUMBER)).fill_null(False)
-            places = np.flatnonzero(strange.to_numpy(zero_copy_only=False))
-            if len(places) and not first:
-                value = piece.rows.column(0)[int(places[0])].as_py()
-                first = f" ({value!r} in row {piece.first + int(places[0])})"
-            cells, words = cells + piece.rows.num_rows, words + len(places)
-        return first if words * 2 < cells else ""
 
     def _any_matches(self, path: Path, name: str, pattern: str) -> bool:
         with reading(path):
@@ -233,13 +222,6 @@ class TypeFiles:
                 pc.any(pc.match_substring_regex(batch.column(0), pattern)).as_py()
                 for batch in self._batches(path, {name: pa.string()})
             )
-
-    def _as_text_where_some_is(self) -> None:
-        """Read a column as text from all files if it is text in one of them."""
-        for name in self.entry.columns:
-            if any(pa.types.is_string(kinds[name]) for kinds in self.kinds.values()):
-                for kinds in self.kinds.values():
-                    kinds[name] = pa.string()
 
 
 def _wider_kinds(kind: Any) -> list[Any]:

@@ -1,20 +1,34 @@
-"""A first ``schema.json``, guessed from the files of a folder. A node file has a column that differs in all rows and looks
-like an id. An edge file has two columns whose values are ids of node files."""
+"""A first ``schema.json``, guessed from what the columns of a folder's files look like. A node file has a column that differs
+in all rows and looks like an id. An edge file has two columns whose values are ids of node files."""
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from atta.errors import DataError
+import numpy as np
+
+from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
-from atta.partition.importers.table.looks import ColumnLook, FileLook, free_name, look_at, plain_name
-from atta.partition.importers.table.rules import SCHEMA
+from atta.partition.graph.exact import inexact
+from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
+from atta.partition.importers.table import files as reading
+from atta.partition.importers.table import schema as rules
+from atta.partition.importers.table.columns import LISTS, NUMBERS, OTHERS, TEXT, TIMES, category, plain, unit_of
+from atta.partition.importers.table.schema import kind_of
+from atta.partition.names import check_type_name
 from atta.partition.schema import is_table_name, join_edge_type
 
+_MOST_ROWS = 5_000_000
+"""At most this many rows of a file are looked at."""
+_SHOWN = 100
+"""A category has at most this many different values."""
 _SPLIT = re.compile(r"(?:is_|in_)?(train|val|test|valid|validation|dev)(?:ing|ed)?(?:_?mask|_?set)?", re.I)
 _SPLIT_NAMES = {"valid": "val", "validation": "val", "dev": "val"}
 _LABELS = {"y", "label", "labels", "class", "target"}
@@ -27,6 +41,136 @@ _MOST = 0.9
 """A column refers to a file if at least this share of its values are ids there."""
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
 """Columns that pandas writes for the numbers of rows."""
+
+
+@dataclass(frozen=True)
+class ColumnLook:
+    """A column: its sort, as ``category`` says, and the Arrow type of its values; number of cells, and whether some are
+    empty; the different values, as ``plain`` gives them, None of lists and others."""
+
+    sort: str
+    kind: Any
+    count: int
+    has_empty: bool
+    unique: Any = None
+
+    @classmethod
+    def of(cls, name: str, cells: Any) -> ColumnLook:
+        sort, whole = category(cells.type), cells.combine_chunks()
+        if sort in (LISTS, OTHERS):
+            return cls(sort, cells.type, len(cells), cells.null_count > 0)
+        values = plain(name, whole)
+        if sort == TEXT:
+            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+        return cls(sort, cells.type, len(values), values.null_count > 0, pc.unique(values.drop_null()))
+
+    @property
+    def distinct(self) -> int:
+        return 0 if self.unique is None else len(self.unique)
+
+    @property
+    def is_id(self) -> bool:
+        return self.keys is not None and not self.has_empty and self.distinct == self.count > 0
+
+    @property
+    def is_category(self) -> bool:
+        if self.unique is None or self.distinct > min(_SHOWN, self.count // 2):
+            return False
+        return self.sort == TEXT or pa.types.is_integer(self.unique.type) or pa.types.is_boolean(self.unique.type)
+
+    @property
+    def words(self) -> list[str]:
+        return self.unique.to_pylist() if self.sort == TEXT and self.distinct <= _SHOWN else []
+
+    @property
+    def has_type_names(self) -> bool:
+        try:
+            return bool(self.words) and all(check_type_name("relation", value) for value in self.words)
+        except ConfigError:
+            return False
+
+    @cached_property
+    def numbers(self) -> Any:
+        return self.unique.to_numpy(zero_copy_only=False) if self.sort == NUMBERS and self.distinct else np.zeros(0)
+
+    @property
+    def is_mask(self) -> bool:
+        return len(self.numbers) > 0 and bool(np.isin(self.numbers, (0, 1)).all())
+
+    @cached_property
+    def keys(self) -> Any:
+        """Different values as ids: int64 (also of whole floats) or large_string; None if they cannot be ids."""
+        if self.unique is None or pa.types.is_large_string(self.unique.type):
+            return self.unique
+        fits = pa.types.is_integer(self.unique.type) or pa.types.is_floating(self.unique.type)
+        if not fits or not self.distinct or inexact(self.numbers, np.dtype(np.int64)).any():
+            return None
+        return pa.array(self.numbers.astype(np.int64))
+
+    def share_within(self, other: ColumnLook) -> float:
+        if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
+            return 0.0
+        return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())
+
+    def rule(self, name: str) -> Any:
+        """What the schema says of a column that is a table of its own; None: it is to be ignored."""
+        if self.sort in (LISTS, OTHERS) or (self.sort == TEXT and not self.is_category):
+            return None if self.sort != LISTS or self.has_empty else name
+        rule: dict[str, Any] = {"column": name, **(self._unit() if self.sort == TIMES else {})}
+        if self.sort == TEXT:
+            rule["classes"] = True
+        if self.has_empty:
+            rule["fill"] = "none" if self.sort == TEXT else 0
+        return rule if len(rule) > 1 else name
+
+    def _unit(self) -> dict[str, str]:
+        """The key without which times would be refused; nothing if they are whole seconds."""
+        length, times = unit_of(self.kind), self.unique.to_numpy(zero_copy_only=False)
+        for unit in ("s", "ms", "us"):
+            if length >= rules.UNITS[unit] or not (times % (rules.UNITS[unit] // length)).any():
+                return {} if unit == "s" else {"time_unit": unit}
+        return {"time_unit": "ns"}
+
+
+@dataclass(frozen=True)
+class FileLook:
+    """Files with the same columns whose names differ in numbers only, so that one ``pattern`` names them. ``count``: of
+    rows that were looked at. ``options``: what the schema must say to read them."""
+
+    name: str
+    pattern: str
+    columns: Mapping[str, ColumnLook]
+    count: int
+    options: Mapping[str, str]
+
+    @cached_property
+    def key(self) -> str | None:
+        """The column that differs in all rows and looks most like an id; None if there is none."""
+        found = [name for name, column in self.columns.items() if column.is_id and not _INDEX.fullmatch(name)]
+
+        def likeness(name: str) -> int:
+            low = name.lower()
+            own = low.removesuffix("id").rstrip("_")
+            if low == "id" or (low.endswith("id") and own and self.name.lower().startswith(own)):
+                return 4
+            if low.endswith(("id", "key", "code")):
+                return 3
+            return 2 if name == next(iter(self.columns)) else 1 if low.endswith("name") else 0
+
+        best = max(found, key=likeness, default=None)
+        return best if best is not None and likeness(best) else None
+
+    def tables(self, names: Sequence[str], usual: Mapping[str, str]) -> dict[str, Any]:
+        """What the schema says of columns that are tables of their own, by the tables' names. ``usual``: those of
+        columns in small letters."""
+        tables: dict[str, Any] = {}
+        for name in names:
+            column = self.columns[name]
+            rule = None if _INDEX.fullmatch(name) else column.rule(name)
+            if rule is not None:
+                wanted = usual.get(name.lower(), "time" if column.sort == TIMES else name)
+                tables[_table_name(wanted, tables)] = rule
+        return tables
 
 
 @dataclass(frozen=True)
@@ -45,89 +189,138 @@ class Guess:
     lines: list[str]
     schema: dict[str, Any] = field(default_factory=lambda: {"nodes": {}, "edges": {}})
 
+    def add(self, kind: str, name: str, file: FileLook, ends: Sequence[_Reference] = (), **entry: Any) -> None:
+        """Add a type, of which the schema says what ``entry`` has. ``ends``: of edges."""
+        for table, rule in entry.get("tables", {}).items():
+            if table != "y":
+                listed = rule if isinstance(rule, list) else [rule]
+                names = [one if isinstance(one, str) else one["column"] for one in listed]
+                filled = [one["column"] for one in listed if isinstance(one, dict) and "fill" in one]
+                note = f" (empty cells are filled: {', '.join(filled)})" if filled else ""
+                self.lines.append(f"  table {table}: {', '.join(names)}{note}")
+        if entry["ignore"] and "tables" in entry:
+            self.lines.append(f"  ignored: {', '.join(map(repr, entry['ignore']))}")
+        if splits := entry.get("splits"):
+            self.lines.append(f"  splits: {splits if isinstance(splits, str) else ', '.join(splits)}")
+        if lacking := [repr(one.column) for one in ends if not one.is_whole]:
+            self.lines.append(f"  edges are left out where there is no vertex for {' or '.join(lacking)}")
+            entry["unknown"] = "drop"
+        kept = {key: value for key, value in entry.items() if value}
+        self.schema[kind][name] = {"files": file.pattern, **kept, **file.options}
+
 
 def guess_schema(folder: Path) -> Guess:
     """Guess a schema from the Parquet and CSV files in ``folder``. Raises DataError: there are no such files, none has
     ids, or one cannot be read."""
     load("reading tables", "pyarrow", "pyarrow.dataset")
-    looks = look_at(folder)
-    if not looks:
+    files = _files(folder)
+    if not files:
         raise DataError(folder, "holds no Parquet or CSV files")
-    ids = {look.name: key for look in looks if (key := _id_column(look))}
-    ends = {look.name: _references(look, looks, ids) for look in looks}
-    nodes = _node_files(ids, ends)
+    ends = {file.name: _references(file, files) for file in files}
+    # Files of edges that have ids are none of vertices if no other file uses the ids.
+    used = {one.end for file in files for one in ends[file.name] if one.column != file.key}
+    nodes = {file.name for file in files if file.key and (len(ends[file.name]) < 2 or file.name in used)}
     if not nodes:
-        raise DataError(
-            folder,
-            "no file has a column of different ids, so none lists vertices; atta import edges takes a file of edges alone",
-        )
-    guess = Guess(
-        [f"{look.pattern}: only the first {look.count:,} rows are looked at" for look in looks if look.is_cut]
-    )
-    for look in looks:
-        if look.name in nodes:
-            others = [one.column for one in ends[look.name] if one.column != ids[look.name]]
-            _add_nodes(guess, look, ids[look.name], others)
-    for look in looks:
-        known = [one for one in ends[look.name] if one.end in nodes]
-        if look.name in nodes:
+        cause = "no file has a column of different ids, so none lists vertices"
+        raise DataError(folder, f"{cause}; atta import edges takes a file of edges alone")
+    cut = [file for file in files if file.count >= _MOST_ROWS]
+    guess = Guess([f"{file.pattern}: only the first {file.count:,} rows are looked at" for file in cut])
+    for file in files:
+        if file.name in nodes:
+            _add_nodes(guess, file, [one.column for one in ends[file.name] if one.column != file.key])
+    for file in files:
+        known = [one for one in ends[file.name] if one.end in nodes]
+        if file.name in nodes:
             for one in known:
-                if one.column != ids[look.name]:
-                    _add_references(guess, look, ids[look.name], one)
+                if one.column != file.key:
+                    _add_references(guess, file, one)
         elif len(known) > 1:
-            _add_edges(guess, look, *_pair(known))
+            _add_edges(guess, file, known)
         else:
             why = "it has neither ids nor two columns of ids: add it by hand"
-            guess.lines.append(f"{look.pattern}: not in {SCHEMA}: {why}")
+            guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {why}")
     return guess
 
 
-def _pair(known: Sequence[_Reference]) -> tuple[_Reference, _Reference]:
-    """The two ends of edges: columns that are called like ends, or refer to the same file, or the first two."""
-    named = [one for one in known if _is_end(one.column)]
-    alike = [one for one in known if sum(one.end == other.end for other in known) > 1]
-    first, second = next(found for found in (named, alike, known) if len(found) > 1)[:2]
-    return first, second
+def _files(folder: Path) -> list[FileLook]:
+    """All Parquet and CSV files directly in ``folder``, by name; raises DataError."""
+    found: dict[tuple[str, tuple[str, ...]], list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if kind_of(path) is not None and path.name[0] not in "._":
+            found.setdefault((re.sub(r"\d+", "*", path.name), _names(path)), []).append(path)
+    files: list[FileLook] = []
+    for (pattern, names), paths in found.items():
+        files.append(_look(paths, pattern if len(paths) > 1 else paths[0].name, names, {file.name for file in files}))
+    return files
 
 
-def _node_files(ids: Mapping[str, str], ends: Mapping[str, Sequence[_Reference]]) -> set[str]:
-    """The files that list vertices: those with ids, without files of edges that have ids which no other file uses.
-    ``ids``: the id column by file. ``ends``: columns that are ids of a file, and that file, by file."""
-    used = {one.end for name, found in ends.items() for one in found if one.column != ids.get(name)}
-    return {name for name in ids if len(ends[name]) < 2 or name in used}
+def _parts(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(one for one in path.iterdir() if kind_of(one) and one.name[0] not in "._" and one.stat().st_size)
 
 
-def _id_column(look: FileLook) -> str | None:
-    """The column that differs in all rows and looks most like an id; None if there is none."""
-    found = [name for name, column in look.columns.items() if column.is_id and not _INDEX.fullmatch(name)]
-
-    def likeness(name: str) -> int:
-        low = name.lower()
-        own = low.removesuffix("id").rstrip("_")
-        if low == "id" or (low.endswith("id") and own and look.name.lower().startswith(own)):
-            return 4
-        if low.endswith(("id", "key", "code")):
-            return 3
-        return 2 if name == next(iter(look.columns)) else 1 if low.endswith("name") else 0
-
-    best = max(found, key=likeness, default=None)
-    return best if best is not None and likeness(best) else None
+def _names(path: Path) -> tuple[str, ...]:
+    first = (_parts(path) or [path])[0]
+    if kind_of(first) == "parquet":
+        with reading.reading(first):
+            return tuple(parquet.read_schema(first).names)
+    return tuple(next(csv.reader([reading.heading(first)], delimiter=reading.delimiter_of(first, len)), []))
 
 
-def _references(look: FileLook, looks: Sequence[FileLook], ids: Mapping[str, str]) -> list[_Reference]:
+def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: Collection[str]) -> FileLook:
+    parts = [part for path in paths for part in _parts(path)]
+    mark = reading.delimiter_of(parts[0], len) if kind_of(parts[0]) != "parquet" else None
+    rule = rules.TableRule(tuple(rules.ColumnRule(name) for name in names), wide=True)
+    refusals = rules.Refusals(paths[0].parent / rules.SCHEMA)
+    entry = rules.TypeEntry("", tuple(parts), (), {"all": rule}, delimiter=mark)
+    reader = reading.TypeFiles(entry, ImportOptions(), refusals)
+    refusals.check()
+    reader.settle(())
+    batches, rows = [], 0
+    for piece in reader.pieces():
+        batches.append(piece.rows)
+        rows += piece.rows.num_rows
+        if rows >= _MOST_ROWS:
+            break
+    columns = {name: ColumnLook.of(name, pa.chunked_array([batch.column(name) for batch in batches])) for name in names}
+    options = {"delimiter": mark} if mark is not None and mark != reading.usual_delimiter(parts[0]) else {}
+    endings = sorted(rules.KINDS, key=len, reverse=True)
+    stem = next(pattern[: -len(end)] for end in endings if pattern.lower().endswith(end))
+    return FileLook(_free(_plain(stem.replace("*", "")) or "table", taken), pattern, columns, rows, options)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", name)).strip("_.-")[:80]
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
+
+
+def _table_name(name: str, taken: Collection[str]) -> str:
+    """A name for a table: letters, digits, '.', '-' and single '_'; free among ``taken``."""
+    made = _plain(name)
+    return _free(
+        made if is_table_name(made) and made not in ("x", "y", "name") else f"column-{made}".rstrip("-_."), taken
+    )
+
+
+def _references(file: FileLook, files: Sequence[FileLook]) -> list[_Reference]:
     """Columns whose values are ids of a node file, all or nearly all of them."""
     found = []
-    for name, column in look.columns.items():
+    for name, column in file.columns.items():
         if column.keys is None or _INDEX.fullmatch(name):
             continue
         shares = {
-            other.name: column.share_within(other.columns[ids[other.name]])
-            for other in looks
-            if other.name in ids and not (other is look and name == ids[look.name])
+            other.name: column.share_within(other.columns[other.key])
+            for other in files
+            if other.key and not (other is file and name == file.key)
         }
         fitting = [other for other, share in shares.items() if share >= _MOST]
-        likely = [other for other in fitting if _mentions(name, other)]
-        if _is_end(name) or column.is_text or len(look.columns) == 2:
+        words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word not in ("", "id", "key", "code")]
+        likely = [one for one in fitting if any(len(word) > 2 and one.lower().startswith(word) for word in words)]
+        if _is_end(name) or column.sort == TEXT or len(file.columns) == 2:
             likely += fitting
         if likely:
             found.append(_Reference(name, likely[0], shares[likely[0]] == 1 and not column.has_empty))
@@ -135,145 +328,73 @@ def _references(look: FileLook, looks: Sequence[FileLook], ids: Mapping[str, str
 
 
 def _is_end(column: str) -> bool:
-    """Whether the name of a column is that of an end of edges: ``src``, ``source_id``, ``parent``."""
-    words = column.lower().split("_")
-    return any(_ENDS.fullmatch(word) for word in words)
+    return any(_ENDS.fullmatch(word) for word in column.lower().split("_"))
 
 
-def _mentions(column: str, file: str) -> bool:
-    """Whether the name of a column speaks of a file: ``user_id`` of ``users``."""
-    words = [word for word in re.split(r"[^a-z0-9]+", column.lower()) if word not in ("", "id", "key", "code")]
-    return any(len(word) > 2 and file.lower().startswith(word) for word in words)
-
-
-def _add_nodes(guess: Guess, look: FileLook, key: str, references: Sequence[str]) -> None:
-    rest = [name for name in look.columns if name not in (key, *references)]
-    ignore = list(references)
-    guess.lines.append(f"{look.pattern}: vertices {look.name!r}, ids {key!r} ({look.count:,} different)")
-    splits = _splits(look, rest)
-    taken = {splits} if isinstance(splits, str) else set(splits.values())
+def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str]) -> None:
+    rest = [name for name in file.columns if name not in (file.key, *references)]
+    guess.lines.append(f"{file.pattern}: vertices {file.name!r}, ids {file.key!r} ({file.count:,} different)")
+    splits = _splits(file, rest)
+    rest = [name for name in rest if name not in ({splits} if isinstance(splits, str) else splits.values())]
     tables: dict[str, Any] = {}
-    label = _label(look, [name for name in rest if name not in taken])
-    if label is not None:
-        tables["y"] = label
-        guess.lines.append(f"  table y, the labels: {label!r} ({look.columns[label].distinct:,} different values)")
-    features = []
-    for name in rest:
-        column = look.columns[name]
-        if name in taken or name == label:
-            continue
-        if _INDEX.fullmatch(name):
-            ignore.append(name)
-        elif column.is_number and column.fits_float32:
-            features.append({"column": name, "fill": "mean", "known": True} if column.has_empty else name)
-        elif (rule := _rule(name, column)) is not None:
-            tables[_table_name(name if column.sort != "times" else "time", tables)] = rule
-        else:
-            ignore.append(name)
+    few = [name for name in rest if file.columns[name].is_category and file.columns[name].distinct > 1]
+    named = [name for name in rest if name.lower() in _LABELS and file.columns[name].sort in (NUMBERS, TEXT)]
+    if labels := named[:1] or (few if len(few) == 1 else []):
+        (tables["y"],) = labels
+        distinct = file.columns[labels[0]].distinct
+        guess.lines.append(f"  table y, the labels: {labels[0]!r} ({distinct:,} different values)")
+    rest = [name for name in rest if name not in labels]
+    features = [name for name in rest if not _INDEX.fullmatch(name) and file.columns[name].sort == NUMBERS]
+    features = [name for name in features if not inexact(file.columns[name].numbers, np.dtype(np.float32)).any()]
+    tables |= file.tables([name for name in rest if name not in features], {})
+    ignore = [*references, *_unused(rest, tables, features)]
     if features:
-        tables["x"] = features
-    _say_columns(guess, tables, ignore)
-    if splits:
-        guess.lines.append(f"  splits: {splits if isinstance(splits, str) else ', '.join(splits)}")
-    entry = {"files": look.pattern, "id": key, "tables": tables, "splits": splits, "ignore": ignore}
-    guess.schema["nodes"][look.name] = {**_kept(entry), **look.options}
+        filled = {"fill": "mean", "known": True}
+        tables["x"] = [{"column": n, **filled} if file.columns[n].has_empty else n for n in features]
+    guess.add("nodes", file.name, file, id=file.key, tables=tables, splits=splits, ignore=ignore)
 
 
-def _kept(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if value}
+def _unused(names: Sequence[str], tables: Mapping[str, Any], others: Collection[str]) -> list[str]:
+    used = {rule if isinstance(rule, str) else rule["column"] for rule in tables.values()}
+    return [name for name in names if name not in used and name not in others]
 
 
-def _splits(look: FileLook, names: Sequence[str]) -> dict[str, str] | str:
-    """Columns of splits, or the one column that names them."""
+def _splits(file: FileLook, names: Sequence[str]) -> dict[str, str] | str:
     found: dict[str, str] = {}
     for name in names:
-        column, match = look.columns[name], _SPLIT.fullmatch(name)
+        column, match = file.columns[name], _SPLIT.fullmatch(name)
         if match and column.is_mask:
             split = match[1].lower()
             found.setdefault(_SPLIT_NAMES.get(split, split), name)
-        elif column.is_text and column.values and all(_SPLIT.fullmatch(value) for value in column.values):
+        elif column.words and all(map(_SPLIT.fullmatch, column.words)):
             return name
     return found
 
 
-def _label(look: FileLook, names: Sequence[str]) -> str | None:
-    """The column of labels: by its name, or the only one with few different whole numbers or words."""
-    few = [name for name in names if look.columns[name].is_category and look.columns[name].distinct > 1]
-    named = [name for name in names if name.lower() in _LABELS and look.columns[name].sort in ("numbers", "text")]
-    return named[0] if named else few[0] if len(few) == 1 else None
-
-
-def _rule(name: str, column: ColumnLook) -> Any:
-    """What the schema says of a column that is a table of its own; None: it is to be ignored."""
-    if column.sort in ("lists", "others") or (column.is_text and not column.is_category):
-        return None if column.sort != "lists" or column.has_empty else name
-    rule: dict[str, Any] = {"column": name, **(column.time_unit or {})}
-    if column.is_text:
-        rule["classes"] = True
-    if column.has_empty:
-        rule["fill"] = "none" if column.is_text else 0
-    return rule if len(rule) > 1 else name
-
-
-def _table_name(name: str, taken: Mapping[str, Any]) -> str:
-    """A name for a table: letters, digits, '.', '-' and single '_'; free among ``taken``."""
-    plain = plain_name(name)
-    plain = plain if is_table_name(plain) and plain not in ("x", "y", "name") else f"column-{plain}".rstrip("-_.")
-    return free_name(plain, taken)
-
-
-def _say_columns(guess: Guess, tables: Mapping[str, Any], ignore: Sequence[str]) -> None:
-    for table, rule in tables.items():
-        if table != "y":
-            listed = rule if isinstance(rule, list) else [rule]
-            names = [one if isinstance(one, str) else one["column"] for one in listed]
-            filled = [one["column"] for one in listed if isinstance(one, dict) and "fill" in one]
-            note = f" (empty cells are filled: {', '.join(filled)})" if filled else ""
-            guess.lines.append(f"  table {table}: {', '.join(names)}{note}")
-    if ignore:
-        guess.lines.append(f"  ignored: {', '.join(map(repr, ignore))}")
-
-
-def _add_references(guess: Guess, look: FileLook, key: str, reference: _Reference) -> None:
+def _add_references(guess: Guess, file: FileLook, reference: _Reference) -> None:
     column = reference.column
-    others = [name for name in look.columns if name not in (key, column)]
-    name = join_edge_type(look.name, _table_name(column, {}), reference.end)
-    guess.lines.append(f"{look.pattern}: edges {name!r}, from {key!r} to {column!r}")
-    entry = {"files": look.pattern, "src": key, "dst": column, "ignore": others, **_dropping(guess, reference)}
-    guess.schema["edges"][name] = {**_kept(entry), **look.options}
+    others = [name for name in file.columns if name not in (file.key, column)]
+    name = join_edge_type(file.name, _table_name(column, ()), reference.end)
+    guess.lines.append(f"{file.pattern}: edges {name!r}, from {file.key!r} to {column!r}")
+    guess.add("edges", name, file, [reference], src=file.key, dst=column, ignore=others)
 
 
-def _dropping(guess: Guess, *ends: _Reference) -> dict[str, str]:
-    """The key that leaves out edges without both ends, where there are some."""
-    lacking = [one.column for one in ends if not one.is_whole]
-    if not lacking:
-        return {}
-    guess.lines.append(f"  edges are left out where there is no vertex for {' or '.join(map(repr, lacking))}")
-    return {"unknown": "drop"}
-
-
-def _add_edges(guess: Guess, look: FileLook, source: _Reference, target: _Reference) -> None:
-    src, dst = source.column, target.column
-    tables: dict[str, Any] = {}
-    ignore, kind = [], None
-    for name, column in look.columns.items():
-        if name in (src, dst):
-            continue
-        low = name.lower()
-        if kind is None and low in _RELATIONS and column.is_text and column.has_type_names:
-            kind = name
-        elif _INDEX.fullmatch(name) or (column.is_id and low.endswith("id")):
-            ignore.append(name)
-        elif (rule := _rule(name, column)) is not None:
-            wanted = "weight" if low in ("w", "weight") else "time" if column.sort == "times" else name
-            tables[_table_name(wanted, tables)] = rule
-        else:
-            ignore.append(name)
-    edge_type = join_edge_type(source.end, "*" if kind else look.name, target.end)
-    guess.lines.append(f"{look.pattern}: edges {edge_type!r}, from {src!r} to {dst!r} ({look.count:,})")
+def _add_edges(guess: Guess, file: FileLook, known: Sequence[_Reference]) -> None:
+    """Add edges. Their ends are columns that are called like ends, or refer to the same file, or the first two."""
+    called = [one for one in known if _is_end(one.column)]
+    alike = [one for one in known if sum(one.end == other.end for other in known) > 1]
+    source, target = ends = next(found for found in (called, alike, known) if len(found) > 1)[:2]
+    rest = [name for name in file.columns if name not in (source.column, target.column)]
+    relations = [n for n in rest if n.lower() in _RELATIONS and file.columns[n].has_type_names]
+    kind = relations[0] if relations else None
+    rest = [name for name in rest if name != kind]
+    plain_ones = [name for name in rest if not (file.columns[name].is_id and name.lower().endswith("id"))]
+    tables = file.tables(plain_ones, {"w": "weight", "weight": "weight"})
+    edge_type = join_edge_type(source.end, "*" if kind else file.name, target.end)
+    ends_said = f"from {source.column!r} to {target.column!r} ({file.count:,})"
+    guess.lines.append(f"{file.pattern}: edges {edge_type!r}, {ends_said}")
     if kind:
         guess.lines.append(f"  relations: {kind!r}")
-    _say_columns(guess, tables, ignore)
-    entry = {"files": look.pattern, "src": src, "dst": dst, "type": kind, "tables": tables, "ignore": ignore}
-    entry |= _dropping(guess, source, target)
-    guess.schema["edges"][edge_type] = {**_kept(entry), **look.options}
+    ignore = _unused(rest, tables, ())
+    columns = {"src": source.column, "dst": target.column, "type": kind}
+    guess.add("edges", edge_type, file, ends, **columns, tables=tables, ignore=ignore)

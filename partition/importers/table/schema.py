@@ -1,70 +1,231 @@
-"""Reads and checks ``schema.json``: what files, columns, tables and splits every type has."""
+"""``schema.json``: what files, columns, tables and splits every type has; and what an import by it refuses."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import glob
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError, DiskFullError
 from atta.partition.disk.files import check_tree
-from atta.partition.importers.table.files import KINDS, files_of, kind_of
-from atta.partition.importers.table.rules import (
-    ANY,
-    DTYPES,
-    UNITS,
-    ColumnRule,
-    GraphSchema,
-    Refusals,
-    TableRule,
-    TypeEntry,
-)
 from atta.partition.schema import split_edge_type
+
+SCHEMA = "schema.json"
+ANY = "*"
+"""The relation of an edge type whose edges name their relations in the column ``type``."""
+UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+"""Units of times, and the nanoseconds of each."""
+KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".csv.gz": "csv", ".tsv.gz": "tsv"}
+"""The endings of names, and what the files hold. Folders may end so, too: Spark writes such."""
+_DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
+
+
+def kind_of(path: Path) -> str | None:
+    """``parquet``, ``csv`` or ``tsv`` by the end of the name; None for another."""
+    name = path.name.lower()
+    return next((kind for ending, kind in KINDS.items() if name.endswith(ending)), None)
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """How the column ``name`` becomes numbers.
+
+    Attributes:
+        fill: what empty cells get: a number, a class, or ``"mean"``; None: empty cells are refused.
+        known: add a column beside that has 1 where this one has a value, and 0 where it is empty.
+        time_unit: unit of dates and times; None: that of the graph.
+        classes: distinct values become the numbers 0, 1, ...: True: in their order; or the list of their names.
+    """
+
+    name: str
+    fill: float | int | str | None = None
+    known: bool = False
+    time_unit: str | None = None
+    classes: bool | tuple[str, ...] = False
+
+
+@dataclass(frozen=True)
+class TableRule:
+    """The columns of a table, side by side. ``wide``: whether a row has an axis for the columns, also if there is one.
+    ``dtype``: None: that of the columns (float32 for ``x``)."""
+
+    columns: tuple[ColumnRule, ...]
+    wide: bool
+    dtype: np.dtype[Any] | None = None
+
+
+@dataclass(frozen=True)
+class TypeEntry:
+    """A node type or an edge type (``"user__buys__item"``, ``"user__*__item"``).
+
+    Attributes:
+        files: paths, in the order in which they are read; folders are resolved.
+        ids: the column ``id``, or ``src`` and ``dst``.
+        splits: column by name of split, or the column that names the split of each vertex.
+        ignore: columns to leave out.
+        type: column that names the relation of each edge.
+        delimiter: between the columns of CSV files; None: as the heading shows.
+        decimal: what separates the fraction of a number in CSV files.
+        empty: texts that stand for an empty cell.
+        drops_unknown: whether edges are left out of which an end is empty, or in no node file.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    ids: tuple[str, ...]
+    tables: Mapping[str, TableRule]
+    splits: Mapping[str, str] | str = field(default_factory=dict)
+    ignore: frozenset[str] = frozenset()
+    type: str | None = None
+    delimiter: str | None = None
+    decimal: str = "."
+    empty: tuple[str, ...] = ()
+    drops_unknown: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that is read, once."""
+        rules = [rule.name for table in self.tables.values() for rule in table.columns]
+        splits = [self.splits] if isinstance(self.splits, str) else self.splits.values()
+        return list(dict.fromkeys([*self.ids, *([self.type] if self.type else []), *rules, *splits]))
+
+
+@dataclass(frozen=True)
+class GraphSchema:
+    """``schema.json``. ``named``: the paths that ``files`` of all types name, folders unresolved. ``num_classes``:
+    unchecked."""
+
+    path: Path
+    nodes: tuple[TypeEntry, ...]
+    edges: tuple[TypeEntry, ...]
+    named: tuple[Path, ...]
+    num_classes: Any
+    time_unit: str
+
+
+_MOST = 20
+"""At most this many refusals are named; the others are counted."""
+_ROWS = 5
+"""At most this many rows of a column are named."""
+VALUE = "\0"
+"""Stands in a refusal for the first value that is refused."""
+
+
+@dataclass
+class _Refusal:
+    """Rows of a file that are refused for one reason: their number, the first of them and what is there."""
+
+    count: int = 0
+    rows: list[int] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+
+    def text(self, what: str, accept: str) -> str:
+        text = what.replace(VALUE, self.values[0] if self.values else "")
+        if self.count == 1:
+            text += f" (row {self.rows[0]})"
+        elif self.count:
+            shown = [f"{row}: {value}" for row, value in zip(self.rows, self.values, strict=False)] or self.rows
+            dots = ", ..." if self.count > len(self.rows) else ""
+            text += f" ({self.count} rows: {', '.join(map(str, shown))}{dots})"
+        return f"{text}; {accept}" if accept else text
+
+
+class Refusals:
+    """What is refused, and where. ``check`` raises it all as one DataError. ``schema``: path of the file that says what
+    is wanted."""
+
+    def __init__(self, schema: Path) -> None:
+        self._schema = schema
+        self._found: dict[tuple[str, str, str], _Refusal] = {}
+        self._total = 0
+
+    def __bool__(self) -> bool:
+        return self._total > 0
+
+    def add(
+        self, where: Path | str, what: str, *, rows: Sequence[int] = (), values: Sequence[Any] = (), accept: str = ""
+    ) -> None:
+        """Add ``rows`` (from 1) of the file ``where``. Rows with the same reason become one refusal. ``values``: what
+        the first rows hold. ``accept``: a sentence about the key of the schema that accepts them."""
+        key = (str(where), what, accept)
+        found = self._found.get(key)
+        if found is None:
+            self._total += 1
+            found = _Refusal()
+            if len(self._found) < _MOST:
+                self._found[key] = found
+        found.count += len(rows)
+        free = _ROWS - len(found.rows)
+        found.rows += [int(row) for row in rows[:free]]
+        found.values += [repr(value) for value in values[:free]]
+
+    @contextlib.contextmanager
+    def held(self, where: Path | None = None) -> Iterator[None]:
+        """Keep an error about the input that is raised in the block, and go on behind it. ``where``: the file that it
+        is about if it does not name one."""
+        try:
+            yield
+        except DiskFullError:
+            raise
+        except DataError as error:
+            self.add(error.path or where or self._schema, error.cause)
+        except ConfigError as error:
+            self.add(where or self._schema, str(error))
+
+    def check(self) -> None:
+        found = [(where, refusal.text(what, accept)) for (where, what, accept), refusal in self._found.items()]
+        if self._total == 1:
+            raise DataError(*found[0])
+        if found:
+            listed = "; ".join(f"({n}) {Path(where).name}: {text}" for n, (where, text) in enumerate(found, 1))
+            more = f"; and {self._total - len(found)} more" if self._total > len(found) else ""
+            raise DataError(self._schema, f"refused are {self._total} things: {listed}{more}")
 
 
 def read_schema(path: Path) -> GraphSchema:
     """Read ``schema.json``; raises DataError that names everything that is wrong with it."""
-    value = _object(path)
+    said = _object(path)
     refusals = Refusals(path)
     entries: dict[str, list[TypeEntry]] = {"nodes": [], "edges": []}
     for kind, made in entries.items():
-        for name, said in value[kind].items():
+        for name, entry in said[kind].items():
             with refusals.held():
-                made.append(_entry(path, kind, name, said))
-    for edge_type in value["edges"]:
+                made.append(_entry(path, kind, name, entry))
+    for edge_type in said["edges"]:
         with refusals.held():
             source, _, target = split_edge_type(edge_type)
-            if missing := {source, target} - set(value["nodes"]):
+            if missing := {source, target} - set(said["nodes"]):
                 raise DataError(
                     path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is not a node type of 'nodes'"
                 )
     refusals.check()
-    named = [p for kind in entries for said in value[kind].values() for p in files_of(path.parent, said["files"])]
+    named = [found for kind in entries for entry in said[kind].values() for found in _named(path, entry["files"])]
     nodes, edges = map(tuple, entries.values())
-    return GraphSchema(path, nodes, edges, tuple(named), value.get("num_classes"), value.get("time_unit", "s"))
+    return GraphSchema(path, nodes, edges, tuple(named), said.get("num_classes"), said.get("time_unit", "s"))
 
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        said = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "the file is missing (atta schema FOLDER writes a first one)") from None
     except (ValueError, RecursionError):
         raise DataError(path, "not valid JSON") from None
-    known = {"nodes", "edges", "num_classes", "time_unit"}
-    if not isinstance(value, dict) or not isinstance(value.get("nodes"), dict):
+    if not isinstance(said, dict) or not isinstance(said.get("nodes"), dict):
         raise DataError(path, "wanted is an object with 'nodes' and 'edges', and perhaps 'num_classes' and 'time_unit'")
-    _check_keys(path, "beside 'nodes' and 'edges'", value, known)
-    if not isinstance(value.setdefault("edges", {}), dict):
+    _check_keys(path, "beside 'nodes' and 'edges'", said, {"nodes", "edges", "num_classes", "time_unit"})
+    if not isinstance(said.setdefault("edges", {}), dict):
         raise DataError(path, "'edges' is not an object of edge types")
-    if value.get("time_unit", "s") not in tuple(UNITS):
-        raise DataError(path, f"'time_unit' is {value['time_unit']!r}, wanted is one of {', '.join(UNITS)}")
-    return value
+    if said.get("time_unit", "s") not in tuple(UNITS):
+        raise DataError(path, f"'time_unit' is {said['time_unit']!r}, wanted is one of {', '.join(UNITS)}")
+    return said
 
 
 def _check_keys(path: Path, where: str, said: Iterable[str], known: Iterable[str]) -> None:
@@ -76,16 +237,20 @@ def _check_keys(path: Path, where: str, said: Iterable[str], known: Iterable[str
             raise DataError(path, f"{where}: unknown key {key[:100]!r}; {hint}")
 
 
+def _check_values(path: Path, where: str, said: Mapping[str, Any]) -> None:
+    for key, given in said.items():
+        fits, wanted = _SHAPES.get(key, (_is_name, "a string"))
+        if not fits(given):
+            raise DataError(path, f"{where}: {key!r} is {given!r}, wanted is {wanted}")
+
+
 def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
     where = f"{kind} {name!r}"
     needed, keys = _KEYS[kind]
     if not isinstance(said, dict) or not needed <= set(said):
         raise DataError(path, f"{where}: needs {sorted(needed)}, may have {sorted(keys)}")
     _check_keys(path, where, said, keys)
-    for key, given in said.items():
-        fits, wanted = _SHAPES.get(key, (_is_name, "a string"))
-        if not fits(given):
-            raise DataError(path, f"{where}: {key!r} is {given!r}, wanted is {wanted}")
+    _check_values(path, where, said)
     if kind == "edges" and (split_edge_type(name)[1] == ANY) != ("type" in said):
         raise DataError(path, f"{where}: a key 'type' and a relation '*' need each other, as in 'user__*__item'")
     tables = {table: _table(path, f"{where}: table {table!r}", rule) for table, rule in said.get("tables", {}).items()}
@@ -104,8 +269,15 @@ def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
     )
 
 
+def _named(schema: Path, pattern: str) -> list[Path]:
+    """The files and folders that ``pattern`` names, in the order in which they are read. It is relative to the folder of
+    ``schema``, or absolute."""
+    found = glob.glob(pattern, root_dir=schema.parent, recursive=True, include_hidden=True)
+    return sorted(schema.parent / name for name in found)
+
+
 def _files(schema: Path, what: str, pattern: str) -> tuple[Path, ...]:
-    found = files_of(schema.parent, pattern)
+    found = _named(schema, pattern)
     if not found:
         raise DataError(schema, f"{what}: no such file")
     paths = []
@@ -133,16 +305,15 @@ def _inside(folder: Path) -> list[Path]:
 
 def _table(path: Path, where: str, said: Any) -> TableRule:
     common: dict[str, Any] = {}
+    dtype = None
     if isinstance(said, dict):
-        _check_keys(path, where, said, _TABLE_KEYS)
+        _check_keys(path, where, said, _COLUMN_KEYS | {"columns", "dtype"})
         if ("column" in said) == ("columns" in said):
             raise DataError(path, f"{where}: needs either 'column' or 'columns'")
         common = {key: given for key, given in said.items() if key not in ("column", "columns", "dtype")}
         said, dtype = said.get("column", said.get("columns")), said.get("dtype")
-        if dtype is not None and dtype not in DTYPES:
-            raise DataError(path, f"{where}: 'dtype' is {dtype!r}, wanted is one of {', '.join(DTYPES)}")
-    else:
-        dtype = None
+        if dtype is not None and dtype not in _DTYPES:
+            raise DataError(path, f"{where}: 'dtype' is {dtype!r}, wanted is one of {', '.join(_DTYPES)}")
     wide = isinstance(said, list)
     columns = tuple(_column(path, where, common, one) for one in (said if wide else [said]))
     return TableRule(columns, wide or any(c.known for c in columns), None if dtype is None else np.dtype(dtype))
@@ -151,15 +322,12 @@ def _table(path: Path, where: str, said: Any) -> TableRule:
 def _column(path: Path, where: str, common: Mapping[str, Any], said: Any) -> ColumnRule:
     given = {**common, **(said if isinstance(said, dict) else {"column": said})}
     _check_keys(path, where, given, _COLUMN_KEYS)
-    for key, value in given.items():
-        fits, wanted = _COLUMN_SHAPES[key]
-        if not fits(value):
-            raise DataError(path, f"{where}: {key!r} is {value!r}, wanted is {wanted}")
+    _check_values(path, where, given)
     if "column" not in given:
         raise DataError(path, f"{where}: a column needs 'column', its name")
-    classes = given.get("classes", False)
-    rule = {key: given[key] for key in ("fill", "known", "time_unit") if key in given}
-    return ColumnRule(given["column"], classes=tuple(classes) if isinstance(classes, list) else classes, **rule)
+    if isinstance(given.get("classes"), list):
+        given["classes"] = tuple(given["classes"])
+    return ColumnRule(given.pop("column"), **given)
 
 
 def _is_name(said: Any) -> bool:
@@ -175,7 +343,6 @@ def _is_fill(said: Any) -> bool:
 
 
 def _is_table(said: Any) -> bool:
-    """Whether ``said`` has the shape of a table; ``_table`` checks the rest."""
     if isinstance(said, dict):
         said = said.get("columns", said.get("column", ""))
     if isinstance(said, list):
@@ -183,8 +350,7 @@ def _is_table(said: Any) -> bool:
     return _is_name(said)
 
 
-_Shape = tuple[Callable[[Any], bool], str]
-_COLUMN_SHAPES: dict[str, _Shape] = {
+_SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "column": (_is_name, "the name of a column"),
     "fill": (_is_fill, "a number, 'mean' or a class"),
     "known": (lambda said: isinstance(said, bool), "true or false"),
@@ -193,11 +359,6 @@ _COLUMN_SHAPES: dict[str, _Shape] = {
         lambda said: isinstance(said, bool) or (_are_names(said) and len(set(said)) == len(said) > 0),
         "true, or a list of different names",
     ),
-}
-"""What the schema may say under a key of a column, and how a message calls it."""
-_COLUMN_KEYS = [field if field != "name" else "column" for field in (f.name for f in fields(ColumnRule))]
-_TABLE_KEYS = [*_COLUMN_KEYS, "columns", "dtype"]
-_SHAPES: dict[str, _Shape] = {
     "tables": (
         lambda said: isinstance(said, dict) and all(map(_is_table, said.values())),
         "an object with a column, or a list of columns, for each table",
@@ -212,7 +373,8 @@ _SHAPES: dict[str, _Shape] = {
     "delimiter": (lambda said: _is_name(said) and len(said.encode()) == 1 and said not in '"\r\n', "one character"),
     "decimal": (lambda said: said in (".", ","), "'.' or ','"),
 }
-"""What the schema may say under a key of a type, and how a message calls it."""
+"""What the schema may say under a key of a type or of a column, and how a message calls it; under others a string."""
+_COLUMN_KEYS = {"column", "fill", "known", "time_unit", "classes"}
 _COMMON = {"files", "tables", "ignore", "delimiter", "decimal", "empty"}
 _KEYS = {
     "nodes": ({"files", "id"}, _COMMON | {"id", "splits"}),

@@ -30,26 +30,42 @@ ORDER = np.array([4, 0, 8, 1, 2, 3, 5, 7, 6])  # edge ids that differ from the p
 BUYS = np.array([[0, 5, 2], [1, 0, 3]])  # from six nodes to four items
 
 Write = Callable[[Path, set[str]], Path]
+Arrays = dict[str, Any]
+NODES = {
+    "features": {"x": X},
+    "labels": {"y": Y},
+    "splits": MASKS,
+    "other node tables": {"age": AGE},
+    "user ids": {"ids": IDS},
+}
+LINKS = {
+    "edge features": {"edge_attr": ATTR},
+    "weights": {"weight": WEIGHT},
+    "times": {"time": TIME},
+    "edge ids": {"e_id": ORDER},
+}
+
+
+def of(things: set[str], tables: dict[str, Arrays], **names: str) -> Arrays:
+    """The arrays of the ``things``, of NODES or LINKS, under the ``names`` that a format has for them."""
+    chosen = (array for thing, arrays in tables.items() if thing in things for array in arrays.items())
+    return {names.get(name, name): rows for name, rows in chosen}
 
 
 def npz(folder: Path, things: set[str]) -> Path:
-    files = {"features": ("x", X), "labels": ("y", Y), "other node tables": ("age", AGE), "user ids": ("ids", IDS)}
-    for thing, (name, rows) in files.items():
-        if thing in things:
-            np.save(folder / f"{name}.npy", rows)
+    for name, rows in of(things - {"splits"}, NODES).items():
+        np.save(folder / f"{name}.npy", rows)
     if "splits" in things:
         np.save(folder / "train_mask.npy", TRAIN)
         np.savez(folder / "split.npz", val=np.flatnonzero(VAL))
-    named = {"edge features": ("edge_attr", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("time", TIME)}
-    arrays = {name: rows for thing, (name, rows) in {**named, "edge ids": ("e_id", ORDER)}.items() if thing in things}
+    arrays, ends = of(things, LINKS, weight="edge_weight"), np.stack([SRC, DST])
     if "types" in things:
-        arrays["edge_index__node__buys__item"] = BUYS
-        arrays["edge_index__node__to__node"] = np.stack([SRC, DST])
+        arrays |= {"edge_index__node__buys__item": BUYS, "edge_index__node__to__node": ends}
     else:
-        arrays["edge_index"] = np.stack([SRC, DST])
+        arrays["edge_index"] = ends
     np.savez(folder / "graph.npz", **arrays)
-    (folder / "meta.json").write_text(json.dumps({"node_types": {"node": N, **({"item": 4} if "types" in things else {})},
-                                                  "target_type": "node", "name": "tiny"}))  # fmt: skip
+    types = {"node": N, **({"item": 4} if "types" in things else {})}
+    (folder / "meta.json").write_text(json.dumps({"node_types": types, "target_type": "node", "name": "tiny"}))
     return folder
 
 
@@ -74,10 +90,6 @@ def _csv(path: Path, rows: np.ndarray, heading: str = "") -> None:
 
 
 def ogb(folder: Path, things: set[str]) -> Path:
-    files = {
-        "features": ("node-feat", X), "labels": ("node-label", Y), "other node tables": ("node_age", AGE),
-        "edge features": ("edge-feat", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("edge_time", TIME),
-    }  # fmt: skip
     nodes = edges = folder / "raw"
     if "types" in things:
         nodes, edges = folder / "raw/node-feat/node", folder / "raw/relations/node___to___node"
@@ -86,9 +98,11 @@ def ogb(folder: Path, things: set[str]) -> Path:
         _csv(folder / "raw/relations/node___buys___item/edge.csv.gz", BUYS.T)
     else:
         _csv(folder / "raw/num-node-list.csv.gz", np.array([N]))
-    for thing, (name, rows) in files.items():
-        if thing in things:
-            _csv((edges if "edge" in name else nodes) / f"{name}.csv.gz", rows)
+    for name, rows in of(things - {"splits", "user ids"}, NODES, x="node-feat", y="node-label", age="node_age").items():
+        _csv(nodes / f"{name}.csv.gz", rows)
+    names = {"edge_attr": "edge-feat", "weight": "edge_weight", "time": "edge_time"}
+    for name, rows in of(things - {"edge ids"}, LINKS, **names).items():
+        _csv(edges / f"{name}.csv.gz", rows)
     _csv(edges / "num-edge-list.csv.gz", np.array([M]))
     _csv(edges / "edge.csv.gz", np.stack([SRC, DST], axis=1))
     if "splits" in things:
@@ -99,6 +113,14 @@ def ogb(folder: Path, things: set[str]) -> Path:
     return folder
 
 
+def _tensors(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, dict):
+        return {k: _tensors(v) for k, v in value.items()}
+    return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+
+
 def pyg(folder: Path, things: set[str]) -> Path:
     import torch
     from torch_geometric.data import Data, HeteroData
@@ -106,19 +128,11 @@ def pyg(folder: Path, things: set[str]) -> Path:
     data: Any = HeteroData() if "types" in things else Data()
     nodes, edges = (data["node"], data["node", "to", "node"]) if "types" in things else (data, data)
     nodes.num_nodes = N
-    tensors = {
-        "features": {"x": X}, "labels": {"y": Y}, "splits": MASKS,
-        "other node tables": {"age": AGE}, "user ids": {"n_id": IDS},
-    }  # fmt: skip
-    for thing in things & tensors.keys():
-        for name, rows in tensors[thing].items():
-            nodes[name] = torch.from_numpy(rows)
-    edges.edge_index = torch.from_numpy(np.stack([SRC, DST]))
-    of_edges = {"edge features": ("edge_attr", ATTR), "weights": ("edge_weight", WEIGHT[:, None]), "times": ("edge_time", TIME),
-                "edge ids": ("e_id", ORDER)}  # fmt: skip
-    for thing in things & of_edges.keys():
-        name, rows = of_edges[thing]
-        edges[name] = torch.from_numpy(rows)
+    nodes.update(_tensors(of(things, NODES, ids="n_id")))
+    found = of(things, LINKS, weight="edge_weight", time="edge_time")
+    edges.update(_tensors({"edge_index": np.stack([SRC, DST]), **found}))
+    if "weights" in things:
+        edges.edge_weight = edges.edge_weight[:, None]
     if "types" in things:
         data["item"].num_nodes = 4
         data["node", "buys", "item"].edge_index = torch.from_numpy(BUYS)
@@ -131,25 +145,14 @@ def pyg_parts(folder: Path, things: set[str]) -> Path:
     import torch
 
     part_of, typed = np.arange(N) % 2, "types" in things
-    feats = {
-        "features": {"x": X},
-        "labels": {"y": Y},
-        "splits": MASKS,
-        "other node tables": {"age": AGE},
-    }
-    edge_feats = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT}}
+    feats, edge_feats = of(things - {"user ids"}, NODES), of(things - {"times", "edge ids"}, LINKS)
     key = ("node", "to", "node")
     shift = BUYS.shape[1] if typed else 0  # PyG numbers the edges of all types in one sequence
     for part in range(2):
         mine, edges = np.flatnonzero(part_of == part), np.flatnonzero(part_of[DST] == part)
         graph = {"edge_id": edges + shift, "row": SRC[edges], "col": DST[edges], "size": (N, N)}
-        nodes = {
-            "global_id": mine,
-            "id": mine,
-            "feats": {n: r[mine] for t in things & feats.keys() for n, r in feats[t].items()},
-        }
-        tables: dict[str, Any] = {"global_id": edges}
-        tables["feats"] = {n: r[edges] for t in things & edge_feats.keys() for n, r in edge_feats[t].items()}
+        nodes = {"global_id": mine, "id": mine, "feats": {name: rows[mine] for name, rows in feats.items()}}
+        tables: Arrays = {"global_id": edges, "feats": {name: rows[edges] for name, rows in edge_feats.items()}}
         if "times" in things:
             tables["edge_time"] = TIME[edges]
         values: dict[str, Any] = {"graph": graph, "node_feats": nodes, "edge_feats": tables}
@@ -179,14 +182,6 @@ def pyg_parts(folder: Path, things: set[str]) -> Path:
     return folder
 
 
-def _tensors(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, dict):
-        return {k: _tensors(v) for k, v in value.items()}
-    return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
-
-
 def _dgl_graph(things: set[str]) -> Any:
     import dgl
     import torch
@@ -199,14 +194,10 @@ def _dgl_graph(things: set[str]) -> Any:
         graph = dgl.graph(ends["node", "to", "node"], num_nodes=N)
     typed = "types" in things
     nodes, edges = graph.nodes["node" if typed else "_N"].data, graph.edges["to" if typed else "_E"].data
-    of_nodes = {
-        "features": {"feat": X}, "labels": {"label": Y}, "splits": MASKS, "other node tables": {"age": AGE},
-    }  # fmt: skip
-    of_edges = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT[:, None]}, "times": {"time": TIME}}
-    for frame, tensors in ((nodes, of_nodes), (edges, of_edges)):
-        for thing in things & tensors.keys():
-            for name, rows in tensors[thing].items():
-                frame[name] = torch.from_numpy(rows)
+    nodes.update(_tensors(of(things - {"user ids"}, NODES, x="feat", y="label")))
+    edges.update(_tensors(of(things - {"edge ids"}, LINKS)))
+    if "weights" in things:
+        edges["weight"] = edges["weight"][:, None]
     return graph
 
 
@@ -248,28 +239,18 @@ def table(folder: Path, things: set[str]) -> Path:
     import pyarrow as pa
     from pyarrow import parquet
 
-    nodes: dict[str, Any] = {"id": IDS if "user ids" in things else np.arange(N)}
-    ids = nodes["id"]
-    columns = {
-        "features": {"x0": X[:, 0], "x1": X[:, 1]}, "labels": {"label": Y}, "splits": SPLITS, "other node tables": {"age": AGE},
-    }  # fmt: skip
-    for thing in things & columns.keys():
-        nodes |= columns[thing]
-    tables = {"features": {"x": ["x0", "x1"]}, "labels": {"y": "label"}, "other node tables": {"age": "age"}}
-    entry: dict[str, Any] = {"files": "nodes.parquet", "id": "id", "tables": {}}
-    for thing in things & tables.keys():
-        entry["tables"] |= tables[thing]
+    ids = IDS if "user ids" in things else np.arange(N)
+    nodes: Arrays = {"id": ids, **of(things - {"features", "user ids"}, NODES)}
+    entry: Arrays = {"files": "nodes.parquet", "id": "id", "tables": {n: n for n in ("y", "age") if n in nodes}}
+    if "features" in things:
+        nodes |= {"x0": X[:, 0], "x1": X[:, 1]}
+        entry["tables"]["x"] = ["x0", "x1"]
     if "splits" in things:
-        entry["splits"] = {"train": "train", "val": "val"}
-    edges: dict[str, Any] = {"a": ids[SRC], "b": ids[DST]}
-    of_edges = {"edge features": {"edge_attr": ATTR.tolist()}, "weights": {"weight": WEIGHT}, "times": {"time": TIME}}
-    to: dict[str, Any] = {"files": "edges.parquet", "src": "a", "dst": "b", "tables": {}}
-    for thing in things & of_edges.keys():
-        edges |= of_edges[thing]
-        to["tables"] |= {name: name for name in of_edges[thing]}
-    if "edge ids" in things:
-        edges["number"] = ORDER
-    schema: dict[str, Any] = {"nodes": {"node": entry}, "edges": {"node__to__node": to}}
+        entry["splits"] = {name: f"{name}_mask" for name in SPLITS}
+    links = {name: rows.tolist() for name, rows in of(things, LINKS).items()}
+    edges: Arrays = {"a": ids[SRC], "b": ids[DST], **{"number" if n == "e_id" else n: r for n, r in links.items()}}
+    to: Arrays = {"files": "edges.parquet", "src": "a", "dst": "b", "tables": {n: n for n in links if n != "e_id"}}
+    schema: Arrays = {"nodes": {"node": entry}, "edges": {"node__to__node": to}}
     if "types" in things:
         schema["nodes"]["item"] = {"files": "items.parquet", "id": "id"}
         schema["edges"]["node__buys__item"] = {"files": "buys.parquet", "src": "a", "dst": "b"}
@@ -286,18 +267,13 @@ def networkx(folder: Path, things: set[str]) -> Path:
 
     graph = nx.MultiDiGraph()
     ids = (IDS if "user ids" in things else np.arange(N)).tolist()
-    of_nodes = {
-        "features": {"x": X}, "labels": {"y": Y}, "splits": MASKS, "other node tables": {"age": AGE},
-        "types": {"kind": np.array(["user", "item"] * 3)},
-    }  # fmt: skip
-    of_edges = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT}, "times": {"time": TIME}}
+    nodes = of(things - {"user ids"}, NODES) | of(things, {"types": {"kind": np.array(["user", "item"] * 3)}})
+    links = of(things - {"edge ids"}, LINKS)
     for row in range(N):
-        graph.add_node(
-            ids[row], **{n: r[row].tolist() for t in things & of_nodes.keys() for n, r in of_nodes[t].items()}
-        )
+        graph.add_node(ids[row], **{name: rows[row].tolist() for name, rows in nodes.items()})
     for place in np.argsort(SRC, kind="stable"):  # networkx keeps edges by their sources
-        values = {n: r[place].tolist() for t in things & of_edges.keys() for n, r in of_edges[t].items()}
         keys = {"key": int(ORDER[place])} if "edge ids" in things else {}
+        values = {name: rows[place].tolist() for name, rows in links.items()}
         graph.add_edge(ids[SRC[place]], ids[DST[place]], **keys, **values)
     (folder / "graph.json").write_text(json.dumps(nx.node_link_data(graph)))
     return folder / "graph.json"
@@ -314,18 +290,10 @@ def matrix(folder: Path, things: set[str]) -> Path:
 
 def edges(folder: Path, things: set[str]) -> Path:
     ends = IDS[np.stack([SRC, DST])] if "user ids" in things else np.stack([SRC, DST])
-    given = {"weights": ("weight", WEIGHT), "times": ("time", TIME)}
-    given |= {"edge features": ("colour", ATTR[:, 0]), "edge ids": ("number", ORDER)}
-    columns = {
-        "source": ends[0],
-        "target": ends[1],
-        **{name: rows for thing, (name, rows) in given.items() if thing in things},
-    }
-    lines = [
-        ",".join(columns),
-        *(",".join(map(str, row)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)),
-    ]
-    (folder / "edges.csv").write_text("\n".join(lines))
+    tables = {**LINKS, "edge features": {"colour": ATTR[:, 0]}}
+    columns = {"source": ends[0], "target": ends[1], **of(things, tables, e_id="number")}
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    (folder / "edges.csv").write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
     return folder / "edges.csv"
 
 
@@ -334,12 +302,9 @@ def _npy(folder: Path, name: str, rows: np.ndarray) -> str:
     return f"{name}.npy"
 
 
-def _of(things: set[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _of(things: set[str]) -> tuple[Arrays, Arrays]:
     """Tables of vertices and of edges by DGL's names."""
-    nodes = {"features": {"feat": X}, "labels": {"label": Y}, "splits": MASKS, "other node tables": {"age": AGE}}
-    edges = {"edge features": ("edge_attr", ATTR), "weights": ("weight", WEIGHT), "times": ("time", TIME)}
-    found = {name: rows for thing, tables in nodes.items() if thing in things for name, rows in tables.items()}
-    return found, {name: rows for thing, (name, rows) in edges.items() if thing in things}
+    return of(things - {"user ids"}, NODES, x="feat", y="label"), of(things - {"edge ids"}, LINKS)
 
 
 def dgl_chunks(folder: Path, things: set[str]) -> Path:

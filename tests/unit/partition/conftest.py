@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from atta.partition import Graph
-from atta.partition.importers.reading import dgl_child as child
+from atta.partition.importers.reading import dgl_tensors as child
 from tests.unit.partition.oracles import write_graph
 
 

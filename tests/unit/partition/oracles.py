@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from atta.errors import AttaError, DataError
 from atta.partition import Dataset, Graph, GraphWriter
+from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
 
 
@@ -151,10 +155,22 @@ class Runs:
         return self.call
 
 
+def labels(graph: Graph, node_type: str = "node") -> list[Any]:
+    """What the user calls the vertices, by row."""
+    if "name" in graph.schema.node_tables[node_type]:
+        return to_strings(graph.table(node_type, "name")).tolist()
+    return user_ids(graph, node_type)
+
+
+def ends_of(graph: Graph, edge_type: str = "node__to__node") -> np.ndarray:
+    """The rows of the stored edges' sources and destinations [2, E]."""
+    edges = graph.edges(edge_type)
+    return np.stack([edges.src, edges.dst])
+
+
 def edge_pairs(graph: Graph, edge_type: str = "node__to__node") -> list[tuple[int, int]]:
     """The stored edges as (source row, destination row), in order."""
-    edges = graph.edges(edge_type)
-    return list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
+    return list(map(tuple, ends_of(graph, edge_type).T.tolist()))
 
 
 def came_in(value: Any, folder: Path, **options: Any) -> Graph:
@@ -177,3 +193,14 @@ def content(graph: Graph) -> dict[Any, Any]:
         found[t] = list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
         found |= {(t, name): rows[:].tolist() for name, rows in edges.tables.items()}
     return found
+
+
+def refused(
+    fmt: str, source: Path, folder: Path, says: str, kind: type[AttaError] = DataError, **options: Any
+) -> AttaError:
+    """The error of an import, which says in one line why it is refused; nothing is left in ``folder``."""
+    with pytest.raises(kind, match=says) as error:
+        import_graph(fmt, source, folder / "refused", **options)
+    assert not re.search("\\n|\\x1b", str(error.value))
+    assert not list(folder.glob("refused*"))
+    return error.value

@@ -21,7 +21,7 @@ from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.graph.exact import inexact
 from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
-from atta.partition.importers.table.rules import plain
+from atta.partition.importers.table.columns import plain
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
 pd = pytest.importorskip("pandas", reason="needs pandas")

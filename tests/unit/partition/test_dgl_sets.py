@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.errors import DataError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
+from tests.unit.partition.oracles import refused
 
 pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
@@ -117,9 +117,7 @@ def test_refused_chunks(tmp_path: Path, change: Any, says: str) -> None:
     said = chunked(tmp_path / "s")
     change(said)
     (tmp_path / "s/metadata.json").write_text(json.dumps(said))
-    with pytest.raises(DataError, match=says):
-        import_graph("dgl", tmp_path / "s", tmp_path / "g")
-    assert not list(tmp_path.glob("g*"))
+    refused("dgl", tmp_path / "s", tmp_path, says)
 
 
 def write_csv(path: Path, separator: str, columns: dict[str, Any]) -> None:
@@ -204,6 +202,4 @@ def test_refused_csv_sets(tmp_path: Path, file: str, old: str, new: str, says: s
     content = (tmp_path / "s" / file).read_text()
     assert old in content
     (tmp_path / "s" / file).write_text(content.replace(old, new, 1))
-    with pytest.raises(DataError, match=says):
-        import_graph("dgl", tmp_path / "s", tmp_path / "g")
-    assert not list(tmp_path.glob("g*"))
+    refused("dgl", tmp_path / "s", tmp_path, says)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ formats = pytest.mark.parametrize("fmt", sorted(EXPORTERS))
 
 
 @formats
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_round_trip(fmt: str, data: st.DataObject) -> None:
     need(fmt)
@@ -76,30 +75,22 @@ def test_a_lossy_export_is_refused(fmt: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["g"]
 
 
-@pytest.mark.parametrize(("fmt", "y"), [("pyg", np.ones((2, 1), np.int64)), ("ogb", np.ones((2, 3), np.int8))])
-def test_labels_that_would_come_back_otherwise(fmt: str, y: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fmt", "y", "odd", "says"),
+    [
+        ("pyg", np.ones((2, 1), np.int64), False, "cannot hold the node table 'y' of 'node'"),
+        ("ogb", np.ones((2, 3), np.int8), False, "cannot hold the node table 'y' of 'node'"),
+        ("ogb", np.zeros(2, np.float32), True, r"node table 'y'.*edge table 'weight'.*split 'odd'"),
+        *((fmt, None, False, "without edge types|named types") for fmt in ("npz", "pyg", "dgl", "ogb")),
+    ],
+)
+def test_what_would_come_back_otherwise(fmt: str, y: Any, odd: bool, says: str, tmp_path: Path) -> None:
     need(fmt)
     with GraphWriter(tmp_path / "g") as out:
-        out.add_nodes("node", 2, tables={"y": y})
-        out.add_edges(ETYPE, np.array([0]), np.array([1]))
-    with pytest.raises(ConfigError, match="cannot hold the node table 'y' of 'node'"):
-        export_graph(fmt, tmp_path / "g", target(fmt, tmp_path))
-
-
-def test_what_ogb_lacks(tmp_path: Path) -> None:
-    with GraphWriter(tmp_path / "g") as out:
-        out.add_nodes("node", 2, tables={"y": np.zeros(2, np.float32)}, splits={"odd": [1]})
-        out.add_edges(ETYPE, np.array([0]), np.array([1]), tables={"weight": np.ones(1)})
-    with pytest.raises(ConfigError, match=r"node table 'y'.*edge table 'weight'.*split 'odd'"):
-        export_graph("ogb", tmp_path / "g", tmp_path / "out")
-
-
-@pytest.mark.parametrize("fmt", ["npz", "pyg", "dgl", "ogb"])
-def test_a_graph_without_edge_types(fmt: str, tmp_path: Path) -> None:
-    need(fmt)
-    with GraphWriter(tmp_path / "g") as out:
-        out.add_nodes("node", 2)
-    with pytest.raises(ConfigError, match=r"without edge types|named types"):
+        out.add_nodes("node", 2, tables={} if y is None else {"y": y}, splits={"odd": [1]} if odd else {})
+        if y is not None:
+            out.add_edges(ETYPE, np.array([0]), np.array([1]), tables={"weight": np.ones(1)} if odd else {})
+    with pytest.raises(ConfigError, match=says):
         export_graph(fmt, tmp_path / "g", target(fmt, tmp_path))
 
 
@@ -115,30 +106,6 @@ def test_what_exists_is_kept(fmt: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"so it is not overwritten|wanted is the name of a file"):
         export_graph(fmt, tmp_path / "g", tmp_path / "g", overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["g", dst.name])
-
-
-@formats
-def test_nothing_is_left_of_a_failure(fmt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need(fmt)
-    plain(tmp_path / "g", weight=False)
-    dst = target(fmt, tmp_path)
-    write = EXPORTERS[fmt].write
-
-    def fail(graph: Graph, path: Path, progress: Any) -> None:
-        write(graph, path, progress)
-        raise OSError("disk full")
-
-    monkeypatch.setattr(EXPORTERS[fmt], "write", fail)
-    with pytest.raises(OSError, match="disk full"):
-        export_graph(fmt, tmp_path / "g", dst)
-    assert [p.name for p in tmp_path.iterdir()] == ["g"]
-    monkeypatch.undo()
-    export_graph(fmt, tmp_path / "g", dst)
-    before = dst.stat().st_ino
-    monkeypatch.setattr(EXPORTERS[fmt], "write", fail)
-    with pytest.raises(OSError, match="disk full"):
-        export_graph(fmt, tmp_path / "g", dst, overwrite=True)
-    assert dst.stat().st_ino == before
 
 
 def test_single_files_are_staged(tmp_path: Path) -> None:
@@ -168,14 +135,6 @@ def test_wrong_sources_and_formats(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x\.npy: truncated"):
         export_graph("npz", tmp_path / "g", tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "g"]
-
-
-@pytest.mark.parametrize(("fmt", "module"), [("dgl", "dgl"), ("pyg", "torch_geometric.data"), ("table", "pyarrow")])
-def test_a_missing_library_is_named(fmt: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain(tmp_path / "g")
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"atta\[(dgl|train|table)\]"):
-        export_graph(fmt, tmp_path / "g", tmp_path / "out")
 
 
 def test_the_command(tmp_path: Path) -> None:

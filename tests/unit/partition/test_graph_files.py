@@ -15,6 +15,7 @@ import pytest
 from atta.errors import DataError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
+from tests.unit.partition.oracles import labels, refused
 
 EDGES = "node__to__node"
 Pairs = Counter[tuple[Any, Any, float]]
@@ -25,14 +26,6 @@ def imported(path: Path, **options: Any) -> Graph:
     assert guess(path) == "networkx"
     import_graph("networkx", path, path.parent / "g", overwrite=True, **options)
     return Graph.open(path.parent / "g")
-
-
-def labels(graph: Graph) -> list[Any]:
-    """The name or the user id of each vertex."""
-    if "name" in graph.schema.node_tables["node"]:
-        return [bytes(row).rstrip(b"\0").decode() for row in graph.table("node", "name")]
-    ids = graph.user_ids("node")
-    return list(range(graph.schema.node_counts["node"])) if ids is None else ids.tolist()
 
 
 def pairs(graph: Graph, table: str = "weight") -> Pairs:
@@ -284,5 +277,4 @@ def test_other_graphml(change: tuple[str, str], says: str | None, tmp_path: Path
 def test_entities_are_refused_before_they_expand(entity: str, encoding: str, tmp_path: Path) -> None:
     text = f'<?xml version="1.0" encoding="{encoding}"?>\n<!DOCTYPE g [<!ENTITY {entity}>]>\n<graphml>&a;</graphml>'
     (tmp_path / "g.graphml").write_bytes(text.encode(encoding))
-    with pytest.raises(DataError, match="declares the entity 'a'; files with entities are not read"):
-        import_graph("networkx", tmp_path / "g.graphml", tmp_path / "g")
+    refused("networkx", tmp_path / "g.graphml", tmp_path, "declares the entity 'a'; files with entities are not read")

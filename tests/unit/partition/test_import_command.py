@@ -20,8 +20,9 @@ from atta.client.local import local
 from atta.errors import ConfigError, DataError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
-from atta.partition.importers import IMPORTERS, import_graph
+from atta.partition.importers import IMPORTERS
 from tests.unit.partition import carried as c
+from tests.unit.partition.oracles import refused
 
 COMMAND = next(command for command in data.COMMANDS if command.name == "import")
 
@@ -132,8 +133,7 @@ def test_a_missing_package_is_named_with_its_extra_before_the_source_is_read(
     package, extra = NEEDS[fmt]
     (tmp_path / "source.json").write_text("this is no source of any format")
     monkeypatch.setitem(sys.modules, package, None)  # Python does this for a missing package
-    with pytest.raises(ConfigError, match=rf"needs .*: install atta\[{extra}\]"):
-        import_graph(fmt, tmp_path / "source.json", tmp_path / "out")
+    refused(fmt, tmp_path / "source.json", tmp_path, rf"needs .*: install atta\[{extra}\]", ConfigError)
     assert [path.name for path in tmp_path.iterdir()] == ["source.json"]
 
 

@@ -55,7 +55,7 @@ def edges_of(graph: nx.MultiDiGraph) -> Counter:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_round_trip(kind: Any, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     labels = data.draw(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=7, unique=True))

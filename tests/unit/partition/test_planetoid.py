@@ -15,7 +15,7 @@ from atta.errors import DataError
 from atta.partition import Graph
 from atta.partition.importers import import_graph
 from atta.partition.importers.reading.pickles import load_inert
-from tests.unit.partition.oracles import Runs, edge_pairs
+from tests.unit.partition.oracles import Runs, edge_pairs, refused
 
 
 def write_planetoid(folder, protocol=2):
@@ -84,8 +84,7 @@ def test_hostile_pickles_are_refused(tmp_path, hostile, protocol):
     mark = tmp_path / "mark"
     path = tmp_path / "src" / "ind.tiny.graph"
     path.write_bytes(pickle.dumps(hostile(mark), protocol=protocol))
-    with pytest.raises(DataError, match=r"ind\.tiny\.graph: refused"):
-        import_graph("planetoid", tmp_path / "src", tmp_path / "g")
+    refused("planetoid", tmp_path / "src", tmp_path, r"ind\.tiny\.graph: refused")
     assert not mark.exists()
 
 
@@ -123,8 +122,22 @@ def test_out_of_range_sparse_matrix_is_refused(tmp_path):
 def test_bad_adjacency_lists(tmp_path, graph):
     write_planetoid(tmp_path / "src")
     (tmp_path / "src" / "ind.tiny.graph").write_bytes(pickle.dumps(graph))
-    with pytest.raises(DataError, match=r"ind\.tiny\.graph"):
-        import_graph("planetoid", tmp_path / "src", tmp_path / "g")
+    refused("planetoid", tmp_path / "src", tmp_path, r"ind\.tiny\.graph")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("test.index", f"{2**63 + 5}\n5\n".encode(), r"test\.index: not a list of numbers"),
+        ("test.index", b"4\n4.5\n", r"test\.index: not a list of numbers"),
+        ("test.index", b"4\n-5\n", "distinct non-negative numbers"),
+        ("ally", pickle.dumps(np.ones((4, 3), np.int32), 2), "a vertex has several labels"),
+    ],
+)
+def test_bad_labels_and_test_rows(tmp_path, name, content, says):
+    write_planetoid(tmp_path / "src")
+    (tmp_path / "src" / f"ind.tiny.{name}").write_bytes(content)
+    refused("planetoid", tmp_path / "src", tmp_path, says)
 
 
 def test_a_compressed_archive_does_not_fill_the_memory(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 from atta.errors import AttaError, DataError
 from atta.partition import Graph
 from atta.partition.importers import import_graph
-from tests.unit.partition.oracles import Runs, came_in, content
+from tests.unit.partition.oracles import Runs, came_in, content, refused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -128,6 +128,8 @@ TAKEN: dict[str, tuple[Any, dict[Any, Any]]] = {
     ),
     "arrays of numpy": (lambda: Data(x=np.ones((3, 1)), edge_index=RING.numpy(), num_nodes=np.int64(3)), PLAIN),
     "big-endian arrays": (lambda: three(age=np.arange(3, dtype=">i4")), {**PLAIN, ("node", "age"): [0, 1, 2]}),
+    "unsigned ends": (lambda: {"edge_index": RING.to(torch.uint8)}, {"node": 3, ETYPE: PLAIN[ETYPE]}),
+    "types of edges": (lambda: three(edge_type=torch.tensor([1, 0, 1])), {**PLAIN, (ETYPE, "type"): [1, 0, 1]}),
     "a list of numbers": (lambda: three(age=[3, 4, 5]), {**PLAIN, ("node", "age"): [3, 4, 5]}),
     "a parameter": (lambda: Data(x=torch.nn.Parameter(torch.ones(3, 1)), edge_index=RING), PLAIN),
     "an EdgeIndex": (lambda: Data(edge_index=EdgeIndex(RING, sparse_size=(5, 5))), {"node": 5, ETYPE: PLAIN[ETYPE]}),
@@ -271,6 +273,49 @@ def test_attributes_that_are_refused_by_name(what: str, tmp_path: Path) -> None:
     more = {"edge_label": ["edge_label_index"]}.get(name, [])
     graph = came_in(make(), tmp_path, drop=[name, *more])
     assert not {name} & {n for tables in graph.schema.node_tables.values() for n in tables}
+
+
+WIDE = {"x": torch.ones(6, 2), "edge_index": torch.arange(18).reshape(2, 9) % 6}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d.update({"n_id": torch.arange(6) / 2}), r"'n_id' is not imported: n_id: 0\.0 at position 0"),
+        (lambda d: d.update({"n_id": torch.zeros(6, dtype=torch.int64)}), "'n_id' is not imported: n_id: the id 0 occurs twice"),
+        (lambda d: d.update({"n_id": torch.arange(4)}), r"'n_id' is not imported: \[4\] is not one row"),
+        (lambda d: d.update({"edge_index": d["edge_index"] / 2}), r"source: 0\.0 at position 0 \(float32\)"),
+        (lambda d: d.update({"edge_index": d["edge_index"] - 1}), "source: -1 at position 0 is negative"),
+        (lambda d: d.update({"edge_index": d["edge_index"][0]}), r"has the shape \[9\] instead of \[2, E\]"),
+        (lambda d: d.update({"years": [1, 2]}), "'years' is not imported: it is a list"),
+        (lambda d: d.update({"half": torch.zeros(6).bfloat16()}), "'half' is not imported: it is a tensor of torch.bfloat16"),
+        (lambda d: d.update({"prices": torch.zeros(7)}), r"'prices' is not imported: \[7\] is not one row .*vertex \(6\),"),
+        (lambda d: d.update({"edge_attr": torch.zeros(6)}), r"'edge_attr' is not imported: \[6\] is not one row .*edge \(9\)"),
+        (lambda d: d.update({"edge_weight": torch.zeros(9, 2)}), r"'edge_weight' is not imported: \[9, 2\] is not one number"),
+        (lambda d: d.update(edge_time=torch.zeros(9), time=torch.zeros(9)), "'edge_time' is not imported: there is another tensor"),
+        (lambda d: d.update({"split_x": torch.zeros(6)}), "'split_x' is not imported: tables cannot have this name"),
+        (lambda d: d.update({"train_mask": torch.arange(6)}), "train_mask: a mask holds truth values"),
+        (lambda d: d.update({"num_classes": "many"}), "'num_classes' is not imported: it is a str"),
+        (lambda d: d.update({"num_classes": 2**70}), rf"d\.pt: 'num_classes' is {2**70}, wanted is a number of classes"),
+        (lambda d: d.update({"ids": torch.arange(6)}), "'ids' is not imported: tables cannot have this name"),
+    ],
+)  # fmt: skip
+def test_values_that_are_no_tables(change: Any, says: str, tmp_path: Path) -> None:
+    value = dict(WIDE)
+    change(value)
+    torch.save(Data.from_dict(value), tmp_path / "d.pt")
+    refused("pyg", tmp_path / "d.pt", tmp_path, says)
+    if "is not imported" in says and "there is" not in says:
+        import_graph("pyg", tmp_path / "d.pt", tmp_path / "g", drop=[says.split("'")[1]])
+        assert list(Graph.open(tmp_path / "g").schema.node_tables["node"]) == ["x"]
+
+
+def test_what_belongs_to_no_type(tmp_path: Path) -> None:
+    for name, value in (("licence", "none"), ("num_classes", "many")):
+        data = one_type()
+        data[name] = value
+        torch.save(data, tmp_path / "d.pt")
+        refused("pyg", tmp_path / "d.pt", tmp_path, f"'{name}' is not imported: it belongs to no node type")
 
 
 @pytest.mark.parametrize(

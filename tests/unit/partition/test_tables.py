@@ -12,6 +12,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
+from tests.unit.partition.oracles import refused
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
 from pyarrow import csv, parquet  # noqa: E402
@@ -140,8 +141,7 @@ def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) ->
 def test_wrong_values(folder: Path, tmp_path: Path, name: str, columns: dict[str, Any], words: str) -> None:
     write = csv.write_csv if name.endswith("csv") else parquet.write_table
     write(pa.table(columns), folder / name)
-    with pytest.raises(DataError, match=words):
-        import_graph("table", folder, tmp_path / "g")
+    refused("table", folder, tmp_path, words)
 
 
 def test_damaged_and_empty_files(folder: Path, tmp_path: Path) -> None:
@@ -151,14 +151,12 @@ def test_damaged_and_empty_files(folder: Path, tmp_path: Path) -> None:
     import_graph("table", folder, tmp_path / "g")
     assert len(Graph.open(tmp_path / "g").edges("user__knows__user")) == 0
     (folder / "knows.parquet").write_bytes(b"PAR1 nothing else")
-    with pytest.raises(DataError, match="not readable"):
-        import_graph("table", folder, tmp_path / "h")
+    refused("table", folder, tmp_path, "not readable")
     parquet.write_table(pa.table({"a": [5], "b": [42]}), folder / "knows.parquet")
     content = bytearray((folder / "knows.parquet").read_bytes())
     content[4:8] = b"\xff" * 4  # the heading of a page, of which Arrow complains in several lines
     (folder / "knows.parquet").write_bytes(content)
-    with pytest.raises(DataError, match=r"knows\.parquet: not readable: Couldn't deserialize thrift.*\Z"):
-        import_graph("table", folder, tmp_path / "h")
+    refused("table", folder, tmp_path, r"knows\.parquet: not readable: Couldn't deserialize thrift.*\Z")
 
 
 def test_absolute_paths(folder: Path, tmp_path: Path) -> None:
@@ -259,8 +257,7 @@ def test_whole_numbers_beyond_int64_are_not_rounded(folder: Path, tmp_path: Path
     schema["nodes"]["item"] = {"files": "items.csv", "id": "sku", "tables": {"price": "price", "code": "code"}}
     schema["nodes"]["item"]["ignore"] = ["text"]
     (folder / "schema.json").write_text(json.dumps(schema))
-    with pytest.raises(DataError, match=str(2**63)):
-        import_graph("table", folder, tmp_path / "g")
+    refused("table", folder, tmp_path, str(2**63))
 
 
 def test_a_first_file_with_a_heading_alone(folder: Path, tmp_path: Path) -> None:
@@ -273,5 +270,4 @@ def test_lists_of_lists(folder: Path, tmp_path: Path) -> None:
     users = parquet.read_table(folder / "users.parquet")
     place = users.schema.get_field_index("taste")
     parquet.write_table(users.set_column(place, "taste", pa.array([[[1, 2]]] * 3)), folder / "users.parquet")
-    with pytest.raises(DataError, match=r"users\.parquet: the column 'taste' holds list<.*>, wanted are numbers"):
-        import_graph("table", folder, tmp_path / "g")
+    refused("table", folder, tmp_path, r"users\.parquet: the column 'taste' holds list<.*>, wanted are numbers")

@@ -15,7 +15,7 @@ from atta.partition.disk.store import path_here
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
 from atta.partition.importers import import_graph
 from atta.partition.importers.table.guess import guess_schema
-from atta.partition.importers.table.rules import SCHEMA
+from atta.partition.importers.table.schema import SCHEMA
 
 _CHECKED_BYTES = 256 << 20
 """Folders up to this size are imported once, to see whether the schema fits."""

@@ -26,7 +26,7 @@ from atta.client.loaders.seeds import (
 from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
-from atta.samplers.arguments import flag, integers, names
+from atta.samplers.arguments import fan_outs_of, flag, integers, names
 from atta.samplers.dag.plan import EdgeNorm, EdgeWeights
 from atta.samplers.dag.spec import Hops, budget_spec, neighbor_spec
 from atta.samplers.methods import Method
@@ -67,6 +67,12 @@ class Drawing:
         if weights and subgraph == "bidirectional":
             raise ConfigError(
                 "edge_norm, unbiased: not with subgraph_type='bidirectional', whose edges need not be the graph's"
+            )
+        if any(what.norm is not EdgeNorm.NONE for what in weights) and not self.unbiased and _leaves_out(num_neighbors):
+            warnings.warn(
+                "edge_norm: sums over the edges that fan-outs leave are smaller than on the graph, which costs accuracy "
+                "(bench/results/degrees.md); unbiased=True makes up for it",
+                stacklevel=level_outside(),
             )
         rows = edge_tables_by_type(schema, self.edge_tables)
         own = {edge_type_name(schema, e) for e, found in rows.items() if "weight" in names("edge_tables", found)}
@@ -214,6 +220,12 @@ class NeighborLoader(DagLoader):
         times = None if input_time is None else integers("input_time", input_time)
         origin = dataclasses.replace(self._origin, tables=wanted, input_time=times, seed_firsts=firsts)
         self._origin = drawing.origin(schema, origin)
+
+
+def _leaves_out(num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]]) -> bool:
+    """Whether fan-outs leave edges out."""
+    by_type = num_neighbors.values() if isinstance(num_neighbors, Mapping) else [num_neighbors]
+    return any(count != -1 for counts in by_type for count in fan_outs_of(counts))
 
 
 def edge_weights_of(

@@ -1,0 +1,410 @@
+"""The neutral npz layout, archives with CSR matrices, and reverse edges: files made here, damaged ones, and real graphs."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
+from atta.partition import Graph
+from atta.partition.exporters import export_graph
+from atta.partition.graph.strings import to_strings
+from atta.partition.importers import import_graph
+from atta.partition.importers.reading.filling import missing_reverses, reverses_to_add
+from tests.unit.partition import carried as c
+from tests.unit.partition.exports import assert_same, plain
+from tests.unit.partition.oracles import Runs, edge_pairs, refused
+
+ETYPE = "node__to__node"
+BIG = 2**63 + 5
+EDGES = np.stack([c.SRC, c.DST])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=25))
+def test_reverse_edges_are_added_once_each(edges):
+    array = np.array(edges, np.int64).reshape(-1, 2)
+    extra = reverses_to_add(array[:, 0], array[:, 1])
+    added = [(v, u) for u, v in array[extra].tolist()]
+    stored = set(edges)
+    assert len(set(added)) == len(added)
+    assert set(added) == {(v, u) for u, v in stored if (v, u) not in stored}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 2)), max_size=40),
+    st.integers(1, 50),
+    st.booleans(),
+)
+def test_looking_at_ranges_of_vertices_changes_nothing(events, bucket, timed):
+    src, dst, time = np.array(events, np.int64).reshape(-1, 3).T
+    moment = time if timed else None
+    marked = missing_reverses(src, dst, moment, bucket_edges=bucket)
+    assert np.flatnonzero(marked).tolist() == reverses_to_add(src, dst, moment).tolist()
+
+
+def test_events_are_reversed_by_instant():
+    src, dst, time = np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([10, 20, 20])
+    assert reverses_to_add(src, dst, time).tolist() == [0]
+
+
+@pytest.mark.parametrize(("timed", "ends"), [(True, [(0, 1), (1, 0), (1, 0), (0, 1)]), (False, [(0, 1), (1, 0)])])
+def test_a_note_says_what_undirected_does_beside_times(tmp_path, timed, ends):
+    (tmp_path / "src").mkdir()
+    times = {"time": np.array([1, 2])} if timed else {}
+    np.savez(tmp_path / "src/graph.npz", edge_index=np.array([[0, 1], [1, 0]]), **times)
+    notes = import_graph("npz", tmp_path / "src", tmp_path / "g", undirected=True)
+    assert edge_pairs(Graph.open(tmp_path / "g")) == ends
+    said = f"{ETYPE}: 2 reverse edges added, each with the time of its edge; a reverse that is there at another time is"
+    assert [note.startswith(said) for note in notes] == [True] * timed
+
+
+@pytest.fixture
+def npz(tmp_path):
+    folder = tmp_path / "npz"
+    folder.mkdir()
+    x = np.array([[1, 0, 3], [0, 0, 0], [0, -2, 2], [0, 5, 0]], np.float32)
+    np.savez(folder / "graph.npz", edge_index=np.array([[0, 1, 2, 2], [1, 0, 3, 2]]))
+    sp.save_npz(folder / "x_sparse.npz", sp.csr_matrix(x))
+    np.save(folder / "y.npy", np.array([0, 1, 1, 2]))
+    np.save(folder / "train_mask.npy", np.array([True, False, False, True]))
+    np.savez(folder / "split.npz", extra=np.array([2, 1]), val_masks=np.eye(4, dtype=bool)[:2])
+    return folder, x
+
+
+def test_npz(npz, tmp_path):
+    folder, x = npz
+    import_graph("npz", folder, tmp_path / "g")
+    graph = Graph.open(tmp_path / "g")
+    assert np.array_equal(graph.table("node", "x"), x)
+    assert graph.table("node", "x").dtype == np.float32
+    assert edge_pairs(graph) == [(0, 1), (1, 0), (2, 3), (2, 2)]
+    assert graph.schema.num_classes == 3
+    splits = {name: graph.split("node", name).tolist() for name in graph.schema.splits["node"]}
+    assert splits == {"train": [0, 3], "extra": [1, 2], "val_0": [0], "val_1": [1]}
+    import_graph("npz", folder, tmp_path / "g", undirected=True, normalize_features=True, overwrite=True)
+    graph, sums = Graph.open(tmp_path / "g"), np.abs(x).sum(1, keepdims=True)
+    assert edge_pairs(graph) == [(0, 1), (1, 0), (2, 3), (2, 2), (3, 2)]
+    assert np.allclose(graph.table("node", "x"), x / np.where(sums == 0, 1, sums))
+    import_graph("npz", folder, tmp_path / "g", reverse=True, overwrite=True)
+    graph = Graph.open(tmp_path / "g")
+    assert edge_pairs(graph) == [(0, 1), (1, 0), (2, 3), (2, 2)]
+    assert edge_pairs(graph, "node__rev_to__node") == [(1, 0), (0, 1), (3, 2), (2, 2)]
+    with pytest.raises(ConfigError, match="not both"):
+        import_graph("npz", folder, tmp_path / "both", undirected=True, reverse=True)
+
+
+def test_npz_with_types(tmp_path):
+    folder = tmp_path / "src"
+    folder.mkdir()
+    index = {
+        "edge_index__paper__by__author": np.array([[0, 1], [1, 0]]),
+        "edge_index__paper__at__venue": np.array([[1], [4]]),
+    }
+    np.savez(folder / "graph.npz", **index)
+    np.save(folder / "x__author.npy", np.ones((3, 2), np.float32))
+    np.save(folder / "y.npy", np.array([1, 0]))
+    (folder / "meta.json").write_text(json.dumps({"node_types": {"paper": 2}, "target_type": "paper"}))
+    import_graph("npz", folder, tmp_path / "g", undirected=True)
+    graph = Graph.open(tmp_path / "g")
+    assert graph.schema.node_counts == {"author": 3, "paper": 2, "venue": 5}
+    assert edge_pairs(graph, "paper__by__author") == [(0, 1), (1, 0)]
+    assert edge_pairs(graph, "venue__rev_at__paper") == [(4, 1)]
+    assert "y" in graph.schema.node_tables["paper"]
+
+
+def test_npz_knowledge_graph_and_events(tmp_path):
+    for name, extra in [("kg", {"edge_type": np.array([3, 0, 3])}), ("events", {"time": np.array([1, 2, 3])})]:
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "graph.npz", edge_index=np.array([[0, 1, 2], [1, 2, 0]]), **extra)
+        import_graph("npz", tmp_path / name, tmp_path / f"{name}-g")
+    kg, events = Graph.open(tmp_path / "kg-g"), Graph.open(tmp_path / "events-g")
+    assert edge_pairs(kg, "node__r3__node") == [(0, 1), (2, 0)]
+    assert edge_pairs(kg, "node__r0__node") == [(1, 2)]
+    assert events.edges(ETYPE).tables["time"].tolist() == [1, 2, 3]
+
+
+def cut_archive(folder: Path) -> None:
+    path = folder / "graph.npz"
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def bad_member(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "graph.npz", "w") as archive:
+        archive.writestr("edge_index.npy", b"\x93NUMPY garbage")
+
+
+def bad_column(folder: Path) -> None:
+    (folder / "x.npy").unlink()
+    matrix = {"data": [1.0], "indices": [99], "indptr": [0, 1, 1, 1, 1, 1, 1], "shape": [6, 3]}
+    np.savez(folder / "x_sparse.npz", format=np.array(b"csr"), **matrix)
+
+
+def with_array(name: str, values: Any):
+    def change(folder: Path) -> None:
+        np.save(folder / f"{name}.npy", values)
+
+    return change
+
+
+def with_edges(dtype: Any, place: tuple[int, int], value: Any, **others: Any):
+    def change(folder: Path) -> None:
+        index = EDGES.astype(dtype)
+        index[place] = value
+        np.savez(folder / "graph.npz", edge_index=index, **others)
+
+    return change
+
+
+def with_split(values: Any):
+    return lambda folder: np.savez(folder / "split.npz", extra=np.array(values))
+
+
+def with_meta(**entries: Any):
+    return lambda folder: (folder / "meta.json").write_text(json.dumps(entries))
+
+
+IDS = np.arange(c.N)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (with_array("ids", np.array([1, 2, 3, BIG, 5, 6], np.uint64)), rf"ids\.npy: ids: {BIG} at position 3 is too large"),
+        (with_array("ids", IDS + 0.5), r"ids\.npy: ids: 0\.5 at position 0 \(float64\); wanted are integers"),
+        (with_array("ids", np.where(IDS == 4, np.nan, IDS)), r"ids: nan at position 4 \(float64\)"),
+        (with_array("ids", IDS // 2), "the id 0 occurs twice"),
+        (with_array("ids", IDS[:3]), r"ids: \[3\] numbers for 6 vertices"),
+        (with_array("ids", IDS > 2), r"ids: False at position 0 \(bool\)"),
+        (with_edges(np.uint64, (0, 2), BIG), rf"graph\.npz: edge_index of 'node__to__node', source: {BIG} at position 2"),
+        (with_edges(np.uint64, (1, 8), 2**64 - 1), rf"destination: {2**64 - 1} at position 8 is too large"),
+        (with_edges(np.float64, (0, 0), 0), r"source: 0\.0 at position 0 \(float64\)"),
+        (with_edges(np.float64, (0, 3), np.nan), r"source: nan at position 3"),
+        (with_edges(np.int64, (1, 7), -2), r"destination: -2 at position 7 is negative"),
+        (with_edges(np.int64, (0, 0), 0, edge_type=EDGES[0] / 2), r"edge_type: 0\.0 at position 0"),
+        (with_split([0.5, 1]), r"split\.npz: extra: 0\.5 at position 0"),
+        (with_split([1, -1]), r"extra: -1 at position 1 is negative"),
+        (with_array("train_mask", np.arange(c.N)), "train: a mask holds truth values"),
+        (with_split([0, 1, 1, 0, 0, 1]), "extra: the vertex 0 occurs twice; a mask of numbers is called extra_mask"),
+        (with_split(3), r"split\.npz: extra: wanted is a list of numbers, not an array \[\]"),
+        (with_array("x", np.array(1.0)), r"x\.npy: holds float64\[\], wanted are rows of numbers"),
+        (with_array("x", np.ones((c.N, 2), complex)), r"x\.npy: holds complex128\[6, 2\]"),
+        (with_array("x", np.zeros((c.N, 2), "M8[s]")), r"x\.npy: holds datetime64\[s\]\[6, 2\]"),
+        (with_array("x", np.zeros(c.N, [("a", "f4")])), r"x\.npy: holds .*\[6\], wanted"),
+        (with_array("x", np.array([["1"]] * c.N)), r"x\.npy: holds <U1\[6, 1\]"),
+        (with_array("y", np.array(1)), r"y\.npy: holds int64\[\]"),
+        (with_array("y", np.array(list("abcabc"))), r"y\.npy: holds <U1\[6\]"),
+        (with_meta(num_nodes=None), r"meta\.json: 'num_nodes' is None, wanted is a number of vertices"),
+        (with_meta(num_nodes="six"), "'num_nodes' is 'six'"),
+        (with_meta(num_nodes=6.7), r"'num_nodes' is 6\.7"),
+        (with_meta(node_types={"node": -1}), "'node' is -1"),
+        (with_meta(node_types=["node"]), r"meta\.json: 'node_types' is \['node'\], wanted is an object"),
+        (with_meta(relations=3), r"meta\.json: 'relations' is 3, wanted are names"),
+        (with_meta(relations=[[]]), r"'relations' is \[\[\]\]"),
+        (with_meta(num_classes=-5), r"meta\.json: 'num_classes' is -5, wanted is a number of classes"),
+        (with_meta(node_types={"node": 4}), "6 feature rows for 4"),
+        (lambda folder: (folder / "meta.json").write_text("{"), r"meta\.json"),
+        (lambda folder: np.savez(folder / "graph.npz", edge_index=np.zeros((3, 2), np.int64)), r"graph\.npz"),
+        (lambda folder: np.savez(folder / "graph.npz", other=np.zeros(2)), r"graph\.npz"),
+        (lambda folder: np.savez(folder / "graph.npz", edge_index=np.array([{}], object)), r"graph\.npz"),
+        (cut_archive, r"graph\.npz"),
+        (bad_member, r"graph\.npz"),
+        (bad_column, r"x_sparse\.npz"),
+        (with_edges(np.int64, (1, 0), c.N), f"the destination {c.N}"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_npz_is_named(tmp_path: Path, change: Any, says: str) -> None:
+    (tmp_path / "s").mkdir()
+    source = c.npz(tmp_path / "s", {"features", "labels"})
+    change(source)
+    refused("npz", source, tmp_path, says, AttaError)
+
+
+def test_unknown_format_and_missing_source(tmp_path: Path) -> None:
+    refused("nzp", tmp_path, tmp_path, "did you mean 'npz'", UnknownNameError)
+    refused("npz", tmp_path / "nowhere", tmp_path, "nowhere")
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_beyond_float32(tmp_path: Path, sparse: bool) -> None:
+    x, out = np.array([[1.0, np.inf], [0, 2]]), tmp_path / "s"
+    for number, large in enumerate((3e38, 1e300)):
+        (source := out / str(number)).mkdir(parents=True)
+        np.savez(source / "graph.npz", edge_index=[[0], [1]])
+        x[1, 0] = large
+        sp.save_npz(source / "x_sparse.npz", sp.csr_matrix(x)) if sparse else np.save(source / "x.npy", x)
+    import_graph("npz", out / "0", tmp_path / "g")
+    assert np.array_equal(Graph.open(tmp_path / "g").table("node", "x"), [[1, np.inf], [np.float32(3e38), 2]])
+    with pytest.raises(ConfigError, match="table 'x' of 'node': holds numbers beyond float32"):
+        import_graph("npz", out / "1", tmp_path / "h")
+
+
+def test_complex_sparse_features(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=[[0], [1]])
+    sp.save_npz(tmp_path / "x_sparse.npz", sp.csr_matrix(np.ones((2, 2), complex)))
+    refused("npz", tmp_path, tmp_path, r"x_sparse\.npz: a sparse matrix of complex128, wanted are numbers")
+
+
+def test_unsigned_end_points_say_how_many_vertices_there_are(tmp_path: Path) -> None:
+    for number, index in enumerate((EDGES.astype(np.uint64), np.zeros((2, 0), np.uint8))):
+        (source := tmp_path / f"s{number}").mkdir()
+        np.savez(source / "graph.npz", edge_index=index)
+        import_graph("npz", source, tmp_path / f"g{number}")
+        assert Graph.open(tmp_path / f"g{number}").schema.node_counts == {"node": index.max() + 1 if index.size else 0}
+
+
+def test_relation_numbers_of_no_edges(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=np.zeros((2, 0), np.int64), edge_type=np.zeros(0, np.int64))
+    with_meta(num_nodes=6)(tmp_path)
+    import_graph("npz", tmp_path, tmp_path / "g")
+    schema = Graph.open(tmp_path / "g").schema
+    assert (schema.node_counts, schema.edge_counts) == ({"node": 6}, {"node__to__node": 0})
+
+
+def test_a_mask_of_zeros_and_ones_is_a_mask(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    source = c.npz(tmp_path / "s", {"labels"})
+    np.save(source / "train_mask.npy", np.array([0, 1, 1, 0, 0, 1], np.uint8))
+    import_graph("npz", source, tmp_path / "g")
+    assert Graph.open(tmp_path / "g").split("node", "train").tolist() == [1, 2, 5]
+
+
+def test_npz_edges_as_files_of_their_own(tmp_path: Path) -> None:
+    graph = plain(tmp_path / "g")
+    export_graph("npz", tmp_path / "g", tmp_path / "out")
+    with np.load(tmp_path / "out/graph.npz") as archive:
+        for name in archive.files:
+            np.save(tmp_path / f"out/{name}.npy", archive[name])
+    (tmp_path / "out/graph.npz").unlink()
+    import_graph("npz", tmp_path / "out", tmp_path / "back")
+    assert_same(graph, Graph.open(tmp_path / "back"))
+    np.save(tmp_path / "out/edge_index.npy", np.array([{}], dtype=object))
+    with pytest.raises(DataError, match=r"edge_index\.npy"):
+        import_graph("npz", tmp_path / "out", tmp_path / "bad")
+
+
+def test_typed_npz_edges_as_files_of_their_own(tmp_path: Path) -> None:
+    np.save(tmp_path / "edge_index__a__r__b.npy", np.array([[0, 1], [2, 0]]))
+    np.save(tmp_path / "edge_index__b__s__b.npy", np.array([[0], [3]]))
+    np.save(tmp_path / "ids__a.npy", np.array([9, 7]))
+    import_graph("npz", tmp_path, tmp_path / "g")
+    graph = Graph.open(tmp_path / "g")
+    assert graph.schema.edge_counts == {"a__r__b": 2, "b__s__b": 1}
+    assert graph.edges("a__r__b").dst.tolist() == [2, 0]
+    assert graph.user_ids("a").tolist() == [9, 7]
+
+
+A = sp.csr_array((np.ones(5), ([0, 0, 1, 3, 3], [1, 2, 0, 3, 1])), shape=(4, 4))
+X = sp.csr_array(np.array([[0, 1.5, 0], [0, 0, 0], [2, 0, 3], [1, 0, 0]]))
+LABELS = np.array([0, 2, 1, 2])
+
+
+def csr(prefix: str, array: sp.csr_array) -> dict[str, Any]:
+    return {prefix + part: getattr(array, part) for part in ("data", "indices", "indptr", "shape")}
+
+
+def imported(path: Path) -> tuple[Graph, np.ndarray]:
+    """The graph folder of an archive, and its edges as a dense matrix."""
+    import_graph("npz", path, path.parent / "g", overwrite=True)
+    graph = Graph.open(path.parent / "g")
+    edges, made = graph.edges(ETYPE), np.zeros((4, 4))
+    np.add.at(made, (edges.src[:], edges.dst[:]), edges.tables.get("weight", np.ones(len(edges))))
+    return graph, made
+
+
+@pytest.mark.parametrize("adjacency", ["adj_", "adj_matrix.", ""])
+@pytest.mark.parametrize("features", ["attr_", "attr_matrix.", "dense"])
+def test_csr_sets(adjacency: str, features: str, tmp_path: Path) -> None:
+    of_vertices = {"attr_matrix": X.toarray()} if features == "dense" else csr(features, X)
+    names = {"node_names": np.array(["a", "ü", "c", "d"]), "train_mask": LABELS == 2}
+    np.savez(tmp_path / "set.npz", **csr(adjacency, A), **of_vertices, labels=LABELS, **names)
+    graph, edges = imported(tmp_path / "set.npz")
+    assert np.array_equal(edges, A.toarray())
+    assert np.array_equal(graph.table("node", "x"), X.toarray())
+    assert graph.table("node", "y").tolist() == LABELS.tolist()
+    assert to_strings(graph.table("node", "name")).tolist() == ["a", "ü", "c", "d"]
+    assert graph.split("node", "train").tolist() == [1, 3]
+    assert not graph.schema.edge_tables[ETYPE]
+
+
+def test_csr_of_scipy_with_weights(tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "adj.npz", A * 2.5)
+    assert np.array_equal(imported(tmp_path / "adj.npz")[1], A.toarray() * 2.5)
+    sp.save_npz(tmp_path / "csc.npz", A.tocsc())
+    refused("npz", tmp_path / "csc.npz", tmp_path, "a sparse matrix in the format b'csc'; only csr is read")
+
+
+def test_objects_are_named_and_never_loaded(tmp_path: Path) -> None:
+    loud = Runs(open, str(tmp_path / "trace"), "w")
+    objects = {"attr_names": np.array([loud], object), "metadata": np.array({}, object)}
+    np.savez(tmp_path / "set.npz", **csr("adj_", A), labels=LABELS, **objects, class_names=np.array(list("abcd")))
+    notes = import_graph("npz", tmp_path / "set.npz", tmp_path / "g", drop=["metadata"])
+    assert notes == ["left out: class_names, attr_names"]
+    assert Graph.open(tmp_path / "g").schema.num_classes == 4
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("whole", [b"PK\x05\x06", b"PK\x01\x02\x2d\x03\x2d", b"NUMPY"])
+def test_a_damaged_archive_is_named(whole: bytes, tmp_path: Path) -> None:
+    np.savez(path := tmp_path / "set.npz", **csr("adj_", A), labels=LABELS)
+    good = path.read_bytes()
+    path.write_bytes(good.replace(whole, whole[:-1] + b"\xe8"))
+    assert path.read_bytes() != good
+    refused("npz", path, tmp_path, r"set\.npz: not a readable npz archive")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"colour": [1]}, "'colour' is not imported: nothing says what it is"),
+        ({"labels": np.array([{}], object)}, "'labels' is not imported: it holds Python objects, which are never loaded"),
+        ({"labels": [1, 2]}, r"labels has the shape \[2\], the graph has 4 vertices"),
+        ({"attr_matrix": np.ones((3, 2))}, r"features has the shape \[3, 2\]"),
+        ({"adj_indices": A.indices + 2}, "not a sparse matrix: indices must be < 4"),
+        ({"adj_shape": (4, 5)}, r"the edges are a matrix \[4, 5\], wanted is a square one"),
+        ({"adj_data": np.array([{}], object)}, "holds no edges as numbers: wanted are adj_data"),
+    ],
+)  # fmt: skip
+def test_errors_of_csr_sets(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "set.npz", **{**csr("adj_", A), "labels": LABELS, **change})
+    refused("npz", tmp_path / "set.npz", tmp_path, says)
+
+
+REAL = {  # vertices, directed edges after making them undirected, classes, features
+    "cora": (2708, 10556, 7, 1433),
+    "amazon_computers": (13752, 2 * 245861, 10, 767),
+}
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", REAL)
+def test_real_graphs(shared_data, tmp_path, name):
+    import_graph("npz", shared_data / name, tmp_path / "g", undirected=True)
+    graph = Graph.open(tmp_path / "g", verify=False)
+    nodes, edges, classes, features = REAL[name]
+    assert graph.schema.node_counts == {"node": nodes}
+    assert graph.schema.edge_counts == {ETYPE: edges}
+    assert graph.schema.num_classes == classes
+    assert graph.table("node", "x").shape == (nodes, features)
+    stored = graph.edges(ETYPE)
+    matrix = sp.coo_array((np.ones(edges), (stored.src, stored.dst)), shape=(nodes, nodes)).tocsr()
+    assert (matrix != matrix.T).nnz == 0
+    assert matrix.max() == 1
+
+
+@pytest.mark.shared_data
+def test_real_typed_graph(shared_data, tmp_path):
+    import_graph("npz", shared_data / "dblp_hgb", tmp_path / "g", undirected=True)
+    graph = Graph.open(tmp_path / "g", verify=False)
+    assert graph.schema.node_counts == {"author": 4057, "paper": 14328, "term": 7723, "venue": 20}
+    assert sum(graph.schema.edge_counts.values()) == 239_566
+    assert graph.schema.splits["author"]["test"] == 2840
