@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from atta.samplers.hashing import hash_string, stream_of
+
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.samplers.dag.instance import OwnedVertices
@@ -26,11 +28,19 @@ TIME = "time"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """What the sampled edges of a batch depend on besides the graph (docs/internals/architecture.md, determinism contract)."""
+    """What the sampled edges of a batch depend on besides the graph (docs/internals/architecture.md, determinism contract).
+    ``step``: number of the batch among those of its trainer. In a step, dependent batches of all trainers draw alike, so
+    that they need the same rows. None: there is one trainer."""
 
     seed: int
     epoch: int
     batch: int
+    step: int | None = None
+
+    def stream(self, hop: int, edge_type: str, dependency: int) -> tuple[int, int]:
+        """The stream of a hop's draws, see ``stream_of``."""
+        batch = self.batch if dependency == 1 or self.step is None else self.step
+        return stream_of((self.seed, self.epoch, batch), hop, hash_string(edge_type), dependency)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negativ
 from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
-from atta.samplers.hashing import hash_string, stream_key, stream_of
+from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
 from atta.samplers.shard import Answer, places, without_edges
 
@@ -216,8 +216,8 @@ class BatchState:
             if target not in frontier:
                 continue
             found = frontier[target]
-            at, tables = (self.at.seed, self.at.epoch, self.at.batch), self.plan.drawn_tables(edge_type)
-            key, renewed = stream_of(at, op.hop, hash_string(edge_type), self.plan.dependency)
+            key, renewed = self.at.stream(op.hop, edge_type, self.plan.dependency)
+            tables = self.plan.drawn_tables(edge_type)
             version = self.sources.get((edge_type, EDGES), 0)
             if op.method.temporal:
                 version = max(version, self.sources.get((source, TIME), 0))

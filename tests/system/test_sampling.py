@@ -68,6 +68,34 @@ def test_batches_do_not_depend_on_partitions_method_or_threads(
         assert batches == reference, name
 
 
+def test_trainers_draw_alike_in_a_step_of_dependent_batches(small_graph: SmallGraph) -> None:
+    """So a vertex that both of them expand in a hop has the same in-edges, and they need the same rows."""
+
+    def second_hop(batch: atta.MiniBatch) -> dict[int, list[int]]:
+        n_id, (row, col) = batch.n_id(), batch.edge_index()
+        start = batch.to_pyg().num_sampled_edges[0]
+        found: dict[int, list[int]] = {}
+        for source, target in zip(n_id[row[start:]].tolist(), n_id[col[start:]].tolist(), strict=True):
+            found.setdefault(target, []).append(source)
+        return found
+
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        alike, expanded = {}, {}
+        for dependency in (1, 8):
+            loaders = [
+                atta.NeighborLoader(
+                    cluster, [4, 3], None, batch_size=16, rank=rank, world_size=2, seed=1, dependency=dependency
+                )
+                for rank in (0, 1)
+            ]
+            steps = [[second_hop(batch) for batch in loader] for loader in loaders]
+            both = [(one[v], other[v]) for one, other in zip(*steps, strict=True) for v in one.keys() & other.keys()]
+            expanded[dependency], alike[dependency] = len(both), sum(one == other for one, other in both)
+    assert min(expanded.values()) > 50
+    assert alike[8] == expanded[8]
+    assert alike[1] < expanded[1]
+
+
 def test_bytes_over_grpc_equal_shared_memory(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
         shared = sample(cluster)

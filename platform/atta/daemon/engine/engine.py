@@ -202,7 +202,7 @@ class Engine:
                 request.plan,
                 view.dataset,
                 home=self.shard.part,
-                at=StreamPosition(request.seed, request.epoch, batch),
+                at=StreamPosition(request.seed, request.epoch, batch, request.seeds.index_of(batch)),
                 seeds=request.batch_seeds(batch),
                 out=BatchArrays.over(request.layout, slot.buffer),
                 compactors=self._compactors,
