@@ -29,8 +29,9 @@ TIME = "time"
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
     """What the sampled edges of a batch depend on besides the graph (docs/internals/architecture.md, determinism contract).
-    ``step``: number of the batch among those of its trainer. In a step, dependent batches of all trainers draw alike, so
-    that they need the same rows. None: there is one trainer."""
+    ``step``: number of the batch among those of its trainer, of all epochs. Dependent batches resemble the one before
+    over the end of an epoch, too, and those of all trainers draw alike in a step, so that they need the same rows. None:
+    ``batch`` counts so."""
 
     seed: int
     epoch: int
@@ -39,8 +40,10 @@ class StreamPosition:
 
     def stream(self, hop: int, edge_type: str, dependency: int) -> tuple[int, int]:
         """The stream of a hop's draws, see ``stream_of``."""
-        batch = self.batch if dependency == 1 or self.step is None else self.step
-        return stream_of((self.seed, self.epoch, batch), hop, hash_string(edge_type), dependency)
+        at = self.seed, self.epoch, self.batch
+        if dependency > 1 and self.step is not None:
+            at = self.seed, 0, self.step
+        return stream_of(at, hop, hash_string(edge_type), dependency)
 
 
 @dataclass(frozen=True, slots=True)

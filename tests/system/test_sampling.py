@@ -91,6 +91,10 @@ def test_trainers_draw_alike_in_a_step_of_dependent_batches(small_graph: SmallGr
             steps = [[second_hop(batch) for batch in loader] for loader in loaders]
             both = [(one[v], other[v]) for one, other in zip(*steps, strict=True) for v in one.keys() & other.keys()]
             expanded[dependency], alike[dependency] = len(both), sum(one == other for one, other in both)
+        one = {k: atta.NeighborLoader(cluster, [4], None, batch_size=10_000, dependency=k) for k in (1, 8)}
+        epochs = {k: [{e for batch in loader for e in edges_of(batch)} for _ in range(2)] for k, loader in one.items()}
+    shared = {k: len(first & second) / len(first) for k, (first, second) in epochs.items()}
+    assert shared[8] > 0.8 > shared[1], "they resemble each other over the end of an epoch"
     assert min(expanded.values()) > 50
     assert alike[8] == expanded[8]
     assert alike[1] < expanded[1]

@@ -33,7 +33,6 @@ from atta.observe.machine.processor import ProcessorLoad
 from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
 from atta.partition.disk.watching import WatchedFiles
-from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.state import NO_SOURCES, BatchState
 from atta.samplers.batch.vertices import CompactorPool
@@ -202,7 +201,7 @@ class Engine:
                 request.plan,
                 view.dataset,
                 home=self.shard.part,
-                at=StreamPosition(request.seed, request.epoch, batch, request.seeds.index_of(batch)),
+                at=request.position(batch),
                 seeds=request.batch_seeds(batch),
                 out=BatchArrays.over(request.layout, slot.buffer),
                 compactors=self._compactors,
