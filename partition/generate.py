@@ -102,7 +102,6 @@ def generate(
     threads: int | None = None,
 ) -> None:
     """Write the graph ``kind`` (one of KINDS) to ``dst``, a folder or a URL of object storage; raises ConfigError.
-
     ``threads`` that draw edges and features (default: one per core) have no influence on the graph."""
     if kind not in KINDS:
         raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")

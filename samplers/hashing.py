@@ -46,19 +46,17 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def permutation(user_ids: np.ndarray, key: int) -> np.ndarray:
-    """A pseudo-random order of ``user_ids``: int64 positions sorted by the hash of the ids.
-
-    It depends on the set of ids and the key only, not on the order in which the ids are given: ``mix64`` is one-to-one,
-    so only equal ids have equal hashes. These stay in the given order."""
+    """A pseudo-random order of ``user_ids``: int64 positions sorted by the hash of the ids. It depends on the set of
+    ids and the key only, not on the order in which the ids are given: ``mix64`` is one-to-one, so only equal ids have
+    equal hashes. These stay in the given order."""
     ids = np.asarray(user_ids, dtype=np.int64)
     return ascending(mix64(mix64(ids.view(np.uint64)) ^ np.uint64(key & _MASK)))
 
 
 def ascending(keys: np.ndarray) -> np.ndarray:
-    """int64 positions that sort ``keys``; equal keys stay in the given order.
-
-    NumPy's stable sort of large integers takes five times as long as the other one, which is as good without equal
-    keys. Every epoch of every trainer sorts all seeds."""
+    """int64 positions that sort ``keys``; equal keys stay in the given order. NumPy's stable sort of large integers
+    takes five times as long as the other one, which is as good without equal keys. Every epoch of every trainer sorts
+    all seeds."""
     order = np.argsort(keys)
     ordered = keys[order]
     return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order

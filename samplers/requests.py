@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,9 +19,8 @@ from atta.samplers.local.graph import LocalGraph, blaming
 @dataclass(frozen=True, slots=True)
 class Neighbors:
     """In-edges of the vertices of a request, in the order of the request: ``counts`` int32 [m]; ``sources`` and
-    ``edge_ids`` int64 [sum(counts)].
-
-    Sources are internal ids. The sources of one vertex are in the order of user ids, or in the order of the draws."""
+    ``edge_ids`` int64 [sum(counts)]. Sources are internal ids. The sources of one vertex are in the order of user ids,
+    or in the order of the draws."""
 
     counts: np.ndarray
     sources: np.ndarray
@@ -56,10 +54,9 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]).
-
-    Answered by int64 [m]: a vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1
-    for a vertex without in-edges."""
+    """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]). Answered by int64 [m]: a
+    vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1 for a vertex without
+    in-edges."""
 
     vertices: np.ndarray
     bits: np.ndarray
@@ -122,6 +119,7 @@ class LocalAccess:
 
     def __init__(self, graph: LocalGraph, *, threads: int = 1) -> None:
         self._graph, self._threads = graph, threads
+        self._sums: dict[bool, np.ndarray] = {}
 
     def answer(self, request: Request) -> Any:
         with blaming():
@@ -129,29 +127,23 @@ class LocalAccess:
                 case Expand():
                     return self._expand(request)
                 case Step():
-                    begin, degree = self._rows(request.vertices)
-                    at = np.where(degree > 0, begin + kernels.scaled(request.bits, degree), 0)
-                    found = self._graph.indices[at] if len(self._graph.indices) else at
-                    return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+                    return kernels.step(self._graph.indptr, self._graph.indices, request.vertices, request.bits)
                 case Contains():
                     graph = self._graph
                     keys = graph.keys if graph.source_keys is None else graph.source_keys
                     return kernels.has_edges(graph.indptr, graph.indices, keys, request.targets, request.sources)
                 case Degrees():
-                    return self._rows(request.vertices)[1]
+                    return kernels.in_degrees(self._graph.indptr, request.vertices)
                 case DegreeSums():
-                    return self._sums_by_time if request.by_time else self._sums
+                    if request.by_time not in self._sums:
+                        self._sums[request.by_time] = self._degree_sums(by_time=request.by_time)
+                    return self._sums[request.by_time]
 
-    @cached_property
-    def _sums(self) -> np.ndarray:
-        return degree_sums(np.diff(self._graph.indptr)[np.argsort(self._graph.keys, kind="stable")])
-
-    @cached_property
-    def _sums_by_time(self) -> np.ndarray:
-        graph = self._graph
-        if graph.node_time is None:
+    def _degree_sums(self, *, by_time: bool) -> np.ndarray:
+        graph, first = self._graph, self._graph.node_time if by_time else np.zeros(self._graph.num_nodes)
+        if first is None:
             raise ConfigError("degree sums by time: vertices have no times")
-        return degree_sums(np.diff(graph.indptr)[np.lexsort((graph.keys, graph.node_time))])
+        return degree_sums(np.diff(graph.indptr)[np.lexsort((graph.keys, first))])
 
     def _expand(self, request: Expand) -> Neighbors:
         graph = self._graph
@@ -169,12 +161,6 @@ class LocalAccess:
         )
         assert edge_ids is not None
         return only_within(Neighbors(counts, sources.astype(np.int64), edge_ids.astype(np.int64)), request.within)
-
-    def _rows(self, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if len(vertices) and not (vertices.min() >= 0 and vertices.max() < self._graph.num_nodes):
-            raise ValueError(f"vertices: outside 0..{self._graph.num_nodes - 1}")
-        begin = self._graph.indptr[vertices]
-        return begin, self._graph.indptr[vertices + 1] - begin
 
 
 def degree_sums(degrees: np.ndarray) -> np.ndarray:

@@ -184,10 +184,9 @@ def plan_seeds(
 
 
 def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
-    """Plan ``batches`` without seeds, for operators that need no seeds. The plan takes no memory per batch.
-
-    Rank r of W gets batches r, r + W, r + 2W, ... With ``pad`` an incomplete last round is filled up, so that all ranks
-    have equally many. Raises ConfigError if there is no batch, and for a rank that does not exist."""
+    """Plan ``batches`` without seeds, for operators that need no seeds. The plan takes no memory per batch. Rank r of W
+    gets batches r, r + W, r + 2W, ... With ``pad`` an incomplete last round is filled up, so that all ranks have
+    equally many. Raises ConfigError if there is no batch, and for a rank that does not exist."""
     if batches < 1:
         raise ConfigError(f"{batches} batches: must be at least 1")
     _check_rank(rank, world)
@@ -279,11 +278,10 @@ class ServerPlace:
 
 
 def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) -> list[ServerPlace]:
-    """The servers of a dataset, if every ``trainers_per_server`` consecutive ranks share a server.
-
-    parts: counts of each partition, as in ``quality["parts"]`` of ``describe``; types are added up. A trainer's
-    training vertices are counted before padding. All trainers get equally many, so with uneven partitions some belong
-    to another server. Raises ConfigError: fewer than one trainer per server, or more than 1024."""
+    """The servers of a dataset, if every ``trainers_per_server`` consecutive ranks share a server. parts: counts of
+    each partition, as in ``quality["parts"]`` of ``describe``; types are added up. A trainer's training vertices are
+    counted before padding. All trainers get equally many, so with uneven partitions some belong to another server.
+    Raises ConfigError: fewer than one trainer per server, or more than 1024."""
     if not 1 <= trainers_per_server <= MOST_TRAINERS:
         raise ConfigError(f"--trainers-per-server {trainers_per_server}: must be 1 to {MOST_TRAINERS}")
     world = len(parts) * trainers_per_server

@@ -36,10 +36,8 @@ _LAST_BITS = (1 << 16) - 1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Sampled in-neighbours of some rows.
-
-    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids. ``edge_ids`` int32|int64 and
-    ``tables`` (rows of edge tables) have the length of ``neighbors``."""
+    """Sampled in-neighbours of some rows. ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal
+    source ids. ``edge_ids`` int32|int64 and ``tables`` (rows of edge tables) have the length of ``neighbors``."""
 
     counts: np.ndarray
     neighbors: np.ndarray
@@ -166,11 +164,11 @@ class Shard:
         assert found is not None
         if not tables:
             return Answer(counts, neighbors, found)
-        rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
+        rows_of = {name: kernels.taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
         if TIMELY in tables:
             rows_of[TIMELY] = np.repeat(self._timely(edge_type, rows, method, times), counts)
             rows_of = {name: rows_of[name] for name in tables}
-        return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
+        return Answer(counts, neighbors, kernels.taken(csc.edge_ids, found), rows_of)
 
     def _method(self, edge_type: str, csc: CSC, method: Method, by: str) -> Tables | None:
         if method is Method.UNIFORM:
@@ -205,15 +203,11 @@ class Shard:
 
     def step(self, edge_type: str, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
         """One in-neighbour of each core row (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 =
-        none.
-
-        A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
+        none. A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
         ``degrees``."""
         csc = self.csc(edge_type)
-        degree = self.degrees(edge_type, rows)
-        at = np.where(degree > 0, csc.indptr[rows] + kernels.scaled(bits, degree), 0)
-        found = _taken(csc.indices, at) if len(csc.indices) else np.zeros(len(rows), dtype=np.int64)
-        return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+        with self._blaming(edge_type):
+            return kernels.step(csc.indptr, csc.indices, rows, bits)
 
     def contains(self, edge_type: str, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
         """bool [m]: whether core row ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as
@@ -243,10 +237,8 @@ class Shard:
 
     def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
         """Estimate the total in-degree of core ``rows`` over ``edge_types``: the cost of expanding them (ByteGNN's NSC
-        cost).
-
-        Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs an
-        estimate only."""
+        cost). Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs
+        an estimate only."""
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
         found = sum(kernels.degree_sum(self.csc(e).indptr, np.ascontiguousarray(sample)) for e in edge_types)
@@ -255,10 +247,8 @@ class Shard:
     def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages. Raises
         ConfigError: a row outside the partition."""
-        indptr = self.csc(edge_type).indptr
-        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: row outside 0..{len(indptr) - 2}")
-        return np.asarray(indptr[rows + 1] - indptr[rows])
+        with self._blaming(edge_type):
+            return kernels.in_degrees(self.csc(edge_type).indptr, rows)
 
     def digests(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: digests of the in-edges of core rows (``kernels.edge_digests``). Errors as for ``degrees``."""
@@ -310,10 +300,8 @@ def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
 def without_edges(
     answer: Answer, near: np.ndarray, ids: np.ndarray, targets: np.ndarray, sources: np.ndarray
 ) -> Answer:
-    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them.
-
-    ``near`` int64: which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are
-    read."""
+    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them. ``near`` int64:
+    which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are read."""
     ends, number = np.unique(targets, return_inverse=True)
     if not len(ends) or not len(answer.neighbors):
         return answer
@@ -358,10 +346,3 @@ def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -
         own = np.cumsum(answer.counts) - answer.counts
         shift = first[positions - start] - own
         yield np.repeat(shift, answer.counts) + np.arange(len(answer.neighbors)), answer
-
-
-def _taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """``table[positions]``. Cache lines are requested ahead."""
-    out = np.empty((len(positions), *table.shape[1:]), table.dtype)
-    kernels.gather_rows(table, positions, out)
-    return out

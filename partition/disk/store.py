@@ -1,5 +1,4 @@
 """Folders on object storage: ``s3://bucket/folder``, ``gs://...``, ``file:///...`` and whatever else fsspec reads.
-
 fsspec is imported only when such a folder is used."""
 
 from __future__ import annotations

@@ -151,12 +151,11 @@ def _integers(what: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 class GraphWriter:
-    """Writes a graph folder in a stream. It appears under its name only when complete.
-
-    Use it as a context manager: declare node types first, then append. Leaving the block without an exception completes
-    the folder; an exception removes everything. Its methods take the names of types and tables as their source has
-    them; ``rename`` says what they become. Raises ConfigError: ``dst`` exists and is not empty (and ``overwrite`` is
-    not set), or a name is unsuitable."""
+    """Writes a graph folder in a stream. It appears under its name only when complete. Use it as a context manager:
+    declare node types first, then append. Leaving the block without an exception completes the folder; an exception
+    removes everything. Its methods take the names of types and tables as their source has them; ``rename`` says what
+    they become. Raises ConfigError: ``dst`` exists and is not empty (and ``overwrite`` is not set), or a name is
+    unsuitable."""
 
     def __init__(
         self,
@@ -189,7 +188,6 @@ class GraphWriter:
         splits: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
         """Declare a node type of ``count`` vertices. ``ids`` are their distinct int64 user ids (default: row numbers).
-
         ``tables`` (``y``: labels) and ``splits`` are added as the methods below do it."""
         self._declare(node_type, count, ids)
         for name, rows in (tables or {}).items():
@@ -226,10 +224,9 @@ class GraphWriter:
         return out
 
     def add_table(self, name: str, rows: Array, node_type: str = NODE_TYPE) -> None:
-        """Add a whole node table. It is copied chunk by chunk, so it may be memory-mapped.
-
-        The table ``y`` is one of labels, see ``add_labels``. What ``rename`` makes ``x`` becomes float32; raises
-        ConfigError for whole numbers that float32 does not hold."""
+        """Add a whole node table. It is copied chunk by chunk, so it may be memory-mapped. The table ``y`` is one of
+        labels, see ``add_labels``. What ``rename`` makes ``x`` becomes float32; raises ConfigError for whole numbers
+        that float32 does not hold."""
         rows = np.asarray(rows)
         new = self._renaming.table(node_type, name)
         if new == "y":
@@ -242,9 +239,8 @@ class GraphWriter:
 
     def add_labels(self, labels: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
         """Add the table ``y``. Labels of one integer per vertex become int64 and raise the number of classes to theirs
-        (-1: unlabelled); rows of several keep their dtype.
-
-        Raises ConfigError for the one integer of a vertex if it does not fit into int64."""
+        (-1: unlabelled); rows of several keep their dtype. Raises ConfigError for the one integer of a vertex if it
+        does not fit into int64."""
         self.add_table("y", np.asarray(labels), node_type)
 
     def _labels(self, y: Array, node_type: str) -> Array:
@@ -255,10 +251,8 @@ class GraphWriter:
 
     def note_classes(self, type_: str, table: str, names: list[str]) -> None:
         """Keep the names of the classes that a table of a node or edge type holds by their numbers. Those of ``y``
-        count.
-
-        ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names of the
-        graph together are too long: every client of a cluster reads them."""
+        count. ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names
+        of the graph together are too long: every client of a cluster reads them."""
         is_node_type = self._renaming.node_type(type_) in self._counts
         owner = self._renaming.node_type(type_) if is_node_type else self._renaming.edge_type(type_)
         old, slash, column = table.partition("/")

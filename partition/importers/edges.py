@@ -97,7 +97,6 @@ def _check_alike(files: Sequence[EdgeFile]) -> None:
 
 
 def _kinds(files: Sequence[EdgeFile], *, string_ids: bool) -> dict[str, str]:
-    """The kind of all that is read, as the first lines of all files show it."""
     whole = re.compile("-?[0-9]+")
 
     def all_match(form: re.Pattern[str], *names: str) -> bool:
@@ -202,7 +201,6 @@ class _Edges:
     def _piece(
         self, span: tuple[int, int], rows: Mapping[str, Array | None], positions: Array | None
     ) -> dict[str, Array]:
-        """A span of the edges at ``positions``. ``rows``: what stands in place of each number of a column."""
         chosen = slice(*span) if positions is None else positions[slice(*span)]
         # Nothing keeps a file mapped, which would count as memory of the process.
         columns = {name: column.written()[chosen] for name, column in self._staged.items()}
@@ -213,7 +211,6 @@ class _Edges:
 
 
 def _note_doubts(file: EdgeFile, options: ImportOptions) -> None:
-    """Note what the beginning of a file was taken for where it may be something else."""
     name, places = file.path.name, [file.places[end] for end in ("src", "dst")]
     ends = [row[place] for row in file.rows for place in places]
     names = [file.columns[place] for place in places]

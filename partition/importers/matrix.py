@@ -155,7 +155,6 @@ def _add_numbered(out: GraphWriter, where: Path, node_type: str, count: int) -> 
 
 
 def _next_line(file: BinaryIO, where: Path, line: int) -> tuple[list[bytes], int]:
-    """The words of the next line that is neither blank nor a comment, and its number. ``line``: that of the last one."""
     while text := file.readline(_LONGEST_LINE):
         line += 1
         if (words := text.split()) and not words[0].startswith(b"%"):

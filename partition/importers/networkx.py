@@ -184,7 +184,6 @@ def _write_edges(
 
 
 def _keys_are_numbers(graph: Any) -> bool:
-    """Whether keys only count the edges between two vertices, as networkx does by itself."""
     seen: dict[Any, int] = {}
     for u, v, key in graph.edges(keys=True):
         pair = (u, v) if graph.is_directed() else frozenset((u, v))

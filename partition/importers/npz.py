@@ -162,7 +162,6 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOptions) -> None:
-    """Refuse files of arrays that nothing reads. Other files, such as a README, are not part of the graph."""
     known = {"graph.npz", "split.npz", "y.npy", *(f"{n}_mask.npy" for n in _MASKS), *(f"{n}.npy" for n in _EDGE_ARRAYS)}
     for stem, ending in (("ids", ".npy"), ("x", ".npy"), ("x_sparse", ".npz")):
         known |= {path.name for t in counts for path in _files(folder, t, stem, ending)}
@@ -172,7 +171,6 @@ def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOpt
 
 
 def _edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
-    """Return the arrays of ``graph.npz`` (or of single files, memory-mapped), and where they come from."""
     path = folder / "graph.npz"
     alone = sorted(folder.glob("edge_index*.npy"))
     alone += [f for name in _EDGE_ARRAYS if (f := folder / f"{name}.npy").exists()]
@@ -236,7 +234,6 @@ def _relations(
 def _by_relation(
     path: Path, index: Array, kind: Array, tables: dict[str, Array]
 ) -> dict[str, tuple[Array, dict[str, Array]]]:
-    """Give each relation number of a knowledge graph its own edge type."""
     if kind.shape != index.shape[1:]:
         raise DataError(path, "'edge_type' does not have one value per edge")
     check_numbers(path, "edge_type", kind)

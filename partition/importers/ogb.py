@@ -17,7 +17,7 @@ raw/ archives   data.npz (``edge_index`` [2, E], ``num_nodes_list``, ``num_edges
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,28 +41,6 @@ from atta.partition.importers.reading.source import (
     state_classes,
 )
 from atta.partition.schema import join_edge_type, split_edge_type
-
-
-def _both_ways(edge_type: str, found: EdgeFiles) -> EdgeFiles:
-    """The same with the reverse of each edge behind it, as OGB's loaders give it; raises DataError."""
-    source, _, target = split_edge_type(edge_type)
-    if source != target:
-        raise DataError(found.edges.path, f"'add_inverse_edge' asks for reverses of {edge_type!r} between two types")
-    tables = {name: _doubled(rows, swap=False) for name, rows in found.tables.items()}
-    stated = None if found.stated is None else (found.stated[0], 2 * found.stated[1])
-    return EdgeFiles(_doubled(found.edges, swap=True), tables, stated)
-
-
-def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
-
-    def pieces() -> Iterator[Array]:
-        for piece in rows.pieces():
-            twice = np.repeat(piece, 2, axis=0)
-            if swap:
-                twice[1::2] = piece[:, ::-1]
-            yield twice
-
-    return replace(rows, pieces=pieces, count=None if rows.count is None else 2 * rows.count)
 
 
 @dataclass(frozen=True)
@@ -239,7 +217,6 @@ def _add_archived_labels(raw: Path, tables: Mapping[str, dict[str, FileRows]], o
 
 
 def _number(rows: FileRows, name: str) -> int:
-    """The only number of a list with one for each graph; raises DataError."""
     if rows.count != 1 or rows.dtype.kind not in "iu" or rows.row_shape:
         raise DataError(rows.path, f"{name!r} holds {rows.count} graphs; only single graphs are imported")
     return int(rows.whole()[0])
@@ -355,9 +332,12 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     state_classes(out, folder, classes)
     add_splits(folder / "split", graph.counts, out, options)
     for edge_type, relation in graph.relations.items():
-        whole = _both_ways(edge_type, relation) if both else relation
-        found = {table: rows for table, (_, rows) in _named_tables(whole.tables, options).items()}
-        add_edge_rows(out, edge_type, replace(whole, tables=found), options)
+        source_type, _, target_type = split_edge_type(edge_type)
+        if both and source_type != target_type:
+            cause = f"'add_inverse_edge' asks for reverses of {edge_type!r} between two types"
+            raise DataError(relation.edges.path, cause)
+        found = {table: rows for table, (_, rows) in _named_tables(relation.tables, options).items()}
+        add_edge_rows(out, edge_type, replace(relation, tables=found, mirrored=both), options)
 
 
 def _folder(path: Path) -> Path | None:

@@ -126,7 +126,6 @@ class _Source:
         return found
 
     def _found(self, store: Mapping[str, Any], count: int, of: str) -> Iterator[tuple[str, Any]]:
-        """The attributes that have ``count`` rows, one ``of`` each. Refuse the others, unless they say nothing."""
         for name, value in store.items():
             if _says_nothing(name, value, store):
                 continue

@@ -60,6 +60,7 @@ class Block:
             )
 
     def check_balance(self, balance: Sequence[str]) -> None:
+        """Refuse: the method itself balances."""
         raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:

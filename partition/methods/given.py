@@ -30,6 +30,7 @@ class Given:
             raise ConfigError("the method given needs the option path or the option table")
 
     def check_balance(self, balance: Sequence[str]) -> None:
+        """Refuse: nothing is balanced."""
         raise ConfigError(f"--balance {','.join(balance)}: an assignment that is given is taken as it is")
 
     def assign(

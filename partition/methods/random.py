@@ -19,6 +19,7 @@ class Random:
     """Deals out the vertices of each type in the order of their hashes."""
 
     def check_balance(self, balance: Sequence[str]) -> None:
+        """Refuse all but vertices."""
         if set(balance) != {"nodes"}:
             raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
 

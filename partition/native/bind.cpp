@@ -5,7 +5,6 @@
 
 #include "arrays.hpp"
 #include "blocks.hpp"
-#include "csr.hpp"
 #include "numbering.hpp"
 #include "planted.hpp"
 #include "streaming.hpp"

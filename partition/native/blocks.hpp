@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "csr.hpp"
 #include "streaming.hpp"
 
 namespace atta {

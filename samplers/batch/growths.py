@@ -111,7 +111,6 @@ class Growths:
         self, grown: Mapping[str, NewVertices], op: PlanOp | None, row_bytes: Mapping[str, int]
     ) -> list[OwnedVertices]:
         """Each owner's share of ``grown``. ``op``: the hop that expands it; ``row_bytes``: to fetch for each vertex.
-
         Degrees are exact for vertices of home. For others they are the mean of the graph, because only an owner knows
         the degrees of its vertices."""
         schema, parts, home = self._dataset.schema, self._dataset.num_parts, self._home
@@ -176,10 +175,9 @@ class Votes:
         np.add.at(self._votes, at, votes)
 
     def draw(self, count: int, keys: np.ndarray, key: int) -> np.ndarray:
-        """Take out ``count`` vertices (int64 internal ids), one after another by the squares of their votes.
-
-        A vertex arrives after an exponential time of this rate; the first ones win. ``keys``: user ids by internal id,
-        on which the times depend."""
+        """Take out ``count`` vertices (int64 internal ids), one after another by the squares of their votes. A vertex
+        arrives after an exponential time of this rate; the first ones win. ``keys``: user ids by internal id, on which
+        the times depend."""
         users = np.asarray(keys[self._ids])
         times = -np.log1p(-unit(draw(streams(key, users), 0))) / (self._votes / _WHOLE) ** 2
         order = np.lexsort((users, times))

@@ -48,14 +48,12 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class SampleItem:
-    """Part of a sampling request: expand ``rows`` for one edge type.
-
-    ``rows`` int64 [n] and ``starts`` as in ``TaskRows``: positions in the core range of one owner, or internal ids of
-    several owners with ``starts``. ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and
-    ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose rows are wanted too.
-    ``kept``: ``rows`` are those of ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the
-    dataset's own. ``by``: see ``PlanOp``. ``stream_key``,
-    ``renewed``: see ``hashing.stream_of``."""
+    """Part of a sampling request: expand ``rows`` for one edge type. ``rows`` int64 [n] and ``starts`` as in
+    ``TaskRows``: positions in the core range of one owner, or internal ids of several owners with ``starts``.
+    ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and ``times`` int64 [n] are None if the
+    method does not need them. ``tables``: edge tables whose rows are wanted too. ``kept``: ``rows`` are those of
+    ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the dataset's own. ``by``: see ``PlanOp``.
+    ``stream_key``, ``renewed``: see ``hashing.stream_of``."""
 
     edge_type: str
     rows: np.ndarray

@@ -96,11 +96,10 @@ def pair_ops(plan: Plan) -> tuple[PlanOp, ...]:
 
 
 def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wide_ids: bool = False) -> Layout:
-    """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds.
-
-    The bounds follow from the fan-outs. They never exceed the number of vertices (edges) in the graph: the vertices of
-    a batch are unique, and without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of
-    their ends take 8 bytes, as PyTorch wants them, even if 4 bytes would be enough."""
+    """Lay out a buffer for any batch of ``plan`` with up to ``batch_size`` seeds. The bounds follow from the fan-outs.
+    They never exceed the number of vertices (edges) in the graph: the vertices of a batch are unique, and without
+    replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends take 8 bytes, as
+    PyTorch wants them, even if 4 bytes would be enough."""
     vertices, edges = _bounds(plan, schema, batch_size)
     seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
     regions: dict[str, Region] = {}

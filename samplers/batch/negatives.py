@@ -42,9 +42,7 @@ class NegativeStrategy(enum.Enum):
 @dataclass(frozen=True)
 class NegativeLinks:
     """How many negatives a positive edge gets: ``amount`` pairs (binary), or ``amount`` other targets for its source
-    (triplet).
-
-    Raises ConfigError if the amount is not above 0, or if it is not whole with triplets."""
+    (triplet). Raises ConfigError if the amount is not above 0, or if it is not whole with triplets."""
 
     triplet: bool = False
     amount: float = 1.0
@@ -97,9 +95,7 @@ class _Candidates(NamedTuple):
 
 def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[tuple[np.ndarray, np.ndarray]]:
     """Draw negatives: int64 [count] sources and targets (internal ids). The negatives of one triplet stand next to each
-    other.
-
-    The draws are a function of ``key`` and of the positives' order. An end that is drawn is never later than the
+    other. The draws are a function of ``key`` and of the positives' order. An end that is drawn is never later than the
     positive, unless every vertex is: then it is the earliest. Raises ConfigError: there is no vertex to draw, or
     (``EXACT``) a source has edges to all vertices."""
     count, positives = spec.count(len(given.sources)), len(given.sources)
@@ -131,9 +127,8 @@ def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[t
 
 
 def _others(given: Positives, of_positive: np.ndarray, draws: _Draws) -> np.ndarray:
-    """int64: for each pair another positive, whose target it gets. If there is no other, it is the pair's own.
-
-    With times, it is one of the positives whose targets exist at the time of the pair's."""
+    """int64: for each pair another positive, whose target it gets. If there is no other, it is the pair's own. With
+    times, it is one of the positives whose targets exist at the time of the pair's."""
     count, since, mine, order = len(given.targets), given.since[1], of_positive, None
     those = np.full(len(of_positive), count)
     if since is not None and given.times is not None:

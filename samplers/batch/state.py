@@ -91,10 +91,12 @@ class BatchState:
 
     def seed(self) -> Joined:
         """Number the seeds and report them by owner. A repeated seed is numbered once, unless trees are disjoint."""
-        if self.plan.links:
-            self._seed_links()
-            return self._grown(self.plan.seed.id, {})
         seeds = self._seeds
+        if self.plan.links:
+            assert seeds.sources is not None
+            self.out.append("input_id", len(seeds.ids))[:] = seeds.input_id
+            self._number_links("link/", seeds.sources, seeds.ids, 0)
+            return self._grown(self.plan.seed.id, {})
         for node_type, start, stop in seeds.by_type(self.dataset.schema, self.plan.seed.node_type):
             known = self._known[node_type]
             local = known.insert(seeds.ids[start:stop], np.arange(start, stop))
@@ -104,12 +106,6 @@ class BatchState:
                 np.minimum.at(first, local, np.arange(len(local)))
             self.out.append("input_id", known.size)[:] = seeds.input_id[start:stop][first]
         return self._grown(self.plan.seed.id, {})
-
-    def _seed_links(self) -> None:
-        assert self._seeds.sources is not None
-        count = len(self._seeds.ids)
-        self.out.append("input_id", count)[:] = self._seeds.input_id
-        self._number_links("link/", self._seeds.sources, self._seeds.ids, 0)
 
     def _number_links(self, prefix: str, sources: np.ndarray, targets: np.ndarray, first_tree: int) -> None:
         source, target = self.dataset.schema.endpoints(self.plan.seed.edge_type)

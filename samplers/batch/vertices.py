@@ -92,15 +92,13 @@ class KeptEdges(Protocol):
         self, node_type: str, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
         """Divide vertices (``ids`` int64 [n] internal, groups as in ``TaskRows``) into those that are here and the
-        others. None: none is here.
-
-        Returns rows and ``positions`` of the first, then ids, positions and ``starts`` of the others."""
+        others. None: none is here. Returns rows and ``positions`` of the first, then ids, positions and ``starts`` of
+        the others."""
 
 
 class FoundRows(Protocol):
-    """Which table rows of other owners' vertices are at home. The arrays are int64, slots may be int32.
-
-    ``slots`` and ``positions`` [hits]: the rows that are here. They stay here while ``pins`` lives. ``missing_ids``,
+    """Which table rows of other owners' vertices are at home. The arrays are int64, slots may be int32. ``slots`` and
+    ``positions`` [hits]: the rows that are here. They stay here while ``pins`` lives. ``missing_ids``,
     ``missing_positions`` and ``missing_slots`` [misses]: the others, and where to keep them when they have come.
     ``missing_starts`` [parts + 1]: their bounds by owner."""
 

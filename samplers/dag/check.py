@@ -31,10 +31,9 @@ _ALONE = {Kind.POSITIVE, Kind.NEGATIVE, Kind.BATCH}
 
 
 def check_spec(spec: dag_pb2.DagSpec, schema: Schema, limits: SpecLimits = DEFAULT_LIMITS) -> Plan:
-    """Check a specification that came over the wire against the dataset's schema and resolve it.
-
-    Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every
-    other fault. The message names the operator and the cause."""
+    """Check a specification that came over the wire against the dataset's schema and resolve it. Raises
+    UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every other
+    fault. The message names the operator and the cause."""
     if spec.version != SPEC_VERSION:
         raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
     if len(spec.operators) > limits.operators:
@@ -250,9 +249,7 @@ def _check_uses(plan: Plan) -> None:
 
 def _check_features(ops: Mapping[str, PlanOp], schema: Schema) -> None:
     """Either every operator that can add vertices of a table's type has its rows fetched, once, or only the seeds do.
-    The seeds are the first rows of a table.
-
-    Otherwise a batch would hold rows that nothing has filled."""
+    The seeds are the first rows of a table. Otherwise a batch would hold rows that nothing has filled."""
     fetched = Counter(
         (op.inputs[0], node_type, table)
         for op in ops.values()

@@ -38,12 +38,10 @@ class Lane(enum.Enum):
 
 
 class Task(NamedTuple):
-    """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG.
-
-    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task
-    concerns vertices of the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task
-    concerns the vertices of one owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of
-    that owner's share."""
+    """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG. SEED, JOIN, END,
+    whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task concerns vertices of
+    the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task concerns the vertices of one
+    owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share."""
 
     kind: Kind
     op: str  # operator id; a JOIN carries the id of the operator it joins, END the empty string
@@ -221,19 +219,15 @@ class DagInstance:
 
 
 def _merged(shares: Iterable[OwnedVertices]) -> tuple[OwnedVertices, ...]:
-    total: dict[int, OwnedVertices] = {}
+    total: dict[int, tuple[int, float, float]] = {}
     for share in shares:
         if share.rows < 0 or share.owner < 0 or not share.degree >= 0 or not share.feature_bytes >= 0:
             raise DagError(f"{share} has a negative figure")
         if share.rows == 0:
             continue
-        seen = total.get(share.owner)
-        total[share.owner] = share if seen is None else _sum(seen, share)
-    return tuple(total[owner] for owner in sorted(total))
-
-
-def _sum(a: OwnedVertices, b: OwnedVertices) -> OwnedVertices:
-    return OwnedVertices(a.owner, a.rows + b.rows, a.degree + b.degree, a.feature_bytes + b.feature_bytes)
+        rows, degree, size = total.get(share.owner, (0, 0.0, 0.0))
+        total[share.owner] = rows + share.rows, degree + share.degree, size + share.feature_bytes
+    return tuple(OwnedVertices(owner, *figures) for owner, figures in sorted(total.items()))
 
 
 def _join_cost(op: PlanOp, shares: Sequence[OwnedVertices]) -> float:

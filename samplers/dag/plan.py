@@ -129,12 +129,11 @@ class PlanOp:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked specification. Its operators are in a topological order that depends on the message alone.
-
-    ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed
-    grows a tree of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges.
-    ``edge_weights``: of the edge types whose edges are weighed. ``dependency``: in so many batches each vertex draws its
-    in-edges anew once."""
+    """A checked specification. Its operators are in a topological order that depends on the message alone. ``ops[0]``
+    is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed grows a tree
+    of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges. ``edge_weights``: of
+    the edge types whose edges are weighed. ``dependency``: in so many batches each vertex draws its in-edges anew
+    once."""
 
     ops: tuple[PlanOp, ...]
     hops: int

@@ -96,9 +96,7 @@ def budget_spec(
     """Build HGT's DAG (PyG's ``HGTSampler``): in each hop the vertices that joined last give their in-neighbours votes,
     of each edge type one that at most ``VOTERS`` in-neighbours share, and ``num_samples`` vertices of each node type
     join, drawn by the squares of their votes. Then come the edges among the vertices, at most ``VOTERS`` per vertex and
-    type.
-
-    num_samples: by hop for every node type, or by node type and hop. Raises ConfigError and UnknownNameError."""
+    type. num_samples: by hop for every node type, or by node type and hop. Raises ConfigError and UnknownNameError."""
     given = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(schema.node_types, num_samples)
     counts = {t: fan_outs_of(given.get(t, ())) for t in schema.node_types}
     for node_type in given:
@@ -137,7 +135,6 @@ def batch_spec(
     edge_tables: Sequence[str] = (),
 ) -> dag_pb2.DagSpec:
     """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
-
     edge_type: the edges that the operator sees; may be left out if there is only one type. edge_tables: its tables
     whose rows come with the edges. Operators of the DAG: ``seed``, ``feature0``, ``sample``, ``feature1``, and ``rows``
     with edge tables. Raises ConfigError and UnknownNameError. ``name`` is looked up where the DAG runs."""
@@ -186,11 +183,9 @@ def pair_spec(
     tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
     """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all
-    three.
-
-    The seeds are destinations of ``edge_type``, their partners are sources. The branches share one node space: a vertex
-    is sampled once for all of them. Operators: ``seed``, ``positive``, ``negative`` (unless there are none), ``nbr{h}``
-    and one ``feature...`` for each. Other arguments and errors are those of ``neighbor_spec``."""
+    three. The seeds are destinations of ``edge_type``, their partners are sources. The branches share one node space: a
+    vertex is sampled once for all of them. Operators: ``seed``, ``positive``, ``negative`` (unless there are none),
+    ``nbr{h}`` and one ``feature...`` for each. Other arguments and errors are those of ``neighbor_spec``."""
     name = _known_edge_type(schema, edge_type)
     whole("negatives", negatives, 0, SpecLimits.negatives)
     source, target = schema.endpoints(name)
@@ -220,10 +215,8 @@ def link_spec(
     tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
     """Build the DAG whose seeds are edges of ``edge_type``. It has both ends of each seed, the ends of negative
-    samples, and hops over all these vertices.
-
-    Other arguments and errors are those of ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and one
-    ``feature...`` for each."""
+    samples, and hops over all these vertices. Other arguments and errors are those of ``neighbor_spec``. Operators:
+    ``seed``, ``negative``, ``nbr{h}`` and one ``feature...`` for each."""
     name = _known_edge_type(schema, edge_type)
     source, target = schema.endpoints(name)
     wanted, inputs = _wanted_tables(schema, tables), ["seed"]

@@ -121,11 +121,9 @@ def sample_pairs(
     sorted_internal: np.ndarray,
 ) -> np.ndarray:
     """``count`` in-neighbours (or, ``negative``, vertices that are neither in-neighbours nor the vertex itself) per
-    row.
-
-    ``ids`` int64 [N] are user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id. Rows
-    of ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, drawn uniformly with replacement; -1
-    if no such vertex exists."""
+    row. ``ids`` int64 [N] are user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id.
+    Rows of ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, drawn uniformly with
+    replacement; -1 if no such vertex exists."""
     given = indptr, ids_of(indices), vertex_keys, ids_of(rows)
     return _native.sample_pairs(*given, count, stream_key, negative, ids, ids_of(sorted_internal))
 
@@ -135,15 +133,37 @@ def degree_sum(indptr: np.ndarray, rows: np.ndarray) -> int:
     return _native.degree_sum(indptr, ids_of(rows))
 
 
+def in_degrees(indptr: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """int64 [rows]: in-degrees."""
+    if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
+        raise ValueError(f"row outside 0..{len(indptr) - 2}")
+    return np.asarray(indptr[rows + 1] - indptr[rows])
+
+
+def step(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """One source of each row (int64 [m]), chosen by ``bits`` (uint64 [m]): of d in-edges the one at ``bits * d >> 64``; -1
+    for a row without in-edges. int64 [m]."""
+    degree = in_degrees(indptr, rows)
+    at = np.where(degree > 0, indptr[rows] + scaled(bits, degree), 0)
+    found = taken(indices, at) if len(indices) else np.zeros(len(rows), dtype=np.int64)
+    return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+
+
+def taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """``table[positions]``. Cache lines are requested ahead."""
+    out = np.empty((len(positions), *table.shape[1:]), table.dtype)
+    gather_rows(table, positions, out)
+    return out
+
+
 def group_by_owner(
     ids: np.ndarray, offsets: np.ndarray, home: int, *, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]. Those of part ``home`` come last.
-
-    Returns rows int64 [m], positions int64 [m] and starts int64 [P+1]. Part p, except ``home``, has the entries
-    ``starts[p]`` to ``starts[p + 1]`` of rows, which are ids. Home has none there. It has the entries from
-    ``starts[P]`` on, which are positions in its range. The position of ``ids[i]`` is ``first + i``. The order of
-    ``ids`` is kept within a part."""
+    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]. Those of part ``home`` come last. Returns
+    rows int64 [m], positions int64 [m] and starts int64 [P+1]. Part p, except ``home``, has the entries ``starts[p]``
+    to ``starts[p + 1]`` of rows, which are ids. Home has none there. It has the entries from ``starts[P]`` on, which
+    are positions in its range. The position of ``ids[i]`` is ``first + i``. The order of ``ids`` is kept within a part.
+    """
     return _native.group_by_owner(ids, offsets, home, first)
 
 

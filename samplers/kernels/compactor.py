@@ -17,17 +17,16 @@ Group = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 class Compactor(_native.Compactor):
     """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe.
-
     ``Compactor(num_ids)``: all ids are below this number (0 = unknown). Up to 2**24 a direct table replaces hashing.
-    ``insert`` and ``find`` take ids [n] and give local ids, int32 [n]. ``insert`` appends new ids in order; ``find``
-    gives -1 for ids that were never inserted. ``ids(start, stop)``: int64, those numbered ``start`` ... ``stop - 1``, a
-    copy. ``size``: number of different ids so far. ``reset`` forgets all ids but keeps the memory for the next batch.
-    """
+    ``ids(start, stop)``: int64, those numbered ``start`` ... ``stop - 1``, a copy. ``size``: number of different ids so
+    far. ``reset`` forgets all ids but keeps the memory for the next batch."""
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [n]: local ids of ``ids`` [n]. New ids are appended in order."""
         return super().insert(ids_of(ids))
 
     def find(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [n]: local ids of ``ids`` [n], -1 for those that were never inserted."""
         return super().find(ids_of(ids))
 
     def in_trees(self, start: int, stop: int, sources: int) -> tuple[np.ndarray, np.ndarray]:
@@ -110,12 +109,11 @@ class Compactor(_native.Compactor):
         sources: int = 0,
         weights: Weighing | None = None,
     ) -> int:
-        """Merge the answers of several owners in frontier order and number their sources.
-
-        Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local``
-        int32 [frontier] are the targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or
-        int64 like the outputs. Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x
-        ``sources`` + source. ``weights``: what to write of the edges, too."""
+        """Merge the answers of several owners in frontier order and number their sources. Every group is (positions
+        int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32 [frontier] are the
+        targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or int64 like the outputs.
+        Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x ``sources`` + source.
+        ``weights``: what to write of the edges, too."""
         flat = np.ascontiguousarray
         prepared = [
             (flat(p, np.int64), flat(c, np.int32), ids_of(n), None if e is None else ids_of(e)) for p, c, n, e in groups
@@ -161,8 +159,7 @@ def split_cached(
     index: Compactor, present: np.ndarray, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray, *, need: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Divide ``ids`` into cached and missing ones. An id is cached if it has a slot in ``index`` whose ``present`` byte
-    has all bits of ``need``.
-
-    ``starts`` int64 are bounds of groups of ``ids``. Returns slots (int32) and positions of the cached ids, then ids,
-    positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the order of ``ids``."""
+    has all bits of ``need``. ``starts`` int64 are bounds of groups of ``ids``. Returns slots (int32) and positions of
+    the cached ids, then ids, positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the
+    order of ``ids``."""
     return _native.split_cached(index, present, need, ids, positions, starts)

@@ -103,11 +103,10 @@ class LocalGraph:
         node_time: Any = None,
         source_time: Any = None,
     ) -> LocalGraph:
-        """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``.
-
-        Sources are vertices of the same type, or the vertices that ``source_keys`` (int64 [m]) names. ``weight`` and
-        ``time``: [E]. ``node_time`` and ``source_time``: integers, one per vertex. Raises ConfigError: an id is out of
-        range, or lengths differ."""
+        """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``. Sources are
+        vertices of the same type, or the vertices that ``source_keys`` (int64 [m]) names. ``weight`` and ``time``: [E].
+        ``node_time`` and ``source_time``: integers, one per vertex. Raises ConfigError: an id is out of range, or
+        lengths differ."""
         source, target, num_nodes = integers("src", src), integers("dst", dst), whole("num_nodes", num_nodes, 0)
         if source.shape != target.shape or source.ndim != 1:
             raise ConfigError(f"edges: {source.shape} sources for {target.shape} targets, both must be [E]")

@@ -51,10 +51,9 @@ def predict(
     seed: int = 0,
 ) -> list[Prediction]:
     """Sample ``batches`` random batches per partition from the vertices of ``split``. None: ``train``, or all vertices
-    if no vertex is in that split.
-
-    The seeds are the same as a loader's with one trainer per partition. All partitions must be on this machine. Raises
-    ConfigError: an argument is out of range, or the ``split`` is empty. UnknownNameError: no node type has it."""
+    if no vertex is in that split. The seeds are the same as a loader's with one trainer per partition. All partitions
+    must be on this machine. Raises ConfigError: an argument is out of range, or the ``split`` is empty.
+    UnknownNameError: no node type has it."""
     if batch_size < 1 or batches < 1 or not num_neighbors or any(k < -1 for k in num_neighbors):
         raise ConfigError(
             f"batch_size {batch_size}, batches {batches}, num_neighbors {list(num_neighbors)}: out of range"

@@ -136,10 +136,8 @@ class LocalSampler:
         **options: Any,
     ) -> Iterator[Any]:
         """Sample ``seeds`` in order, ``batch_size`` at a time. Several ``threads`` work ahead of the consumer, on two
-        batches each.
-
-        ``options``: as for ``sample`` (``batch`` is the number of the first batch, ``input_time`` belongs to all
-        seeds). Batches come in order with any number of threads."""
+        batches each. ``options``: as for ``sample`` (``batch`` is the number of the first batch, ``input_time`` belongs
+        to all seeds). Batches come in order with any number of threads."""
         batch_size, threads = whole("batch_size", batch_size, 1), whole("threads", threads, 1)
         ids, times = integers("seeds", seeds), options.pop("input_time", None)
         first = whole("batch", options.pop("batch", 0), 0, _MOST)

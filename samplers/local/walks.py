@@ -23,12 +23,10 @@ def random_walks(
     threads: int = 1,
 ) -> np.ndarray:
     """Walk ``length`` steps from each of ``starts`` (int [m]): int64 [m, length + 1], -1 after a vertex without
-    in-edges.
-
-    ``p`` and ``q`` bias the walk as node2vec does (Grover and Leskovec, KDD 2016): a step back has the weight 1/p, a
-    step to a neighbour of the previous vertex 1, and a step further away 1/q. With probability ``restart`` a walker
-    returns to its start instead of stepping. Raises ConfigError: a start outside the graph, or an argument out of
-    range."""
+    in-edges. ``p`` and ``q`` bias the walk as node2vec does (Grover and Leskovec, KDD 2016): a step back has the weight
+    1/p, a step to a neighbour of the previous vertex 1, and a step further away 1/q. With probability ``restart`` a
+    walker returns to its start instead of stepping. Raises ConfigError: a start outside the graph, or an argument out
+    of range."""
     if length < 0:
         raise ConfigError(f"length {length}: must not be negative")
     with blaming():
@@ -50,7 +48,6 @@ def pinsage_neighbors(
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ``count`` vertices that short walks from each seed visit most (PinSAGE, Ying et al., KDD 2018, section 3.1).
-
     Returns counts int32 [m], vertices int64 [sum(counts)] (most visited first, ties by user id) and their visits int64,
     which are the importance weights. The seed itself does not count. Raises ConfigError: a seed outside the graph, or
     an argument out of range."""
@@ -69,11 +66,9 @@ def pagerank(
     graph: LocalGraph, seeds: np.ndarray, count: int, *, alpha: float = 0.15, epsilon: float = 1e-5, threads: int = 1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ``count`` vertices with the highest personalised PageRank of each seed, by forward pushes (Andersen et al.,
-    FOCS 2006).
-
-    ``alpha``: probability of returning to the seed; ``epsilon``: mass per degree that is not pushed on. It bounds the
-    work by 1 / (alpha * epsilon). Returns counts int32 [m], vertices int64 and scores float64 [sum(counts)], best
-    first. Raises ConfigError: a seed outside the graph, or an argument out of range."""
+    FOCS 2006). ``alpha``: probability of returning to the seed; ``epsilon``: mass per degree that is not pushed on. It
+    bounds the work by 1 / (alpha * epsilon). Returns counts int32 [m], vertices int64 and scores float64 [sum(counts)],
+    best first. Raises ConfigError: a seed outside the graph, or an argument out of range."""
     if count < 0:
         raise ConfigError(f"count {count}: must not be negative")
     starts = integers("starts", seeds)

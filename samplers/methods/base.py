@@ -42,7 +42,6 @@ class Hop:
 
     def bits(self, index: int) -> np.ndarray:
         """uint64 [m]: the random number ``index`` (0, 1, ...) of each vertex. Native methods draw the same numbers.
-
         ``kernels.scaled(bits, degree)`` turns it into a position below ``degree``."""
         return mix64(self._streams + np.uint64(index * GOLDEN & _BITS))
 

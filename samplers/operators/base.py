@@ -85,18 +85,16 @@ class Bounds:
 
 class Operator(Protocol):
     """A sampler of batches. Implementations are frozen dataclasses whose fields are their options (numbers, strings,
-    lists).
-
-    A daemon makes one operator per session from options that came over the wire: ``__post_init__`` must refuse bad
-    options with ConfigError. An operator whose results have ``trees`` sets a class variable ``makes_trees = True``."""
+    lists). A daemon makes one operator per session from options that came over the wire: ``__post_init__`` must refuse
+    bad options with ConfigError. An operator whose results have ``trees`` sets a class variable ``makes_trees = True``.
+    """
 
     def run(self, batch: Batch) -> Program[Sampled]:
         """Sample one batch."""
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """The largest batch of up to ``seeds`` seeds in a graph of ``nodes`` vertices and ``edges`` edges.
-
-        If it returns no vertices for 0 seeds, the operator needs seeds: a session without seeds is refused."""
+        """The largest batch of up to ``seeds`` seeds in a graph of ``nodes`` vertices and ``edges`` edges. If it
+        returns no vertices for 0 seeds, the operator needs seeds: a session without seeds is refused."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,6 @@ def check_layers(layers: object) -> tuple[int, ...]:
 
 def checked(found: Any, *, seeds: np.ndarray, nodes: int, bounds: Bounds, trees: bool) -> Sampled:
     """The result of an operator, which is a user's code, as a valid ``Sampled`` with arrays of the documented types.
-
     ``seeds``: int64 [S], of the batch; ``nodes``: number of vertices of the graph; ``bounds``: what the operator has
     announced; ``trees``: whether its vertices stand in trees. Raises ConfigError: it is not valid; the message says
     why."""

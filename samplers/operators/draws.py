@@ -34,12 +34,10 @@ def unit(bits: np.ndarray) -> np.ndarray:
 
 def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tuple[np.ndarray, np.ndarray]]:
     """Draw ``count`` edges with replacement, u → v with probability ∝ 1 / D_v**power (1 or 2), D_v the in-degree of v:
-    int64 [at most count], u and v.
-
-    Candidates for v are drawn uniformly, by rank of user id, and for power 2 accepted with probability 1 / D_v. Then u
-    is a uniform in-neighbour of v. So the sampler needs no statistics of the graph beforehand. If many vertices have
-    many in-edges, acceptance is rare: after 64 rounds there may be fewer edges than asked for. A graph without edges
-    gives none."""
+    int64 [at most count], u and v. Candidates for v are drawn uniformly, by rank of user id, and for power 2 accepted
+    with probability 1 / D_v. Then u is a uniform in-neighbour of v. So the sampler needs no statistics of the graph
+    beforehand. If many vertices have many in-edges, acceptance is rare: after 64 rounds there may be fewer edges than
+    asked for. A graph without edges gives none."""
     sources, targets = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     tried, most = 0, max(4 * count, min(_MOST, _FEWEST * len(batch.by_rank)))
     for _ in range(_ROUNDS if len(batch.by_rank) else 0):
@@ -110,10 +108,9 @@ def walk(
     restart: float = 0.0,
     stream_key: int,
 ) -> Program[np.ndarray]:
-    """Walk ``length`` steps from each of ``starts`` (int64 [m] internal ids, ``start_keys`` their user ids).
-
-    Returns int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of
-    the stream key, its position in ``starts`` and the user id of its start. Options as for
+    """Walk ``length`` steps from each of ``starts`` (int64 [m] internal ids, ``start_keys`` their user ids). Returns
+    int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of the
+    stream key, its position in ``starts`` and the user id of its start. Options as for
     ``atta.samplers.local.walks.random_walks``."""
     walkers = _Walkers(starts, start_keys, stream_key)
     bias = None if p == 1.0 and q == 1.0 else _Bias(1.0 / p, 1.0 / q)
@@ -133,10 +130,8 @@ def walk(
 
 
 def _steps(walkers: _Walkers, who: np.ndarray, bias: _Bias | None) -> Program[np.ndarray]:
-    """Where the walkers ``who`` go next: int64 [len(who)].
-
-    Rejection against the largest weight keeps the distribution exact (KnightKing, Yang et al., SOSP 2019, section 3).
-    """
+    """Where the walkers ``who`` go next: int64 [len(who)]. Rejection against the largest weight keeps the distribution
+    exact (KnightKing, Yang et al., SOSP 2019, section 3)."""
     if bias is None:
         return np.asarray((yield Step(walkers.at[who], walkers.draw(who))))
     then, left = np.full(len(who), -1), np.arange(len(who))

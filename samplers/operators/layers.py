@@ -19,12 +19,11 @@ __all__ = ["FastGcn", "Ladies"]
 
 @dataclass(frozen=True)
 class Ladies:
-    """Layer-dependent importance sampling (Zou et al., NeurIPS 2019, section 4, algorithm 1).
-
-    Layer i draws ``layers[i]`` different vertices. D_v is the in-degree of v. The probability p_u of a vertex u is ∝
-    the sum of 1 / D_v² over its edges to known vertices v. This is the squared norm of u's column of the row-normalised
-    adjacency matrix (parallel edges add up). An edge u → v has the weight 1 / (D_v p_u), normalised per target, as in
-    the authors' code."""
+    """Layer-dependent importance sampling (Zou et al., NeurIPS 2019, section 4, algorithm 1). Layer i draws
+    ``layers[i]`` different vertices. D_v is the in-degree of v. The probability p_u of a vertex u is ∝ the sum of 1 /
+    D_v² over its edges to known vertices v. This is the squared norm of u's column of the row-normalised adjacency
+    matrix (parallel edges add up). An edge u → v has the weight 1 / (D_v p_u), normalised per target, as in the
+    authors' code."""
 
     layers: tuple[int, ...]
 
@@ -52,12 +51,11 @@ class Ladies:
 
 @dataclass(frozen=True)
 class FastGcn:
-    """Importance sampling that draws each layer independently (Chen et al., ICLR 2018, section 3.1).
-
-    Layer i makes ``layers[i]`` draws of vertices with replacement. The probability of a vertex u is ∝ q(u), the sum of
-    1 / D_v² over all its edges u → v, whether v is in the batch or not. So many drawn vertices may have no edges into
-    the batch. All edges of a target have the same weight: they average over its drawn neighbours. The paper's unbiased
-    estimator divides by q(u) instead, but q(u) needs a pass over the whole graph."""
+    """Importance sampling that draws each layer independently (Chen et al., ICLR 2018, section 3.1). Layer i makes
+    ``layers[i]`` draws of vertices with replacement. The probability of a vertex u is ∝ q(u), the sum of 1 / D_v² over
+    all its edges u → v, whether v is in the batch or not. So many drawn vertices may have no edges into the batch. All
+    edges of a target have the same weight: they average over its drawn neighbours. The paper's unbiased estimator
+    divides by q(u) instead, but q(u) needs a pass over the whole graph."""
 
     layers: tuple[int, ...]
 
@@ -120,11 +118,9 @@ def _by_user_id(keys: np.ndarray, vertices: np.ndarray) -> tuple[np.ndarray, np.
 
 def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int) -> np.ndarray:
     """Mark ``count`` candidates: bool [m]. They are drawn one after another, ∝ ``importance`` (float64 [m]) among the
-    candidates that are left.
-
-    Candidate i arrives after an exponential time of rate ``importance[i]``. Its random number is a function of its user
-    id. The first ``count`` candidates win (Efraimidis and Spirakis, 2006). Ties go to the candidate with the lowest
-    user id, which stands first."""
+    candidates that are left. Candidate i arrives after an exponential time of rate ``importance[i]``. Its random number
+    is a function of its user id. The first ``count`` candidates win (Efraimidis and Spirakis, 2006). Ties go to the
+    candidate with the lowest user id, which stands first."""
     times = -np.log1p(-unit(draw(streams(stream_key, keys), 0))) / importance
     chosen = np.zeros(len(times), dtype=bool)
     chosen[np.argsort(times, kind="stable")[:count]] = True

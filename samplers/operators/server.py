@@ -107,9 +107,8 @@ class ExpansionAware:
 
 @dataclass
 class _Grown:
-    """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded.
-
-    ``rim``: in-degrees of the last hop's vertices, int64, if these are not expanded."""
+    """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded. ``rim``: in-degrees of
+    the last hop's vertices, int64, if these are not expanded."""
 
     batch: Batch
     members: kernels.Compactor = field(default_factory=kernels.Compactor)
@@ -165,10 +164,9 @@ def _grow(
     rim: bool = True,
 ) -> Program[Sampled]:
     """Admit vertices hop by hop. ``choose`` gets a frontier and its in-edges, and says which vertices to admit:
-    vertices that are not members, repeats allowed.
-
-    Every member's in-edges are asked for once. A vertex that is not admitted now may be admitted in a later hop. So all
-    in-edges are kept until the members are known. ``rim``: whether the last hop's vertices are expanded."""
+    vertices that are not members, repeats allowed. Every member's in-edges are asked for once. A vertex that is not
+    admitted now may be admitted in a later hop. So all in-edges are kept until the members are known. ``rim``: whether
+    the last hop's vertices are expanded."""
     grown = _Grown(batch)
     grown.admit(batch.seeds)
     for _ in range(hops):

@@ -44,7 +44,6 @@ def best_of_seeds(
     batch: Batch, of_seed: np.ndarray, vertices: np.ndarray, weights: np.ndarray, count: int
 ) -> tuple[Sampled, np.ndarray]:
     """Edges to each seed from the ``count`` vertices with the largest weights for it, heaviest first, ties by user id.
-
     ``of_seed`` [m] are positions of seeds, ``vertices`` int64 [m] (no repeats for one seed), ``weights`` [m]. The edges
     are not edges of the graph, so their ids are -1. Returns the weights [E] too."""
     order = np.lexsort((batch.keys[vertices], -weights, of_seed))
@@ -71,11 +70,10 @@ class Induced:
 
 @dataclass(frozen=True)
 class SaintNodes:
-    """``budget`` draws of vertices with replacement; each vertex drawn joins once.
-
-    The probability of a vertex is ∝ the sum of 1 / D_v² over its edges to vertices v, where D_v is the in-degree of v.
-    This is the squared norm of its column in the row-normalised adjacency matrix. Graphs that make such draws hard may
-    give fewer draws (``draw_edges``)."""
+    """``budget`` draws of vertices with replacement; each vertex drawn joins once. The probability of a vertex is ∝ the
+    sum of 1 / D_v² over its edges to vertices v, where D_v is the in-degree of v. This is the squared norm of its
+    column in the row-normalised adjacency matrix. Graphs that make such draws hard may give fewer draws
+    (``draw_edges``)."""
 
     budget: int
 
@@ -92,11 +90,10 @@ class SaintNodes:
 
 @dataclass(frozen=True)
 class SaintEdges:
-    """``budget`` draws of edges with replacement. Both ends of each edge join, source before target.
-
-    An edge u → v is drawn with probability ∝ 1 / D_v. If every edge is stored in both directions, its two ends are
-    therefore drawn with probability ∝ 1 / deg(u) + 1 / deg(v). This is GraphSAINT's choice. In other graphs the sampler
-    differs from GraphSAINT."""
+    """``budget`` draws of edges with replacement. Both ends of each edge join, source before target. An edge u → v is
+    drawn with probability ∝ 1 / D_v. If every edge is stored in both directions, its two ends are therefore drawn with
+    probability ∝ 1 / deg(u) + 1 / deg(v). This is GraphSAINT's choice. In other graphs the sampler differs from
+    GraphSAINT."""
 
     budget: int
 
@@ -135,9 +132,8 @@ _TOGETHER = 1 << 21
 
 @dataclass(frozen=True)
 class Shadow:
-    """Every seed's k-hop neighbourhood with all edges among its vertices (section 3.1; PyG's ``ShaDowKHopSampler``).
-
-    A tree holds the vertices that its seed reaches in ``depth`` hops. From each vertex ``num_neighbors`` in-edges are
+    """Every seed's k-hop neighbourhood with all edges among its vertices (section 3.1; PyG's ``ShaDowKHopSampler``). A
+    tree holds the vertices that its seed reaches in ``depth`` hops. From each vertex ``num_neighbors`` in-edges are
     followed (-1: all). Each tree draws its own. The seeds come first, then the other vertices, hop by hop. Tree i is
     the tree of seed i."""
 
@@ -176,9 +172,8 @@ class Shadow:
 
 
 def _induced_in_trees(members: np.ndarray, nodes: int) -> Program[Sampled]:
-    """All edges within each tree of ``members`` (int64 [n], tree x nodes + vertex).
-
-    A vertex' in-edges are asked for once, even if it stands in many trees."""
+    """All edges within each tree of ``members`` (int64 [n], tree x nodes + vertex). A vertex' in-edges are asked for
+    once, even if it stands in many trees."""
     trees, vertices = np.divmod(members, nodes)
     different, place = np.unique(vertices, return_inverse=True)
     found = Neighbors(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))

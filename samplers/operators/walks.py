@@ -22,9 +22,7 @@ _BIASES = 1e-9, 1e10
 @dataclass(frozen=True)
 class Walks:
     """A walk of ``length`` steps along in-edges from each seed, biased by ``p`` and ``q`` as in node2vec (KDD 2016,
-    section 3.2).
-
-    With probability ``restart`` a walker returns to its seed instead of stepping. The batch has no edges.
+    section 3.2). With probability ``restart`` a walker returns to its seed instead of stepping. The batch has no edges.
     ``extra["walks"]``, int64 [S, length + 1], has the vertices of each walk as positions in ``vertices``, -1 after a
     vertex without in-edges."""
 
@@ -63,11 +61,10 @@ class Walks:
 
 @dataclass(frozen=True)
 class PinSage:
-    """The vertices that walks from each seed visit most (Ying et al., KDD 2018, section 3.1).
-
-    ``walks`` walks of ``length`` steps start at each seed. An edge joins each of the ``count`` vertices to the seed,
-    most visited first, ties by user id. The seed itself does not count. ``extra["weight"]``, int64 [E], has the visits.
-    The edges are not edges of the graph, so their ids are -1."""
+    """The vertices that walks from each seed visit most (Ying et al., KDD 2018, section 3.1). ``walks`` walks of
+    ``length`` steps start at each seed. An edge joins each of the ``count`` vertices to the seed, most visited first,
+    ties by user id. The seed itself does not count. ``extra["weight"]``, int64 [E], has the visits. The edges are not
+    edges of the graph, so their ids are -1."""
 
     count: int
     walks: int = 10
@@ -103,9 +100,7 @@ class PinSage:
 @dataclass(frozen=True)
 class PageRank:
     """The ``count`` vertices with the highest personalised PageRank of each seed (Andersen et al., FOCS 2006, section
-    3).
-
-    ``alpha`` is the probability of returning to the seed. A vertex keeps back mass of at most ``epsilon`` times its
+    3). ``alpha`` is the probability of returning to the seed. A vertex keeps back mass of at most ``epsilon`` times its
     in-degree (at least 1). So a score is too low by at most the sum of these masses, and never too high. A seed costs
     at most 1 / (alpha * epsilon) edges. An edge joins each vertex found (even the seed itself) to the seed, the highest
     score first, ties by user id. ``extra["weight"]``, float64 [E], has the scores. The edges are not edges of the
@@ -133,11 +128,9 @@ class PageRank:
 
 def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Push in rounds. A round pushes all pairs that hold too much mass, with the mass that they have when the round
-    begins.
-
-    Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered in the
-    order in which mass first reaches them, and mass is added up in the order in which it is sent. So rounding does not
-    depend on internal ids."""
+    begins. Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered
+    in the order in which mass first reaches them, and mass is added up in the order in which it is sent. So rounding
+    does not depend on internal ids."""
     pairs, rows = _Pairs(batch), _KnownInEdges()
     yield from pairs.insert(np.arange(len(batch.seeds)), batch.seeds, np.ones(len(batch.seeds)), epsilon)
     score = np.zeros(len(batch.seeds))

@@ -119,19 +119,6 @@ def test_links_with_negatives(clusters: list[atta.LocalCluster], small_graph: Sm
     assert same(clusters, make)
 
 
-def test_operators(clusters: list[atta.LocalCluster], small_graph: SmallGraph) -> None:
-    ids = small_graph.train_ids
-    for operator, settings in (
-        ("shadow", {"depth": 2, "num_neighbors": 4}),
-        ("ladies", {"layers": [20, 20]}),
-        ("induced", {}),
-    ):
-        make = partial(
-            atta.BatchLoader, operator=operator, operator_options=settings, input_nodes=ids, batch_size=32, seed=4
-        )
-        assert same(clusters, make)
-
-
 def test_servers_are_partitions(clusters: list[atta.LocalCluster]) -> None:
     for part in range(4):
         first, *others = [atta.server_subgraph(cluster, part=part) for cluster in clusters]

@@ -21,7 +21,7 @@ from atta.partition.graph import GraphWriter
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running
-from tests.unit.placement.test_operators import OPTIONS
+from tests.unit.operators.test_contract import OPTIONS
 
 OLD = 2200
 """So many edges of the small graph are there from the beginning. The others come later."""

@@ -19,7 +19,7 @@ from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.operators import BUILT_IN, sample_locally
 from tests.system.conftest import SmallGraph
-from tests.unit.placement.test_operators import OPTIONS
+from tests.unit.operators.test_contract import OPTIONS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from scipy import stats
 
 import atta
 from tests.system.conftest import SmallGraph
@@ -157,36 +156,6 @@ def test_full_fan_out_equals_the_neighbourhood_by_networkx(small_graph: SmallGra
             assert Counter(edges_of(batch)) == expected
             per_hop = Counter(distance.values())
             assert batch.num_sampled_nodes() == [per_hop[d] for d in range(hops + 1)]
-
-
-def test_rows_belong_to_their_vertices(small_graph: SmallGraph) -> None:
-    rank_of = {int(u): i for i, u in enumerate(small_graph.ids)}
-    with atta.local(small_graph.dataset(3, "random"), threads=1) as cluster:
-        for batch in atta.NeighborLoader(cluster, [5, 5], batch_size=64, shuffle=True):
-            rows = [rank_of[u] for u in batch.n_id().tolist()]
-            assert np.array_equal(batch.table("x"), small_graph.x[rows])
-            assert np.array_equal(batch.table("y"), small_graph.y[rows])
-
-
-def test_every_neighbour_is_equally_likely(small_graph: SmallGraph) -> None:
-    """Chi-square on inclusion frequencies of one vertex's in-edges over many epochs, at both hops."""
-    degrees = Counter(small_graph.dst_ids.tolist())
-    hub, degree = max(degrees.items(), key=lambda item: item[1])
-    fan_out, epochs = 4, 400
-    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
-        loader = atta.NeighborLoader(cluster, [fan_out], input_nodes=np.array([hub]), batch_size=1)
-        seen: Counter[int] = Counter()
-        for _ in range(epochs):
-            for batch in loader:
-                drawn = [e for _, _, e in edges_of(batch)]
-                assert len(set(drawn)) == fan_out
-                seen.update(drawn)
-    counts = [seen[e] for e in np.flatnonzero(small_graph.dst_ids == hub).tolist()]
-    assert len(counts) == degree
-    # Draws of one epoch exclude each other, which shrinks the variance by (1 - k/d).
-    expected = epochs * fan_out / degree
-    statistic = sum((c - expected) ** 2 for c in counts) / (expected * (1 - fan_out / degree)) * (degree - 1) / degree
-    assert 1e-4 < stats.chi2.sf(statistic, degree - 1) < 1 - 1e-4
 
 
 def test_link_dag_draws_neighbours_and_strangers(small_graph: SmallGraph) -> None:

@@ -31,6 +31,7 @@ SERVER_MEANS_A_MACHINE = (
     "samplers/local/server.py",
     "samplers/local/predict.py",
     "samplers/operators/server.py",
+    "samplers/seed_plan.py",
 )
 SERVER_OF_GRPC = {"server", "add_insecure_port", "ServerInterceptor", "ServicerContext", "server_pb2", "_server"}
 SERVER_NAMES = {

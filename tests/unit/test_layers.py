@@ -61,7 +61,6 @@ TORCH_ALLOWED = (
     "atta.client.tables.embedding",
     "atta.partition.importers.pyg",
     "atta.partition.importers.dgl",
-    "atta.partition.importers.reading.dgl_folder",
     "atta.partition.importers.reading.pyg_objects",
     "atta.partition.importers.reading.pickles",
     "atta.partition.exporters.pyg",

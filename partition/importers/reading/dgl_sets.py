@@ -65,7 +65,6 @@ class CsvFile:
         return cls(path, separator, tuple(name for name in names if name))
 
     def cells(self, names: Sequence[str]) -> Iterator[list[Any]]:
-        """Read columns as Arrow's strings without blanks around them, piece by piece; raises DataError."""
         if lost := [name for name in names if name not in self.names]:
             raise DataError(self.path, f"has no column {lost[0]!r}; there are: {', '.join(self.names)}")
         with self._reader(names) as reader:
@@ -298,7 +297,6 @@ def _relation(path: Path, entry: Mapping[str, Any]) -> tuple[str, str, str]:
 def _add_nodes(
     file: CsvFile, entry: Mapping[str, Any], node_type: str, out: GraphWriter, options: ImportOptions
 ) -> Any:
-    """Write a node type; returns the ids of its vertices."""
     field = str(entry.get("node_id_field") or "node_id")
     ids = file.ids(field)
     if pa.types.is_integer(ids.type):
@@ -331,7 +329,6 @@ def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: Imp
 
 
 def _edges(file: CsvFile, ends: Mapping[str, Any]) -> FileRows:
-    """The edges [E, 2] of a file. ``ends``: the ids of vertices by the columns of source and target."""
 
     def pieces() -> Iterator[Array]:
         for cells in file.cells(list(ends)):
@@ -342,7 +339,6 @@ def _edges(file: CsvFile, ends: Mapping[str, Any]) -> FileRows:
 
 
 def _positions(path: Path, name: str, texts: Any, ids: Any) -> Array:
-    """Rows of the vertices that a column names; raises DataError."""
     found = texts
     if pa.types.is_integer(ids.type):
         whole = pc.match_substring_regex(texts, "^-?[0-9]{1,18}$")

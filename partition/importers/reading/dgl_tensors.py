@@ -16,19 +16,22 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
 from atta.errors import DataError
 from atta.observe.extras import load
+from atta.observe.machine.ending import tethered
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.reading.filling import add_node_array, add_node_rows
+from atta.partition.importers.reading.filling import add_edges, add_node_array, add_node_rows
 from atta.partition.importers.reading.rows import FileRows
-from atta.partition.importers.reading.source import Array, ImportOptions, first_line
+from atta.partition.importers.reading.source import Array, ImportOptions, first_line, offered_ids, state_classes
 from atta.partition.schema import join_edge_type
 
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
@@ -132,6 +135,69 @@ def edge_tables(where: Path | None, tables: Mapping[str, Any], options: ImportOp
         else:
             found[name] = rows
     return found
+
+
+def read_file(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the file of one graph ``source``, which a process of its own loads."""
+    with _sent(source) as stream:
+        _take(source, stream, out, options)
+
+
+@contextmanager
+def _sent(source: Path) -> Iterator[IO[bytes]]:
+    command, null = tethered(["-m", "atta.partition.importers.reading.dgl_tensors", str(source)]), subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null) as child:
+        assert child.stdout is not None
+        try:
+            yield child.stdout
+        except EOFError:
+            cause = f"not readable: it ended the process that called dgl.load_graphs (exit status {child.wait()})"
+            raise DataError(source, cause) from None
+        except BaseException:
+            child.kill()
+            raise
+
+
+def _take(source: Path, stream: IO[bytes], out: GraphWriter, options: ImportOptions) -> None:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    said = json.loads(line)
+    if "error" in said:
+        raise DataError(source, said["error"])
+    names = TypeNames(source, [t for t, *_ in said["nodes"]], [key for key, *_ in said["edges"]])
+    for theirs, count, tensors in said["nodes"]:
+        node_type, frame = names.nodes[theirs], _frame(source, stream, tensors, options)
+        out.add_nodes(node_type, count, ids=offered_ids(source, "_ID", frame.pop("_ID", None), count, options))
+        add_tensors(source, out, node_type, frame, options)
+    for key, count, tensors in said["edges"]:
+        src, dst = (_array(stream, "<i8", [count]) for _ in range(2))
+        frame = _frame(source, stream, tensors, options)
+        if "_ID" in frame and np.array_equal(frame["_ID"], np.arange(count)):
+            del frame["_ID"]  # the positions are these numbers already
+        add_edges(out, names.edges[key], (src, dst), options, edge_tables(source, frame, options))
+    whole = _frame(source, stream, said["whole"], options)
+    if (stated := whole.pop("num_classes", None)) is not None:
+        state_classes(out, source, stated.item() if stated.size == 1 else stated.tolist())
+    for name in whole:
+        options.refuse(source, name, "it is a tensor of the whole graph")
+
+
+def _frame(source: Path, stream: IO[bytes], tensors: list[Any], options: ImportOptions) -> dict[str, Array]:
+    found = {}
+    for name, dtype, shape in tensors:
+        if shape is None:
+            options.refuse(source, name, f"there are no tables of {dtype}")
+        else:
+            found[name] = _array(stream, dtype, shape)
+    return found
+
+
+def _array(stream: IO[bytes], dtype: str, shape: list[int]) -> Array:
+    rows: Array = np.empty(shape, dtype)
+    if stream.readinto(rows.reshape(-1).view(np.uint8).data) < rows.nbytes:  # type: ignore[attr-defined]
+        raise EOFError
+    return rows
 
 
 def require_dgl(what: str) -> Any:

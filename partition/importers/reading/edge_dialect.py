@@ -188,7 +188,6 @@ def _usual_places(file: EdgeFile, *, alone: bool) -> Iterator[tuple[str, int]]:
 
 
 def _comments_and_lines(path: Path, head: bytes) -> tuple[list[str], list[str]]:
-    """The comments and the first other lines at the beginning of a file."""
     if b"\0" in head:
         raise DataError(path, "not a text of UTF-8: it has zero bytes")
     whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1] or head
@@ -223,7 +222,6 @@ def _separator(path: Path, lines: Sequence[str]) -> str:
 
 
 def _is_heading(rows: Sequence[Sequence[str]], named: set[str]) -> bool:
-    """Whether the first line names columns: known names, names that the user gave, or words above integers."""
     first, rest = rows[0], rows[1:]
     roles = {_ROLE_OF.get(name.lower()) for name in first}
     if {"src", "dst"} <= roles or named & {name for name in first if not name.isdecimal()}:

@@ -136,7 +136,6 @@ def _plain(block: bytes, file: EdgeFile) -> bytes:
 
 
 def _read(block: bytes, layout: LineLayout, kinds: Mapping[str, str]) -> Any:
-    """The columns of a block as Arrow reads them; ``kinds``: other kinds than the layout's."""
     arrow = {
         "integer": pa.int64(),
         "text": pa.string(),

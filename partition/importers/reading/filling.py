@@ -287,11 +287,13 @@ def as_labels(rows: Array) -> Array:
 
 @dataclass(frozen=True)
 class EdgeFiles:
-    """The edges [E, 2] of a type in files, their tables by name, and the file that states their number, if there is one."""
+    """The edges [E, 2] of a type in files, their tables by name, and the file that states their number, if there is one.
+    ``mirrored``: the reverse of each edge follows it."""
 
     edges: FileRows
     tables: Mapping[str, FileRows] = field(default_factory=dict)
     stated: tuple[Path, int] | None = None
+    mirrored: bool = False
 
 
 def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: ImportOptions) -> int:
@@ -315,9 +317,15 @@ def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: I
                     raise DataError(tables[name].path, f"ends before the edges: {total + len(rows)} rows")
                 if len(rows) > len(block):
                     raise DataError(tables[name].path, f"has more rows than the {total + len(block)} edges")
-            rows_of = {name: rows.reshape(-1, *shapes[name]) for name, rows in columns.items()}
-            stream.append(block[:, 0], block[:, 1], rows_of)
             total += len(block)
+            ends, rows_of = block, {name: rows.reshape(-1, *shapes[name]) for name, rows in columns.items()}
+            if found.mirrored:
+                ends, rows_of = (
+                    np.repeat(block, 2, axis=0),
+                    {n: np.repeat(rows, 2, axis=0) for n, rows in rows_of.items()},
+                )
+                ends[1::2] = block[:, ::-1]
+            stream.append(ends[:, 0], ends[:, 1], rows_of)
     if found.stated is not None and found.stated[1] != total:
         raise DataError(found.stated[0], f"states {found.stated[1]} edges, {edges.path.name} has {total}")
     return total

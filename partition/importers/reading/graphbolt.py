@@ -157,7 +157,6 @@ class _DataSet:
         return _topology(named_file(self.folder, said["path"]), self.options)
 
     def features(self, domain: str, of_type: str, types: int) -> dict[str, FileRows]:
-        """The tables of a type under ``feature_data``. ``types``: number of types of the domain."""
         found = self._features(self.said)
         for entry in found:
             if entry["domain"] not in ("node", "edge"):
@@ -199,7 +198,6 @@ class _DataSet:
                 self._add_sets(sets, names, out, labelled)
 
     def _is_of_edges(self, entry: Mapping[str, Any]) -> bool:
-        """Whether a set is one of edges: its type is one of edges, or its seeds are pairs of vertices."""
         data = self._data(entry)
         if ":" in str(entry.get("type")) or any(each.get("name") in _OF_EDGES for each in data):
             return True

@@ -125,7 +125,6 @@ def _refuse_entities(source: Path) -> None:
 
 
 def _strip_counted_ids(edges: list[ET.Element], options: ImportOptions) -> None:
-    """Take away ids of edges that are ``e0``, ``e1``, ... in their order."""
     if all(edge.get("id") == f"e{place}" for place, edge in enumerate(edges)):
         for edge in edges:
             del edge.attrib["id"]

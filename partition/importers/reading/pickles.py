@@ -125,7 +125,6 @@ def _rebuild(kind: Any, *_: Any) -> _Matrix:
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """Stand in for ``_codecs.encode``, with which newer pickles of old protocols write bytes."""
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError("bytes in an unknown encoding")
     return text.encode("latin1")

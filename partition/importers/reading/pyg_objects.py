@@ -118,7 +118,6 @@ def _attributes(mapping: Mapping[Any, Any]) -> Store:
 
 
 def _value(value: Any) -> Any:
-    """A value without its subclass of a tensor, as far as PyG's rules need it."""
     import torch
 
     try:
@@ -180,7 +179,6 @@ def _typed(source: Path, stores: Mapping[Any, Any], options: ImportOptions) -> A
 
 
 def _of_events(source: Path, store: Store, options: ImportOptions) -> Any:
-    """The events of a ``TemporalData`` as edges; ``t`` becomes their ``time``."""
     from torch_geometric.data import HeteroData
 
     ends = [as_array(store.pop(name, None)) for name in ("src", "dst")]

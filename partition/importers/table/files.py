@@ -187,7 +187,6 @@ class TypeFiles:
             self.refusals.add(path, what, accept='"ignore" there leaves them out')
 
     def _fitting(self, path: Path, guessed: Mapping[str, Any]) -> dict[str, Any]:
-        """Types that fit all rows of a CSV file; ``guessed`` are those of its beginning."""
         kinds = {name: pa.string() if name in self._texts else kind for name, kind in guessed.items()}
         numbers = {name: kind for name, kind in kinds.items() if not pa.types.is_string(kind)}
         whole_file = path.stat().st_size < _BLOCK and not path.name.lower().endswith(".gz")

@@ -124,7 +124,6 @@ class ColumnLook:
         return rule if len(rule) > 1 else name
 
     def _unit(self) -> dict[str, str]:
-        """The key without which times would be refused; nothing if they are whole seconds."""
         length, times = unit_of(self.kind), self.unique.to_numpy(zero_copy_only=False)
         for unit in ("s", "ms", "us"):
             if length >= rules.UNITS[unit] or not (times % (rules.UNITS[unit] // length)).any():
@@ -299,7 +298,6 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 
 def _table_name(name: str, taken: Collection[str]) -> str:
-    """A name for a table: letters, digits, '.', '-' and single '_'; free among ``taken``."""
     made = _plain(name)
     return _free(
         made if is_table_name(made) and made not in ("x", "y", "name") else f"column-{made}".rstrip("-_."), taken

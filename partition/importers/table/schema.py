@@ -294,7 +294,6 @@ def _files(schema: Path, what: str, pattern: str) -> tuple[Path, ...]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The files of a folder that Spark wrote; raises DataError if their rows are not all in the files."""
     paths = sorted(path for path in folder.iterdir() if path.name[0] not in "._")
     if deeper := [path for path in paths if path.is_dir()]:
         raise DataError(folder, f"has the folder {deeper[0].name}: columns in names of folders are not read")

@@ -126,116 +126,77 @@ def test_link_builder_names_the_fault() -> None:
         pair_spec(PLAIN, edge_type="node__too__node", hops=Hops([1]))
 
 
-def broken(change: str) -> dag_pb2.DagSpec:
-    """A valid specification with one fault."""
+Ops = dict[str, dag_pb2.Operator]
+FAULTS: list[tuple[Callable[[dag_pb2.DagSpec, Ops], object], str]] = [
+    (lambda spec, ops: setattr(spec, "version", 4), "version 4"),
+    (lambda spec, ops: spec.operators.append(ops["nbr1"]), "'nbr1': the id is used twice"),
+    (lambda spec, ops: setattr(ops["nbr1"], "id", ""), "1..128 characters"),
+    (lambda spec, ops: setattr(ops["nbr1"], "id", "n" * 1000), "1..128 characters"),
+    (lambda spec, ops: spec.operators.add(id="odd", inputs=["seed"]), "'odd': it has no kind"),
+    (lambda spec, ops: spec.operators.remove(ops["seed"]), "0 seed operators"),
+    (lambda spec, ops: setattr(spec.operators.add(id="seed2").seed, "node_type", "paper"), "2 seed operators"),
+    (lambda spec, ops: ops["seed"].inputs.append("nbr1"), "'seed': a seed operator has no inputs"),
+    (lambda spec, ops: inputs(ops["nbr2"], "nbr9"), "unknown .*'nbr2'.*'nbr9'"),
+    (lambda spec, ops: ops["nbr1"].inputs.append("seed"), "'nbr1': it names an input twice"),
+    (lambda spec, ops: inputs(ops["nbr1"]), "'nbr1': it has no inputs"),
+    (lambda spec, ops: ops["nbr1"].inputs.append("feature0"), "'nbr1': input 'feature0' is a feature operator"),
+    (lambda spec, ops: ops["feature0"].inputs.append("nbr1"), "'feature0': it has 2 inputs"),
+    (lambda spec, ops: inputs(ops["positive"], "nbr1"), "'positive': input 'nbr1' is a neighborhood operator"),
+    (lambda spec, ops: setattr(ops["nbr2"].neighborhood, "hop", 3), "'nbr2': hop 3 where hop 2 is due"),
+    (lambda spec, ops: setattr(ops["nbr2"].neighborhood, "hop", 1), "hop 1 where hop 2 is due"),
+    (lambda spec, ops: setattr(ops["nbr1"].neighborhood, "hop", 0), "'nbr1'"),
+    (lambda spec, ops: inputs(ops["nbr2"], "seed"), "'nbr2': input 'seed' is not of hop 1"),
+    (lambda spec, ops: inputs(ops["nbr1"], "nbr1"), "'nbr1'.*cycle|'feature1'.*cycle"),
+    (
+        lambda spec, ops: fan_out(ops, edge_type="paper__cite__paper"),
+        "unknown .*'nbr1'.*did you mean 'paper__cites__paper'",
+    ),
+    (lambda spec, ops: ops["nbr1"].neighborhood.fan_outs.add(edge_type=CITES, count=1), "'nbr1': two fan-outs"),
+    (lambda spec, ops: fan_out(ops, count=-5), "'nbr1': fan-out -5"),
+    (lambda spec, ops: setattr(ops["nbr1"].neighborhood, "frontier", 7), "'nbr1': unknown frontier 7"),
+    (lambda spec, ops: setattr(ops["negative"].negative, "count", 0), "'negative': count 0"),
+    (
+        lambda spec, ops: setattr(ops["negative"].negative, "edge_type", HAS),
+        f"'negative': edge type '{HAS}' ends at 'topic'",
+    ),
+    (lambda spec, ops: setattr(ops["feature1"].feature.tables[0], "name", "z"), "unknown .*'feature1'.*'z'"),
+    (
+        lambda spec, ops: setattr(ops["feature1"].feature.tables[0], "node_type", "planet"),
+        "unknown .*'feature1'.*'planet'",
+    ),
+    (lambda spec, ops: ops["feature1"].feature.ClearField("tables"), "'feature1': it fetches no table"),
+    (
+        lambda spec, ops: ops["feature1"].feature.tables.add(node_type="paper", name="x"),
+        "'feature1': it fetches a table twice",
+    ),
+    (
+        lambda spec, ops: spec.operators.remove(ops["feature1"]),
+        "'nbr1': it adds '(author|paper)' vertices, but nothing fetches",
+    ),
+    (
+        lambda spec, ops: spec.operators.add(id="again", inputs=["nbr1"]).feature.tables.add(
+            node_type="paper", name="x"
+        ),
+        "'nbr1': table 'x' of 'paper' is fetched for it 2 times",
+    ),
+]
+
+
+def inputs(op: dag_pb2.Operator, *names: str) -> None:
+    op.inputs[:] = names
+
+
+def fan_out(ops: Ops, **values: Any) -> None:
+    for name, value in values.items():
+        setattr(ops["nbr1"].neighborhood.fan_outs[0], name, value)
+
+
+@pytest.mark.parametrize(("change", "words"), FAULTS, ids=[words for _, words in FAULTS])
+def test_check_names_operator_and_cause(change: Any, words: str) -> None:
     spec = pair_spec(TYPED, edge_type=CITES, hops=Hops([3, 3]))
-    ops = {op.id: op for op in spec.operators}
-    match change:
-        case "version":
-            spec.version = 4
-        case "twice":
-            spec.operators.add().CopyFrom(ops["nbr1"])
-        case "nameless":
-            ops["nbr1"].id = ""
-        case "long name":
-            ops["nbr1"].id = "n" * 1000
-        case "no kind":
-            spec.operators.add(id="odd", inputs=["seed"])
-        case "no seed":
-            del spec.operators[:]
-            spec.operators.add(id="n", inputs=[]).neighborhood.hop = 1
-        case "two seeds":
-            spec.operators.add(id="seed2").seed.node_type = "paper"
-        case "seed input":
-            ops["seed"].inputs.append("nbr1")
-        case "unknown input":
-            ops["nbr2"].inputs[0] = "nbr9"
-        case "double input":
-            ops["nbr1"].inputs.append("seed")
-        case "no input":
-            del ops["nbr1"].inputs[:]
-        case "feature input":
-            ops["nbr1"].inputs.append("feature0")
-        case "feature of two":
-            ops["feature0"].inputs.append("nbr1")
-        case "positive of hop":
-            ops["positive"].inputs[0] = "nbr1"
-        case "hop gap":
-            ops["nbr2"].neighborhood.hop = 3
-        case "hop repeated":
-            ops["nbr2"].neighborhood.hop = 1
-        case "hop zero":
-            ops["nbr1"].neighborhood.hop = 0
-        case "hop skips back":
-            ops["nbr2"].inputs[0] = "seed"
-        case "cycle":
-            ops["nbr1"].inputs[:] = ["nbr1"]
-        case "edge type":
-            ops["nbr1"].neighborhood.fan_outs[0].edge_type = "paper__cite__paper"
-        case "edge type twice":
-            ops["nbr1"].neighborhood.fan_outs.add(edge_type=CITES, count=1)
-        case "fan-out":
-            ops["nbr1"].neighborhood.fan_outs[0].count = -5
-        case "frontier":
-            ops["nbr1"].neighborhood.frontier = 7  # type: ignore[assignment]
-        case "negatives":
-            ops["negative"].negative.count = 0
-        case "pair type":
-            ops["negative"].negative.edge_type = HAS
-        case "table":
-            ops["feature1"].feature.tables[0].name = "z"
-        case "table type":
-            ops["feature1"].feature.tables[0].node_type = "planet"
-        case "no table":
-            del ops["feature1"].feature.tables[:]
-        case "table twice":
-            ops["feature1"].feature.tables.add(node_type="paper", name="x")
-        case "features missing":
-            spec.operators.remove(ops["feature1"])
-        case "features twice":
-            spec.operators.add(id="again", inputs=["nbr1"]).feature.tables.add(node_type="paper", name="x")
-    return spec
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        ("version", ConfigError, "version 4"),
-        ("twice", ConfigError, "'nbr1': the id is used twice"),
-        ("nameless", ConfigError, "1..128 characters"),
-        ("long name", ConfigError, "1..128 characters"),
-        ("no kind", ConfigError, "'odd': it has no kind"),
-        ("no seed", ConfigError, "0 seed operators"),
-        ("two seeds", ConfigError, "2 seed operators"),
-        ("seed input", ConfigError, "'seed': a seed operator has no inputs"),
-        ("unknown input", UnknownNameError, "'nbr2'.*'nbr9'"),
-        ("double input", ConfigError, "'nbr1': it names an input twice"),
-        ("no input", ConfigError, "'nbr1': it has no inputs"),
-        ("feature input", ConfigError, "'nbr1': input 'feature0' is a feature operator"),
-        ("feature of two", ConfigError, "'feature0': it has 2 inputs"),
-        ("positive of hop", ConfigError, "'positive': input 'nbr1' is a neighborhood operator"),
-        ("hop gap", ConfigError, "'nbr2': hop 3 where hop 2 is due"),
-        ("hop repeated", ConfigError, "hop 1 where hop 2 is due"),
-        ("hop zero", ConfigError, "'nbr1'"),
-        ("hop skips back", ConfigError, "'nbr2': input 'seed' is not of hop 1"),
-        ("cycle", ConfigError, "'nbr1'.*cycle|'feature1'.*cycle"),
-        ("edge type", UnknownNameError, "'nbr1'.*did you mean 'paper__cites__paper'"),
-        ("edge type twice", ConfigError, "'nbr1': two fan-outs"),
-        ("fan-out", ConfigError, "'nbr1': fan-out -5"),
-        ("frontier", ConfigError, "'nbr1': unknown frontier 7"),
-        ("negatives", ConfigError, "'negative': count 0"),
-        ("pair type", ConfigError, "'negative': edge type 'paper__has__topic' ends at 'topic'"),
-        ("table", UnknownNameError, "'feature1'.*'z'"),
-        ("table type", UnknownNameError, "'feature1'.*'planet'"),
-        ("no table", ConfigError, "'feature1': it fetches no table"),
-        ("table twice", ConfigError, "'feature1': it fetches a table twice"),
-        ("features missing", ConfigError, "'nbr1': it adds '(author|paper)' vertices, but nothing fetches"),
-        ("features twice", ConfigError, "'nbr1': table 'x' of 'paper' is fetched for it 2 times"),
-    ],
-)
-def test_check_names_operator_and_cause(change: str, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        check_spec(broken(change), TYPED)
+    change(spec, {op.id: op for op in spec.operators})
+    with pytest.raises(ConfigError, match=words):
+        check_spec(spec, TYPED)
 
 
 def test_limits_are_the_daemons_choice() -> None:

@@ -44,7 +44,7 @@ def _dgl_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         yield stream
 
     if "dgl_in_a_child" not in request.fixturenames:
-        monkeypatch.setattr("atta.partition.importers.dgl._sent", sent)
+        monkeypatch.setattr("atta.partition.importers.reading.dgl_tensors._sent", sent)
 
 
 @pytest.fixture(scope="session")

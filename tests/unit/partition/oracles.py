@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -204,3 +205,13 @@ def refused(
     assert not re.search("\\n|\\x1b", str(error.value))
     assert not list(folder.glob("refused*"))
     return error.value
+
+
+def graph_of(folder: Path, files: dict[str, str], nodes: dict[str, Any], edges: dict[str, Any], **more: Any) -> Graph:
+    """Import text files with a schema."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    (folder / "schema.json").write_text(json.dumps({"nodes": nodes, "edges": edges, **more}))
+    import_graph("table", folder, folder / "out" / "g", overwrite=True)
+    return Graph.open(folder / "out" / "g")

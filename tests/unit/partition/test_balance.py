@@ -65,7 +65,7 @@ def missed(graph: Graph, dataset: Dataset, bounds: dict[str, str]) -> dict[str, 
 
 
 @pytest.mark.parametrize("method", sorted(PROMISED))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_bounds_are_kept_or_said(method: str, data: st.DataObject) -> None:
     draw = data.draw
@@ -74,7 +74,7 @@ def test_bounds_are_kept_or_said(method: str, data: st.DataObject) -> None:
         splits = {name for per_type in graph.schema.splits.values() for name in per_type}
         asked = [None, ["nodes"], ["types", "edges"], *[[name] for name in sorted(splits & {"val"})]]
         balance = draw(st.sampled_from(asked)) if method in ("metis", "ldg", "fennel") else None
-        parts, path = draw(st.integers(1, 33)), Path(folder, "data")
+        parts, path = draw(st.integers(1, 12)), Path(folder, "data")
         made = partition_graph(graph.path, path, parts=parts, method=method, balance=balance, seed=1)
         dataset = Dataset.open(path)
         named = balance or ("nodes", "edges", "train")

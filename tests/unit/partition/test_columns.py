@@ -22,6 +22,7 @@ from atta.partition.graph.exact import inexact
 from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
 from atta.partition.importers.table.columns import plain
+from tests.unit.partition.oracles import graph_of
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
 pd = pytest.importorskip("pandas", reason="needs pandas")
@@ -39,16 +40,6 @@ def write(frame: Any, folder: Path, way: str) -> str:
         mark = ";" if way.endswith(";") else "\t" if "tsv" in name else ","
         frame.to_csv(folder / name, sep=mark, index=False)
     return name
-
-
-def graph_of(folder: Path, files: dict[str, str], nodes: dict[str, Any], edges: dict[str, Any], **more: Any) -> Graph:
-    """Import text files with a schema."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    (folder / "schema.json").write_text(json.dumps({"nodes": nodes, "edges": edges, **more}))
-    import_graph("table", folder, folder / "out" / "g", overwrite=True)
-    return Graph.open(folder / "out" / "g")
 
 
 def node_graph(folder: Path, frame: Any, way: str, tables: Any, **entry: Any) -> Graph:

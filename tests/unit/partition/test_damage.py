@@ -62,12 +62,6 @@ def lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-def flip(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    path.write_bytes(raw)
-
-
 def retype(path: Path) -> None:
     """Same size, other dtype: only the header shows it."""
     raw = path.read_bytes()
@@ -77,11 +71,7 @@ def retype(path: Path) -> None:
     path.write_bytes(swapped)
 
 
-def overwrite_header(path: Path) -> None:
-    path.write_bytes(b"garbage!" + path.read_bytes()[8:])
-
-
-DAMAGE = [Path.unlink, truncate, lengthen, flip, retype, overwrite_header]
+DAMAGE = [Path.unlink, truncate, lengthen, retype]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -94,9 +84,8 @@ def test_damaged_arrays(folder, kind, name, damage):
         opener(folder / kind)
     assert caught.value.path == str(folder / kind / name)
     assert name in str(caught.value)
-    if damage is not flip:  # all damages but flipped bits show without reading the whole file
-        with pytest.raises(DataError):
-            opener(folder / kind, verify=False)
+    with pytest.raises(DataError):  # it shows without reading the whole file
+        opener(folder / kind, verify=False)
 
 
 def test_the_list_of_files_is_complete(pristine):

@@ -67,54 +67,6 @@ def test_rows_of_several_labels_keep_their_dtype_and_have_no_number_of_classes(t
     assert (schema.num_classes, schema.node_tables["node"]["y"]) == (None, TableSpec(dtype, (2,)))
 
 
-def ids_twice(out):
-    out.add_nodes("n", 3, ids=[4, 5, 4])
-
-
-def outside_vertex(out):
-    out.add_nodes("n", 3)
-    out.add_edges("n__to__n", np.array([0, 3]), np.array([0, 0]))
-
-
-def negative_vertex(out):
-    out.add_nodes("n", 3)
-    out.add_edges("n__to__n", np.array([0]), np.array([-1]))
-
-
-def short_table(out):
-    out.add_nodes("n", 3, tables={"x": np.zeros(2)})
-
-
-def outside_split(out):
-    out.add_nodes("n", 3, splits={"train": [3]})
-
-
-def long_mask(out):
-    out.add_nodes("n", 3, splits={"train": np.ones(4, bool)})
-
-
-def wide_mask(out):
-    out.add_nodes("n", 3, splits={"train": np.ones((3, 2), bool)})
-
-
-def large_label(out):
-    out.add_nodes("n", 3, tables={"y": np.array([1, 2**63, 0], np.uint64)})
-
-
-def unknown_type(out):
-    out.open_edges("a__to__b")
-
-
-def bad_edge_type(out):
-    out.add_nodes("n", 3)
-    out.open_edges("n_to_n")
-
-
-def declared_twice(out):
-    out.add_nodes("n", 3)
-    out.add_nodes("n", 3)
-
-
 def test_tables_of_edges_may_be_called_like_arguments(tmp_path):
     names = ("self", "edge_type", "tables", "values")
     with GraphWriter(tmp_path / "g") as out:
@@ -124,47 +76,49 @@ def test_tables_of_edges_may_be_called_like_arguments(tmp_path):
     assert {name: rows.tolist() for name, rows in tables.items()} == {name: [i, -i] for i, name in enumerate(names)}
 
 
-def line_in_name(out):
-    out.add_nodes("a\nn", 3)
+@pytest.mark.parametrize(
+    ("nodes", "edges", "says"),
+    [
+        ({"ids": [4, 5, 4]}, None, "the vertex id 4 occurs twice"),
+        ({}, ([0, 3], [0, 0], {}), "the source 3"),
+        ({}, ([0], [-1], {}), "the destination -1"),
+        ({"tables": {"x": np.zeros(2)}}, None, "2 rows for 3 vertices"),
+        ({"splits": {"train": [3]}}, None, "outside the 3"),
+        ({"splits": {"train": np.ones(4, bool)}}, None, "outside the 3"),
+        ({"splits": {"train": np.ones((3, 2), bool)}}, None, r"split 'train': \[3, 2\] is the shape of neither"),
+        (
+            {"tables": {"y": np.array([1, 2**63, 0], np.uint64)}},
+            None,
+            f"labels of 'n': {2**63} at position 1 does not fit",
+        ),
+        ({"tables": {"halo": np.zeros(3)}}, None, "'halo' is reserved"),
+        ({}, ([0], [1], {"indptr": np.array([1])}), "'indptr' is reserved"),
+        ({}, ([0], [1], {"weight": np.ones((1, 2))}), "'weight' must have one number per edge"),
+    ],
+)
+def test_refused(tmp_path, nodes, edges, says):
+    def fill(out):
+        out.add_nodes("n", 3, **nodes)
+        if edges is not None:
+            out.add_edges("n__to__n", np.array(edges[0]), np.array(edges[1]), tables=edges[2])
 
-
-def reserved_table(out):
-    out.add_nodes("n", 3, tables={"halo": np.zeros(3)})
-
-
-def reserved_edge_table(out):
-    out.add_nodes("n", 3)
-    out.add_edges("n__to__n", np.array([0]), np.array([1]), tables={"indptr": np.array([1])})
-
-
-def wide_weight(out):
-    out.add_nodes("n", 3)
-    out.add_edges("n__to__n", np.array([0]), np.array([1]), tables={"weight": np.ones((1, 2))})
+    with pytest.raises(ConfigError, match=says), GraphWriter(tmp_path / "g") as out:
+        fill(out)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("fill", "says"),
+    ("begin", "says"),
     [
-        (ids_twice, "the vertex id 4 occurs twice"),
-        (outside_vertex, "the source 3"),
-        (negative_vertex, "the destination -1"),
-        (short_table, "2 rows for 3 vertices"),
-        (outside_split, "outside the 3"),
-        (long_mask, "outside the 3"),
-        (wide_mask, r"split 'train': \[3, 2\] is the shape of neither"),
-        (large_label, f"labels of 'n': {2**63} at position 1 does not fit"),
-        (unknown_type, "'a' is not declared"),
-        (bad_edge_type, "expected 'source__relation__destination'"),
-        (declared_twice, "declared twice"),
-        (line_in_name, r"node type 'a\\nn': names of types have 1 to 100 printable characters"),
-        (reserved_table, "'halo' is reserved"),
-        (reserved_edge_table, "'indptr' is reserved"),
-        (wide_weight, "'weight' must have one number per edge"),
+        (lambda out: out.open_edges("a__to__b"), "'a' is not declared"),
+        (lambda out: out.open_edges("n_to_n"), "expected 'source__relation__destination'"),
+        (lambda out: [out.add_nodes("n", 3) for _ in range(2)], "declared twice"),
+        (lambda out: out.add_nodes("a\nn", 3), r"node type 'a\\nn': names of types have 1 to 100 printable characters"),
     ],
 )
-def test_refused(tmp_path, fill, says):
+def test_names_that_are_refused(tmp_path, begin, says):
     with pytest.raises(ConfigError, match=says), GraphWriter(tmp_path / "g") as out:
-        fill(out)
+        begin(out)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -28,7 +28,7 @@ from atta.samplers.methods import Method
 from tests.unit.placement.harness import Placed, Typed
 from tests.unit.placement.strategies import assigned, graphs
 
-DRAWS = 4000
+DRAWS = 2500
 
 
 def norms(edge_type: str) -> st.SearchStrategy[EdgeNorm]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -15,26 +14,8 @@ from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.dag.spec import batch_spec, check_spec
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.operators import BUILT_IN, sample_locally
+from tests.unit.operators.test_contract import OPTIONS
 from tests.unit.placement.strategies import ONE, assigned, graphs
-
-OPTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("shadow", {"depth": 2, "num_neighbors": 2}),
-    ("shadow", {"depth": 1, "num_neighbors": -1}),
-    ("saint-nodes", {"budget": 5}),
-    ("saint-edges", {"budget": 4}),
-    ("saint-walks", {"length": 3}),
-    ("induced", {}),
-    ("ladies", {"layers": [4, 3]}),
-    ("fastgcn", {"layers": [5, 4]}),
-    ("walks", {"length": 4}),
-    ("walks", {"length": 4, "p": 0.25, "q": 3.0, "restart": 0.2}),
-    ("pinsage", {"count": 3}),
-    ("pagerank", {"count": 4, "epsilon": 1e-6}),
-    ("closure", {"hops": 2}),
-    ("closure", {"hops": 1, "rim": False}),
-    ("expansion-aware", {"fanout": 2}),
-    ("expansion-aware", {"max_hop": 2, "fanout": 1, "select": "degree"}),
-]
 
 
 def test_every_built_in_operator_is_tried() -> None:
