@@ -114,11 +114,7 @@ class _GatherBuffers:
 
 
 def measure_gather(config: GatherConfig) -> dict[str, dict[str, float]]:
-    """Figures by system.
-
-    Raises:
-        AttaError: a way of gathering gave wrong rows.
-    """
+    """Figures by system. Raises AttaError: a way of gathering gave wrong rows."""
     buffers = _GatherBuffers(config)
     ways = _dgl_ways(config, buffers) if config.system == "dgl" else _ways(config, buffers)
     for name, way in ways:
@@ -309,8 +305,7 @@ class _Stream:
 async def measure_pull(config: PullConfig) -> dict[str, dict[str, float]]:
     """Figures by system: ``"atta"``, ``"grpc"`` (messages of 4 MiB) and ``"grpc-small"`` (as long as a pull's).
 
-    Raises:
-        AttaError: a process does not answer, or rows are wrong.
+    Raises AttaError: a process does not answer, or rows are wrong.
     """
     dataset = Dataset.open(config.dataset, verify=False)
     connection = Connection(config.daemon, _DEADLINE_S)

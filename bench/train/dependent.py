@@ -18,7 +18,7 @@ from torch_geometric.nn import GraphSAGE
 
 import atta
 from atta_bench.graphs import partitioned
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, arguments_of, document, head, rows_of, write
 from bench.train.degrees import SBM, Whole, accuracy_of
 
 GRAPHS = ("facebook_pagepage", "coauthor_cs", "amazon_computers")
@@ -41,11 +41,7 @@ def run(cluster: atta.Cluster, whole: Whole, method: str, dependency: int, seed:
 
 def main() -> None:
     """Run all, and write the record after each graph."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=ROOT / "data" / "degrees")
-    parser.add_argument("--only", default=",".join(GRAPHS))
-    given = parser.parse_args()
+    given = arguments_of(__file__, __doc__, data_root=Path, work=ROOT / "data" / "degrees", only=",".join(GRAPHS))
     target = given.out / "dependent.json"
     runs = dict(json.loads(target.read_text())["runs"]) if target.exists() else {}
     for name in given.only.split(","):
@@ -54,7 +50,7 @@ def main() -> None:
             whole = Whole.of(path)
             asked = [(method, k, seed) for method in METHODS for k in DEPENDENCIES for seed in range(SEEDS)]
             runs[name] = [run(cluster, whole, *one) for one in asked]
-        about = document("dependent", runs=runs, command=command(parser, given))
+        about = document("dependent", runs=runs, command=given.typed)
         write(target, about, _lines(about))
 
 

@@ -52,8 +52,7 @@ from atta.train.checkpoint import (
     seal,
 )
 from atta.train.checkpoint.files import RunPlace
-from atta.train.checkpoint.ranks import load_rank, save_rank
-from atta.train.checkpoint.run import place_in
+from atta.train.checkpoint.run import load_rank, place_in, save_rank
 from atta.train.checkpoint.weights import load_model
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,3 +162,30 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, atta.
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random")
     with atta.local(folder / "parts", threads=1) as made:
         yield data, made
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Gives what ``atta`` says of arguments that it refuses: one line, with exit code 2."""
+    from atta.cli import main as root
+
+    def said(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["atta", *words])
+        with pytest.raises(SystemExit) as stopped:
+            root.main()
+        text = capfd.readouterr().err
+        assert stopped.value.code == 2, text
+        assert len(text.strip().splitlines()) == 1, text
+        return text
+
+    return said

@@ -14,7 +14,7 @@ import torch
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import LAST, place_in
 from atta.train.config import option_words
-from atta.train.launching.life import read_pulse
+from atta.train.launching.trainers import pulse_file
 
 WITHIN_S = 180  # a busy machine is not a failure
 
@@ -34,8 +34,8 @@ def trainers_of(job: subprocess.Popen[str]) -> dict[int, psutil.Process]:
             words = child.cmdline()
             if "atta.train.launching.worker" in words:
                 rank = int(child.environ()["RANK"])
-                pulse = read_pulse(Path(words[-1]), rank)
-                found[rank] = child if pulse is None else psutil.Process(pulse.pid)
+                pulse = pulse_file(Path(words[-1]), rank)
+                found[rank] = psutil.Process(int(pulse.read_text())) if pulse.exists() else child
     return found
 
 

@@ -24,7 +24,7 @@ from atta.train.checkpoint import SavedEmbeddings, save_best
 from atta.train.models.links import PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel, TypedModel
 from atta.train.reports.epochs import PHASES, EpochReport
-from atta.train.tasks.reach import TypeReach
+from atta.train.tasks.types import TypeReach
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
 
 EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
@@ -312,7 +312,7 @@ def test_wrong_questions_for_the_best_targets_are_refused(
     assert "unknown relation from 'author' to 'paper': 'edits'" in said("links", "--top", "3", "--relation", "edits")
     assert "no score to rank them by" in said("classes", "--top", "3")
     assert "--relation: goes with --top" in said("links", "--relation", "writes")
-    assert "no --links, --node-type and --table" in said("links", "--top", "3", "--node-type", "author")
+    assert "--top: does not go with --node-type" in said("links", "--top", "3", "--node-type", "author")
     assert "does not go with --what classes" in said("links", "--top", "3", "--what", "classes")
     assert "--top" in said("links", "--top", "0")
 

@@ -118,9 +118,8 @@ def test_lightnings_own_loggers_need_no_adapter(tmp_path: Path) -> None:
     pytest.importorskip("lightning.pytorch")
     from atta.train.reports.epochs import PHASES, EpochReport
     from atta.train.reports.loggers import RunLog, make_logger
-    from atta.train.settings.common import parse_logger
 
-    logger = make_logger(parse_logger(f"lightning.pytorch.loggers.CSVLogger save_dir={tmp_path} name=run version=3"))
+    logger = make_logger(f"lightning.pytorch.loggers.CSVLogger save_dir={tmp_path} name=run version=3")
     with RunLog([logger], {"lr": 0.5}) as log:
         for epoch in range(2):
             log.epoch(EpochReport(epoch, 1.0, 0.25, 1.0, 1.0, 1.0, dict.fromkeys(PHASES, 0.5)))

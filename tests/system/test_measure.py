@@ -94,10 +94,13 @@ def test_consumers_take_what_they_are_told_and_say_what_went_wrong(data: Path) -
     with atta.local(data, threads=1) as cluster:
         target = str(cluster.cluster_file)
         with Consumers(target, ranks) as consumers:
+            begun = _consumers()
+            assert len(begun) == 2
             whole = consumers.take(3)
             assert whole.batches == 3 * 2 * 5
             assert whole.cpu_s > 0
             assert consumers.take(2, 1, alone=True).batches == 2 * 2
+        assert not any(child.is_running() for child in begun)
         absent = [{**ranks[0], "input_nodes": "absent"}, ranks[1]]
         with Consumers(target, absent) as consumers, pytest.raises(AttaError, match=r"a consumer: .*absent"):
             consumers.take(1)
@@ -107,10 +110,6 @@ def test_consumers_take_what_they_are_told_and_say_what_went_wrong(data: Path) -
                 child.kill()
             with pytest.raises(AttaError, match="ended early, with exit code -9"):
                 consumers.take(1)
-        with Consumers(target, ranks):
-            begun = _consumers()
-            assert len(begun) == 2
-        assert not any(child.is_running() for child in begun)
 
 
 def _consumers() -> list[psutil.Process]:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, U
 from atta.observe.extras import missing
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.train import TrainConfig
+from atta.train import TrainConfig, fit
 from atta.train.launching.on_ray import serving
 from tests.waiting import eventually
 
@@ -83,14 +84,20 @@ def losses(report: Any) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def expected(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+def expected(parts: Path) -> list[float]:
     """The losses of ``atta train`` with one thread per trainer."""
-    found = tmp_path_factory.mktemp("expected") / "report.json"
-    words = ["--data", str(parts), "--trainers", "2", "--epochs", "3", "--num-neighbors", "3,3", "--batch-size", "16"]
-    words += ["--hidden", "8", "--device", "cpu", "--json", str(found)]
-    command = [sys.executable, "-m", "atta.cli.main", "train", *words]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
-    return [epoch["loss"] for epoch in json.loads(found.read_text())["epochs"]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        return losses(fit(replace(config(), cluster=None, data=str(parts))))
+
+
+@contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Do something in a thread while the block runs."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    yield
+    thread.join()
 
 
 def alive(words: str) -> list[psutil.Process]:
@@ -181,10 +188,8 @@ def test_a_run_survives_its_daemons_and_trainers(
             killed.append("trainer")
 
     plain = atta.ray.fit(config(epochs=12))
-    thread = threading.Thread(target=kill)
-    thread.start()
-    report = atta.ray.fit(longer, max_failures=3)
-    thread.join()
+    with meanwhile(kill):
+        report = atta.ray.fit(longer, max_failures=3)
     assert killed == ["daemon", "trainer"]
     assert served.states()[0]["starts"] > before[0]
     assert losses(report) == pytest.approx(losses(plain), abs=1e-5)
@@ -197,11 +202,8 @@ def test_without_failures_allowed_the_loss_of_a_trainer_is_an_error(served: atta
         for process in trainers():
             process.kill()
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    with pytest.raises(AttaError, match="was killed by SIGKILL"):
+    with meanwhile(kill), pytest.raises(AttaError, match="was killed by SIGKILL"):
         atta.ray.fit(config(epochs=200))
-    thread.join()
 
 
 def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Path, expected: list[float]) -> None:
@@ -221,11 +223,9 @@ def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Pa
             nodes.remove_node(extra, allow_graceful=False)
             lost.append(True)
 
-        thread = threading.Thread(target=lose)
-        thread.start()
         longer = config(cluster="ray:moving", epochs=12, checkpoint=str(tmp_path / "runs"))
-        report = atta.ray.fit(longer, max_failures=3)
-        thread.join()
+        with meanwhile(lose):
+            report = atta.ray.fit(longer, max_failures=3)
         assert lost
         assert len(losses(report)) == 12
         assert losses(report)[:3] == pytest.approx(expected, abs=1e-5)

@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +19,9 @@ from atta.partition.cutting.by_tasks import partition_by_tasks
 from atta.partition.cutting.tasks import TaskSizes
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.launching.on_ray.partitioning import RayTasks
+from tests.system.test_on_ray import nodes
+
+__all__ = ["nodes"]  # a fixture
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,26 +41,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(graph: Path) -> dict[str, bytes]:
     partition_graph(graph, graph.parent / "alone", parts=3, method="ldg", seed=1)
     return files(graph.parent / "alone")
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        for setting in ("enable_worker_prestart", "prestart_worker_first_driver"):
-            patch.setenv(f"RAY_{setting}", "0")
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        patch.setenv("RAY_ADDRESS", cluster.address)
-        for _ in range(2):
-            cluster.add_node(num_cpus=1)
-        try:
-            ray.init(namespace="atta", log_to_driver=False)
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -96,31 +80,24 @@ class Slow(RayTasks):
         return super().run(slowly, arguments, advance)
 
 
-class Losing:
-    """A receiver of progress that takes a node away as the edges are sorted."""
-
-    def __init__(self, lose: Callable[[], None]) -> None:
-        self._lose, self._stage, self.lost = lose, "", False
-
-    def stage(self, name: str, total: int | None) -> None:
-        self._stage = name
-
-    def advance(self, amount: int) -> None:
-        if self._stage == "union graph" and not self.lost:
-            self.lost = True
-            self._lose()
-
-
 def test_a_lost_node_changes_nothing(nodes: Any, graph: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     extra = nodes.add_node(num_cpus=2)
     nodes.wait_for_nodes()
-    progress = Losing(lambda: nodes.remove_node(extra, allow_graceful=False))
+    progress = Mock()
+
+    def lose(_: int) -> None:
+        """Take the node away as the edges are sorted."""
+        if progress.stage.call_args.args[0] == "union graph":
+            progress.advance.side_effect = None
+            nodes.remove_node(extra, allow_graceful=False)
+
+    progress.advance.side_effect = lose
     sizes = TaskSizes(slice_edges=10_000, chunk_edges=4000, block_edges=40_000, bucket_edges=20_000)
     notes = tmp_path / "notes"
     how: dict[str, Any] = {"parts": 3, "seed": 1, "sizes": sizes, "progress": progress}
     partition_by_tasks(Slow(notes), graph, tmp_path / "out", verify=False, **how)
     ran = [line.split()[0] for line in notes.read_text().splitlines()]
-    assert progress.lost
+    assert progress.advance.side_effect is None
     assert extra.node_id in ran
     assert len(set(ran)) >= 3
     assert files(tmp_path / "out") == expected

@@ -1,8 +1,7 @@
-"""Link prediction with two partitions and two trainers, on a planted graph, beside PyG on the whole graph."""
+"""Links and classes of edges on a planted graph in two partitions, beside PyG on the whole graph."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,10 +15,11 @@ import torch.nn.functional as F
 from torch_geometric.nn import GraphSAGE
 
 import atta
-from atta.cli import main as root
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, TrainReport, fit
-from atta.train.tasks.links.pairs import EdgeSplit, without_held_out
+from atta.train.settings.minibatch import parse_shares
+from atta.train.steps.selfsupervised.links import LinkTrainer
+from atta.train.tasks.splits import EdgeSplit, without_held_out
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -34,6 +34,8 @@ class Planted:
 
     x: torch.Tensor
     edges: np.ndarray
+    labels: np.ndarray
+    times: np.ndarray
     cluster: str
     running: atta.Cluster
 
@@ -46,14 +48,16 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     edges = np.stack(np.nonzero(np.triu(inside, 1)))
     edges = np.concatenate([edges, edges[::-1]], axis=1)
     x = (np.eye(BLOCKS)[block] + rng.standard_normal((VERTICES, BLOCKS))).astype(np.float32)
+    labels, times = (block[edges[0]] + edges[1] % 2) % 3, rng.integers(0, 60, edges.shape[1])
+    labels[rng.random(len(labels)) < 0.1] = -1
     folder = tmp_path_factory.mktemp("planted")
     with GraphWriter(folder / "graph") as out:
         out.add_nodes("node", VERTICES, ids=IDS, tables={"x": x})
-        out.add_edges("node__to__node", *edges)
+        out.add_edges("node__to__node", *edges, tables={"y": labels, "time": times})
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
     with ExitStack() as stack:
         running = stack.enter_context(atta.local(folder / "parts", threads=1))
-        yield Planted(torch.from_numpy(x), edges, str(running.cluster_file), running)
+        yield Planted(torch.from_numpy(x), edges, labels, times, str(running.cluster_file), running)
 
 
 def config(planted: Planted, **settings: Any) -> TrainConfig:
@@ -68,7 +72,7 @@ def config(planted: Planted, **settings: Any) -> TrainConfig:
 def figures_in_one_process(planted: Planted, epochs: int) -> dict[str, float]:
     """MRR and AUC on validation edges of plain PyG, one edge at a time, with candidates of numpy's own."""
     edges, rng = torch.from_numpy(planted.edges), np.random.default_rng(0)
-    split = EdgeSplit.parse(SHARES).of(*torch.from_numpy(IDS[planted.edges]))
+    split = EdgeSplit(parse_shares(SHARES)).of(*torch.from_numpy(IDS[planted.edges]))
     train, known = edges[:, split == 0], set(map(tuple, planted.edges.T.tolist()))
     torch.manual_seed(4)
     model = GraphSAGE(BLOCKS, 16, 2, 16)
@@ -154,8 +158,43 @@ def _check_scores_of_pairs(planted: Planted, checkpoint: Path) -> None:
         atta.predict(planted.running, checkpoint, what="classes")
 
 
+def figures_of_classes(scores: torch.Tensor, labels: np.ndarray) -> dict[str, float]:
+    """Accuracy, macro F1 and loss of scores [edges, classes], one edge at a time; -1: no label."""
+    known = [(row.double(), int(label)) for row, label in zip(scores.detach(), labels, strict=True) if label >= 0]
+    said, true = [int(row.argmax()) for row, _ in known], [label for _, label in known]
+    f1 = []
+    for c in range(scores.shape[1]):
+        right = sum(a == b == c for a, b in zip(said, true, strict=True))
+        f1.append(2 * right / max(1, said.count(c) + true.count(c)))
+    losses = [-float(row[label] - row.logsumexp(0)) for row, label in known]
+    accuracy = np.mean([a == b for a, b in zip(said, true, strict=True)])
+    return {"accuracy": float(accuracy), "macro_f1": float(np.mean(f1)), "loss": float(np.mean(losses))}
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("split_by", ["hash", pytest.param("time", marks=pytest.mark.slow)])
+def test_figures_of_classes_are_those_of_brute_force(planted: Planted, split_by: str) -> None:
+    settings = {"task": "edge-classes", "num_neighbors": (-1, -1), "eval_negatives": "100", "split_by": split_by}
+    own: Any = config(planted, **settings).own
+    trainer = LinkTrainer(own, planted.running, torch.device("cpu"))
+    first, *_, last = [trainer.train_epoch(epoch).loss for epoch in range(12)]
+    assert last < first
+    ordered, edges = np.sort(planted.times), torch.from_numpy(planted.edges)
+    until = [ordered[int(np.ceil(share * len(ordered) - 1e-6)) - 1] for share in (0.7, 0.9)]
+    of = (planted.times > until[0]).astype(int) + (planted.times > until[1])
+    if split_by == "hash":
+        of = EdgeSplit(parse_shares(SHARES)).of(*torch.from_numpy(IDS[planted.edges])).numpy()
+    model: Any = trainer.model
+    rows = model.gnn(planted.x, edges[:, of == 0])
+    scores, tallies = model.link_decoder(rows[edges[0]], rows[edges[1]]), trainer.tallies()
+    for number, split in enumerate(("val", "test"), 1):
+        expected = figures_of_classes(scores[of == number], planted.labels[of == number])
+        assert trainer.objective.metrics(tallies[split]) == pytest.approx(expected, abs=1e-4)
+        assert expected["accuracy"] > 0.45  # a third is chance
+
+
 def test_edges_that_a_gcn_adds_are_not_held_out(planted: Planted) -> None:
-    split = EdgeSplit.parse(SHARES)
+    split = EdgeSplit(parse_shares(SHARES))
     loader = atta.NeighborLoader(planted.running, [-1, 5], None, batch_size=100, tables=["x"], edge_norm="gcn")
     for batch in loader:
         drawn = batch.to_pyg()
@@ -167,7 +206,7 @@ def test_edges_that_a_gcn_adds_are_not_held_out(planted: Planted) -> None:
 
 
 def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> None:
-    split = EdgeSplit.parse(SHARES)
+    split = EdgeSplit(parse_shares(SHARES))
     ends = torch.from_numpy(IDS[planted.edges])
     held_out = {tuple(edge) for edge in ends[:, split.of(*ends) > 0].T.tolist()}
     train = ends[:, split.of(*ends) == 0].numpy()
@@ -191,38 +230,35 @@ def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> Non
 
 
 BAD = [
-    ("--strategy full", "--task link: goes with --strategy minibatch, not full"),
     ("--edge-split 0.5,0.5", "--edge-split 0.5,0.5: give three shares that add up to 1"),
     ("--eval-negatives none", "--eval-negatives none: give a number of at least 1, or all"),
     ("--edge-type a__b__c", "unknown edge type 'a__b__c'"),
-    ("--class-weights balanced", "--class-weights balanced: does not go with --task link"),
-    ("--task classes --decoder mlp", "--decoder: belongs to --task link, not classes"),
-    ("--early-stop accuracy:3", "unknown metric of --task link 'accuracy'"),
+    ("--task edge-classes --class-weights balanced", "--class-weights balanced: does not go with --task edge-classes"),
+    ("--task edge-classes --decoder mlp", "--decoder: belongs to --task link, not edge-classes"),
+    ("--task edge-classes --strategy full", "--task edge-classes: goes with --strategy minibatch, not full"),
+    ("--task edge-classes --early-stop mrr:2", "unknown metric of --task edge-classes 'mrr'"),
 ]
 
 
 @pytest.mark.parametrize(("options", "said"), BAD, ids=[options for options, _ in BAD])
-def test_bad_input_is_one_line_and_exit_code_2(
-    planted: Planted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: str, said: str
-) -> None:
+def test_bad_input_is_refused(planted: Planted, refused: Any, options: str, said: str) -> None:
     given = ["--cluster", planted.cluster, "--task", "link", "--device", "cpu", "--quiet", *options.split()]
-    monkeypatch.setattr(sys, "argv", ["atta", "train", *given])
-    with pytest.raises(SystemExit) as stopped:
-        root.main()
-    text = capfd.readouterr().err
-    assert stopped.value.code == 2
-    assert said in text
-    assert len(text.strip().splitlines()) == 1
+    assert said in refused("train", *given)
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_graphs_without_candidates_or_edges(tmp_path: Path, complete: bool) -> None:
+USELESS = [
+    (True, {"task": "link"}, "no candidates for edges of val: their sources have edges to all"),
+    (True, {"task": "unsupervised", "edge_split": "1,0,0"}, "no negative samples: every vertex has edges from all"),
+    (False, {"task": "link"}, "node has no edges"),
+]
+
+
+@pytest.mark.parametrize(("complete", "settings", "said"), USELESS)
+def test_graphs_without_candidates_or_edges(tmp_path: Path, complete: bool, settings: Any, said: str) -> None:
     source, target = np.nonzero(~np.eye(12, dtype=bool)) if complete else (np.zeros(0, int), np.zeros(0, int))
     with GraphWriter(tmp_path / "graph") as out:
         out.add_nodes("node", 12, tables={"x": np.ones((12, 2), np.float32)})
         out.add_edges("node__to__node", source, target)
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=1, method="random", seed=0)
-    said = "no candidates for edges of val: their sources have edges to all" if complete else "node has no edges"
-    settings = TrainConfig(data=str(tmp_path / "parts"), task="link", device="cpu", verbose=False, threads=1)
     with pytest.raises(atta.errors.ConfigError, match=said):
-        fit(settings)
+        fit(TrainConfig(data=str(tmp_path / "parts"), device="cpu", verbose=False, threads=1, **settings))

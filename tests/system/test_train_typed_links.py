@@ -1,8 +1,7 @@
-"""Link prediction on typed graphs: what is read, what is ranked, and figures by brute force."""
+"""Links and classes of edges on typed graphs: what is read, what is ranked, and figures by brute force."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 import atta
-from atta.cli import main as root
 from atta.kvstore.spec import MutableSpec
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.models.links import decoder_named
 from atta.train.models.typed import TypedLinkModel
-from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
+from atta.train.settings.minibatch import parse_shares
+from atta.train.steps.selfsupervised.links import TypedLinkTrainer
 from atta.train.tasks.choice import task_on
-from atta.train.tasks.links.pairs import EdgeSplit
-from atta.train.tasks.reach import TypeReach
+from atta.train.tasks.splits import EdgeSplit
+from atta.train.tasks.types import TypeReach
 from tests.hetero import hidden_over_all_vertices
+from tests.system.test_train_links import figures_of_classes
 
 BUYS, BOUGHT, KNOWS, TAGS = (
     ("user", "buys", "item"),
@@ -45,6 +44,7 @@ class World:
     x: dict[str, torch.Tensor]
     edges: dict[tuple[str, str, str], torch.Tensor]
     times: np.ndarray
+    labels: np.ndarray
     running: atta.Cluster
 
     def user_ids(self, edge_type: tuple[str, str, str]) -> torch.Tensor:
@@ -75,17 +75,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         TAGS: joined("tag", "item", 0.3, 0),
     }
     times = rng.integers(0, 40, buys.shape[1])
+    labels = (block["user"][buys[0]] + block["item"][buys[1]]) % 3
+    labels[rng.random(len(labels)) < 0.1] = -1
+    tables = {BUYS: {"time": times, "y": labels}, BOUGHT: {"time": times}}
     with GraphWriter(folder / "graph") as out:
         for t, n in COUNTS.items():
             out.add_nodes(t, n, ids=ids[t], tables={"x": x[t]} if t in x else {})
         for e, pair in edges.items():
-            out.add_edges("__".join(e), *pair, tables={"time": times} if e in (BUYS, BOUGHT) else {})
+            out.add_edges("__".join(e), *pair, tables=tables.get(e, {}))
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
     with ExitStack() as stack:
         running = stack.enter_context(atta.local(folder / "parts", threads=1))
         yield World(
             ids, {t: torch.from_numpy(rows) for t, rows in x.items()},
-            {e: torch.from_numpy(np.ascontiguousarray(pair)) for e, pair in edges.items()}, times, running,
+            {e: torch.from_numpy(np.ascontiguousarray(pair)) for e, pair in edges.items()}, times, labels, running,
         )  # fmt: skip
 
 
@@ -98,13 +101,6 @@ def config(world: World, **settings: Any) -> TrainConfig:
     return TrainConfig(cluster=str(world.running.cluster_file), **{**common, **settings})  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def trainer_of(world: World, settings: TrainConfig) -> TypedLinkTrainer:
     own: Any = settings.own
     own = type(own)(**{**vars(own), **task_on(world.running.schema, own).resolved})
@@ -115,7 +111,7 @@ def divided(world: World, trainer: TypedLinkTrainer) -> tuple[dict[tuple[int, ..
     """The split of each pair that buys, by places, and which edges are messages."""
     pairs = list(map(tuple, world.edges[BUYS].T.tolist()))
     if trainer.config.split_by == "hash":
-        of = EdgeSplit.parse(SHARES).of(*world.user_ids(BUYS)).numpy()
+        of = EdgeSplit(parse_shares(SHARES)).of(*world.user_ids(BUYS)).numpy()
         return dict(zip(pairs, of.tolist(), strict=True)), of == 0
     first: dict[tuple[int, ...], int] = {}
     for pair, time in zip(pairs, world.times.tolist(), strict=True):
@@ -125,18 +121,23 @@ def divided(world: World, trainer: TypedLinkTrainer) -> tuple[dict[tuple[int, ..
     return {pair: (time > train) + (time > val) for pair, time in first.items()}, world.times <= train
 
 
+@torch.no_grad()
+def ends_by_hand(world: World, trainer: TypedLinkTrainer, kept: Any) -> list[torch.Tensor]:
+    """Embeddings of users and items over the whole graph; ``kept``: of the edges that are divided, those to read."""
+    assert trainer.embeddings is not None
+    x = {**world.x, "tag": trainer.embeddings.rows({"tag": torch.from_numpy(world.ids["tag"])})["tag"]}
+    messages = {e: pair[:, kept] if e in (BUYS, BOUGHT) else pair for e, pair in world.edges.items()}
+    model: Any = trainer.model
+    h = hidden_over_all_vertices(model, x, messages)
+    return [model.outputs[t](h[t]) for t in ("user", "item")]
+
+
 def by_hand(world: World, trainer: TypedLinkTrainer, split: int) -> dict[str, float]:
     """MRR, Hits@10 and AUC of the trainer's weights: every edge beside all items that its user has not bought."""
-    assert trainer.embeddings is not None
-    ids = {t: torch.from_numpy(rows) for t, rows in world.ids.items()}
-    with torch.no_grad():
-        x = {**world.x, "tag": trainer.embeddings.rows({"tag": ids["tag"]})["tag"]}
-        pairs, kept = divided(world, trainer)
-        messages = {e: pair[:, kept] if e in (BUYS, BOUGHT) else pair for e, pair in world.edges.items()}
-        model: Any = trainer.model
-        h = hidden_over_all_vertices(model, x, messages)
-        users, items = (model.outputs[t](h[t]) for t in ("user", "item"))
-        scores = model.link_decoder(users[:, None], items).double().numpy()
+    pairs, kept = divided(world, trainer)
+    users, items = ends_by_hand(world, trainer, kept)
+    decoder: Any = trainer.model.link_decoder
+    scores = decoder(users[:, None], items).detach().double().numpy()
     own = [pair for pair, number in pairs.items() if number == split]
     ranks, wins, games = [], 0.0, 0
     for user, item in own:
@@ -149,12 +150,13 @@ def by_hand(world: World, trainer: TypedLinkTrainer, split: int) -> dict[str, fl
     return {"mrr": float(placed.mean()), "hits@10": float(np.mean(np.array(ranks) <= 10)), "auc": wins / games}
 
 
+SLOW = pytest.mark.slow
 CASES = [("hetero-sage", "time"), ("hetero-sage", "hash"), ("rgcn", "hash"), ("hgt", "time"), ("hetero-gat", "hash")]
 
 
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(
-    ("model", "split_by"), [pytest.param(*c, marks=[pytest.mark.slow] if n else []) for n, c in enumerate(CASES)]
+    ("model", "split_by"), [pytest.param(*c, marks=[SLOW] if n else []) for n, c in enumerate(CASES)]
 )
 def test_figures_are_those_of_brute_force_and_nothing_leaks(
     world: World, monkeypatch: pytest.MonkeyPatch, model: str, split_by: str
@@ -212,6 +214,41 @@ def check_messages(world: World, trainer: TypedLinkTrainer, batches: list[Any]) 
     assert sorted(seeds_seen) == sorted(train)  # each once, though some edges come twice
 
 
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(("model", "split_by"), [("hetero-sage", "time"), pytest.param("rgcn", "hash", marks=SLOW)])
+def test_figures_of_classes_are_those_of_brute_force(world: World, model: str, split_by: str) -> None:
+    settings = {"task": "edge-classes", "eval_negatives": "100", "model": model, "split_by": split_by}
+    trainer = trainer_of(world, config(world, **settings))
+    first, *_, last = [trainer.train_epoch(epoch).loss for epoch in range(12)]
+    assert last < first
+    tallies, ordered = trainer.tallies(), np.sort(world.times)
+    until = [ordered[int(np.ceil(share * len(ordered) - 1e-6)) - 1] for share in (0.7, 0.9)]
+    of = (world.times > until[0]).astype(int) + (world.times > until[1])
+    if split_by == "hash":
+        of = EdgeSplit(parse_shares(SHARES)).of(*world.user_ids(BUYS)).numpy()
+    users, items = ends_by_hand(world, trainer, of == 0)
+    decoder: Any = trainer.model.link_decoder
+    scores = decoder(users[world.edges[BUYS][0]], items[world.edges[BUYS][1]])
+    for number, split in enumerate(("val", "test"), 1):
+        expected = figures_of_classes(scores[of == number], world.labels[of == number])
+        assert trainer.objective.metrics(tallies[split]) == pytest.approx(expected, abs=1e-4)
+    assert trainer.embeddings is not None
+    trainer.embeddings.delete()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_trainers")
+@pytest.mark.parametrize("task", ["link", "edge-classes"])
+def test_two_trainers_give_the_figures_of_one(world: World, tmp_path: Path, task: str) -> None:
+    given = {"task": task, "eval_negatives": "all" if task == "link" else "100"}
+    run = fit(config(world, **given, trainers=2, epochs=3, checkpoint=str(tmp_path)))
+    onward = {"epochs": 1, "lr": 1e-30, "embedding_lr": 1e-30, "init_from": str(tmp_path)}
+    best = {name: value for name, value in run.best.metrics.items() if name in run.epochs[-1].metrics}
+    assert fit(config(world, **given, **onward)).epochs[0].metrics == pytest.approx(best, rel=1e-4)
+    with pytest.raises(atta.errors.ConfigError, match=f"for --task {task}: ask for embeddings, or give pairs"):
+        atta.predict(world.running, tmp_path, what="scores")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("preloaded_trainers")
 def test_two_trainers_and_a_resumed_run(world: World, tmp_path: Path) -> None:
@@ -252,29 +289,14 @@ def scores_of_best(world: World, run: Path, pairs: np.ndarray) -> np.ndarray:
 BAD = [
     ("", "--edge-type: name the edges to predict, one of item__bought_by__user"),
     ("--edge-type user,likes,item", "unknown edge type 'user,likes,item'"),
-    (
-        "--edge-type user__buys__item --model sage",
-        "--task link: takes graphs with one node type and one edge type, or a",
-    ),
+    ("--edge-type user__buys__item --model sage", "--model sage: takes graphs with one node type and one edge type"),
     ("--edge-type user__buys__item --target item", "--target: --task link learns about both ends of --edge-type"),
     ("--edge-type user__buys__item --reverse-type user__knows__user", "does not lead from item to user"),
     ("--edge-type user__knows__user --split-by time", "edge type user__knows__user needs an edge table time"),
-    (
-        "--edge-type user__buys__item --task unsupervised",
-        "--edge-type: belongs to --task link or edge-classes, not unsupervised",
-    ),
 ]
 
 
 @pytest.mark.parametrize(("options", "said"), BAD, ids=[options for options, _ in BAD])
-def test_bad_input_is_one_line_and_exit_code_2(
-    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: str, said: str
-) -> None:
+def test_bad_input_is_refused(world: World, refused: Any, options: str, said: str) -> None:
     given = ["--cluster", str(world.running.cluster_file), "--task", "link", "--model", "rgcn", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["atta", "train", *given, "--quiet", *options.split()])
-    with pytest.raises(SystemExit) as stopped:
-        root.main()
-    text = capfd.readouterr().err
-    assert stopped.value.code == 2
-    assert said in text
-    assert "Traceback" not in text
+    assert said in refused("train", *given, "--quiet", *options.split())

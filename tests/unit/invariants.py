@@ -33,7 +33,10 @@ from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import WeightVersions
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
+from atta.train.dorylus.hand_out import HandOut, PoolSize
+from atta.train.dorylus.progress import PipelineProgress
 from atta.wire.memfiles import Gaps
+from tests.unit.scheduler.invariants import validate as check_scheduler  # noqa: F401 - by its name
 
 
 def validate(machine: Any, *given: Any) -> None:
@@ -276,3 +279,28 @@ def check_gaps(self: Gaps, taken: list[tuple[int, int]]) -> None:
         assert start == at < stop, f"the range {start} to {stop} follows one that ends at {at}"
         at = stop
     assert at == self._nbytes, f"ranges end at {at} of {self._nbytes}"
+
+
+def check_pipeline_progress(self: PipelineProgress) -> None:
+    begun = [one.epoch for one in self._intervals if one.version is not None]
+    assert max(begun, default=0) - self.finished <= self._bound, "intervals are too many epochs apart"
+    assert self.oldest <= (0 if self._mode != "async" else self._bound + 1), f"a row of age {self.oldest} was read"
+    for number, one in enumerate(self._intervals):
+        assert 0 <= one.stage <= len(self.stages), f"interval {number} is at stage {one.stage}"
+        if one.version is None:
+            assert not one.unacknowledged, f"interval {number} sent gradients before it had weights"
+            assert all(self.stages[s].by_trainer for s in range(one.stage)), f"interval {number} had none"
+        if one.stage == len(self.stages):
+            assert one.unacknowledged, f"interval {number} should have begun its next epoch"
+
+
+def check_hand_out(self: HandOut) -> None:
+    for work, task in self._open.items():
+        assert task.again <= self._most, f"{work} was relaunched {task.again} times"
+        assert task.waiting or task.workers, f"nobody does {work}, and it does not wait"
+        assert {w for w, (doing, _) in self._doing.items() if doing == work} == task.workers, f"workers of {work}"
+
+
+def check_pool_size(self: PoolSize) -> None:
+    assert 1 <= self.size <= self._limit, f"{self.size} workers, at most {self._limit}"
+    assert 0 <= self._rises < 3, f"{self._rises} rises"

@@ -1,12 +1,5 @@
 """``atta train``: PyG models on sampled mini-batches, or on the subgraphs of whole servers.
 
-Reading order: ``settings`` and ``config`` (every setting), ``strategies`` (which there are, one file each),
-``launching`` (daemons and trainer processes), ``loop`` (epochs, evaluation and checkpoints of any strategy),
-``checkpoint``, ``models``, ``labels``, ``reports`` (what is printed and written).
-
-Trainers: ``steps.minibatch`` for sampled mini-batches, ``cooperative.trainer`` for whole servers; ``steps`` also has
-what both of them measure. ``planning`` predicts which strategy is fastest.
-
 Names are imported when they are first used, so that ``atta train --help`` starts quickly.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,15 @@ from atta.train.settings.common import parse_early_stop, parse_logger
 from atta.train.settings.minibatch import UNTABLED
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
+
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("dropout", lambda value: 0 <= value < 1, "must lie in [0, 1)"),
+    ("lr", lambda value: 0 < value < math.inf, "must be positive"),
+    ("weight_decay", lambda value: 0 <= value < math.inf, "must not be negative"),
+    ("clip_grad_norm", lambda value: 0 < value < math.inf, "must be positive"),
+    ("lr_factor", lambda value: 0 < value < 1, "must lie between 0 and 1"),
+    ("seed", lambda value: 0 <= value < 1 << 63, "must be 0 to 2**63 - 1"),
+)
 
 
 @dataclass(frozen=True)
@@ -57,36 +66,20 @@ class TrainConfig(
         STRATEGIES[self.strategy].check(self.own)
         if self.metrics:
             listening_at("--metrics", self.metrics)
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"--dropout {self.dropout}: must lie in [0, 1)")
-        if not 0 < self.lr < math.inf:
-            raise ConfigError(f"--lr {self.lr}: must be positive")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"--weight-decay {self.weight_decay}: must not be negative")
+        for name, holds, said in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: {said}")
         self._check_practice()
-        if not 0 <= self.seed < 1 << 63:
-            raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")
-        self._check_checkpoint()
-
-    def _check_checkpoint(self) -> None:
-        needing = {
-            "--resume": self.resume,
-            "--checkpoint-steps": self.checkpoint_steps is not None,
-            "--max-restarts": self.max_restarts > 0,
-        }
-        for option, given in needing.items():
-            if given and self.checkpoint is None:
-                raise ConfigError(f"{option} needs --checkpoint DIR")
 
     def _check_practice(self) -> None:
-        if self.clip_grad_norm is not None and not 0 < self.clip_grad_norm < math.inf:
-            raise ConfigError(f"--clip-grad-norm {self.clip_grad_norm}: must be positive")
-        if not 0 < self.lr_factor < 1:
-            raise ConfigError(f"--lr-factor {self.lr_factor}: must lie between 0 and 1")
+        for option in ("resume", "checkpoint_steps", "max_restarts"):
+            if getattr(self, option) and self.checkpoint is None:
+                raise ConfigError(f"--{option.replace('_', '-')} needs --checkpoint DIR")
         if self.lr_schedule not in ("step", "plateau"):
-            for name, value in (("every", self.lr_every), ("factor", self.lr_factor)):
-                if value != getattr(TrainSettings, f"lr_{name}"):
-                    raise ConfigError(f"--lr-{name} {value}: goes with --lr-schedule step or plateau")
+            for name in ("lr_every", "lr_factor"):
+                if (value := getattr(self, name)) != getattr(TrainSettings, name):
+                    raise ConfigError(f"--{name.replace('_', '-')} {value}: goes with --lr-schedule step or plateau")
         if self.early_stop is not None:
             if self.patience is not None:
                 raise ConfigError(

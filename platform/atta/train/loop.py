@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any, Generic, TypeVar
 
@@ -33,37 +33,27 @@ from atta.train.reports.display import Display, exporting
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
-from atta.train.settings.common import epoch_seed, parse_logger, patience_of
-from atta.train.steps.schedule import LearningRate
+from atta.train.settings.common import epoch_seed, patience_of
+from atta.train.steps.step import LearningRate
 from atta.train.steps.timing import peak_memory
-from atta.train.tasks.choice import task_on
-from atta.train.tasks.counting import count_targets_of, numbers_of, of_numbers
-from atta.train.tasks.objective import Objective
-from atta.train.tasks.task import VERTICES, LearningTask, TargetCounts
-from atta.train.tasks.watching import check_known, watched_by
-from atta.train.tasks.weights import class_weights
+from atta.train.tasks.choice import check_watched, task_on, watched_by
+from atta.train.tasks.targets import class_weights, count_targets_of, counts_of
+from atta.train.tasks.task import VERTICES, LearningTask, Objective, TargetCounts
 
 Settings = TypeVar("Settings", bound=TrainSettings)
 
 
 class EpochLoop(abc.ABC, Generic[Settings]):
-    """The epochs of one rank; the process group must exist.
-
-    Figures are reduced over all ranks first, so all ranks have the same reports. Decisions that follow from them (the
-    best epoch, when to stop) need no more messages.
+    """The epochs of one rank; the process group must exist. Figures are reduced over all ranks first, so decisions that
+    follow from them (the best epoch, when to stop) need no more messages.
 
     Attributes:
-        rank, world: this trainer's number, and the number of trainers.
-        task: what the model learns.
-        objective: its loss and figures, with the weights of this run.
-        watched: the figure that decides which epoch is the best.
-        node_type: of the vertices that it learns about.
+        objective, watched: loss and figures with the weights of this run, and the figure that tells which epoch is the best.
         channels, outputs: widths of the model's input and output.
         splits: those of ``val`` and ``test`` that have members.
         keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
         model, optimizer, learning_rate: saved in checkpoints; set by ``begin_with``.
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
-        done: figures of the complete epochs.
         due: a checkpoint is due at the end of the epoch under way, also between those of ``--checkpoint-every``.
         begun: what ``save_within`` was given in the checkpoint that the run goes on from; None: it begins with an epoch.
     """
@@ -99,27 +89,23 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return Objective(self.task, self.outputs, given)
 
     def check_judged(self, task: LearningTask, outputs: int) -> None:
-        """Refuse targets of ``splits`` that are none of a task, and to watch those that are not known; every rank calls
-        this.
-        """
+        """Refuse targets of ``splits`` that are none of a task, and to watch unknown ones; every rank calls this."""
         for split in self.splits:
             counts = self.counted(task, outputs, split)
             task.refuse(counts, outputs, VERTICES[split])
             if split == "val":
-                check_known(self.config, counts)
+                check_watched(self.config, self.splits, counts)
 
     def counted(self, task: LearningTask, outputs: int, split: str = "train") -> TargetCounts:
         """The targets of all vertices of a split for a task; every rank calls this."""
         mine = count_targets_of(
             self.cluster, split, task, outputs, node_type=self.node_type, rank=self.rank, world=self.world
         )
-        return of_numbers(np.array(self._sum(numbers_of(mine).tolist())))
+        return counts_of(np.array(self._sum(mine.tolist())))
 
     def begin_with(self, model: torch.nn.Module) -> None:
-        """Take the model that is trained, with new weights or those of ``--init-from``, and make its optimiser.
-
-        Raises DataError for a checkpoint that does not fit the model.
-        """
+        """Take the model that is trained, with new weights or those of ``--init-from``, which raise DataError if they do not
+        fit it, and make its optimiser."""
         config = self.config
         self.model = model.to(self.device)
         goes_on = config.resume and config.checkpoint is not None and Mirror(config.checkpoint).has(LAST)
@@ -152,9 +138,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def _run_log(self) -> RunLog:
         wanted = self.config.logger or () if self.rank == 0 else ()
-        return RunLog([make_logger(parse_logger(text)) for text in wanted], asdict(self.config))
+        return RunLog([make_logger(text) for text in wanted], asdict(self.config))
 
-    def _exporting(self) -> contextlib.AbstractContextManager[Callable[[EpochReport], None]]:
+    def _exporting(self) -> AbstractContextManager[Callable[[EpochReport], None]]:
         config = self.config
         about = {"dataset": self.cluster.dataset_id, "strategy": config.strategy, "model": config.model}
         return exporting(config.metrics if self.rank == 0 else "", about)
@@ -167,13 +153,17 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         figures.check_loss()
         figures = replace(figures, learning_rate=self.learning_rate.present)
         if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
-            start = time.perf_counter()
-            metrics = self._metrics()
-            seconds = self._max(time.perf_counter() - start)
-            figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
+            figures = self.evaluated(figures)
         self.learning_rate.epoch_done(figures.metric(self.watched.metric))
         self.display.line(figures.line())
         return figures
+
+    def evaluated(self, report: EpochReport) -> EpochReport:
+        """The report with figures of validation and test; every rank calls this."""
+        start = time.perf_counter()
+        metrics = self._metrics()
+        seconds = self._max(time.perf_counter() - start)
+        return replace(report, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
 
     def _stops(self, epochs: Sequence[EpochReport]) -> bool:
         patience = patience_of(self.config)
@@ -248,8 +238,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
 
     def _save_best(self, folder: str, epochs: Sequence[EpochReport], *, last: bool) -> None:
-        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, the model of the run's last
-        epoch is written if it has embeddings: checkpoints have each rank's share of these only.
+        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last epoch is
+        written if it has embeddings, of which checkpoints have each rank's share only.
         """
         best = best_epoch(epochs, self.watched)
         found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
@@ -258,10 +248,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
-        """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place.
-
-        begun: what this rank has of the epoch, tensors and plain values; a resumed run finds it in ``self.begun``.
-        """
+        """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place. ``begun``: what
+        this rank has of the epoch, tensors and plain values; a resumed run finds it in ``self.begun``."""
         assert self.config.checkpoint is not None
         self.settle()
         self._save_at(self.config.checkpoint, place, {"begun": begun, "kept": self.rank_state()})

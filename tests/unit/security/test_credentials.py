@@ -239,7 +239,7 @@ def test_certificates_are_made(tmp_path: Path) -> None:
     for mistake, error in [
         (("authority", folder), "exists already"),
         (("new", folder, "daemon-0"), "exists already"),
-        (("new", folder, "x/CN=y"), "no name of a certificate"),
+        (("new", folder, "x/CN=y"), "cannot name a certificate"),
         (("new", folder, "ca"), "has no authority"),
         (("new", folder, "b", "--host", "h,URI:atta:role/operator"), "neither an IP address"),
     ]:

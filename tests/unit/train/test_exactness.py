@@ -38,16 +38,27 @@ def small_graph(seed: int, *, weights: bool = False) -> SmallGraph:
     return SmallGraph(torch.randn(VERTICES, WIDTH, generator=random).double(), torch.stack([source, target]), edge)
 
 
-class TwoLayers(torch.nn.Module):
+class Made(torch.nn.Module):
+    """A model of some parts, which ``call`` is given with rows and edges."""
+
+    def __init__(self, call: Callable[..., Any], **parts: torch.nn.Module) -> None:
+        super().__init__()
+        self.call = call
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return self.call(self, x, edge_index)
+
+
+def two_layers(make: Callable[[], torch.nn.Module], between: torch.nn.Module | None = None) -> Made:
     """Two layers with something between them."""
 
-    def __init__(self, make: Callable[[], torch.nn.Module], between: torch.nn.Module | None = None) -> None:
-        super().__init__()
-        self.first, self.between, self.second = make(), between or torch.nn.Tanh(), make()
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.second(self.between(self.first(x, edge_index)), edge_index)
+    def call(own: Any, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = own.second(own.between(own.first(x, edges)), edges)
         return out
+
+    return Made(call, first=make(), between=between or torch.nn.Tanh(), second=make())
 
 
 class OwnNorm(torch.nn.Module):
@@ -57,11 +68,6 @@ class OwnNorm(torch.nn.Module):
         source, target = edge_index
         scale = 1 / degree(target, len(x), dtype=x.dtype).clamp(min=1)
         return torch.zeros_like(x).index_add(0, target, x[source] * scale[source, None])
-
-
-class Guesses(torch.nn.Module):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return x + torch.rand_like(x)
 
 
 def form(report: ExactnessReport, name: str) -> Any:
@@ -89,23 +95,20 @@ def test_batches_are_whole_neighbourhoods_hop_by_hop() -> None:
     allowed = defaultdict(set)
     for pair, weight in zip(graph.edge_index.T.tolist(), graph.edge["edge_weight"].tolist(), strict=True):
         allowed[tuple(pair)].add(weight)
+    ordered = small_graph(2)
+    into_seeds = ordered.batch(SEEDS, [-1], in_order=True)
+    for place, vertex in enumerate(SEEDS):
+        into = ordered.edge_index[0][ordered.edge_index[1] == vertex].tolist()
+        assert into_seeds.n_id[into_seeds.edge_index[0][into_seeds.edge_index[1] == place]].tolist() == into
     ends = batch.n_id[batch.edge_index].T.tolist()
     assert all(w in allowed[tuple(pair)] for pair, w in zip(ends, batch.edge["edge_weight"].tolist(), strict=True))
-
-
-def test_in_order_keeps_the_order_of_the_edges_into_a_vertex() -> None:
-    graph = small_graph(2)
-    batch = graph.batch(SEEDS, [-1], in_order=True)
-    for place, vertex in enumerate(SEEDS):
-        into = graph.edge_index[0][graph.edge_index[1] == vertex].tolist()
-        assert batch.n_id[batch.edge_index[0][batch.edge_index[1] == place]].tolist() == into
 
 
 @pytest.mark.parametrize(
     ("make", "reads"),
     [
         (lambda: GraphSAGE(WIDTH, 8, 3), 3),
-        (lambda: TwoLayers(lambda: SAGEConv(WIDTH, WIDTH, aggr="max")), 2),
+        (lambda: two_layers(lambda: SAGEConv(WIDTH, WIDTH, aggr="max")), 2),
         (lambda: GATConv(WIDTH, 4, add_self_loops=False), 1),
         (lambda: GCN(WIDTH, 8, 2, normalize=False), 2),
     ],
@@ -128,7 +131,7 @@ def test_what_is_exact_is_found_equal_in_every_form(make: Callable[[], torch.nn.
         (OwnNorm, "the model (OwnNorm)", "one hop more"),
         (lambda: GraphSAGE(WIDTH, 8, 2, norm="LayerNorm"), "norms.0 (LayerNorm)", 'LayerNorm(mode="node")'),
         (
-            lambda: TwoLayers(lambda: GCNConv(WIDTH, WIDTH), LayerNorm(WIDTH)),
+            lambda: two_layers(lambda: GCNConv(WIDTH, WIDTH), LayerNorm(WIDTH)),
             "first (GCNConv)",
             'LayerNorm(mode="node") and one hop more',
         ),
@@ -148,7 +151,7 @@ def test_a_difference_is_found_where_it_begins_with_what_helps(
     "between", [torch.nn.Softmax(0), torch.nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True)]
 )
 def test_rows_that_mix_with_others_have_no_remedy(between: torch.nn.Module) -> None:
-    report = checked(TwoLayers(lambda: SAGEConv(WIDTH, WIDTH), between))
+    report = checked(two_layers(lambda: SAGEConv(WIDTH, WIDTH), between))
     found = form(report, "batch")
     assert found.equal is False
     assert found.remedies == ()
@@ -165,7 +168,7 @@ def test_what_a_layer_keeps_of_one_batch_is_found_in_the_next() -> None:
 
 
 def test_draws_of_a_model_are_told() -> None:
-    report = checked(Guesses())
+    report = checked(Made(lambda own, x, edges: x + torch.rand_like(x)))
     assert "at random" in report.line
     assert not report.ok
     assert [line.split(":")[0].strip() for line in str(report).splitlines() if "at random" in line] == ["batch"]
@@ -251,6 +254,7 @@ def test_the_model_stays_as_it_is() -> None:
     assert next(model.parameters()).dtype == torch.float32
     assert model.convs[0]._cached_edge_index is None
     assert model.convs[0].normalize
+    assert not [own.add_self_loops for remedy in REMEDIES if (own := remedy.changed(GATConv(WIDTH, 4)))][-1]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -282,49 +286,23 @@ def test_the_report_as_text_and_json() -> None:
     assert all(found.form in text for found in report.findings)
     assert report.line.startswith("GCN on a batch (batch): off by ")
     assert "\n" not in report.line
-
-
-def test_what_there_is_no_time_for_is_told() -> None:
-    report = checked(GraphSAGE(WIDTH, 8, 2), seconds=1e-9)
-    assert {found.why for found in report.findings} == {"no time was left"}
-    assert {found.equal for found in report.findings} == {None}
-    assert not report.ok
-
-
-class Pooled(torch.nn.Module):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return x.sum(0, keepdim=True)
-
-
-class Nowhere(torch.nn.Module):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return x * torch.nan
-
-
-class Silent(torch.nn.Module):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> None:
-        return None
+    late = checked(GraphSAGE(WIDTH, 8, 2), seconds=1e-9)
+    assert {(found.why, found.equal) for found in late.findings} == {("no time was left", None)}
+    assert not late.ok
 
 
 @pytest.mark.parametrize(
     ("model", "cause"),
     [
         (GraphSAGE(WIDTH + 1, 8, 2), "shapes cannot be multiplied"),
-        (Pooled(), "not a row for each"),
-        (Silent(), "returns no tensor"),
-        (Nowhere(), "gives NaN for every vertex"),
+        (Made(lambda own, x, edges: x.sum(0, keepdim=True)), "not a row for each"),
+        (Made(lambda own, x, edges: None), "returns no tensor"),
+        (Made(lambda own, x, edges: x * torch.nan), "gives NaN for every vertex"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_by_its_cause(model: torch.nn.Module, cause: str) -> None:
     with pytest.raises(ConfigError, match=cause):
         checked(model)
-
-
-def test_remedies_change_copies() -> None:
-    model = GATConv(WIDTH, 4)
-    changed = [own for remedy in REMEDIES if (own := remedy.changed(model)) is not None]
-    assert model.add_self_loops
-    assert not changed[-1].add_self_loops
 
 
 @pytest.mark.parametrize(
@@ -358,46 +336,11 @@ def test_models_of_blocks(norm: str, equal: bool, remedy: str | None) -> None:
         assert remedy in found.remedies
 
 
-class TwoOutputs(torch.nn.Module):
-    """Rows that are the same on a batch, and rows that are not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sage, self.gcn = SAGEConv(WIDTH, 3).double(), GCNConv(WIDTH, 4).double()
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.sage(x, edge_index), self.gcn(x, edge_index)
-
-
-class WritesItsInput(torch.nn.Module):
-    """Adds to the rows that it is given, in their place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = SAGEConv(WIDTH, 3).double()
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        x += 1
-        out: torch.Tensor = self.conv(x, edge_index)
-        return out
-
-
-class Weighted(torch.nn.Module):
-    """A GCN with the user's weights of edges."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = GCNConv(WIDTH, 4).double()
-
-    def forward(
-        self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        out: torch.Tensor = self.conv(x, edge_index, edge_weight)
-        return out
-
-
 def test_every_output_is_compared() -> None:
-    report = check_on(TwoOutputs(), small_graph(6), SEEDS, draws=0)
+    """Rows that are the same on a batch, and rows that are not."""
+    parts = {"sage": SAGEConv(WIDTH, 3).double(), "gcn": GCNConv(WIDTH, 4).double()}
+    model = Made(lambda own, x, edges: (own.sage(x, edges), own.gcn(x, edges)), **parts)
+    report = check_on(model, small_graph(6), SEEDS, draws=0)
     assert not report.ok
     assert {f.form for f in report.findings if not f.equal} >= {"batch"}
 
@@ -405,18 +348,17 @@ def test_every_output_is_compared() -> None:
 def test_a_model_may_write_to_its_input() -> None:
     graph = small_graph(6)
     before = graph.x.clone()
-    assert check_on(WritesItsInput(), graph, SEEDS, draws=0).ok
+    model = Made(lambda own, x, edges: own.conv(x.add_(1), edges), conv=SAGEConv(WIDTH, 3).double())
+    assert check_on(model, graph, SEEDS, draws=0).ok
     assert torch.equal(graph.x, before)
 
 
 def test_weights_of_the_user_are_not_replaced_by_those_of_degrees() -> None:
-    report = check_on(Weighted(), small_graph(6, weights=True), SEEDS, draws=50)
+    report = check_on(GCNConv(WIDTH, 4).double(), small_graph(6, weights=True), SEEDS, draws=50)
     assert "edge_norm" not in str(report)
     assert "unbiased=True" not in str(report)
     assert "one hop more" in str(report)
-
-
-def test_a_norm_helps_from_batch_to_batch_only_if_it_gives_the_rows_of_the_graph() -> None:
+    # A norm helps from batch to batch only if it gives the rows of the graph.
     report = check_on(GCNConv(WIDTH, 4, cached=True).double(), small_graph(6), SEEDS, draws=0)
     assert 'edge_norm="both"' not in str(report)
     assert 'edge_norm="row"' not in str(report)

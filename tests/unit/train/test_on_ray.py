@@ -18,11 +18,9 @@ from atta.train.launching.failure import Attempts
 from atta.train.launching.on_ray import keepers
 from atta.train.launching.on_ray.placement import (
     SILENT_S,
-    AddressTable,
-    Backoff,
     Care,
-    DaemonPlace,
     NextStep,
+    Registry,
     bundles,
     check_name,
     home_nodes,
@@ -31,74 +29,46 @@ from atta.train.launching.on_ray.placement import (
 from atta.wire.named import is_named, resolve_target
 
 
-def test_a_table_is_known_when_all_daemons_have_announced_themselves() -> None:
-    table = AddressTable(2)
-    table.announce(1, DaemonPlace("b:1", "n1"), 0.0)
-    assert table.places(0.0) == []
-    table.announce(0, DaemonPlace("a:1", "n0"), 1.0)
-    assert table.places(1.0) == [DaemonPlace("a:1", "n0"), DaemonPlace("b:1", "n1")]
-
-
 def test_a_silent_daemon_has_no_address_until_it_is_announced_elsewhere() -> None:
-    table = AddressTable(2)
-    for part in range(2):
-        table.announce(part, DaemonPlace(f"a:{part}", "n"), 0.0)
-    table.announce(0, DaemonPlace("a:0", "n"), SILENT_S)
-    assert table.places(SILENT_S) == []
-    table.announce(1, DaemonPlace("b:7", "m"), SILENT_S)
-    assert [place.address for place in table.places(SILENT_S)] == ["a:0", "b:7"]
-
-
-def test_an_address_belongs_to_the_daemon_that_announced_it_last() -> None:
-    table = AddressTable(2)
-    table.announce(0, DaemonPlace("a:1", "n"), 0.0)
-    table.announce(1, DaemonPlace("a:1", "n"), 0.0)
-    assert table.places(0.0) == []
-    table.announce(0, DaemonPlace("a:2", "n"), 0.0)
-    assert [place.address for place in table.places(0.0)] == ["a:2", "a:1"]
-
-
-@pytest.mark.parametrize(("part", "address"), [(2, "a:1"), (-1, "a:1"), (0, "nowhere")])
-def test_a_table_refuses_what_is_no_place(part: int, address: str) -> None:
-    with pytest.raises(ConfigError):
-        AddressTable(2).announce(part, DaemonPlace(address, "n"), 0.0)
+    registry = Registry(2, {"ca": "x"})
+    assert registry.announce(1, "b:1", "n1", 0.0) == []
+    assert registry.announce(0, "a:1", "n0", SILENT_S - 1) == ["a:1", "b:1"]
+    assert registry.known(SILENT_S - 1) == {"addresses": ["a:1", "b:1"], "nodes": ["n0", "n1"], "tls": {"ca": "x"}}
+    assert registry.known(SILENT_S)["addresses"] == []
+    assert registry.announce(1, "c:7", "m", SILENT_S) == ["a:1", "c:7"]
+    for part, address in ((2, "a:1"), (-1, "a:1"), (0, "nowhere")):
+        with pytest.raises(ConfigError):
+            registry.announce(part, address, "n")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.floats(0, 20)), max_size=30))
-def test_a_table_agrees_with_the_latest_announcements(events: list[tuple[int, int, float]]) -> None:
-    table, latest, now = AddressTable(3), dict[int, tuple[str, float]](), 0.0
+def test_a_registry_agrees_with_the_latest_announcements(events: list[tuple[int, int, float]]) -> None:
+    """An address belongs to the daemon that announced it last."""
+    registry, latest, now = Registry(3, {}), dict[int, tuple[str, float]](), 0.0
     for part, number, waited in events:
         now += waited
         address = f"h:{number}"
         latest = {p: known for p, known in latest.items() if known[0] != address or p == part}
         latest[part] = (address, now)
-        table.announce(part, DaemonPlace(address, "n"), now)
         fresh = [latest[p][0] for p in range(3) if p in latest and now - latest[p][1] < SILENT_S]
-        assert [place.address for place in table.places(now)] == (fresh if len(fresh) == 3 else [])
-
-
-def test_waits_double_up_to_a_bound() -> None:
-    assert [Backoff(0.5, 5.0).wait(failures) for failures in (1, 2, 3, 4, 5, 10**9)] == [0.5, 1, 2, 4, 5, 5]
-    for bad in ({"first": 0}, {"first": 2, "most": 1}, {"well": 0}):
-        with pytest.raises(ConfigError):
-            Backoff(**bad)  # type: ignore[arg-type]
+        assert registry.announce(part, address, "n", now) == (fresh if len(fresh) == 3 else [])
 
 
 def test_a_daemon_starts_when_all_addresses_are_known_and_again_after_each_end() -> None:
-    care = Care(0, Backoff(1.0, 8.0, well=60.0))
+    care = Care(0)
     assert care.decide(0.0) is NextStep.WAIT
     care.told(("a:1", "b:1"))
     assert care.decide(0.0) is NextStep.START
     assert care.started(0.0) == ("a:1", "b:1")
     assert care.decide(5.0) is NextStep.WAIT
     now = 5.0
-    for wait in (1.0, 2.0, 4.0, 8.0, 8.0):  # it ends at once, again and again: there is no limit
+    for wait in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):  # it ends at once, again and again: there is no limit
         care.ended(now)
         assert care.decide(now + wait - 0.01) is NextStep.WAIT
         assert care.decide(now + wait) is NextStep.START
         care.started(now + wait)
         now += wait
-    assert care.failures == 5
+    assert care.failures == 8
     care.ended(now + 60.0)  # it had run well
     assert care.failures == 0
     assert care.decide(now + 61.0) is NextStep.START
@@ -128,13 +98,9 @@ def test_training_goes_on_after_losses_and_not_after_mistakes() -> None:
         assert not Attempts(9).again(mistake)
     with pytest.raises(ConfigError):
         Attempts(-1)
-
-
-def test_only_a_checkpoint_of_this_run_is_resumed() -> None:
-    attempts = Attempts(1)
-    assert [attempts.resumes(found) for found in ("a", "a", "b")] == [False, False, True]
-    fresh = Attempts(1)
-    assert [fresh.resumes(found) for found in ("", "", "b")] == [False, False, True]
+    for first in ("a", ""):  # only a checkpoint of this run is resumed
+        fresh = Attempts(1)
+        assert [fresh.resumes(found) for found in (first, first, "b")] == [False, False, True]
 
 
 def test_daemons_ask_for_what_the_manifest_says() -> None:
@@ -153,23 +119,13 @@ def test_names_that_no_cluster_may_have(name: str) -> None:
     assert check_name("products-2.x_1") == "products-2.x_1"
 
 
-def test_trainers_stand_beside_their_home_daemons() -> None:
-    nodes = ["x", "y", "x", "z"]
-    for trainers in (1, 2, 3, 4, 6, 8):
-        placed = home_nodes(trainers, nodes)
-        assert placed == [nodes[home_of(rank, trainers, 4)] for rank in range(trainers)]
-
-
 def test_ranks_count_those_of_their_own_node() -> None:
     found = ranks_on(["x", "y", "x", "x"])
-    assert [(r.rank, r.world, r.local_rank, r.local_world) for r in found] == [
-        (0, 4, 0, 3),
-        (1, 4, 0, 1),
-        (2, 4, 1, 3),
-        (3, 4, 2, 3),
-    ]
-    told = found[2].environment()
-    assert (told["RANK"], told["WORLD_SIZE"], told["LOCAL_RANK"], told["LOCAL_WORLD_SIZE"]) == ("2", "4", "1", "3")
+    assert found == [(0, 4, 0, 3), (1, 4, 0, 1), (2, 4, 1, 3), (3, 4, 2, 3)]
+    assert found[2].environment() == {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3"}
+    nodes = ["x", "y", "x", "z"]
+    for trainers in (1, 2, 3, 4, 6, 8):  # beside their home daemons
+        assert home_nodes(trainers, nodes) == [nodes[home_of(rank, trainers, 4)] for rank in range(trainers)]
 
 
 def test_a_named_target_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,32 +173,28 @@ def test_edge_rows_reach_the_layer_with_its_edges(options: dict[str, int]) -> No
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
-def changed_layers() -> dict[str, torch.nn.Module]:
-    """Layers of PyG in which somebody has changed something, by what it is."""
-    biased, deep, hooked, replaced, message = (GCNConv(4, 3) for _ in range(5))
-    biased.lin = torch.nn.Linear(4, 3)
-    deep.lin = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    hooked.register_forward_hook(lambda _, given, out: out.relu() + 1)
-    replaced.message = lambda x_j, edge_weight: 2 * x_j
-    message.register_message_forward_hook(lambda _, given, out: 3 * out)
-    mean, own = SAGEConv(4, 3), SAGEConv(4, 3)
-    mean.register_message_forward_hook(lambda _, given, out: 3 * out)
-    own.message = lambda x_j: 2 * x_j
-    names = (
-        "a bias",
-        "an MLP",
-        "a hook",
-        "a message",
-        "a hook of messages",
-        "SAGE: a hook of messages",
-        "SAGE: a message",
-    )
-    return dict(zip(names, (biased, deep, hooked, replaced, message, mean, own), strict=True))
+def tripled(_: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+    return 3 * out
 
 
-@pytest.mark.parametrize("name", changed_layers())
+MLP = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a bias": (GCNConv, {"lin": torch.nn.Linear(4, 3)}),
+    "an MLP": (GCNConv, {"lin": MLP}),
+    "a message": (GCNConv, {"message": lambda x_j, edge_weight: 2 * x_j}),
+    "a hook": (GCNConv, {"register_forward_hook": tripled}),
+    "a hook of messages": (GCNConv, {"register_message_forward_hook": tripled}),
+    "SAGE: a hook of messages": (SAGEConv, {"register_message_forward_hook": tripled}),
+    "SAGE: a message": (SAGEConv, {"message": lambda x_j: 2 * x_j}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
 def test_changed_layers_of_pyg_are_computed_as_they_are(name: str) -> None:
-    module = changed_layers()[name]
+    kind, changes = CHANGES[name]
+    module = kind(4, 3)
+    for what, given in changes.items():
+        getattr(module, what)(given) if what.startswith("register") else setattr(module, what, given)
     rng = np.random.default_rng(3)
     x, edges = rng.random((9, 4), np.float32), rng.integers(0, 9, (2, 30))
     edges = edges[:, np.argsort(edges[1], kind="stable")]

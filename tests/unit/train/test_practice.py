@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,13 +16,11 @@ from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import BEST, LAST, load_checkpoint, load_weights, save_best, save_checkpoint
 from atta.train.models import build_model, whole_model
-from atta.train.reports.epochs import PHASES, Watched, best_epoch, stalled
+from atta.train.reports.epochs import Watched
 from atta.train.settings.common import parse_early_stop, patience_of
-from atta.train.steps.allreduce import SyncClock
-from atta.train.steps.schedule import LearningRate
-from atta.train.steps.step import StepPart, step_parts, timed_step
+from atta.train.steps.step import LearningRate, StepPart, SyncClock, step_parts, timed_step
 from atta.train.steps.timing import Stopwatch
-from atta.train.tasks.watching import watched_by
+from atta.train.tasks.choice import watched_by
 
 CPU = torch.device("cpu")
 
@@ -57,7 +56,7 @@ def rates(
 # -- learning rates ----------------------------------------------------------------------------------------------------
 
 
-def test_cosine_is_that_of_torch() -> None:
+def test_cosine_is_that_of_torch_and_steps_fall_at_fixed_epochs() -> None:
     optimizer = optimizer_of()
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
     expected = []
@@ -66,15 +65,9 @@ def test_cosine_is_that_of_torch() -> None:
         optimizer.step()
         theirs.step()
     assert rates(config(lr_schedule="cosine"), [None] * 20) == pytest.approx(expected)
-
-
-def test_without_a_schedule_the_rate_stays() -> None:
-    assert rates(config(), [0.5] * 5) == [0.1] * 5
-
-
-def test_steps_fall_at_fixed_epochs() -> None:
     found = rates(config(lr_schedule="step", lr_every=3, lr_factor=0.5), [None] * 8)
     assert found == pytest.approx([0.1] * 3 + [0.05] * 3 + [0.025] * 2)
+    assert rates(config(), [0.5] * 5) == [0.1] * 5
 
 
 @given(st.lists(st.none() | st.integers(0, 4), max_size=25), st.integers(1, 4), st.booleans())
@@ -108,9 +101,6 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(schedule: str, saved: int) -> No
         assert rates(settings, figures, saved=saved) == rates(settings, figures)
 
 
-# -- several batches in a step -----------------------------------------------------------------------------------------
-
-
 @given(st.integers(0, 30), st.integers(1, 8))
 def test_each_step_has_a_first_and_a_last_batch_and_weighs_one(batches: int, together: int) -> None:
     steps: list[list[StepPart]] = []
@@ -132,27 +122,17 @@ def test_accumulated_gradients_are_those_of_one_large_batch() -> None:
         torch.manual_seed(1)
         model = torch.nn.Linear(3, 2)
         optimizer, clock = torch.optim.SGD(model.parameters(), 0.1), SyncClock(Stopwatch(CPU))
-        updates = []
-
-        def update(optimizer: torch.optim.Optimizer = optimizer, updates: list[int] = updates) -> None:
-            updates.append(1)
-            optimizer.step()
-
+        update = Mock(side_effect=optimizer.step)
         for _ in range(3):
             for part, rows in zip(step_parts(24 // size, 3), torch.arange(24).split(size), strict=True):
-                timed_step(
-                    lambda rows=rows, model=model: torch.nn.functional.mse_loss(model(x[rows]), y[rows]),
-                    optimizer,
-                    clock,
-                    part,
-                    update=update,
-                )
-        assert len(updates) == 3
+
+                def loss(rows: torch.Tensor = rows, model: torch.nn.Module = model) -> torch.Tensor:
+                    return torch.nn.functional.mse_loss(model(x[rows]), y[rows])
+
+                timed_step(loss, optimizer, clock, part, update=update)
+        assert update.call_count == 3
         ends.append(model.weight.detach())
     torch.testing.assert_close(ends[0], ends[1])
-
-
-# -- what is watched ---------------------------------------------------------------------------------------------------
 
 
 def test_early_stopping_names_a_metric_and_a_patience() -> None:
@@ -175,49 +155,6 @@ def test_patience_of_both_options() -> None:
     assert patience_of(config(patience=4)) == patience_of(config(early_stop="loss:4")) == 4
     with pytest.raises(ConfigError, match="give either --patience"):
         config(patience=4, early_stop="loss:4")
-
-
-def epochs(metric: str, curve: list[float | None]) -> list[EpochReport]:
-    phases = dict.fromkeys(PHASES, 0.0)
-    made = [EpochReport(i, 1.0, 0.5, 10.0, 20.0, 30.0, phases) for i in range(len(curve))]
-    return [e if v is None else e.evaluated({metric: v}) for e, v in zip(made, curve, strict=True)]
-
-
-def test_a_falling_figure_is_better_when_it_is_lower() -> None:
-    found = epochs("val_mae", [3.0, None, 1.0, 2.0, 1.0])
-    falling = Watched("val_mae", rises=False)
-    best = best_epoch(found, falling)
-    assert best is not None
-    assert best.epoch == 2
-    assert [stalled(found, n, falling) for n in (1, 2, 3)] == [True, True, False]
-    assert best_epoch(found) is None  # nothing has an accuracy
-
-
-# -- settings that make no sense ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"clip_grad_norm": 0.0}, "--clip-grad-norm 0.0: must be positive"),
-        ({"clip_grad_norm": float("nan")}, "--clip-grad-norm nan: must be positive"),
-        ({"lr_schedule": "step", "lr_factor": 1.0}, "--lr-factor 1.0: must lie between 0 and 1"),
-        ({"lr_every": 3}, "--lr-every 3: goes with --lr-schedule step or plateau"),
-        ({"lr_schedule": "cosine", "lr_factor": 0.5}, "--lr-factor 0.5: goes with --lr-schedule step or plateau"),
-        ({"accumulate": 0}, "--accumulate 0"),
-        ({"strategy": "full", "accumulate": 2}, "--accumulate: belongs to --strategy minibatch, not full"),
-        ({"strategy": "exchange", "precision": "bf16"}, "--precision: belongs to --strategy minibatch, not exchange"),
-        (
-            {"strategy": "digest", "trainers": 2, "average": "weights", "clip_grad_norm": 1.0},
-            "--clip-grad-norm: there is no gradient of all trainers with average=weights",
-        ),
-        ({"strategy": "minibatch", "clip_grad": 1.0}, "clip-grad: belongs to --strategy sancus, not minibatch"),
-    ],
-)
-def test_senseless_settings_are_named(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config(**settings)
-    assert said in str(caught.value)
 
 
 # -- weights of another run --------------------------------------------------------------------------------------------
@@ -251,9 +188,6 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / BEST).write_bytes(b"no archive")
     with pytest.raises(DataError, match=BEST):
         load_weights(tmp_path, build_model(SAMPLED, 3, 2), CPU)
-
-
-# -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
 def test_checkpoints_keep_the_schedule_and_refuse_another(tmp_path: Path) -> None:

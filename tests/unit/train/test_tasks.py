@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,9 @@ from atta.errors import ConfigError, DataError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.tasks import TASKS, LearningTask
-from atta.train.tasks.choice import task_named, task_on
-from atta.train.tasks.counting import numbers_of, of_numbers, targets_in
-from atta.train.tasks.objective import Objective
-from atta.train.tasks.task import VERTICES, TargetCounts
-from atta.train.tasks.watching import check_known, check_watched, watched_by
-from atta.train.tasks.weights import class_weights, read_weights
+from atta.train.tasks.choice import check_watched, task_named, task_on, watched_by
+from atta.train.tasks.targets import class_weights, counts_of, read_weights, targets_in
+from atta.train.tasks.task import VERTICES, Objective, TargetCounts
 
 CLASSES, LABELS, REGRESSION = (TASKS[name] for name in ("classes", "labels", "regression"))
 NAN = float("nan")
@@ -61,14 +57,7 @@ def config(**settings: Any) -> TrainConfig:
 def test_the_target_column_tells_the_task(spec: TableSpec, classes: int | None, name: str, outputs: int) -> None:
     found = task_on(schema(spec, classes), config())
     assert (found.task.name, found.channels, found.outputs, found.splits) == (name, 7, outputs, ["val"])
-
-
-def test_rows_of_floats_may_be_labels_or_numbers() -> None:
-    rows = schema(TableSpec("<f4", (3,)))
-    with pytest.raises(ConfigError, match="give --task labels or --task regression"):
-        task_on(rows, config())
-    assert task_on(rows, config(task="labels")).outputs == 3
-    assert task_on(rows, config(task="regression")).outputs == 3
+    assert task_on(schema(TableSpec("<f4", (3,))), config(task="labels")).outputs == 3
 
 
 @pytest.mark.parametrize(
@@ -83,20 +72,18 @@ def test_rows_of_floats_may_be_labels_or_numbers() -> None:
         (TableSpec("<f4", (2, 2)), None, {"task": "regression"}, r"numbers per vertex, y has rows of shape \(2, 2\)"),
         (TableSpec("<f4"), None, {"class_weights": "balanced"}, "--task regression has no classes to weigh"),
         (TableSpec("<i8"), 4, {"regression_loss": "mae"}, "belongs to --task regression, not classes"),
+        (TableSpec("<f4", (3,)), None, {}, "give --task labels or --task regression"),
     ],
 )
 def test_tables_that_do_not_go_with_the_task(
     spec: TableSpec, classes: int | None, settings: dict[str, Any], said: str
 ) -> None:
+    found = schema(spec, classes)
     with pytest.raises(ConfigError, match=said):
-        task_on(schema(spec, classes), config(**settings))
-
-
-def test_a_graph_without_targets_is_refused() -> None:
-    bare = schema(TableSpec("<i8"), 2)
-    del bare.node_tables["node"]["y"]
+        task_on(found, config(**settings))
+    del found.node_tables["node"]["y"]
     with pytest.raises(ConfigError, match="needs the node tables x"):
-        task_on(bare, config())
+        task_on(found, config())
 
 
 def test_the_first_metric_is_watched() -> None:
@@ -113,20 +100,15 @@ WATCHING: list[dict[str, Any]] = [{"patience": 3}, {"early_stop": "loss:3"}, {"l
 @pytest.mark.parametrize("settings", WATCHING, ids=str)
 def test_what_no_evaluation_has_cannot_be_watched(settings: dict[str, Any]) -> None:
     spec = schema(TableSpec("<i8"), 4)
-    check_watched(config(**settings), task_on(spec, config()))
-    check_known(config(**settings), TargetCounts(vertices=2, unknown=1))
+    check_watched(config(**settings), ["val"])
+    check_watched(config(**settings), ["val"], TargetCounts(vertices=2, unknown=1))
     with pytest.raises(ConfigError, match="watches validation vertices, none of the 2 has a target"):
-        check_known(config(**settings), TargetCounts(vertices=2, unknown=2))
+        check_watched(config(**settings), ["val"], TargetCounts(vertices=2, unknown=2))
     del spec.splits["node"]["val"]
     with pytest.raises(ConfigError, match="watches validation vertices, the dataset has none"):
-        check_watched(config(**settings), task_on(spec, config()))
-
-
-def test_without_validation_a_run_that_watches_nothing_trains() -> None:
-    check_known(config(), TargetCounts(vertices=2, unknown=2))
-    spec = schema(TableSpec("<i8"), 4)
-    del spec.splits["node"]["val"]
-    check_watched(config(), task_on(spec, config()))
+        check_watched(config(**settings), task_on(spec, config()).splits)
+    check_watched(config(), ["val"], TargetCounts(vertices=2, unknown=2))  # nothing is watched
+    check_watched(config(), task_on(spec, config()).splits)
 
 
 # -- targets before training -------------------------------------------------------------------------------------------
@@ -134,79 +116,67 @@ def test_without_validation_a_run_that_watches_nothing_trains() -> None:
 
 def counted(task: LearningTask, rows: np.ndarray, outputs: int) -> TargetCounts:
     """The counts of all rows, added up from two halves as trainers do."""
-    halves = [numbers_of(targets_in(part, task, outputs)) for part in np.array_split(rows, 2)]
-    return of_numbers(halves[0] + halves[1])
+    halves = [targets_in(part, task, outputs) for part in np.array_split(rows, 2)]
+    return counts_of(halves[0] + halves[1])
 
 
-def test_classes_are_counted_and_checked() -> None:
+def test_targets_are_counted() -> None:
     counts = counted(CLASSES, np.array([0, 1, 2, -1, -1, 3, -2, 100]), 3)
     assert (counts.vertices, counts.unknown, counts.wrong, counts.found.tolist()) == (8, 2, 3, [1, 1, 1])
-    with pytest.raises(ConfigError, match=r"3 of 8 training vertices have a label .* 3 classes \(0 to 2\)"):
-        CLASSES.check(counts, 3)
-    assert CLASSES.check(counted(CLASSES, np.array([[0], [1]], np.uint8), 3), 3) is None
-    assert CLASSES.check(counted(CLASSES, np.array([], np.int64), 3), 3) is None
-    said = CLASSES.check(counted(CLASSES, np.array([0, -1, 1]), 3), 3)
-    assert said == "1 of 3 training vertices have no label (-1 in table y) and are left out"
-    with pytest.raises(ConfigError, match="none of the 8 training vertices has a label"):
-        CLASSES.check(counted(CLASSES, np.full(8, -1), 3), 3)
-    with pytest.raises(ConfigError, match="all 3 labelled training vertices are of class 2"):
-        CLASSES.check(counted(CLASSES, np.array([2, 2, -1, 2]), 3), 3)
-
-
-def test_labels_are_counted_and_checked() -> None:
     rows = np.array([[1, 0], [1, -1], [-1, -1], [0, 0]], np.int8)
     counts = counted(LABELS, rows, 2)
     assert (counts.vertices, counts.unknown, counts.wrong, counts.found.tolist()) == (4, 1, 0, [2, 0, 3, 2])
-    assert LABELS.check(counts, 2) == "1 of 4 training vertices have no known label and are left out"
     floats = np.where(rows < 0, NAN, rows)
-    assert numbers_of(counted(LABELS, floats, 2)).tolist() == numbers_of(counts).tolist()
-    with pytest.raises(ConfigError, match="2 of 4 training vertices have a number in table y that is neither 0, 1"):
-        LABELS.check(counted(LABELS, np.array([[1, 2], [0.5, 0], [0, 0], [1, 1]]), 2), 2)
-    with pytest.raises(ConfigError, match="of none of the 3 training vertices any label is known"):
-        LABELS.check(counted(LABELS, np.full((3, 2), -1), 2), 2)
-    with pytest.raises(ConfigError, match="no training vertex has a label"):
-        LABELS.check(counted(LABELS, np.zeros((3, 2)), 2), 2)
-    with pytest.raises(ConfigError, match="every training vertex has a label"):
-        LABELS.check(counted(LABELS, np.ones((3, 2)), 2), 2)
+    assert targets_in(floats, LABELS, 2).tolist() == targets_in(rows, LABELS, 2).tolist()
 
 
-def test_numbers_are_counted_and_checked() -> None:
-    assert REGRESSION.check(counted(REGRESSION, np.array([1.0, 2.0, -3.0]), 1), 1) is None
-    assert REGRESSION.check(counted(REGRESSION, np.arange(4), 1), 1) is None
-    said = REGRESSION.check(counted(REGRESSION, np.array([[1, NAN], [NAN, NAN]]), 2), 2)
-    assert said == "1 of 2 training vertices have no target (nan in table y) and are left out"
-    with pytest.raises(ConfigError, match="2 of 3 training vertices have a target in table y that is infinite"):
-        REGRESSION.check(counted(REGRESSION, np.array([np.inf, 1e300, 0]), 1), 1)
-    with pytest.raises(ConfigError, match="none of the 2 training vertices has a target"):
-        REGRESSION.check(counted(REGRESSION, np.array([NAN, NAN]), 1), 1)
+LEFT_OUT: list[tuple[LearningTask, Any, int, str | None]] = [
+    (CLASSES, np.array([[0], [1]], np.uint8), 3, None),
+    (CLASSES, np.array([], np.int64), 3, None),
+    (CLASSES, [0, -1, 1], 3, "1 of 3 training vertices have no label (-1 in table y) and are left out"),
+    (LABELS, [[1, 0], [1, -1], [-1, -1]], 2, "1 of 3 training vertices have no known label (-1 in table y) and are"),
+    (REGRESSION, [1.0, 2.0, -3.0], 1, None),
+    (REGRESSION, np.arange(4), 1, None),
+    (REGRESSION, [[1, NAN], [NAN, NAN]], 2, "1 of 2 training vertices have no target (nan in table y) and are left"),
+]
+REFUSED: list[tuple[LearningTask, Any, int, str]] = [
+    (CLASSES, [0, 1, -2, 100], 3, r"2 of 4 {} vertices have a label .* 3 classes \(0 to 2\) nor -1"),
+    (LABELS, [[1, 2], [0.5, 0], [0, 0], [1, 1]], 2, "2 of 4 {} vertices have a number in table y that is neither 0, 1"),
+    (REGRESSION, [np.inf, 1e300, 0], 1, "2 of 3 {} vertices have a target in table y that is infinite"),
+]
+USELESS: list[tuple[LearningTask, Any, int, str]] = [
+    (CLASSES, [-1] * 8, 3, "none of the 8 training vertices has a label"),
+    (CLASSES, [2, 2, -1, 2], 3, "all 3 labelled training vertices are of class 2"),
+    (LABELS, np.full((3, 2), -1), 2, "none of the 3 training vertices has a known label"),
+    (LABELS, np.zeros((3, 2)), 2, "no training vertex has a label"),
+    (LABELS, np.ones((3, 2)), 2, "every training vertex has a label"),
+    (REGRESSION, [NAN, NAN], 1, "none of the 2 training vertices has a target"),
+]
 
 
-@pytest.mark.parametrize(
-    ("task", "rows", "said"),
-    [
-        (
-            CLASSES,
-            np.array([0, -2, -1]),
-            "1 of 3 validation vertices have a label in table y that is neither one of the 2",
-        ),
-        (
-            LABELS,
-            np.array([[7, 0], [-1, -1]]),
-            "1 of 2 validation vertices have a number in table y that is neither 0, 1",
-        ),
-        (REGRESSION, np.array([[np.inf, 0.0]]), "1 of 1 validation vertices have a target in table y that is infinite"),
-    ],
-)
-def test_wrong_targets_of_validation_are_refused(task: LearningTask, rows: np.ndarray, said: str) -> None:
+@pytest.mark.parametrize(("task", "rows", "outputs", "said"), LEFT_OUT)
+def test_what_is_left_out_is_said(task: LearningTask, rows: Any, outputs: int, said: str | None) -> None:
+    found = task.check(counted(task, np.asarray(rows), outputs), outputs)
+    assert found is None if said is None else (found or "").startswith(said)
+
+
+@pytest.mark.parametrize(("task", "rows", "outputs", "said"), REFUSED)
+def test_wrong_targets_are_refused(task: LearningTask, rows: Any, outputs: int, said: str) -> None:
+    counts = counted(task, np.asarray(rows), outputs)
+    with pytest.raises(ConfigError, match=said.format("training")):
+        task.check(counts, outputs)
+    with pytest.raises(ConfigError, match=said.format("validation")):
+        task.refuse(counts, outputs, VERTICES["val"])
+
+
+@pytest.mark.parametrize(("task", "rows", "outputs", "said"), USELESS)
+def test_training_needs_targets_that_tell_apart_and_validation_does_not(
+    task: LearningTask, rows: Any, outputs: int, said: str
+) -> None:
+    counts = counted(task, np.asarray(rows), outputs)
     with pytest.raises(ConfigError, match=said):
-        task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
-
-
-def test_training_needs_targets_that_tell_apart_and_validation_does_not() -> None:
-    for task, rows in ((CLASSES, np.array([1, 1, -1])), (LABELS, np.full((2, 2), -1)), (REGRESSION, np.array([NAN]))):
-        with pytest.raises(ConfigError):
-            task.check(counted(task, rows, 2), 2)
-        task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
+        task.check(counts, outputs)
+    task.refuse(counts, outputs, VERTICES["val"])
 
 
 def test_arrays_and_tensors_become_the_same_targets() -> None:
@@ -225,19 +195,6 @@ def test_arrays_and_tensors_become_the_same_targets() -> None:
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_loss_of_classes_is_that_of_the_labelled_rows() -> None:
-    torch.manual_seed(0)
-    scores = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
-    labels = torch.tensor([0, -1, 3, 2, -1, 1, 1, -1, 0])
-    loss = Objective(CLASSES, 4).mean_loss(scores, labels)
-    (gradient,) = torch.autograd.grad(loss, scores)
-    kept = np.flatnonzero(labels.numpy() >= 0)
-    shares = np.exp(scores.detach().numpy())
-    shares /= shares.sum(1, keepdims=True)
-    assert loss.item() == pytest.approx(-np.log(shares[kept, labels.numpy()[kept]]).mean())
-    assert np.flatnonzero(gradient.abs().sum(1).numpy()).tolist() == kept.tolist()
-
-
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS.keys())
 def test_a_batch_without_targets_changes_nothing(task: LearningTask) -> None:
     outputs = torch.randn(3, 4, requires_grad=True)
@@ -246,6 +203,7 @@ def test_a_batch_without_targets_changes_nothing(task: LearningTask) -> None:
     (gradient,) = torch.autograd.grad(loss, outputs)
     assert loss.item() == 0
     assert not gradient.any()
+    assert metrics(task, np.ones((3, 4), np.float32), nothing.numpy(), 2) == {}  # 0 would decide the best epoch
 
 
 def test_the_loss_of_labels_is_binary_cross_entropy() -> None:
@@ -267,10 +225,8 @@ def test_the_loss_of_labels_is_binary_cross_entropy() -> None:
 def test_the_losses_of_regression() -> None:
     torch.manual_seed(2)
     outputs, targets = torch.randn(2, 30, 3, dtype=torch.float64)
-    squared, absolute = (
-        Objective(REGRESSION, 3),
-        Objective(task_named(config(task="regression", regression_loss="mae")), 3),
-    )
+    squared = Objective(REGRESSION, 3)
+    absolute = Objective(task_named(config(task="regression", regression_loss="mae")), 3)
     assert squared.mean_loss(outputs, targets).item() == pytest.approx(F.mse_loss(outputs, targets).item())
     assert absolute.mean_loss(outputs, targets).item() == pytest.approx(F.l1_loss(outputs, targets).item())
     targets[:10, 0], targets[3] = NAN, NAN
@@ -406,32 +362,10 @@ def test_metrics_of_regression(seed: int, parts: int, vertices: int) -> None:
     assert found.get("r2") == (pytest.approx(np.mean(each)) if each else None)
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS.keys())
-def test_a_split_without_targets_has_no_figures(task: LearningTask) -> None:
-    """A figure of 0 would decide which epoch is the best."""
-    nothing = np.full((5, 3), NAN, np.float32) if task.rows else np.full(5, -1)
-    assert metrics(task, np.ones((5, 3), np.float32), nothing, 2) == {}
-
-
-def test_vertices_without_labels_that_are_known_to_have_none_count() -> None:
-    found = metrics(LABELS, np.full((4, 2), -1, np.float32), np.zeros((4, 2), np.float32), 2)
-    assert (found["micro_f1"], found["macro_f1"]) == (0, 0)
-
-
-def test_targets_that_are_all_alike_have_no_r2() -> None:
+def test_targets_that_are_all_alike_have_no_r2_and_known_absent_labels_count() -> None:
+    known = metrics(LABELS, np.full((4, 2), -1, np.float32), np.zeros((4, 2), np.float32), 2)
+    assert (known["micro_f1"], known["macro_f1"]) == (0, 0)
     for value in (0.0, 0.1, 123456.7):
         found = metrics(REGRESSION, np.zeros((9, 1), np.float32), np.full((9, 1), value, np.float32), 2)
         assert "r2" not in found
         assert found["mae"] == pytest.approx(value)
-
-
-def test_predictions() -> None:
-    outputs = torch.tensor([[0.1, -2.0], [-1.0, 3.0]])
-    assert CLASSES.predictions(outputs).tolist() == [0, 1]
-    assert LABELS.predictions(outputs).tolist() == [[True, False], [False, True]]
-    assert REGRESSION.predictions(outputs) is outputs
-
-
-def test_a_record_is_all_that_a_new_task_needs() -> None:
-    halved = replace(REGRESSION, loss=lambda o, t, w: (o - t).abs().sum() / 2)
-    assert Objective(halved, 1).mean_loss(torch.ones(4, 1), torch.zeros(4, 1)).item() == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,8 @@ from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.typed import TypedModel
 from atta.train.settings import TYPED_MODELS
-from atta.train.settings.minibatch import fan_outs_by_type, parse_fan_outs
 from atta.train.tasks.choice import task_on
-from atta.train.tasks.reach import TypeReach
+from atta.train.tasks.types import TypeReach, fan_outs_of
 from tests.hetero import over_all_vertices
 
 CITES, WRITES, ASKS, IN = (
@@ -118,9 +118,8 @@ def test_hetero_sage_is_what_pyg_s_hetero_conv_computes(rng: np.random.Generator
             conv.lin_r.weight.copy_(own.weight / len(convs))
             conv.lin_l.bias.add_(own.bias / len(convs))
     h = {t: F.relu(model.encoders[t](data[t].x)) for t in ("paper", "author")}
-    expected = model.decoder(
-        F.relu(pyg(h, {e: data[e].edge_index[:, : data.num_sampled_edges[e][0]] for e in convs})["paper"][:6])
-    )
+    edges = {e: data[e].edge_index[:, : data.num_sampled_edges[e][0]] for e in convs}
+    expected = model.decoder(F.relu(pyg(h, edges)["paper"][:6]))
     torch.testing.assert_close(run(model, data), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -164,7 +163,7 @@ def test_layers_read_what_later_ones_need() -> None:
         TypeReach.of(schema(), "reader", 2)
 
 
-@pytest.mark.parametrize("kind", ["rgcn", "hetero-sage", "hetero-gat", "hgt"])
+@pytest.mark.parametrize("kind", TYPED_MODELS)
 def test_names_of_types_do_not_matter(kind: str) -> None:
     """Signs that torch and PyG refuse or read as separators, and names that their classes have."""
     plain = ("a", "b", "c", "d", "e"), ("r", "s")
@@ -189,25 +188,23 @@ def test_names_of_types_do_not_matter(kind: str) -> None:
 
 
 def test_fan_outs_by_edge_type() -> None:
-    types = ["author__writes__paper", "paper__cites__paper", "author__cites__paper"]
-    assert parse_fan_outs("writes = 3,2; paper__cites__paper=-1;", 2) == {
-        "writes": (3, 2),
-        "paper__cites__paper": (-1, -1),
-    }
-    given = {"writes": (3, 0), "paper__cites__paper": (9, 9)}
-    assert fan_outs_by_type(types, given, (5, 5)) == {types[0]: (3, 0), types[1]: (9, 9), types[2]: (5, 5)}
+    types = tuple("__".join(e) for e in (WRITES, CITES, ("author", "cites", "paper")))
+    graph: Any = SimpleNamespace(edge_types=types)
+
+    def found(text: str) -> dict[str, tuple[int, ...]]:
+        own: Any = config("rgcn", num_neighbors=(5, 5), num_neighbors_by_type=text).own
+        return fan_outs_of(graph, own)
+
+    assert found("writes = 3,0; paper__cites__paper=-1;") == {types[0]: (3, 0), types[1]: (-1, -1), types[2]: (5, 5)}
     with pytest.raises(UnknownNameError, match="edge type 'write'"):
-        fan_outs_by_type(types, {"write": (1, 1)}, (5, 5))
+        found("write=1")
     with pytest.raises(ConfigError, match="cites may be paper__cites__paper or author__cites__paper"):
-        fan_outs_by_type(types, {"cites": (1, 1)}, (5, 5))
+        found("cites=1")
     with pytest.raises(ConfigError, match="names author__writes__paper twice"):
-        fan_outs_by_type(types, {"writes": (1, 1), types[0]: (2, 2)}, (5, 5))
-
-
-@pytest.mark.parametrize("text", ["writes", "writes=", "=3", "writes=a", "writes=-2", "writes=1,2,3", "a=1;a=2"])
-def test_fan_outs_that_make_no_sense(text: str) -> None:
-    with pytest.raises(ConfigError, match="--num-neighbors-by-type"):
-        config("rgcn", num_neighbors_by_type=text)
+        found(f"writes=1;{types[0]}=2")
+    for text in ("writes", "writes=", "=3", "writes=a", "writes=-2", "writes=1,2,3", "a=1;a=2"):
+        with pytest.raises(ConfigError, match="--num-neighbors-by-type"):
+            config("rgcn", num_neighbors_by_type=text)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +238,6 @@ def test_which_type_is_learnt() -> None:
         del two.node_tables[node_type]["y"]
     with pytest.raises(ConfigError, match="no node type has table y"):
         task_on(two, config("rgcn").own)
-
-
-def test_models_and_graphs_that_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="--model sage: takes graphs with one node type and one edge type, this one"):
         task_on(schema(), config("sage").own)
     tables = {"node": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}}

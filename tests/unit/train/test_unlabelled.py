@@ -17,18 +17,12 @@ from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.links import InfomaxModel, WalkModel
-from atta.train.steps.selfsupervised.probing import LinearProbe
-from atta.train.steps.selfsupervised.unlabelled import in_batch
-from atta.train.steps.selfsupervised.walks import chosen_places
-from atta.train.tasks.choice import task_on
-from atta.train.tasks.unlabelled import unlabelled
-from atta.train.tasks.watching import watched_by
+from atta.train.steps.selfsupervised.embedding import LinearProbe
+from atta.train.steps.selfsupervised.unlabelled import chosen_places, in_batch
+from atta.train.tasks.choice import task_on, watched_by
+from atta.train.tasks.pairs import Unlabelled
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]])
-
-
-def whole_counts() -> tuple[list[int], list[int]]:
-    return [6, 0, 0], [8, 0]
 
 
 def model() -> GraphSAGE:
@@ -52,7 +46,7 @@ def test_loss_is_that_of_equation_1(rows: list[tuple[bool, list[float]]]) -> Non
         if known:
             expected -= log(1 / (1 + exp(-max(row[0], -5))))
             expected -= sum(log(1 - 1 / (1 + exp(-s))) for s in row[1:] if s > -inf)
-    task = unlabelled("unsupervised", "classes")
+    task = Unlabelled("unsupervised", "classes")
     assert task.loss(scores, there, None).item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert task.known(there).tolist() == [known for known, _ in rows]
 
@@ -71,24 +65,17 @@ def test_scores_of_walks_are_inner_products_of_pygs_embeddings() -> None:
 def test_infomax_is_that_of_pyg() -> None:
     gnn, x, order = model(), torch.randn(6, 4), torch.tensor([5, 3, 1, 0, 2, 4])
     own = InfomaxModel(gnn, 5)
-    theirs = DeepGraphInfomax(
-        hidden_channels=5,
-        encoder=gnn,
-        summary=lambda z, *_: z.mean(0).sigmoid(),
-        corruption=lambda x, edges: (x[order], edges),
-    )
+    theirs = DeepGraphInfomax(5, gnn, lambda z, *_: z.mean(0).sigmoid(), lambda x, edges: (x[order], edges))
     theirs.weight.data = own.link_decoder.weight.data
     expected = theirs.loss(*theirs(x, EDGES))
     scores = _whole(own, x, order)
-    found = unlabelled("dgi", "links").loss(scores, torch.ones(6, dtype=torch.int64), None) / 6
+    found = Unlabelled("dgi", "links").loss(scores, torch.ones(6, dtype=torch.int64), None) / 6
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def _whole(model: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """A model on the whole graph: targets ascend, as batches have them, and every vertex is a seed."""
-    edges = EDGES[:, EDGES[1].argsort(stable=True)]
-    nodes, per_hop = whole_counts()
-    found: torch.Tensor = model(x, edges, nodes, per_hop, given)
+    found: torch.Tensor = model(x, EDGES[:, EDGES[1].argsort(stable=True)], [6, 0, 0], [8, 0], places=given)
     return found
 
 
@@ -149,16 +136,10 @@ def test_probe_is_the_minimum_that_scipy_finds() -> None:
 
 
 def schema(**changes: Any) -> Schema:
-    given: dict[str, Any] = {
-        "node_types": ("node",),
-        "edge_types": ("node__to__node",),
-        "node_counts": {"node": 9},
-        "edge_counts": {"node__to__node": 20},
-        "node_tables": {"node": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}},
-        "splits": {"node": {"train": 3, "val": 2}},
-        "num_classes": 2,
-    }
-    return Schema(**{**given, **changes})
+    tables = {"node": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}}
+    given: dict[str, Any] = {"node_tables": tables, "splits": {"node": {"train": 3, "val": 2}}, "num_classes": 2}
+    given |= {"edge_counts": {"node__to__node": 20}, **changes}
+    return Schema(("node",), ("node__to__node",), {"node": 9}, **given)
 
 
 def config(**settings: Any) -> TrainConfig:
@@ -169,11 +150,8 @@ def test_embeddings_are_judged_by_classes_where_there_are_some() -> None:
     found = task_on(schema(), config().own)
     assert found.resolved == {"task": "unsupervised", "evaluate_by": "classes"}
     assert (found.task.metrics[0].name, found.splits, found.outputs) == ("accuracy", ["val"], 8)
-    for changes in (
-        {"num_classes": None},
-        {"splits": {"node": {}}},
-        {"node_tables": {"node": {"x": TableSpec("<f4", (3,))}}},
-    ):
+    bare = {"node": {"x": TableSpec("<f4", (3,))}}
+    for changes in ({"num_classes": None}, {"splits": {"node": {}}}, {"node_tables": bare}):
         found = task_on(schema(**changes), config().own)
         assert (found.resolved["evaluate_by"], found.task.metrics[0].name) == ("links", "mrr")
         assert found.splits == ["val", "test"]

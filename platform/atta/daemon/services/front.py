@@ -18,7 +18,7 @@ from atta.daemon.services.handling import Handling, Wrap, add_health_and_reflect
 from atta.daemon.services.rooms import AnswerRoom, Debts, RequestRoom
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
-from atta.observe.version import __version__
+from atta.observe.versions import __version__
 from atta.wire.identity import Identity
 
 log = structlog.get_logger("atta.daemon")

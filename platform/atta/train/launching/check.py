@@ -43,9 +43,8 @@ def check(
 ) -> ExactnessReport:
     """Run a model on a small part of the graph and on batches of it, and say where the two differ and what helps.
 
-    The part is taken for a whole graph: some hundred vertices around a few others, with all edges among them. So what a
-    model gives on all of it is known, and each form of a batch is compared with that, in double precision. Where
-    rows differ, remedies are tried, and those that work are named. The model itself stays as it is.
+    The part, some hundred vertices with all edges among them, is taken for a whole graph. Each form of a batch is compared
+    with it, in double precision. Where rows differ, remedies are tried, and those that work are named.
 
     Args:
         model: called as ``model(x, edge_index)`` and with ``edge_weight``, ``edge_attr`` or another argument ``edge_...``
@@ -58,12 +57,10 @@ def check(
         draws: of the first layer with 2 neighbours, which tell its bias; 0: it is not measured.
         seconds: forms that have not begun by then are not run.
 
-    Returns:
-        What was found: ``print`` shows a table, ``ok`` says whether every form is equal, ``to_json()`` gives all of it.
+    Returns what was found: ``print`` shows a table, ``ok`` says whether every form is equal, ``to_json()`` gives all of it.
 
-    Raises:
-        ConfigError: the model cannot be called so, or the graph has several types, no such features, or no edges.
-        RemoteError: a daemon does not answer.
+    Raises ConfigError: the model cannot be called so, or the graph has several types, no such features, or no edges;
+    RemoteError: a daemon does not answer.
     """
     from atta.train.models.exactness import check_on
 
@@ -79,11 +76,8 @@ def check(
 
 
 def imported_model(name: str) -> torch.nn.Module:
-    """The model that ``MODULE:NAME`` names: a module of torch, or what is called without arguments and returns one. The
-    folder where the command runs is searched, too.
-
-    Raises:
-        ConfigError: it cannot be imported or made.
+    """The model that ``MODULE:NAME`` names, also in this folder: a module of torch, or what returns one without arguments.
+    Raises ConfigError: it cannot be imported or made.
     """
     import torch
 
@@ -189,6 +183,5 @@ def small_graph(cluster: atta.Cluster, features: str, arguments: list[str], seed
     order = np.argsort(e_id, kind="stable")[:MOST_EDGES]
     edge = {argument: torch.from_numpy(batch.edge_table(name)[order]) for argument, name in wanted.items()}
     x = torch.from_numpy(np.array(batch.tables[node_type][features]))
-    if x.dim() != 2:
-        x = x.reshape(len(x), math.prod(x.shape[1:]))
+    x = x.reshape(len(x), math.prod(x.shape[1:]))
     return SmallGraph(x, torch.from_numpy(ends[:, order].astype(np.int64)), edge)

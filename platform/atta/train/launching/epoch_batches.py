@@ -37,8 +37,6 @@ class EpochBatches:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration begin where ``state`` says, if it is of the epoch that the trainer has come to.
-
-        Raises:
-            ConfigError: it is no state, or there are fewer batches.
+        Raises ConfigError: it is no state, or there are fewer batches.
         """
         self.loader.load_state_dict({**self.loader.state_dict(), **state})

@@ -31,11 +31,9 @@ class VertexExplanation:
 
     Attributes:
         vertex: user id, a string where vertices have such.
-        prediction: float32 [outputs], what the model says of the vertex: that of the whole graph.
-        edges: int64 or str [2, e], user ids of sources and targets of all edges that the prediction can depend on.
-        edge_importance: float32 [e], 0 to 1.
-        features: float32 [channels], how much the prediction rests on each column of the features, 0 to 1; the mean
-            over the vertices.
+        prediction: float32 [outputs], what the model says of the vertex on the whole graph.
+        edges: user ids [2, e] of sources and targets of all edges that the prediction can depend on.
+        edge_importance: float32 [e], 0 to 1. features: float32 [channels], the same of their columns, over all vertices.
         hops: for each vertex of ``edges`` its distance to the vertex, by user id.
     """
 
@@ -92,9 +90,7 @@ def explain(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> VertexExplanation:
-    """Explain what a model says of a vertex, by PyG's ``GNNExplainer`` (Ying et al., NeurIPS 2019).
-
-    All edges and vertices that the prediction depends on are fetched, so it is the prediction of the whole graph.
+    """Explain what a model says of a vertex of the whole graph, by PyG's ``GNNExplainer`` (Ying et al., NeurIPS 2019).
 
     Args:
         cluster: from ``atta.connect`` or ``atta.local``, of a graph with one node type and one edge type.
@@ -104,10 +100,8 @@ def explain(
         seed: of its random start.
         out: file for a picture (SVG).
 
-    Raises:
-        ConfigError: the model is one of typed graphs or of embeddings, there is no such vertex, or too many vertices lie
-            around it.
-        DataError: the checkpoint is missing or damaged, or of other features.
+    Raises ConfigError: the model is one of typed graphs or of embeddings, or there is no such vertex, or too many around
+    it; DataError: the checkpoint is missing or damaged, or of other features.
     """
     import torch
 
@@ -147,13 +141,10 @@ def explain(
 
 
 def _around(cluster: atta.Cluster, node_type: str, vertex: int, depth: int) -> Any:
-    """PyG's data of all that a prediction depends on. The vertex comes first.
-
-    One hop more than layers: a GCN needs in-degrees of what its first layer reads.
-    """
-    loader = atta.NeighborLoader(
-        cluster, [-1] * (depth + 1), (node_type, np.array([vertex])), rank=0, world_size=1, tables=["x"]
-    )
+    """PyG's data of all that a prediction depends on, the vertex first."""
+    fan_outs = [-1] * (depth + 1)  # a GCN needs in-degrees of what its first layer reads
+    seeds = node_type, np.array([vertex])
+    loader = atta.NeighborLoader(cluster, fan_outs, seeds, rank=0, world_size=1, tables=["x"])
     data = next(iter(loader)).to_pyg(plain=True)
     if data.num_nodes > MOST_VERTICES:
         raise ConfigError(f"{data.num_nodes} vertices lie within {depth + 1} hops: explanations take {MOST_VERTICES}")

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import atta.errors
 from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, TrainerLostError, WrongDatasetError
+from atta.observe import lastwords
 
+Result = TypeVar("Result")
 _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "cuda out of memory", "bad_alloc", "bad allocation")
+
+
+def failure_file(folder: Path, rank: int) -> Path:
+    """Where a trainer writes why it fails: ``lastwords.record_of``, with ``time`` and ``traceback``."""
+    return folder / f"failure-{rank}.json"
 
 
 def first_cause(
@@ -28,48 +34,49 @@ def first_cause(
 ) -> AttaError:
     """The error to raise for a failed run.
 
-    folder: where failed ranks wrote ``failure-RANK.json``. exit_codes: of the ranks that failed, negative for signals.
-    others: whether trainers run on other machines; their files are there. silent: ranks that the launcher has killed, with
-    the seconds in which they gave no sign of life. ranks: all of this machine.
+    folder: where failed ranks wrote why. exit_codes: of those, negative for signals. others: whether there are other
+    machines. silent: ranks that the launcher has killed, with the seconds of their silence. ranks: all of this machine.
 
-    When a rank dies, the others see a broken connection or get the launcher's SIGTERM. So the order is:
-    trainers that the launcher has given up, lack of memory, Atta's own errors, signals that the launcher did not send,
-    trainers that others have waited for in vain, and then the earliest failure.
+    When a rank dies, the others lose a connection or get the launcher's SIGTERM. So the order is: trainers given up, lack
+    of memory, Atta's errors, others' signals, trainers that others waited for in vain, and then the earliest failure.
     """
     records = _records(folder)
+    cut_off = bool(records) and all(map(_lost_connection, records))
     if silent:
         rank = max(silent, key=lambda r: silent[r])
         return TrainerLostError(f"trainer {rank} gave no sign of life for {silent[rank]:.1f} s: stopped, or cut off?")
+    for record in filter(_out_of_memory, records):
+        return _with_trace(AttaError(_memory_message(record)), record)
     for record in records:
-        if _out_of_memory(record):
-            return _with_trace(AttaError(_memory_message(record)), record)
-    for record in records:
-        kind = getattr(atta.errors, record["kind"], None)
-        if isinstance(kind, type) and issubclass(kind, AttaError):
-            return _with_trace(_rebuild(kind, record), record)
+        if (error := lastwords.error_of(record)) is not None:
+            return _with_trace(error, record)
     killed = {rank: -code for rank, code in exit_codes.items() if code < 0}
     for rank, number in sorted(killed.items()):
         if number != signal.SIGTERM:
-            hint = "; out of memory?" if number == signal.SIGKILL else ""
-            return TrainerLostError(f"trainer {rank} was killed by {signal.Signals(number).name}{hint}")
+            return TrainerLostError(f"trainer {rank} {end_of(-number)}")
     late = sorted(set(ranks) - {r["rank"] for r in records})
     if any(map(_timed_out, records)) and late and not others:
         names = "trainer" if len(late) == 1 else "trainers"
         return TrainerLostError(f"{names} {', '.join(map(str, late))} did not answer the others within --rank-timeout")
-    if killed and all(_lost_connection(r) for r in records):
-        who = (
-            f"trainer {min(killed)}" if len(killed) == 1 else "a trainer"
-        )  # the launcher stops the others by SIGTERM too
+    if killed and (cut_off or not records):
+        # The launcher stops the others by SIGTERM too.
+        who = f"trainer {min(killed)}" if len(killed) == 1 else "a trainer"
         return TrainerLostError(f"{who} was stopped by SIGTERM")
-    if others and records and all(_lost_connection(r) for r in records):
-        told = ", ".join(str(r["rank"]) for r in sorted(records, key=lambda r: r["rank"]))
+    if others and cut_off:
+        told = ", ".join(map(str, sorted(r["rank"] for r in records)))
         return AttaError(f"trainers {told} lost those of another machine: the cause is reported there")
     if records:
         first = next((r for r in records if not _lost_connection(r)), records[0])
-        error = AttaError(f"trainer {first['rank']} failed: {first['kind']}: {first['message']}")
-        return _with_trace(error, first)
+        return _with_trace(AttaError(f"trainer {first['rank']} failed: {first['kind']}: {first['message']}"), first)
     rank = min(exit_codes, default=0)
-    return AttaError(f"trainer {rank} ended with exit code {exit_codes.get(rank, 1)}")
+    return AttaError(f"trainer {rank} {end_of(exit_codes.get(rank, 1))}")
+
+
+def end_of(code: int) -> str:
+    """How a process has ended, by its exit code; negative for signals."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}{'; out of memory?' if code == -signal.SIGKILL else ''}"
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
@@ -84,7 +91,6 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _out_of_memory(record: Mapping[str, Any]) -> bool:
-    """True for the errors of Python, C++ and torch's allocators when memory runs out."""
     text = record["message"].lower()
     return record["kind"] in ("MemoryError", "OutOfMemoryError") or any(words in text for words in _NO_MEMORY)
 
@@ -109,13 +115,6 @@ def _timed_out(record: Mapping[str, Any]) -> bool:
     return "timed out" in record["message"].lower() and _lost_connection(record)
 
 
-def _rebuild(kind: type[AttaError], record: Mapping[str, Any]) -> AttaError:
-    try:
-        return kind(*record["arguments"])
-    except TypeError:
-        return AttaError(record["message"])
-
-
 def _with_trace(error: AttaError, record: Mapping[str, Any]) -> AttaError:
     error.add_note(f"In trainer {record['rank']}:\n{record['traceback']}")
     return error
@@ -123,13 +122,8 @@ def _with_trace(error: AttaError, record: Mapping[str, Any]) -> AttaError:
 
 @dataclass
 class Attempts:
-    """How often a training may fail, and whether the next attempt resumes.
-
-    Mistakes of the user are no failures: they would happen again. So would numbers that are not finite.
-
-    Attributes:
-        most: so many failures are made good.
-        failed: failures so far.
+    """How often a training may fail (``most``) and has ``failed``, and whether the next attempt resumes. Mistakes of the user
+    and numbers that are not finite are no failures: they would come again.
     """
 
     most: int
@@ -139,6 +133,16 @@ class Attempts:
     def __post_init__(self) -> None:
         if self.most < 0:
             raise ConfigError(f"max_failures is {self.most}: must be at least 0")
+
+    def until_done(self, attempt: Callable[[], Result], say: Callable[[AttaError], None]) -> Result:
+        """What an attempt gives that does not fail; ``say`` is told of those that do. Raises the error of the last one."""
+        while True:
+            try:
+                return attempt()
+            except AttaError as error:
+                if not self.again(error):
+                    raise
+                say(error)
 
     def again(self, error: Exception) -> bool:
         """Note a failure; whether to train again."""
@@ -153,44 +157,26 @@ class Attempts:
         return min(self.failed, self.most)
 
     def resumes(self, checkpoint: str) -> bool:
-        """Whether an attempt resumes. ``checkpoint``: a text that changes with the file. One that was there before the
-        first attempt is another run's."""
+        """Whether an attempt resumes. ``checkpoint``: a text that changes with the file; the first one is another run's."""
         if self._before is None:
             self._before = checkpoint
         return checkpoint != self._before
 
 
-class Verdict(Enum):
-    """What follows from the end of a trainer."""
-
-    ENDED = "ended"
-    AGAIN = "again"
-    FAILED = "failed"
-
-
 class Lives:
-    """How often trainers were started again.
-
-    An error of Atta would come again: bad input, a daemon that was lost. So only trainers that a signal has killed, and
-    those with other errors, are started again.
-
-    Attributes:
-        most: how often each is started again.
-        restarts: how often each was, by rank.
+    """How often trainers were started again, by rank (``restarts``), and at most. An error of Atta would come again: bad
+    input, a lost daemon. So only those are started again that a signal has killed, or that had another error.
     """
 
     def __init__(self, ranks: Sequence[int], most: int) -> None:
         self.most = most
         self.restarts = dict.fromkeys(ranks, 0)
 
-    def ended(self, rank: int, code: int, error: str | None) -> Verdict:
-        """A trainer has ended with an exit code, negative for signals. ``error``: the name of its exception, if known."""
-        if code == 0:
-            return Verdict.ENDED
+    def again(self, rank: int, error: str | None) -> bool:
+        """Note that a trainer has failed; whether it starts again. ``error``: the name of its exception, if known."""
         kind = getattr(atta.errors, error or "", None)
-        if isinstance(kind, type) and issubclass(kind, AttaError):
-            return Verdict.FAILED
-        if self.restarts[rank] >= self.most:
-            return Verdict.FAILED
+        of_atta = isinstance(kind, type) and issubclass(kind, AttaError)
+        if of_atta or self.restarts[rank] >= self.most:
+            return False
         self.restarts[rank] += 1
-        return Verdict.AGAIN
+        return True

@@ -6,88 +6,70 @@ import contextlib
 import json
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import atta
+from atta.client.cluster import connect_all
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts
-from atta.train.launching.handing import blaming_daemons, connect_handed, handed
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
 from atta.train.meeting.notes import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
-from atta.train.settings.common import parse_logger
 from atta.train.strategies import STRATEGIES
-from atta.train.tasks.choice import task_on
-from atta.train.tasks.watching import check_watched
-from atta.train.tasks.weights import read_weights
-from atta.wire.named import await_names
+from atta.wire.clusterfile import ended_daemon
+from atta.wire.named import await_names, resolve_target
+from atta.wire.parts import Addresses, groups_of, replicas_of
+from atta.wire.security.credentials import Credentials
 
 CLEAN_S = 5.0
 """How long a daemon may take to answer when what a failed run has left is dropped."""
+EPOCHS = "epochs.json"
+"""Where the first trainer of a machine writes its figures."""
 
 
 def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
-    Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends trainers and the
-    daemons that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with
-    the same ``config`` and its own ``nodes``, and each gets the same figures.
+    Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends them, and daemons
+    that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with the same
+    ``config`` and its own ``nodes``, and gets the same figures.
 
-    Raises:
-        ConfigError, DataError: bad settings or dataset.
-        RemoteError: a daemon failed.
-        AttaError: a trainer failed (the message names rank and cause), or other machines did not join.
+    Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
+    message names rank and cause), or other machines did not join.
     """
     nodes = nodes or Nodes()
     nodes.trainers_here(config)  # refuses what does not fit
     for logger in config.logger or ():
-        check_logger(parse_logger(logger))
+        check_logger(logger)
     if config.checkpoint is not None and nodes.rank == 0:
         from atta.train.checkpoint import check_folder
 
         check_folder(config.checkpoint)
-    with _daemons(config, nodes) as (cluster, schema), OwnFolder("atta-train-") as folder:
-        config.check_parts(len(cluster["addresses"]))
-        config = with_task(config, schema)
-        task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **cluster}
+    with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
+        config = with_task(config, schema, len(daemons["addresses"]))
+        task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **daemons}
         attempts = Attempts(config.max_restarts)
-        while (report := _attempt(attempts, config, task, nodes, Path(folder))) is None:
-            pass
-    return report
+        run = partial(_attempt, attempts, config, task, nodes, Path(folder))
+        try:
+            return attempts.until_done(run, lambda error: _tell(_restart(attempts, config, error)))
+        except StoppedError as error:
+            raise AttaError(str(error)) from None
 
 
-def _clean(config: TrainConfig, cluster: dict[str, Any], run: str, weights: str) -> None:
-    """Drop what trainers that were killed have left on daemons that go on: tables of the run, and its weights."""
-    if config.cluster is None:
-        return
-    from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-
-    with contextlib.suppress(AttaError), connect_handed(cluster, deadline_s=CLEAN_S) as running:
-        for name in running.tables.specs():
-            if name.startswith((f"stale-{run}.", tables_of(run))):
-                running.tables.delete(name)
-        # Only the name counts.
-        spec = ParameterSpec(weights, (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))
-        running.weights(spec).drop()
-
-
-def _attempt(
-    attempts: Attempts, config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path
-) -> TrainReport | None:
-    """Run all trainers once. Returns the figures of every epoch; None if a trainer was lost and all shall start again.
-
-    Raises the error of the trainer that failed first.
-    """
+def _attempt(attempts: Attempts, config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path) -> TrainReport:
+    """Run all trainers once. Raises the error of the trainer that failed first."""
     folder /= str(attempts.failed)
     folder.mkdir()
     if config.checkpoint is not None and attempts.resumes(_newest(config.checkpoint)):
@@ -99,32 +81,38 @@ def _attempt(
     here = nodes.trainers_here(config)
     try:
         restarts = run_trainers(here, nodes, folder, config.rank_timeout, alone=alone, clean=clean)
-    except BaseException as error:
+    except BaseException:
         if not alone:  # trainers that were stopped or killed have dropped nothing
             _clean(config, task, task["run"], weights_of(task["run"], task["attempt"]))
-        if isinstance(error, StoppedError):
-            raise AttaError(str(error)) from None
-        if not isinstance(error, AttaError):
-            raise
-        if not attempts.again(error):
-            raise
-        place = _restart_place(attempts, config)
-        _tell(f"all trainers start again from {place} (restart {attempts.failed} of {attempts.most}): {error}")
-        return None
-    epochs = [EpochReport.from_dict(e) for e in json.loads((folder / "epochs.json").read_text(encoding="utf-8"))]
-    if alone:
-        return TrainReport(config, epochs, sum(restarts), restarts)
-    return TrainReport(config, epochs, attempts.restarts)
+        raise
+    epochs = [EpochReport.from_dict(e) for e in json.loads((folder / EPOCHS).read_text(encoding="utf-8"))]
+    return TrainReport(config, epochs, sum(restarts) if alone else attempts.restarts, restarts if alone else [])
 
 
-def _restart_place(attempts: Attempts, config: TrainConfig) -> str:
+def _clean(config: TrainConfig, daemons: Mapping[str, Any], run: str, weights: str) -> None:
+    """Drop what trainers that were killed have left on daemons that go on: tables of the run, and its weights."""
+    if config.cluster is None:
+        return
+    from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+
+    with contextlib.suppress(AttaError), connect_handed(daemons, deadline_s=CLEAN_S) as running:
+        for name in running.tables.specs():
+            if name.startswith((f"stale-{run}.", tables_of(run))):
+                running.tables.delete(name)
+        # Only the name counts.
+        spec = ParameterSpec(weights, (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))
+        running.weights(spec).drop()
+
+
+def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
+    """What is said as all trainers start again."""
     from atta.train.checkpoint import place_in
 
     assert config.checkpoint is not None, "--max-restarts needs it"
     newest = _newest(config.checkpoint)
-    return (
-        str(place_in(config.checkpoint)) if newest and (config.resume or attempts.resumes(newest)) else "the beginning"
-    )
+    goes_on = newest and (config.resume or attempts.resumes(newest))
+    place = str(place_in(config.checkpoint)) if goes_on else "the beginning"
+    return f"all trainers start again from {place} (restart {attempts.failed} of {attempts.most}): {error}"
 
 
 def _newest(folder: str) -> str:
@@ -134,13 +122,17 @@ def _newest(folder: str) -> str:
     return Mirror(folder).version(LAST)
 
 
-def with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
-    """The settings with the task that fits the dataset. What each trainer would refuse is refused here, once."""
+def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
+    """The settings with the task that fits a dataset. What each trainer would refuse is refused here, once."""
+    from atta.train.tasks.choice import check_watched, task_on
+    from atta.train.tasks.targets import read_weights
+
+    config.check_parts(parts)
     found = task_on(schema, config.own)
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)
     resolved = replace(config, **found.resolved)
-    check_watched(resolved.own, found)
+    check_watched(resolved.own, found.splits)
     return resolved
 
 
@@ -149,10 +141,6 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
     """What trainers must know of the daemons (``handed``), and the schema of their graph. The daemons are started for the
     run unless the configuration names running ones.
     """
-    import atta
-    from atta.wire.named import resolve_target
-    from atta.wire.parts import replicas_of
-
     if config.cluster is not None:
         if nodes.early:
             meeting = [nodes.endpoint] if nodes.endpoint is not None else []
@@ -162,10 +150,49 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
             found = handed(running), running.schema
         yield found
         return
-    assert config.data is not None
-    readers = nodes.trainers_here(config)
-    with atta.local(config.data, threads=config.threads, readers=readers) as started, blaming_daemons(started):
+    with own_daemons(str(config.data), config.threads, nodes.trainers_here(config)) as started:
         yield handed(started), started.schema
+
+
+@contextlib.contextmanager
+def own_daemons(data: str, threads: int | None, readers: int) -> Iterator[atta.LocalCluster]:
+    """Daemons for one run, with so many ``readers``. Raises DaemonEndedError where a daemon's end made the block fail."""
+    with atta.local(data, threads=threads, readers=readers) as started:
+        try:
+            yield started
+        except AttaError as error:
+            if (lost := started.lost) is not None:
+                raise lost from error
+            raise
+
+
+def handed(cluster: atta.Cluster) -> dict[str, Any]:
+    """What a process hands to others so that they reach the same daemons, as plain values: ``addresses`` of each partition's
+    daemon and its replicas, files of ``tls``, and the cluster ``file`` of daemons that were started here, if so.
+    """
+    credentials, file = cluster.credentials, getattr(cluster, "cluster_file", None)
+    tls = None if credentials is None else credentials.to_dict()
+    return {
+        "addresses": [[*replicas] for replicas in cluster.replicas],
+        "tls": tls,
+        "file": None if file is None else str(file),
+    }
+
+
+def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta.Cluster:
+    """The cluster that ``handed`` was told of; ``task["file"]`` may be rewritten when a daemon moves. Raises
+    UnavailableError: a daemon does not answer; DataError: a file of the credentials is missing or damaged.
+    """
+    tls, file = task.get("tls"), task.get("file")
+    found = groups_of({part: replicas_of(replicas) for part, replicas in enumerate(task["addresses"])})
+    addresses = {parts.start: replicas for parts, replicas in found.items()}
+
+    def where() -> Mapping[int, Addresses]:
+        return resolve_target(file) if file else addresses
+
+    ended = partial(ended_daemon, file) if file else None
+    credentials = None if tls is None else Credentials(**tls)
+    return connect_all(addresses, credentials, deadline_s=deadline_s, where=where, ended=ended)
 
 
 def _tell(sentence: str) -> None:

@@ -24,9 +24,8 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
         data = AttaDataModule("cluster.toml", [15, 10, 5], batch_size=1024)
         lightning.pytorch.Trainer(max_epochs=10, devices=2).fit(module, data)
 
-    Every process of the trainer connects to the daemons itself and gets its share of the batches. Batches of an epoch
-    depend on its number alone, so a run that goes on from a checkpoint of Lightning gets the batches that it lacks,
-    also in mid-epoch. With ``overfit_batches`` nothing is shuffled, so they are the same in every epoch.
+    Every process of the trainer connects itself and gets its share of the batches, which depend on the epoch's number
+    alone: a run that goes on from a checkpoint gets those that it lacks. With ``overfit_batches`` nothing is shuffled.
     """
 
     def __init__(
@@ -55,8 +54,7 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
             transform: makes what the module gets of a ``MiniBatch``. Default: PyG's ``Data`` or ``HeteroData``.
             **options: of ``NeighborLoader``, for all loaders.
 
-        Raises:
-            ConfigError: there are not three splits.
+        Raises ConfigError: there are not three splits.
         """
         super().__init__()
         if isinstance(splits, str) or len(splits) != 3:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from atta.errors import AttaError, ConfigError
-from atta.observe.printable import first_line
+from atta.observe.lastwords import first_line
 from atta.train.config import TrainConfig
 from atta.train.meeting.notes import Notes
 from atta.wire.clusterfile import check_address
@@ -27,15 +27,8 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 class Nodes:
     """The nodes of a run: with T trainers on N nodes, node n has ranks n T/N to (n + 1) T/N - 1.
 
-    Attributes:
-        count: number of nodes.
-        rank: number of this machine, from 0.
-        endpoint: ``host:port`` of node 0, a free port there; None on a single node.
-        wait: whether daemons and hosts may still be starting. With several nodes they always may: nobody knows who
-            starts first.
-
-    Raises:
-        ConfigError: the settings make no sense.
+    rank: of this machine; endpoint: ``host:port`` of node 0, a free port there; None on a single node; wait: whether
+    daemons and hosts may still be starting, as they always may with several nodes. Raises ConfigError.
     """
 
     count: int = 1
@@ -100,10 +93,7 @@ class Nodes:
 
 
 def interface_towards(endpoint: str) -> str | None:
-    """The interface whose address this machine uses towards ``endpoint``; None: not known.
-
-    Raises ConfigError where the host has no address.
-    """
+    """The interface that this machine uses towards ``endpoint``, if known. Raises ConfigError: the host has no address."""
     host, _, port = endpoint.rpartition(":")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
@@ -124,8 +114,7 @@ _SIGN_S = 2.0
 _MOST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(NamedTuple):
     """One trainer among all, in torchrun's terms."""
 
     rank: int
@@ -135,21 +124,12 @@ class Rank:
 
     def environment(self) -> dict[str, str]:
         """The variables that torchrun sets, but for where the trainers meet."""
-        return {
-            "RANK": str(self.rank),
-            "WORLD_SIZE": str(self.world),
-            "LOCAL_RANK": str(self.local_rank),
-            "LOCAL_WORLD_SIZE": str(self.local_world),
-        }
+        return dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), map(str, self), strict=True))
 
 
 class MeetingPlace:
-    """The store is in the process of node 0, on loopback if there is no other node.
-
-    Attributes:
-        address: ``host:port``, for trainers.
-        run: a name that no other run has.
-    """
+    """The store is in the process of node 0, on loopback if there is no other node, at ``address``. ``run``: a name that no
+    other run has."""
 
     def __init__(self, nodes: Nodes, wait_s: float) -> None:
         """Wait at most ``wait_s`` seconds for the other nodes. Raises AttaError if they do not come."""
@@ -158,21 +138,18 @@ class MeetingPlace:
         self._nodes, self._signs, self._next = nodes, 0, 0.0
         timeout = timedelta(seconds=wait_s)
         try:
+            self.address = nodes.endpoint or ""
+            more: dict[str, Any] = {}
             if nodes.endpoint is None:
                 with socket.socket() as listening:
                     listening.bind(("127.0.0.1", 0))
                     listening.listen(1024)
-                    port = listening.getsockname()[1]
-                    self._store: Any = TCPStore(
-                        "127.0.0.1", port, None, True, timeout, wait_for_workers=False,
-                        master_listen_fd=listening.detach(),
-                    )  # fmt: skip
-                self.address = f"127.0.0.1:{port}"
-            else:
-                host, _, port_text = nodes.endpoint.rpartition(":")
-                first = nodes.rank == 0
-                self._store = TCPStore(host.strip("[]"), int(port_text), None, first, timeout, wait_for_workers=False)
-                self.address = nodes.endpoint
+                    self.address = f"127.0.0.1:{listening.getsockname()[1]}"
+                    more["master_listen_fd"] = listening.detach()
+            host, _, port = self.address.rpartition(":")
+            self._store: Any = TCPStore(
+                host.strip("[]"), int(port), None, nodes.rank == 0, timeout, wait_for_workers=False, **more
+            )
             notes = self._notes = Notes(self._store).below("nodes")
             if nodes.rank == 0:
                 notes.put("run", secrets.token_hex(8).encode())
@@ -184,11 +161,7 @@ class MeetingPlace:
         self._heard = {rank: (0, time.monotonic()) for rank in range(nodes.count) if rank != nodes.rank}
 
     def look(self) -> None:
-        """Give a sign of life now and then, and look for those of other machines.
-
-        Raises:
-            AttaError: another machine has failed, or gives no sign of life.
-        """
+        """Give a sign of life now and then, and look for others'. Raises AttaError: a machine has failed, or gives none."""
         if self._nodes.count == 1 or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _SIGN_S
@@ -214,10 +187,8 @@ class MeetingPlace:
             return
 
     def all_ended(self, restarts: Mapping[int, int], wait_s: float) -> list[int]:
-        """When the trainers of this machine have ended: those of all machines; returns their restarts, by rank.
-
-        Raises AttaError if another machine does not end within ``wait_s`` seconds.
-        """
+        """When the trainers of this machine have ended: await those of all, within ``wait_s`` seconds, or raise AttaError;
+        returns their restarts, by rank."""
         ranks = range(self._nodes.count)
         try:
             text = ",".join(f"{rank}:{number}" for rank, number in restarts.items())

@@ -31,19 +31,18 @@ from atta.client.inference.task import (
 from atta.client.loaders.dag import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
-from atta.observe.printable import first_line
+from atta.observe.lastwords import first_line
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.partition.schema import split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
-from atta.train.settings.predict import WHAT
+from atta.train.settings.predict import WHAT, check_apart
 
 if TYPE_CHECKING:
     import torch
 
-    from atta.client.inference.block import Layer
     from atta.partition.schema import Schema
     from atta.train.checkpoint import SavedModel
 
@@ -141,8 +140,6 @@ class PredictJob:
         types: node type of the vertices that are computed; of pairs, those of sources and of targets.
         count: number of vertices, or pairs, asked for.
         width: numbers per row that is written.
-        sink: takes the results.
-        task: what is computed.
     """
 
     cluster: atta.Cluster
@@ -176,7 +173,7 @@ class PredictJob:
         asked = nodes[self.types[0]] if top is None else top.sources
         self.count = target_count(schema, asked, self.types[0]) if pairs is None else len(pairs)
         made = self._of_layers if saved is None or not _typed(saved) else self._of_types
-        stages, width, digest, score = made(saved, nodes, pairs=self._scores_pairs)
+        stages, width, digest, score = made(saved, nodes)
         if pairs is not None:
             one = score.pairs(*(np.zeros((1, width), np.float32) for _ in range(2)))
             width = 1 if one.ndim == 1 else one.shape[1]
@@ -187,33 +184,28 @@ class PredictJob:
         version = self._present_version(nodes[self.types[0]])
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
-        about: dict[str, Any] = {
-            "dataset": self.cluster.dataset_id,
-            "model": digest,
-            "what": self.what,
-            "features": self.features,
-            "nodes": _digest_of_nodes(nodes),
-            "links": None if pairs is None else _digest(pairs),
-            "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
-            "seed": None if self.num_neighbors is None else self.seed,
+        about: dict[str, Any] = {"dataset": self.cluster.dataset_id, "model": digest, "what": self.what}
+        about |= {"features": self.features, "nodes": _digest_of_nodes(nodes)}
+        about["links"] = None if pairs is None else _digest(pairs)
+        exact = self.num_neighbors is None
+        about |= {"num_neighbors": self.num_neighbors and [*self.num_neighbors], "seed": None if exact else self.seed}
+        strings = any(self.cluster.ids.known(t) for t in self.types)
+        names = schema.classes.get(self.types[0], {}).get("y")
+        more = {
+            "edge_tables": dict(self.edge_tables or {}),
+            "tables_version": version,
+            "node_type": self.node_type,
+            "ids": "strings" if strings else None,
+            "top": top and top.count,
+            "relation": top and top.edge_type,
+            "sources": top and _digest_of_nodes({"sources": asked}),
+            "classes": names if self.what == "classes" and not self._scores_pairs else None,
         }
-        if self.edge_tables:
-            about["edge_tables"] = dict(self.edge_tables)
-        if version:
-            about["tables_version"] = version
-        if self.node_type is not None:
-            about["node_type"] = self.node_type
-        if any(self.cluster.ids.known(t) for t in self.types):
-            about["ids"] = "strings"
-        if top is not None:
-            about |= {"top": top.count, "relation": top.edge_type, "sources": _digest_of_nodes({"sources": asked})}
-        names = self.cluster.schema.classes.get(self.types[0], {}).get("y")
-        if names and self.what == "classes" and not self._scores_pairs:
-            about["classes"] = names
+        about |= {name: value for name, value in more.items() if value}
         column = "score" if self._scores_pairs and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
         key = _digest(np.frombuffer(json.dumps([about, shares, self.sink.run]).encode(), np.uint8))
-        finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
+        finish = (lambda scores: scores.argmax(axis=1).astype(np.int64)) if self.what == "classes" else np.asarray
         self.task = InferenceTask(
             self.types, stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs,
             top, finish, score, version,
@@ -235,41 +227,28 @@ class PredictJob:
         for name, count in (("files", self.files), ("batch_size", self.batch_size)):
             if count is not None:
                 whole(name, count, 1)
-        _check_fan_outs(self.num_neighbors)
+        if self.num_neighbors is not None:
+            fan_outs: Any = self.num_neighbors
+            if not isinstance(fan_outs, Sequence) or isinstance(fan_outs, str):
+                raise ConfigError(f"num_neighbors {fan_outs!r}: must be a list of fan-outs")
+            if any(whole("num_neighbors", fan_out, -1) == 0 for fan_out in fan_outs):
+                raise ConfigError("num_neighbors 0: a layer would read no neighbours")
         for what, value, known in (("kind of prediction", self.what, WHAT), ("format", self.format, FORMATS)):
             if value not in known:
                 raise UnknownNameError.of(what, value, known)
         if self.out is not None and self.table is not None:
             raise ConfigError("give a folder for files or a table, not both")
         if self.top is not None:
-            self._check_top()
-        elif self.relation is not None:
-            raise ConfigError(f"relation {self.relation!r}: goes with top")
+            whole("top", self.top, 1, MOST_TARGETS)
+        check_apart(self)
         if self.edge_tables and isinstance(self.model, str | Path):
             raise ConfigError("edge_tables: go with layers of your own, models of atta train read none")
-        if self.links is None:
-            return
-        if self.nodes is not None or self.node_type is not None:
-            raise ConfigError("pairs say which vertices there are: give no others, and no node type")
-        if self.table is not None:
-            raise ConfigError("scores of pairs go into files, not into a table of vertices")
-        if self.what == "classes" and not isinstance(self.model, str | Path):
+        if self.links is not None and self.what == "classes" and not isinstance(self.model, str | Path):
             raise ConfigError("pairs have classes by a checkpoint of --task edge-classes, not by layers")
 
     @property
     def _scores_pairs(self) -> bool:
         return self.links is not None or self.top is not None
-
-    def _check_top(self) -> None:
-        whole("top", self.top, 1, MOST_TARGETS)
-        if self.links is not None:
-            raise ConfigError("give pairs to score, or ask for the best targets, not both")
-        if self.node_type is not None:
-            raise ConfigError("top: the model says of which types both ends are: give no node type")
-        if self.table is not None:
-            raise ConfigError("the best targets go into files, not into a table of vertices")
-        if self.what == "classes":
-            raise ConfigError("the best targets have scores, but no classes")
 
     def _asked(
         self, saved: SavedModel | None
@@ -315,50 +294,47 @@ class PredictJob:
         strings = as_strings(what, given)
         return given if strings is None else self.cluster.ids.numbers(strings, node_type)
 
-    def _of_layers(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
+    def _of_layers(self, saved: SavedModel | None, nodes: Mapping[str, Targets]) -> _Made:
         """What is computed on a graph with one node type and one edge type."""
-        channels = feature_width(self.cluster.schema, self.features)
-        layers, widths, digest, score = self._layers(saved, channels)
-        own, tables = nodes[self.types[0]], self.edge_tables
-        if self.num_neighbors is None:
-            stages = layerwise_stages(layers, widths, own, pairs=pairs, edge_tables=tables)
+        from atta.client.inference.trial import layer_widths
+        from atta.train.models.layers import digest_of, layers_of, saved_model
+        from atta.train.models.links import saved_decoder, scorer
+        from atta.train.models.own import own_layers
+
+        channels, device = feature_width(self.cluster.schema, self.features), self._torch_device()
+        score = INNER_PRODUCTS
+        if saved is None:
+            modules: Sequence[Any] = self.model  # type: ignore[assignment]  # it is no folder
+            known = self.cluster.schema.edge_tables[self.cluster.schema.edge_types[0]]
+            layers, widths = own_layers(modules, device, channels, known, self.edge_tables)
+            digest = digest_of(modules)
         else:
-            stages = sampled_stages(layers, widths, own, self.num_neighbors, pairs=pairs, edge_tables=tables)
+            task, model = self._check_kind(saved), saved_model(saved, channels)
+            hidden = task not in UNTABLED and (self.what == "embeddings" or self._scores_pairs)
+            layers = layers_of(model, device, hidden=hidden)
+            widths = layer_widths(layers, channels)
+            decoders = [saved_decoder(saved)] if task in (LINK, EDGE_CLASSES) else []
+            score = scorer(decoders[0]) if decoders else score
+            digest = digest_of([model, *decoders])
+        more: dict[str, Any] = {"pairs": self._scores_pairs, "edge_tables": self.edge_tables}
+        if self.num_neighbors is None:
+            stages = layerwise_stages(layers, widths, nodes[self.types[0]], **more)
+        else:
+            stages = sampled_stages(layers, widths, nodes[self.types[0]], self.num_neighbors, **more)
         return stages, widths[-1], digest, score
 
-    def _of_types(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
+    def _of_types(self, saved: SavedModel | None, nodes: Mapping[str, Targets]) -> _Made:
         from atta.train.models.typed_layers import SavedTypedModel
 
         assert saved is not None, "models of typed graphs come from checkpoints"
         if self.features != "x":
             raise ConfigError(f"features {self.features!r}: models of typed graphs read the table x")
         self._check_kind(saved)
-        hidden = self.what == "embeddings"
-        model = SavedTypedModel.of(saved, self.cluster, self._torch_device(), types=list(nodes), hidden=hidden or pairs)
+        pairs = self._scores_pairs
+        hidden = self.what == "embeddings" or pairs
+        model = SavedTypedModel.of(saved, self.cluster, self._torch_device(), types=list(nodes), hidden=hidden)
         ends = (self.types[0], self.types[-1]) if pairs else None
         return model.stages(nodes, self.num_neighbors, ends), model.width, model.digest, model.score
-
-    def _layers(self, saved: SavedModel | None, channels: int) -> tuple[list[Layer], list[int], str, PairScore]:
-        """Layers with the widths of rows before and after them, a digest of the model, and what scores pairs."""
-        from atta.client.inference.trial import layer_widths
-        from atta.train.models.layers import digest_of, layers_of, saved_model
-        from atta.train.models.links import saved_decoder, scorer
-        from atta.train.models.own import own_layers
-
-        device = self._torch_device()
-        if saved is None:
-            assert not isinstance(self.model, str | Path)
-            modules: Sequence[Any] = self.model
-            known = self.cluster.schema.edge_tables[self.cluster.schema.edge_types[0]]
-            layers, widths = own_layers(modules, device, channels, known, self.edge_tables)
-            return layers, widths, digest_of(modules), INNER_PRODUCTS
-        task = self._check_kind(saved)
-        model = saved_model(saved, channels)
-        hidden = task not in UNTABLED and (self.what == "embeddings" or self._scores_pairs)
-        layers = layers_of(model, device, hidden=hidden)
-        decoders = [saved_decoder(saved)] if task in (LINK, EDGE_CLASSES) else []
-        score = scorer(decoders[0]) if decoders else INNER_PRODUCTS
-        return layers, layer_widths(layers, channels), digest_of([model, *decoders]), score
 
     def _torch_device(self) -> torch.device:
         import torch
@@ -373,16 +349,17 @@ class PredictJob:
     def _check_kind(self, saved: SavedModel) -> str:
         """Refuse a kind of prediction that a model's task does not give; returns the task."""
         task: str = saved.shape.get("task", "classes")
+        pairs, classes, why = self._scores_pairs, self.what == "classes", ""
         if self.top is not None and task == EDGE_CLASSES:
-            raise ConfigError(f"{saved.path}: was trained for --task {task}: its pairs have no score to rank them by")
-        if self._scores_pairs:
-            if self.what == "classes" and task != EDGE_CLASSES:
-                raise ConfigError(f"{saved.path}: was trained for --task {task}: pairs have scores, but no classes")
-            return task
-        if task in UNTABLED and self.what != "embeddings":
-            raise ConfigError(f"{saved.path}: was trained for --task {task}: ask for embeddings, or give pairs")
-        if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
-            raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
+            why = ": its pairs have no score to rank them by"
+        elif pairs and classes and task != EDGE_CLASSES:
+            why = ": pairs have scores, but no classes"
+        elif not pairs and task in UNTABLED and self.what != "embeddings":
+            why = ": ask for embeddings, or give pairs"
+        elif not pairs and classes and task not in ("classes", "auto"):  # auto: whoever trained did not say
+            why = ", which has no classes: ask for scores"
+        if why:
+            raise ConfigError(f"{saved.path}: was trained for --task {task}{why}")
         return task
 
     def _sink(self, shares: int, column: str, about: dict[str, Any]) -> Sink:
@@ -393,25 +370,13 @@ class PredictJob:
         return MemorySink()
 
 
-def _check_fan_outs(fan_outs: object) -> None:
-    if fan_outs is None:
-        return
-    if not isinstance(fan_outs, Sequence) or isinstance(fan_outs, str):
-        raise ConfigError(f"num_neighbors {fan_outs!r}: must be a list of fan-outs")
-    if any(whole("num_neighbors", fan_out, -1) == 0 for fan_out in fan_outs):
-        raise ConfigError("num_neighbors 0: a layer would read no neighbours")
-
-
 def predicted_types(
     schema: Schema, saved: SavedModel | None, asked: str | None = None, *, pairs: bool = False
 ) -> tuple[str, ...]:
     """The node type of the vertices that are computed; of ``pairs`` those of sources and of targets, if they are two.
 
-    saved: None for layers of a user's own. asked: the type that the user names, None: what the model is about.
-
-    Raises:
-        DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks a type.
-        ConfigError: the model computes no vertices of the type that is asked for.
+    saved: None for layers of a user's own; asked: the type that the user names, if so. Raises DataError: the graph lacks
+    a type of the model; ConfigError: the model computes no vertices of the type that is asked for.
     """
     about: tuple[str, ...] = (schema.node_types[0],)
     if saved is not None and _typed(saved):
@@ -419,14 +384,11 @@ def predicted_types(
 
         kind, about = saved.shape["model"], types_of(saved)
         if len(schema.node_types) == len(schema.edge_types) == 1:
-            raise DataError(
-                saved.path, f"has a model of typed graphs, {kind}: this graph has one node and one edge type"
-            )
-        for node_type in about:
-            if node_type not in schema.node_types:
-                raise DataError(
-                    saved.path, f"{kind} was trained for node type {node_type!r}, which this graph does not have"
-                )
+            why = f"has a model of typed graphs, {kind}: this graph has one node and one edge type"
+            raise DataError(saved.path, why)
+        if missing := [t for t in about if t not in schema.node_types]:
+            why = f"{kind} was trained for node type {missing[0]!r}, which this graph does not have"
+            raise DataError(saved.path, why)
     if pairs:
         return about
     if asked is not None and asked not in about:
@@ -462,11 +424,6 @@ def _saved(model: str | Path | Sequence[Any]) -> SavedModel | None:
     from atta.train.checkpoint import load_model
 
     return load_model(model)
-
-
-def _best(scores: np.ndarray) -> np.ndarray:
-    """int64 [n]: the column of the largest score in each row of scores [n, classes]."""
-    return np.asarray(scores.argmax(axis=1).astype(np.int64))
 
 
 def _digest(content: npt.NDArray[Any]) -> str:

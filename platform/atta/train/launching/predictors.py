@@ -6,12 +6,10 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,8 @@ from atta.observe.versions import machine, versions
 from atta.partition.disk.files import open_regular
 from atta.partition.graph.strings import NAME, to_rows
 from atta.samplers.arguments import integers
+from atta.train.launching.failure import end_of, failure_file
+from atta.train.launching.trainers import Processes
 from atta.train.settings.predict import PredictConfig
 
 if TYPE_CHECKING:
@@ -40,11 +40,8 @@ _SEPARATORS = ("\t", ",")
 def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> npt.NDArray[Any]:
     """User ids of a ``.npy`` file, or of a text file with one line per row: [n], or [n, columns] if there are several.
 
-    strings: the ids are strings, so a line with one column is an id. Columns are separated by tabs, by commas if the
-        first line has no tab, or by blanks if it has no comma either. Otherwise ids are int64, and all three separate.
-
-    Raises:
-        DataError: the file is missing, or has something else.
+    Columns of ids that are numbers are separated by tabs, commas or blanks; of ``strings`` by the first of these that the
+    first line has, and one column is the whole line. Raises DataError: the file is missing, or has something else.
     """
     kinds, wanted = ("iuU", "strings") if strings else ("iu", "whole numbers")
     shape = "[n]" if columns == 1 else f"[n, {columns}]"
@@ -54,7 +51,7 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
                 found = np.load(file, allow_pickle=False)
             else:
                 lines = [line for line in file.read().decode("utf-8-sig").splitlines() if line.strip()]
-                found = _texts(lines, columns) if strings else _numbers(lines, columns)
+                found = _parsed(lines, columns, strings=strings)
     except OSError as error:
         raise DataError(path, error.strerror or str(error)) from None
     except (ValueError, OverflowError, EOFError) as error:
@@ -69,30 +66,16 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
         raise DataError(path, str(error)) from None
 
 
-def _numbers(lines: list[str], columns: int) -> npt.NDArray[np.int64]:
-    """int64 [n], or [n, columns]. Raises ValueError."""
-    rows = [[int(word) for word in line.replace(",", " ").split()] for line in lines]
-    return _shaped(np.array(_checked(rows, columns), dtype=np.int64), columns)
-
-
-def _texts(lines: list[str], columns: int) -> npt.NDArray[np.str_]:
-    """str [n], or [n, columns]. Raises ValueError."""
-    if columns == 1:
-        return np.array([line.strip() for line in lines], dtype=np.str_)
-    separator = next((mark for mark in _SEPARATORS if lines and mark in lines[0]), None)
-    rows = [[word.strip() for word in line.split(separator)] for line in lines]
-    return _shaped(np.array(_checked(rows, columns), dtype=np.str_), columns)
-
-
-def _checked(rows: list[list[Any]], columns: int) -> list[list[Any]]:
+def _parsed(lines: Sequence[str], columns: int, *, strings: bool) -> npt.NDArray[Any]:
+    """int64 or str [n], or [n, columns]. Raises ValueError."""
+    rows: list[list[Any]] = [line.replace(",", " ").split() for line in lines]
+    if strings:
+        mark = next((mark for mark in _SEPARATORS if lines and mark in lines[0]), None)
+        rows = [[word.strip() for word in line.split(mark)] if columns > 1 else [line.strip()] for line in lines]
     if wrong := next((row for row in rows if len(row) != columns), None):
         raise ValueError(f"a line has {len(wrong)}")
-    return rows
-
-
-def _shaped(found: npt.NDArray[Any], columns: int) -> npt.NDArray[Any]:
-    rows = found.reshape(-1, columns)
-    return rows[:, 0] if columns == 1 else rows
+    found = np.array(rows, np.str_) if strings else np.array([[*map(int, row)] for row in rows], np.int64)
+    return found.reshape(-1) if columns == 1 else found.reshape(-1, columns)
 
 
 END_S = 10.0
@@ -102,15 +85,8 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class PredictReport:
-    """What a run has done.
-
-    Attributes:
-        config: of the run.
-        vertices: number of vertices, or of pairs (``--links``), asked for.
-        width: numbers per row; 1 for classes.
-        files: paths of the files; none where a table was written.
-        seconds: without the start of daemons.
-    """
+    """What a run has done: ``vertices`` (or pairs) asked for, numbers per row (``width``; 1 for classes), paths of files
+    (none of a table), and ``seconds`` without the start of daemons."""
 
     config: PredictConfig
     vertices: int
@@ -124,14 +100,11 @@ class PredictReport:
 
 
 def predict_as(config: PredictConfig, progress: Progress | None = None) -> PredictReport:
-    """Predict as ``config`` says. Repeated after it was broken off, it computes only what is missing.
-
-    Raises:
-        ConfigError, DataError: bad settings, checkpoint, ids or dataset.
-        RemoteError: a daemon failed. AttaError: another process failed.
+    """Predict as ``config`` says; repeated after it was broken off, what is missing. Raises ConfigError, DataError: bad
+    settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did.
     """
     from atta.client.inference.sinks import FileSink
-    from atta.train.launching.handing import handed
+    from atta.train.launching.launch import handed
     from atta.train.launching.predict import PredictJob
 
     _prepare_torch(config.processes)
@@ -209,10 +182,9 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
         with atta.connect(config.cluster) as running:
             yield running
         return
-    from atta.train.launching.handing import blaming_daemons
+    from atta.train.launching.launch import own_daemons
 
-    assert config.data is not None
-    with atta.local(config.data, threads=config.threads, readers=config.processes) as started, blaming_daemons(started):
+    with own_daemons(str(config.data), config.threads, config.processes) as started:
         yield started
 
 
@@ -229,28 +201,17 @@ def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     return {"nodes": config.split if config.ids is None else read_ids(config.ids, strings=strings)}
 
 
-def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
-    return {
-        "model": config.checkpoint,
-        "what": config.what,
-        "top": config.top,
-        "relation": config.relation,
-        "num_neighbors": config.num_neighbors,
-        "seed": config.seed,
-        "out": config.out,
-        "table": config.table,
-        "rank": rank,
-        "world": config.processes,
-        "format": config.format,
-        "files": config.files,
-        "batch_size": config.batch_size,
-        "device": _device(config.device, rank),
-        "node_type": config.node_type,
-    }
+_SAME = "what top relation num_neighbors seed out table format files batch_size node_type"
+"""Settings that are arguments of ``PredictJob`` as they are."""
+
+
+def _arguments(config: PredictConfig, rank: int) -> dict[str, Any]:
+    own = {"model": config.checkpoint, "rank": rank, "world": config.processes, "device": _device(config.device, rank)}
+    return {name: getattr(config, name) for name in _SAME.split()} | own
 
 
 def _device(wanted: str, rank: int) -> str:
-    """The CPU, or a GPU; processes share GPUs if there are fewer."""
+    """The CPU, or a GPU, which processes share if there are fewer."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -266,66 +227,41 @@ def _prepare_torch(processes: int) -> None:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
 
 
-class _Helpers:
-    """The other processes of the run. Leaving the block ends those that still run."""
+class _Helpers(Processes):
+    """The other processes of the run."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self._folder = folder
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._looked = 0.0
+        super().__init__()
+        self._folder, self._looked = folder, 0.0
         for rank in range(1, count + 1):
-            words = {**os.environ, lastwords.VARIABLE: str(self._words(rank))}
-            command = [sys.executable, "-m", "atta.train.launching.predictors", str(folder), str(rank)]
-            self._running[rank] = subprocess.Popen(command, env=words, stdin=subprocess.DEVNULL)
-
-    def _words(self, rank: int) -> Path:
-        return self._folder / f"failure-{rank}.json"
+            words = ["atta.train.launching.predictors", str(folder), str(rank)]
+            self.start(rank, words, {lastwords.VARIABLE: str(failure_file(folder, rank))})
 
     def check(self) -> None:
         """Raise the error of a process that has failed; looks now and then only."""
         if time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
-        for rank, process in [*self._running.items()]:
-            code = process.poll()
-            if code == 0:
-                del self._running[rank]
-            elif code is not None:
-                raise lastwords.read(self._words(rank)) or AttaError(f"process {rank} {_ended(code)}")
+        for rank, code in self.ended().items():
+            if code:
+                said = lastwords.read(failure_file(self._folder, rank))
+                raise said or AttaError(f"process {rank} {end_of(code)}")
 
     def await_end(self) -> None:
         """Wait until all of them have done their parts."""
-        while self._running:
+        while self.running:
             self.check()
             time.sleep(0.05)
 
-    def __enter__(self) -> _Helpers:
-        return self
-
     def __exit__(self, *error: object) -> None:
-        for process in self._running.values():
-            process.terminate()
-        until = time.monotonic() + END_S
-        for process in self._running.values():
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    hint = "; out of memory?" if code == -signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{hint}"
+        self.stop(END_S)
 
 
 def main(folder: str, rank: int) -> int:
     """Do the part of process ``rank``; returns the exit code."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        from atta.train.launching.handing import connect_handed
+        from atta.train.launching.launch import connect_handed
         from atta.train.launching.predict import PredictJob
 
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))

@@ -20,12 +20,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atta.errors import ConfigError, NonFiniteError
+from atta.errors import ConfigError
+from atta.observe import lastwords
 from atta.observe.machine.ending import end_with_parent, heed_interrupts
 from atta.observe.machine.memory import keep_freed
 from atta.train.config import TrainConfig
-from atta.train.launching.life import signs_of_life
-from atta.train.launching.trainers import MEETING
+from atta.train.launching.failure import failure_file
+from atta.train.launching.launch import EPOCHS, connect_handed
+from atta.train.launching.trainers import MEETING, signs_of_life
 from atta.train.meeting.notes import announce_run
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport
@@ -44,19 +46,13 @@ def run(
 ) -> list[EpochReport]:
     """Train as one rank. Returns the figures of all epochs.
 
-    A process group that exists already is used as it is, and left open. Otherwise the environment describes one, as
-    torchrun does, and it ends with the training. ``main`` joins the meeting of trainers that may start again before.
+    A process group that exists already is used and left open. Otherwise the environment describes one, as torchrun does.
 
-    Args:
-        config: of the run; the same on all ranks.
-        addresses: of the daemon of each partition, or of all its replicas.
-        tls: the files to bring to the daemons; None: they have no TLS.
-        file: a cluster file that tells where daemons are if they move; None: they stay.
+    addresses: of each partition's daemon, or of all its replicas; tls: the files to bring, if the daemons have TLS; file: a
+    cluster file that tells where daemons are, if they move.
     """
     import torch
     import torch.distributed as dist
-
-    from atta.train.launching.handing import connect_handed
 
     trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     torch.set_num_threads(compute_threads(trainers))
@@ -122,43 +118,22 @@ def main(folder: str) -> int:
         config = TrainConfig.from_dict(task["config"])
         announce_run(task)
         meeting = json.loads(os.environ.get(MEETING, "{}"))
-        if "life" in meeting:
-            _join(meeting, Path(folder))
+        if "life" in meeting:  # any of the trainers of this run may be started again
+            from atta.train.meeting.meeting import join_meeting
+
+            where, world = meeting.pop("address"), int(os.environ["WORLD_SIZE"])
+            join_meeting(where, rank=int(rank), world=world, folder=Path(folder), **meeting)
         with signs_of_life(Path(folder), int(rank), config.rank_timeout):
             epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"))
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
-        failure = {
-            "kind": type(error).__name__,
-            "arguments": [None if a is None else str(a) for a in _arguments(error)],
-            "message": str(error),
-            "time": time.time(),
-            "traceback": traceback.format_exc(),
-        }
-        (Path(folder) / f"failure-{rank}.json").write_text(json.dumps(failure), encoding="utf-8")
+        record = {**lastwords.record_of(error), "time": time.time(), "traceback": traceback.format_exc()}
+        failure_file(Path(folder), int(rank)).write_text(json.dumps(record), encoding="utf-8")
         return 1
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        (Path(folder) / "epochs.json").write_text(json.dumps([asdict(e) for e in epochs]), encoding="utf-8")
+        (Path(folder) / EPOCHS).write_text(json.dumps([asdict(e) for e in epochs]), encoding="utf-8")
     return 0
-
-
-def _join(meeting: Mapping[str, Any], folder: Path) -> None:
-    """Meet the trainers of this run, any of which may be started again (``run_trainers``)."""
-    from atta.train.meeting.meeting import join_meeting
-
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    join_meeting(meeting["address"], run=meeting["run"], rank=rank, world=world, life=meeting["life"], folder=folder)
-
-
-def _arguments(error: BaseException) -> tuple[object, ...]:
-    """Arguments to build the error again: some take the parts of their message separately."""
-    if isinstance(error, NonFiniteError):
-        return error.trainer, error.epoch, error.layer, error.what
-    for place in ("path", "peer"):
-        if hasattr(error, place) and hasattr(error, "cause"):
-            return getattr(error, place), error.cause
-    return (str(error),)
 
 
 def _prepare() -> None:

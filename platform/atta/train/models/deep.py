@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,16 +14,10 @@ from atta.train.settings import DEEP_MODELS, MOST_LAYERS
 
 
 class DeepGNN(torch.nn.Module):
-    """Many layers with pre-activation residuals: norm, ReLU, dropout, convolution, add (``res+``).
-
-    GraNNDis trains 3 to 112 layers (section 8).
+    """Layers with pre-activation residuals: norm, ReLU, dropout, convolution, add (``res+``). GraNNDis trains 3 to 112.
 
     ``resgcn+`` aggregates by mean, ``deepergcn`` by a softmax with a learnt temperature (Li et al., "DeeperGCN: All You
     Need to Train Deeper GCNs"). All normalisation is per row (LayerNorm), so ``CooperativeModel`` accepts it.
-
-    Attributes:
-        encoder, layers, decoder: linear; DeepGCNLayer of GENConv; linear.
-        checkpointed: whether backward recomputes activations within a layer instead of keeping them.
     """
 
     def __init__(
@@ -31,18 +25,15 @@ class DeepGNN(torch.nn.Module):
         in_channels: int,
         hidden_channels: int,
         out_channels: int,
-        *,
         num_layers: int = 28,
+        *,
         kind: str = "resgcn+",
         mlp_layers: int = 2,
         dropout: float = 0.5,
         checkpointed: bool = False,
     ) -> None:
-        """``mlp_layers``: linear layers after aggregation, in each layer.
-
-        Raises:
-            UnknownNameError: the kind does not exist.
-            ConfigError: fewer than one layer, or more than 1000.
+        """``mlp_layers``: linear layers after aggregation, in each layer; checkpointed: backward recomputes what a layer has
+        inside. Raises UnknownNameError: no such kind; ConfigError: fewer than one layer, or more than 1000.
         """
         super().__init__()
         if kind not in DEEP_MODELS:
@@ -72,27 +63,19 @@ class DeepGNN(torch.nn.Module):
         return self.scores(h)
 
     def layer(self, number: int, h: torch.Tensor, edge_index: Any) -> torch.Tensor:
-        """Output of layer ``number`` for ``h`` [vertices, hidden channels]; it has the same shape.
-
-        For sampled batches the caller runs layers one by one, each on fewer vertices.
-        """
+        """Output of layer ``number`` for ``h`` [vertices, hidden channels]; it has the same shape."""
         layer: Any = self.layers[number]
-        # The first layer has no norm and activation before it: they come after the last layer (as in PyG's DeeperGCN
-        # example).
-        return self._run(layer if number else layer.conv, h, edge_index)
+        run = (
+            layer if number else layer.conv
+        )  # the first one's norm and activation come after the last layer, as in PyG
+        if self.checkpointed and self.training:
+            # Recompute the whole layer: if it stopped early, an exchange could be started and never finished.
+            with set_checkpoint_early_stop(False):
+                return cast(torch.Tensor, checkpoint(run, h, edge_index, use_reentrant=False))
+        return cast(torch.Tensor, run(h, edge_index))
 
     def scores(self, h: torch.Tensor) -> torch.Tensor:
         """Scores [vertices, out channels] from the output of the last layer."""
         first: Any = self.layers[0]
         h = F.dropout(first.act(first.norm(h)), self.dropout, self.training)
-        scores: torch.Tensor = self.decoder(h)
-        return scores
-
-    def _run(self, layer: Any, h: torch.Tensor, edge_index: Any) -> torch.Tensor:
-        if self.checkpointed and self.training:
-            # Recompute the whole layer: if it stopped early, an exchange could be started and never finished.
-            with set_checkpoint_early_stop(False):
-                recomputed: torch.Tensor = checkpoint(layer, h, edge_index, use_reentrant=False)
-            return recomputed
-        kept: torch.Tensor = layer(h, edge_index)
-        return kept
+        return cast(torch.Tensor, self.decoder(h))

@@ -6,8 +6,9 @@ import copy
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 
@@ -35,16 +36,8 @@ DRAWS, FAN_OUT = 1000, 2
 """Draws of the first layer, and neighbours in each, that tell its bias."""
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A batch that is compared.
-
-    Attributes:
-        seeds: of the batch.
-        form: in which layers read it.
-        like: what its rows must equal: those of the graph, of a batch of the first seed alone, or of a model that
-            has seen no batch before.
-    """
+class _Case(NamedTuple):
+    """A batch whose rows must be ``like`` those of the graph, of the first seed alone, or of a model without earlier batches."""
 
     seeds: Sequence[int]
     form: str = WHOLE
@@ -71,8 +64,7 @@ def check_on(
         draws: for the bias of the first layer; 0: it is not measured.
         seconds: forms that have not begun by then are not run.
 
-    Raises:
-        ConfigError: the model cannot be called so, or does not give a row per vertex.
+    Raises ConfigError: the model cannot be called so, or does not give a row per vertex.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the graph is small: several would wait for each other
@@ -166,31 +158,27 @@ class _Check:
         return max((distance for distance, differ in enumerate(differs, 1) if differ), default=0)
 
     def report(self, draws: int, until: float) -> ExactnessReport:
+        made = partial(ExactnessReport, self._name, self._layers.calls, self._reads, self._hops)
         if self._random:
             first, *others = FORMS
             drawn = Finding(first, False, None, why="the model draws at random: no two calls give the same")
-            findings = drawn, *(Finding(form, None) for form in others)
-            return ExactnessReport(self._name, self._layers.calls, self._reads, self._hops, findings)
-        findings = tuple(
-            Finding(form, None, why="no time was left") if time.monotonic() > until else self._finding(form)
-            for form in FORMS
-        )
+            return made((drawn, *(Finding(form, None) for form in others)))
+        late = "no time was left"
+        found = [Finding(f, None, why=late) if time.monotonic() > until else self._finding(f) for f in FORMS]
         bias, biased, remedies = self._bias(draws) if draws else (None, False, [])
-        return ExactnessReport(
-            self._name, self._layers.calls, self._reads, self._hops, findings, tuple(self._notes), bias,
-            biased, tuple(remedies),
-        )  # fmt: skip
+        return made(tuple(found), tuple(self._notes), bias, biased, tuple(remedies))
 
     def _finding(self, form: str) -> Finding:
+        error, layer, why = None, None, ""
         try:
             error, layer = self._compared(form, Remedy(), self._model)
         except NoFormError as cause:
+            why = str(cause)
             if form in (TRIMMED, BLOCKS):
-                return Finding(form, None, why=str(cause))
-            return Finding(form, False, None, None, self._remedies(form), str(cause))
-        if error <= CLOSE[self._dtype]:
+                return Finding(form, None, why=why)
+        if error is not None and error <= CLOSE[self._dtype]:
             return Finding(form, True, error)
-        return Finding(form, False, error, layer, self._remedies(form))
+        return Finding(form, False, error, layer, self._remedies(form), why)
 
     def _remedies(self, form: str) -> tuple[str, ...]:
         """The texts of what makes a form equal, and does not break the plain batch."""
@@ -216,26 +204,19 @@ class _Check:
         graph = _with_repeated(self._graph, self._seeds) if form == "repeated" else self._graph
         graph = graph.by_target() if self._sorted and form == "repeated" else graph
         read = graph if remedy.norm is None else weighted(graph, remedy.norm)
-        kept = (
-            remedy.norm is not None
-        )  # weights stand for what the layers did: the rows must be those of the model given
-        whole = run(self._model if kept else model, self._layers, graph.whole())
+        # Weights stand for what the layers did: the rows must be those of the model given.
+        whole = run(model if remedy.norm is None else self._model, self._layers, graph.whole())
         found = [self._case(case, whole, read, remedy, model) for case in self._cases(form)]
         return max(found, key=lambda case: case[0])
 
     def _cases(self, form: str) -> list[_Case]:
-        first = self._seeds[0]
-        match form:
-            case "trimmed" | "blocks":
-                return [_Case(self._seeds, TRIMMED if form == "trimmed" else BLOCKS)]
-            case "beside":
-                return [_Case(self._seeds, like="alone")]
-            case "isolated":
-                last = self._graph.num_nodes - 1
-                return [_Case(own) for lone in (self._lone, last) for own in ([lone], [first, lone], [lone, first])]
-            case "second":
-                return [_Case([first], like="fresh")]
-        return [_Case(self._seeds)]
+        first, alone = self._seeds[0], (self._lone, self._graph.num_nodes - 1)
+        if form == "isolated":
+            return [_Case(own) for lone in alone for own in ([lone], [first, lone], [lone, first])]
+        if form == "second":
+            return [_Case([first], like="fresh")]
+        like = "alone" if form == "beside" else "graph"
+        return [_Case(self._seeds, form if form in (TRIMMED, BLOCKS) else WHOLE, like)]
 
     def _case(
         self, case: _Case, whole: Sequence[PartRows], graph: SmallGraph, remedy: Remedy, model: torch.nn.Module
@@ -261,7 +242,8 @@ class _Check:
         and what helps."""
         first = next((step.rows for step in self._truth if step.done == 1), None)
         chosen = [seed for seed in self._seeds if self._graph.in_degrees[seed] > FAN_OUT][:4]
-        if first is None or not chosen or not self._same_in_batches():
+        whole = any("no path" in note for note in self._notes)  # batches with all neighbours do not give its rows
+        if first is None or not chosen or whole:
             return None, False, []
         try:
             bias, biased = self._drawn(self._model, first, chosen, draws, Remedy())
@@ -297,10 +279,6 @@ class _Check:
         tiny = CLOSE[self._dtype] * wanted.abs().max()
         return float(off.max() / wanted.abs().max()), bool((off > 5 * error + tiny).any())
 
-    def _same_in_batches(self) -> bool:
-        """Whether batches with all neighbours give the first layer's rows."""
-        return not any("no path" in note for note in self._notes)
-
 
 def _error(found: torch.Tensor, wanted: torch.Tensor, scale: torch.Tensor | None = None) -> float:
     """The largest difference as a share of the largest value of ``scale`` (default: of what is wanted)."""
@@ -318,12 +296,12 @@ def _first_off(
     steps: Sequence[PartRows], wanted: Sequence[PartRows], places: Sequence[torch.Tensor], close: float
 ) -> tuple[float, str | None]:
     """The difference of the last rows, and the first part whose rows differ. ``places``: of a step's rows in those wanted."""
-    errors = []
     same = [step.name for step in steps] == [step.name for step in wanted]
-    for step, other, at in list(zip(steps, wanted, places, strict=False))[0 if same else -1 :]:
-        errors.append((_error(step.rows[: len(at)], other.rows[at], other.rows), step.name))
-    last = _error(steps[-1].rows[: len(places[-1])], wanted[-1].rows[places[-1]], wanted[-1].rows)
-    return last, next((name for error, name in errors if error > close), steps[-1].name)
+    pairs = [*zip(steps, wanted, places, strict=False)] if same else []
+    if not same:
+        pairs = [(steps[-1], wanted[-1], places[-1])]
+    errors = [(_error(s.rows[: len(at)], other.rows[at], other.rows), s.name) for s, other, at in pairs]
+    return errors[-1][0], next((name for error, name in errors if error > close), steps[-1].name)
 
 
 def _prepared(model: torch.nn.Module, graph: SmallGraph) -> tuple[torch.nn.Module, torch.dtype]:

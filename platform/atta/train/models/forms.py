@@ -32,10 +32,9 @@ WHOLE, TRIMMED, BLOCKS = "whole", "trimmed", "blocks"
 
 
 class OfBlocks(torch.nn.Module):
-    """A model of DGL, called as ``model(blocks, x)`` with a block per hop, the input side first."""
+    """A model of DGL, called as ``model(blocks, x)`` with ``hops`` blocks, the input side first."""
 
     def __init__(self, model: torch.nn.Module, hops: int) -> None:
-        """hops: number of blocks that the model reads."""
         super().__init__()
         self.model, self._hops = model, hops
         self._sample: ModelInput | None = None
@@ -66,12 +65,8 @@ class NoFormError(Exception):
 class ModelInput:
     """What a model is called on: a whole graph, or a batch of it.
 
-    Attributes:
-        x: [n, channels], rows of the vertices, seeds first.
-        edge_index: int64 [2, e], places of sources and targets in ``x``.
-        edge: [e, ...] by argument of the model: what edges have.
-        n_id: int64 [n], places of the vertices in the graph.
-        nodes, edges: [hops + 1], vertices and edges after each hop; before the first one the seeds, and no edges.
+    x: [n, channels], seeds first; edge_index: int64 [2, e], places in ``x``; edge: [e, ...] by argument of the model;
+    n_id: int64 [n], places in the graph; nodes, edges: [hops + 1], their number up to each hop, from the seeds on.
     """
 
     x: torch.Tensor
@@ -89,13 +84,8 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class SmallGraph:
-    """Some vertices with all edges among them: a graph by itself, whatever it was cut from.
-
-    Attributes:
-        x: [n, channels].
-        edge_index: int64 [2, m], in the order in which the user gave the edges.
-        edge: [m, ...] by argument of the model (``edge_weight``, ``edge_attr``).
-    """
+    """A graph by itself: some vertices with all edges among them, in the user's order. ``edge``: [m, ...] by argument of the
+    model (``edge_weight``, ``edge_attr``)."""
 
     x: torch.Tensor
     edge_index: torch.Tensor
@@ -149,13 +139,7 @@ class SmallGraph:
 
 @dataclass(frozen=True)
 class PartRows:
-    """What a part of a model has given.
-
-    Attributes:
-        name: of the part in its model, and its class.
-        done: number of layers that were complete then.
-        rows: [vertices, ...].
-    """
+    """What a part of a model has given, [vertices, ...], after ``done`` layers."""
 
     name: str
     done: int
@@ -164,11 +148,7 @@ class PartRows:
 
 @dataclass(frozen=True)
 class ReadingLayers:
-    """The parts of a model that read neighbours: which modules (by name), and how often they are called in all.
-
-    Attributes:
-        hops: hops that each of them reads.
-    """
+    """The parts of a model that read neighbours, ``hops`` each: modules by name, and how often they are called in all."""
 
     names: frozenset[str]
     calls: int
@@ -227,15 +207,9 @@ def run(
 ) -> list[PartRows]:
     """Call a copy of ``model`` on a sample and return what its parts gave, in their order; the last one is the model.
 
-    Args:
-        form: ``WHOLE``: every layer reads all of it; ``TRIMMED``: as PyG's ``trim_to_layer`` leaves it; ``BLOCKS``: rows
-            of sources and of targets apart, ``layer((x, x[:n]), edge_index)``.
-        give: layers that take ``edge_weight`` or the like get that of the sample also where the model gives them none.
-        first: a sample that the same copy is called on before.
-        seed: of what the model draws.
-
-    Raises:
-        NoFormError: the model does not take this form.
+    form: ``WHOLE``: every layer reads all of it; ``TRIMMED``: as PyG's ``trim_to_layer`` leaves it; ``BLOCKS``:
+    ``layer((x, x[:n]), edge_index)``. give: layers that take ``edge_weight`` or the like get that of the sample where the
+    model gives none. first: what the copy is called on before. Raises NoFormError: the model does not take this form.
     """
     own = copy.deepcopy(model)
     if first is not None:
@@ -246,31 +220,6 @@ def run(
     seen = _Observer(own, layers, sample, form, give=give)
     out = _called(own, sample, seed)
     return [*seen.steps, PartRows("the output", seen.done, out)]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Which rows and edges of a batch a layer needs. ``rows``: that there are before the layer; ``targets``: None, or how
-    many of the rows are those of targets, which stand apart."""
-
-    sample: ModelInput
-    rows: int
-    nodes: int
-    edges: int
-    targets: int | None
-
-    def of(self, value: Any, name: str = "") -> Any:
-        """An argument of the layer, cut."""
-        if not isinstance(value, torch.Tensor) or not value.dim():
-            return value
-        every = self.sample.edge_index.shape[1]
-        if _is_edges(value):
-            return value[:, : self.edges]
-        if len(value) == every and (name.startswith("edge") or every != self.rows):
-            return value[: self.edges]
-        if len(value) not in (self.rows, len(self.sample.x)):
-            return value
-        return value[: self.nodes] if self.targets is None else (value[: self.nodes], value[: self.targets])
 
 
 class _Observer:
@@ -311,12 +260,24 @@ class _Observer:
         sample = self._sample
         hops = max(sample.hops - self.done * self._hops, 1)
         nodes, edges, targets = sample.nodes[hops], sample.edges[hops], sample.nodes[hops - 1]
+        every = sample.edge_index.shape[1]
         values = [one for value in given.values() for one in (value if isinstance(value, tuple) else [value])]
-        if not any(_is_edges(value) and value.shape[1] == sample.edge_index.shape[1] for value in values):
+        if not any(_is_edges(value) and value.shape[1] == every for value in values):
             raise NoFormError("its edges are not those of the batch")
-        part = _Part(sample, self._rows, nodes, edges, targets if self._form == BLOCKS else None)
+
+        def cut(value: Any, name: str = "") -> Any:
+            if not isinstance(value, torch.Tensor) or not value.dim():
+                return value
+            if _is_edges(value):
+                return value[:, :edges]
+            if len(value) == every and (name.startswith("edge") or every != self._rows):
+                return value[:edges]
+            if len(value) not in (self._rows, len(sample.x)):
+                return value
+            return (value[:nodes], value[:targets]) if self._form == BLOCKS else value[:nodes]
+
         for name, value in given.items():
-            given[name] = tuple(map(part.of, value)) if isinstance(value, tuple) else part.of(value, name)
+            given[name] = tuple(map(cut, value)) if isinstance(value, tuple) else cut(value, name)
 
     def _leave(self, name: str) -> Callable[..., None]:
         def ended(module: Any, args: Any, out: Any) -> None:
@@ -358,13 +319,11 @@ def _called(model: torch.nn.Module, sample: ModelInput, seed: int = 0) -> torch.
 def _rows_of(out: Any) -> torch.Tensor | None:
     """The tensor that a model gives. Of several, those with as many rows as the first, side by side."""
     found = _tensors_of(out)
-    if not found:
-        return None
-    first, *others = found
-    same = [rows for rows in others if first.dim() and rows.dim() and len(rows) == len(first)]
-    if not same:
+    first = found[0] if found else None
+    same = [rows for rows in found if rows.dim() and first is not None and first.dim() and len(rows) == len(first)]
+    if first is None or len(same) < 2:
         return first
-    return torch.cat([rows.reshape(len(first), -1).to(first.dtype) for rows in (first, *same)], dim=1)
+    return torch.cat([rows.reshape(len(first), -1).to(first.dtype) for rows in same], dim=1)
 
 
 def _tensors_of(out: Any) -> list[torch.Tensor]:

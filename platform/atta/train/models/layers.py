@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,10 +13,9 @@ from torch_geometric.nn import GCNConv, Linear, SAGEConv
 from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, self_loops, with_company
 from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import SavedModel
-from atta.train.models import whole_model
+from atta.train.models import adjacency, whole_model
 from atta.train.models.deep import DeepGNN
-from atta.train.models.links import DECODER
-from atta.train.models.matrix import adjacency
+from atta.train.models.links import DECODER, UNFIT
 from atta.train.settings import TrainSettings
 
 RowsOf = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
@@ -25,13 +24,10 @@ _FORWARD_HOOKS = ("forward_hooks", "forward_pre_hooks")
 
 
 class TorchLayer:
-    """A layer of torch: moves a block to the device, computes without gradients, and brings the rows back.
+    """A layer of torch: moves a block to the device, computes in ``dtype`` without gradients, and brings float32 rows back.
 
-    Attributes:
-        rows: makes rows of the targets from all rows of a block, which are on the device already.
-        hops, degrees, edge_arguments, row_per_edge: see ``atta.client.inference.block.Layer``.
-        needs_edges: whether a block's first target must have an edge.
-        dtype: that it computes in. What it reads and gives are float32.
+    ``rows`` makes rows of the targets from all rows of a block. ``needs_edges``: a block's first target must have an
+    edge. The others: see ``atta.client.inference.block.Layer``.
     """
 
     def __init__(
@@ -62,13 +58,8 @@ class TorchLayer:
 
 
 def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = False) -> list[Layer]:
-    """The layers of a model that ``whole_model`` has made, in evaluation mode and on ``device``.
-
-    hidden: leave out what turns rows into scores. Then the last layer's rows are the embeddings: what the last layer
-        reads, or, for deep models, what their linear decoder reads.
-
-    Raises:
-        ConfigError: without its only layer a model has no rows of hidden values.
+    """The layers of a model that ``whole_model`` has made, in evaluation mode and on ``device``. hidden: without what turns
+    embeddings into scores, the last layer or a deep model's decoder; raises ConfigError: it is the only layer.
     """
     gnn.eval().to(device)
     if isinstance(gnn, DeepGNN):
@@ -76,9 +67,8 @@ def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = Fals
     convs = list(gnn.convs)  # type: ignore[arg-type]  # of PyG's BasicGNN
     if hidden and len(convs) == 1:
         raise ConfigError("a model of one layer has no embeddings: its only layer gives scores")
-    act: Any = gnn.act
-    last = len(convs) - 1
-    layers: list[Layer] = [_conv(conv, None if number == last else act, device) for number, conv in enumerate(convs)]
+    acts: list[Any] = [gnn.act] * (len(convs) - 1) + [None]
+    layers: list[Layer] = [_conv(conv, act, device) for conv, act in zip(convs, acts, strict=True)]
     return layers[:-1] if hidden else layers
 
 
@@ -131,10 +121,8 @@ def is_stock_gcn(conv: torch.nn.Module) -> bool:
 
 
 def gcn_degrees(conv: GCNConv, weights: str | None = None) -> DegreeRule | None:
-    """The in-degrees by which a layer scales rows, of edges with these weights; None: it does not.
-
-    A self-loop counts twice with ``improved=True``, but for PyG only where edges have weights.
-    """
+    """The in-degrees by which a layer scales rows, of edges with these weights; None: it does not."""
+    # A self-loop counts twice with improved=True, but for PyG only where edges have weights.
     if not conv.normalize:
         return None
     loop = 2.0 if conv.improved and weights is not None else 1.0
@@ -144,15 +132,12 @@ def gcn_degrees(conv: GCNConv, weights: str | None = None) -> DegreeRule | None:
 def gcn_rows(
     conv: GCNConv, degrees: DegreeRule | None, x: torch.Tensor, block: LayerBlock, weights: str | None = None
 ) -> torch.Tensor:
-    """``GCNConv`` with degrees of the whole graph. Rows are summed up before the weights, which is the same and less.
-
-    weights: which of ``block.edge_rows`` the edges have. Edges of sampled batches are weighed already.
+    """``GCNConv`` with degrees of the whole graph; rows are summed up before the weights. ``weights``: which of
+    ``block.edge_rows`` edges have; those of sampled batches are weighed already.
     """
     dtype = np.float64 if x.dtype == torch.float64 else np.float32
     source, target = block.edge_index
-    values = np.ones(len(source), dtype)
-    if weights is not None:
-        values = block.edge_rows[weights].reshape(-1).astype(dtype)
+    values = np.ones(len(source), dtype) if weights is None else block.edge_rows[weights].reshape(-1).astype(dtype)
     loops, other = None, source != target
     if block.weights is not None:
         values = block.weights.astype(dtype)
@@ -181,44 +166,33 @@ def _deep(gnn: DeepGNN, number: int, device: torch.device, *, hidden: bool) -> T
     first: Any = gnn.layers[0]
 
     def rows(x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
-        if number == 0:
-            x = gnn.encoder(x)
-            h = pair_rows(layer.conv, x, block)
-        else:
-            h = x[: block.targets] + pair_rows(layer.conv, layer.act(layer.norm(x)), block)
+        h = pair_rows(layer.conv, layer.act(layer.norm(x)) if number else gnn.encoder(x), block)
+        h = x[: block.targets] + h if number else h
         if number < len(gnn.layers) - 1:
             return h
-        if hidden:
-            kept: torch.Tensor = first.act(first.norm(h))
-            return kept
-        return gnn.scores(h)
+        return cast(torch.Tensor, first.act(first.norm(h))) if hidden else gnn.scores(h)
 
     return TorchLayer(rows, device)
 
 
 def saved_model(saved: SavedModel, channels: int) -> torch.nn.Module:
-    """The model of a checkpoint with its weights, for features of ``channels`` numbers.
-
-    Raises:
-        DataError: it was trained on other features, or the checkpoint names no model that this version knows.
-    """
+    """The model of a checkpoint with its weights, for features of ``channels`` numbers. Raises DataError: it is of others."""
     try:
-        kind, depth = str(saved.shape["model"]), int(saved.shape["depth"])
-        settings = TrainSettings(
-            model=kind, hidden=int(saved.shape["hidden"]), heads=int(saved.shape["heads"]), layers=depth
-        )
-        model = whole_model(settings, channels, _classes(saved, depth))
+        settings = saved_settings(saved)
+        last = ("decoder.", f"convs.{settings.depth - 1}.")
+        biases = (t for name, t in saved.weights.items() if name.startswith(last) and name.endswith("bias"))
+        model = whole_model(settings, channels, len(next(biases)))  # the graph to predict on need not have labels
         model.load_state_dict({name: t for name, t in saved.weights.items() if not name.startswith(DECODER)})
-    except (RuntimeError, KeyError, ValueError, TypeError, StopIteration) as error:
+    except (*UNFIT, StopIteration) as error:
         cause = " ".join(str(error).split())
         raise DataError(saved.path, f"does not fit {channels} features per vertex, or this version: {cause}") from error
     return model
 
 
-def _classes(saved: SavedModel, depth: int) -> int:
-    """The width of the last bias: the graph to predict on need not have labels."""
-    last = ("decoder.", f"convs.{depth - 1}.")
-    return next(len(t) for name, t in saved.weights.items() if name.startswith(last) and name.endswith("bias"))
+def saved_settings(saved: SavedModel) -> TrainSettings:
+    """What a checkpoint says of its model's shape; raises one of ``UNFIT``."""
+    depth, hidden, heads = (int(saved.shape[name]) for name in ("depth", "hidden", "heads"))
+    return TrainSettings(model=str(saved.shape["model"]), hidden=hidden, heads=heads, layers=depth)
 
 
 def digest_of(modules: Iterable[torch.nn.Module]) -> str:

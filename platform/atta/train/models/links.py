@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -17,8 +17,9 @@ from atta.train.settings.minibatch import EDGE_CLASSES
 
 DECODER = "link_decoder."
 """How the names of a decoder's weights begin in a checkpoint."""
-
-
+UNFIT = RuntimeError, KeyError, ValueError, TypeError
+"""What is raised of weights that do not fit a model."""
+Embedded = Callable[[torch.Tensor], torch.Tensor]
 _GRID_NUMBERS = 4 << 20
 """Products of both ends' numbers that are in memory at a time."""
 
@@ -67,8 +68,7 @@ class PairMlp(PairDecoder):
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Scores [n] of pairs, from embeddings [n, width] of their ends."""
-        found: torch.Tensor = self.score(self.hidden(sources * targets).relu()).squeeze(-1)
-        return found
+        return cast(torch.Tensor, self.score(self.hidden(sources * targets).relu()).squeeze(-1))
 
 
 class PairClasses(torch.nn.Module):
@@ -80,8 +80,7 @@ class PairClasses(torch.nn.Module):
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Scores [n, classes] of embeddings [n, width]."""
-        found: torch.Tensor = self.score(self.hidden(torch.cat([sources, targets], dim=-1)).relu())
-        return found
+        return cast(torch.Tensor, self.score(self.hidden(torch.cat([sources, targets], dim=-1)).relu()))
 
 
 def decoder_named(name: str, width: int, hidden: int) -> PairDecoder:
@@ -97,9 +96,7 @@ def decoder_named(name: str, width: int, hidden: int) -> PairDecoder:
 
 
 def saved_decoder(saved: SavedModel) -> torch.nn.Module:
-    """The decoder of a checkpoint with its weights: of scores of pairs, or of their classes. Raises DataError if they do
-    not fit it.
-    """
+    """The decoder of a checkpoint with its weights, of pairs' scores or classes. Raises DataError if they do not fit it."""
     try:
         width = int(saved.shape["hidden"])
         found = {name.removeprefix(DECODER): t for name, t in saved.weights.items() if name.startswith(DECODER)}
@@ -108,7 +105,7 @@ def saved_decoder(saved: SavedModel) -> torch.nn.Module:
         else:
             decoder = decoder_named(str(saved.shape["decoder"]), width, width)
         decoder.load_state_dict(found)
-    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+    except UNFIT as error:
         raise DataError(saved.path, f"has no decoder that fits: {' '.join(str(error).split())}") from error
     return decoder
 
@@ -118,94 +115,63 @@ def scorer(decoder: torch.nn.Module) -> PairScore:
 
     @torch.no_grad()
     def applied(scores: Callable[..., torch.Tensor], sources: Floats, targets: Floats) -> Floats:
-        found: Floats = scores(torch.from_numpy(sources), torch.from_numpy(targets)).numpy()
-        return found
+        return cast(Floats, scores(torch.from_numpy(sources), torch.from_numpy(targets)).numpy())
 
     grid = decoder.grid if isinstance(decoder, PairDecoder) else decoder
     return PairScore(partial(applied, decoder), partial(applied, grid))
 
 
-class LinkModel(SampledModel):
-    """A PyG model that makes embeddings of sampled vertices, and a decoder.
+class EmbeddingModel(SampledModel):
+    """A PyG model that makes embeddings of sampled vertices, and scores of some of them: ``link_decoder`` has the weights
+    of scores, if there are some."""
 
-    Attributes:
-        link_decoder: takes embeddings of sources and targets.
-    """
-
-    def __init__(self, gnn: torch.nn.Module, decoder: torch.nn.Module) -> None:
+    def __init__(self, gnn: torch.nn.Module, decoder: torch.nn.Module | None = None) -> None:
         super().__init__(gnn)
-        self.link_decoder = decoder
+        if decoder is not None:
+            self.link_decoder = decoder
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor,
-        nodes_per_hop: Sequence[int],
-        edges_per_hop: Sequence[int],
-        pairs: Any = None,
-        *,
-        edge_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Scores [n] of ``pairs``, int64 [2, n] places among the seeds; without pairs the seeds' embeddings."""
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
-        if pairs is None:
-            return rows
-        scores: torch.Tensor = self.link_decoder(rows[pairs[0]], rows[pairs[1]])
+    def forward(self, x: torch.Tensor, *batch: Any, places: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        """Scores of ``places``, as ``scored`` takes them; without these the seeds' embeddings, as of ``SampledModel``."""
+
+        def embedded(rows: torch.Tensor) -> torch.Tensor:
+            return SampledModel.forward(self, rows, *batch, **more)
+
+        return embedded(x) if places is None else self.scored(embedded, x, places)
+
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores, of embeddings that ``embedded`` makes of features."""
+        raise NotImplementedError
+
+
+class LinkModel(EmbeddingModel):
+    """Scores pairs by a decoder, which takes embeddings of sources and targets."""
+
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores [n] of pairs, int64 [2, n] places among the seeds."""
+        rows = embedded(x)
+        scores: torch.Tensor = self.link_decoder(rows[places[0]], rows[places[1]])
         return scores
 
 
-class WalkModel(SampledModel):
+class WalkModel(EmbeddingModel):
     """Scores pairs of vertices by the inner product of their embeddings (GraphSAGE, NIPS 2017, section 3.2)."""
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor,
-        nodes_per_hop: Sequence[int],
-        edges_per_hop: Sequence[int],
-        samples: torch.Tensor | None = None,
-        *,
-        edge_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Scores [n, k] of vertices with k samples each: ``samples``, int64 [n, 1 + k], has the places of both in the
-        batch. Without these the embeddings of all of them.
-        """
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
-        if samples is None:
-            return rows
-        return (rows[samples[:, :1]] * rows[samples[:, 1:]]).sum(-1)
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores [n, k] of vertices with k samples each; int64 [n, 1 + k] has the places of both in the batch."""
+        rows = embedded(x)
+        return (rows[places[:, :1]] * rows[places[:, 1:]]).sum(-1)
 
 
-class InfomaxModel(SampledModel):
-    """Deep Graph Infomax (Velickovic et al., ICLR 2019): tells embeddings of the graph from those of a corrupted one.
-
-    Attributes:
-        link_decoder: the bilinear discriminator. Names of its weights begin as those of all parts that only training
-            needs.
-    """
+class InfomaxModel(EmbeddingModel):
+    """Deep Graph Infomax (Velickovic et al., ICLR 2019): tells embeddings of the graph from those of a corrupted one."""
 
     def __init__(self, gnn: torch.nn.Module, width: int) -> None:
-        super().__init__(gnn)
-        assert DECODER == "link_decoder."
-        self.link_decoder = torch.nn.Linear(width, width, bias=False)
+        """The decoder is the bilinear discriminator."""
+        super().__init__(gnn, torch.nn.Linear(width, width, bias=False))
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor,
-        nodes_per_hop: Sequence[int],
-        edges_per_hop: Sequence[int],
-        order: torch.Tensor | None = None,
-        *,
-        edge_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Scores [seeds, 2]: of each seed with the graph's features, and with features in another ``order``, int64
-        [vertices]. The summary, with which embeddings are compared, is that of the batch's seeds. Without an order
-        embeddings.
-        """
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
-        if order is None:
-            return rows
-        corrupted = super().forward(x[order], edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores [seeds, 2] of each seed, against the summary of all: with the graph's features, and in the order ``places``,
+        int64 [vertices]."""
+        rows, corrupted = embedded(x), embedded(x[places])
         summary = self.link_decoder(rows.mean(0).sigmoid())
         return torch.stack([rows @ summary, corrupted @ summary], dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,21 +37,12 @@ def own_layers(
 ) -> tuple[list[Layer], list[int]]:
     """The layers of a user's model, put into evaluation mode and on ``device``, and the widths of rows before and after.
 
-    A module is called as ``module((x, x[:n]), edge_index)`` with the rows that it reads, of which the first n are those
-    of the vertices to compute, or where it does not take this as ``module(x, edge_index)``. A module that takes only
-    rows, such as ``ReLU``, is called on them and belongs to the layer before it.
+    A module is called as ``module((x, x[:n]), edge_index)``, the first n rows being those to compute, or where it does not
+    take this as ``module(x, edge_index)``. One that takes only rows, such as ``ReLU``, belongs to the layer before it.
 
-    Args:
-        modules: first to last.
-        device: that they compute on.
-        channels: numbers per row of the features.
-        known: the graph's edge tables by name.
-        edge_tables: by argument of modules the name of the edge table that it gets; None: the user has not said.
-
-    Raises:
-        ConfigError: something is no module, no module reads neighbours, or a module's rows cannot be computed block by
-            block.
-        UnknownNameError: there is no such edge table.
+    channels: numbers per row of the features; known: the graph's edge tables; edge_tables: names of those by argument of
+    modules; None: the user has not said. Raises ConfigError: something is no module, none reads neighbours, or one's rows
+    cannot be computed block by block; UnknownNameError: there is no such edge table.
     """
     own = _listed(modules, device)
     tables = {} if edge_tables is None else _checked(edge_tables, known, own)
@@ -67,12 +59,11 @@ def own_layers(
     if not readers:
         raise ConfigError("a model needs at least one layer that reads neighbours")
     bounds = [0, *readers[1:], len(parts)]
-    layers: list[Layer] = [_fused(parts[start:end], device) for start, end in pairwise(bounds)]
+    layers: list[Layer] = [_fused(parts[start:end]) for start, end in pairwise(bounds)]
     return layers, [widths[end] for end in bounds]
 
 
 def _listed(modules: Sequence[Any] | torch.nn.Module, device: torch.device) -> list[_OwnModule]:
-    """The modules, put into evaluation mode and on the device."""
     if isinstance(modules, torch.nn.Module) and not isinstance(modules, torch.nn.Sequential | torch.nn.ModuleList):
         raise ConfigError(f"{type(modules).__name__}: give a model's layers, first to last, as a list")
     found = []
@@ -86,7 +77,6 @@ def _listed(modules: Sequence[Any] | torch.nn.Module, device: torch.device) -> l
 def _checked(
     edge_tables: Mapping[str, str], known: Mapping[str, TableSpec], own: Sequence[_OwnModule]
 ) -> dict[str, TableSpec]:
-    """The edge tables by argument of modules."""
     if not isinstance(edge_tables, Mapping):
         raise ConfigError(f"edge_tables {edge_tables!r}: must be such as {{'edge_weight': 'weight'}}")
     for argument, table in edge_tables.items():
@@ -97,7 +87,7 @@ def _checked(
     return {argument: known[table] for argument, table in edge_tables.items()}
 
 
-def _fused(parts: Sequence[TorchLayer], device: torch.device) -> TorchLayer:
+def _fused(parts: Sequence[TorchLayer]) -> TorchLayer:
     """One layer of several, of which one reads neighbours."""
     (reader,) = (part for part in parts if part.hops)
 
@@ -106,16 +96,10 @@ def _fused(parts: Sequence[TorchLayer], device: torch.device) -> TorchLayer:
             x = part.rows(x, block)
         return x
 
-    return TorchLayer(
-        rows,
-        device,
-        hops=reader.hops,
-        degrees=reader.degrees,
-        edge_arguments=reader.edge_arguments,
-        row_per_edge=reader.row_per_edge,
-        needs_edges=reader.needs_edges,
-        dtype=torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32,
-    )
+    fused = copy.copy(reader)
+    fused.rows = rows
+    fused.dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
+    return fused
 
 
 @dataclass(frozen=True)
@@ -217,7 +201,6 @@ class _OwnModule:
 
     @cached_property
     def _signature(self) -> Mapping[str, inspect.Parameter]:
-        """The parameters of its ``forward`` by name; nothing where that does not say them."""
         try:
             return inspect.signature(self.module.forward).parameters
         except (TypeError, ValueError):

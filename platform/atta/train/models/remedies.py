@@ -18,12 +18,8 @@ _NORMS = ("both", "right", "left")
 class Remedy:
     """A change of a model, of its batches, or of both.
 
-    Attributes:
-        settings: values of modules' settings that are replaced, wherever a module has one: (name, from, to).
-        more_hops: hops that batches get beyond those that the model reads.
-        in_order: the edges of a vertex stand in the user's order.
-        norm: edges get weights from the degrees of the whole graph, see ``weighted``.
-        unbiased: drawn edges weigh more, see ``unbiased``.
+    settings: of any module, (name, from, to); more_hops: that batches get; in_order: edges stand in the user's order;
+    norm: edges get weights from degrees, see ``weighted``; unbiased: drawn edges weigh more, see ``unbiased``.
     """
 
     settings: tuple[tuple[str, object, object], ...] = ()
@@ -42,18 +38,15 @@ class Remedy:
 
     def told(self, model: torch.nn.Module) -> str:
         """What the user of ``model`` does."""
-        parts = sorted(
-            {f"{type(module).__name__}({name.lstrip('_')}={to!r})" for module, name, to in self._held(model)}
-        )
-        if self.norm:
-            parts.append(f'edge_norm="{self.norm}"')
-        if self.unbiased:
-            parts.append("unbiased=True")
-        if self.in_order:
-            parts.append('edge_order="file"')
-        if self.more_hops:
-            parts.append("one hop more" if self.more_hops == 1 else f"{self.more_hops} hops more")
-        return " and ".join(parts).replace("'", '"')
+        settings = {f"{type(module).__name__}({name.lstrip('_')}={to!r})" for module, name, to in self._held(model)}
+        parts = {
+            f'edge_norm="{self.norm}"': self.norm,
+            "unbiased=True": self.unbiased,
+            'edge_order="file"': self.in_order,
+            "one hop more" if self.more_hops == 1 else f"{self.more_hops} hops more": self.more_hops,
+        }
+        told = *sorted(settings), *(part for part, there in parts.items() if there)
+        return " and ".join(told).replace("'", '"')
 
     def _held(self, model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, object]]:
         for module in model.modules():
@@ -100,10 +93,8 @@ def remedies_for(
     *,
     pairs: bool = True,
 ) -> list[Remedy]:
-    """What works alone; if nothing does, the first pair that does together.
-
-    works: tries a remedy on the model that it has changed. likely: if these work, no others are tried.
-    pairs: whether to try them.
+    """What ``works`` alone on the model that it has changed; if nothing does, the first of ``pairs`` that does. If some of
+    ``likely`` work, no others are tried.
     """
     if found := [remedy for remedy in likely if _helps(remedy, model, works)]:
         return found
@@ -114,8 +105,8 @@ def remedies_for(
             found.append(remedy)
     if found or not pairs:
         return found
-    able = [remedy for remedy in REMEDIES if remedy.changed(model) is not None]
-    both = (first + second for first, second in combinations(able, 2) if not _overlap(first, second))
+    able = combinations([remedy for remedy in REMEDIES if remedy.changed(model) is not None], 2)
+    both = (a + b for a, b in able if not (a.norm and b.norm) and not (a.more_hops and b.more_hops))
     return next(([pair] for pair in both if _helps(pair, model, works)), [])
 
 
@@ -124,26 +115,18 @@ def _helps(remedy: Remedy, model: torch.nn.Module, works: Callable[[Remedy, torc
     return own is not None and works(remedy, own)
 
 
-def _overlap(first: Remedy, second: Remedy) -> bool:
-    return bool((first.norm and second.norm) or (first.more_hops and second.more_hops))
-
-
 def weighted(graph: SmallGraph, norm: str) -> SmallGraph:
-    """The graph with ``edge_weight`` made from the degrees of all its vertices.
-
-    norm: ``"gcn"``: 1 / sqrt(d of source * d of target), in-degrees with one self-loop for each vertex, as PyG adds them;
-        ``"both"``: 1 / sqrt(out-degree of source * in-degree of target); ``"row"``: 1 / in-degree of the target.
+    """The graph with ``edge_weight`` of degrees: ``"gcn"``: 1 / sqrt(d of source * d of target), in-degrees with a self-loop
+    for each vertex; ``"both"``: with the out-degree of the source; ``"row"``: 1 / in-degree of the target.
     """
-    if norm == "gcn":
-        graph = _looped(graph)
+    graph = _looped(graph) if norm == "gcn" else graph
     weight = _weights(graph) * _scale(graph, norm, *graph.edge_index)
     return SmallGraph(graph.x, graph.edge_index, {**graph.edge, "edge_weight": weight.nan_to_num(0, 0, 0)})
 
 
 def unbiased(graph: SmallGraph, sample: ModelInput, norm: str | None) -> ModelInput:
     """The sample with ``edge_weight`` so that sums over drawn edges are, on average, those over all edges of the graph.
-
-    norm: as for ``weighted``; ``"gcn"`` adds the vertices' edges to themselves, which are not drawn.
+    ``norm``: as for ``weighted``; the self-loops of ``"gcn"`` are not drawn.
     """
     read = _looped(graph) if norm == "gcn" else graph
     source, target = sample.n_id[sample.edge_index]

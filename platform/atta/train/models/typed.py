@@ -1,15 +1,15 @@
 """Models of typed graphs, made of PyG's layers: ``rgcn``, ``hetero-sage``, ``hetero-gat`` and ``hgt``.
 
-All have the same frame. A linear encoder per node type brings features to one width; types without features come with
-rows of that width (learnable embeddings). Then come the layers, and a linear decoder for the vertices of the target
-type. Each layer computes only what later layers read (see ``SampledModel``).
+A linear encoder per node type brings features to one width, which learnt rows of types without have already; then come
+the layers, each computing only what later ones read, and a linear decoder for the target type.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, cast
 from urllib.parse import unquote
 
 import torch
@@ -19,7 +19,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from atta.partition.names import module_name
 from atta.train.settings import TrainSettings
-from atta.train.tasks.reach import EdgeTriple, TypeReach
+from atta.train.tasks.types import EdgeTriple, TypeReach
 
 Rows = Mapping[str, torch.Tensor]
 Edges = Mapping[EdgeTriple, torch.Tensor]
@@ -45,13 +45,8 @@ class LayersByType(ModuleDict):  # type: ignore[misc]
 
 
 class TypedLayers(torch.nn.Module):
-    """The layers of a model of a typed graph, which read sampled batches.
-
-    Attributes:
-        reach: the types that each layer reads and computes.
-        hidden_width: numbers per row before the first layer and after each.
-        encoders: a linear layer per type with features.
-        layers: see ``_layer``.
+    """The layers of a model of a typed graph, which read sampled batches; rows have ``hidden_width`` numbers before the first
+    and after each. ``encoders``: a linear layer per type with features; ``layers``: see ``_layer``.
     """
 
     def __init__(self, config: TrainSettings, reach: TypeReach) -> None:
@@ -70,9 +65,8 @@ class TypedLayers(torch.nn.Module):
     ) -> dict[str, torch.Tensor]:
         """Rows of the seeds by node type, [seeds, hidden].
 
-        x: rows by node type: features, or [vertices, hidden] of a type without; hop by hop, as ``to_pyg`` has them.
-        edge_index: [2, edges] int64 by edge type, hop by hop. nodes_per_hop: [hops + 1] by node type; edges_per_hop:
-        [hops] by edge type. Types that are not read may be missing.
+        x: rows by node type: features, or [vertices, hidden] of a type without; edge_index: [2, edges] int64 by edge type;
+        both hop by hop, as ``to_pyg`` has them. nodes_per_hop: [hops + 1]; edges_per_hop: [hops].
         """
         reach = self.reach
         h = {t: F.relu(self.encoders[t](x[t])) if t in self.encoders else x[t] for t in reach.read(0)}
@@ -85,36 +79,19 @@ class TypedLayers(torch.nn.Module):
 
 
 class TypedModel(TypedLayers):
-    """A model of the vertices of one type.
-
-    Attributes:
-        decoder: linear, for the target type.
-    """
+    """A model of the vertices of one type. ``decoder``: linear, for the target type."""
 
     def __init__(self, config: TrainSettings, reach: TypeReach, outputs: int) -> None:
         super().__init__(config, reach)
         self.decoder = torch.nn.Linear(config.hidden, outputs)
 
-    def forward(
-        self,
-        x: Rows,
-        edge_index: Edges,
-        nodes_per_hop: Mapping[str, Sequence[int]],
-        edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
-    ) -> torch.Tensor:
+    def forward(self, *batch: Any) -> torch.Tensor:
         """Scores of the seeds [seeds, outputs]; arguments are those of ``hidden``."""
-        scores: torch.Tensor = self.decoder(self.hidden(x, edge_index, nodes_per_hop, edges_per_hop)[self.reach.target])
-        return scores
+        return cast(torch.Tensor, self.decoder(self.hidden(*batch)[self.reach.target]))
 
 
 class TypedLinkModel(TypedLayers):
-    """Embeddings of the types at both ends of an edge type, and a decoder.
-
-    Attributes:
-        ends: node types of sources and targets.
-        outputs: linear, for each of them: rows become embeddings, of the same width.
-        link_decoder: takes embeddings of sources and targets.
-    """
+    """Embeddings of the types at both ``ends`` of an edge type, by a linear layer each (``outputs``), and a decoder."""
 
     def __init__(
         self, config: TrainSettings, reach: TypeReach, ends: tuple[str, str], decoder: torch.nn.Module
@@ -123,22 +100,13 @@ class TypedLinkModel(TypedLayers):
         self.ends, self.link_decoder = ends, decoder
         self.outputs: Any = LayersByType({t: torch.nn.Linear(config.hidden, config.hidden) for t in sorted(set(ends))})
 
-    def forward(
-        self,
-        x: Rows,
-        edge_index: Edges,
-        nodes_per_hop: Mapping[str, Sequence[int]],
-        edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
-        pairs: torch.Tensor | None = None,
-    ) -> Any:
-        """Scores [n] of ``pairs``, int64 [2, n] places among the seeds of both ends' types; without pairs the seeds'
-        embeddings by node type. Other arguments are those of ``hidden``.
-        """
-        h = self.hidden(x, edge_index, nodes_per_hop, edges_per_hop)
+    def forward(self, *batch: Any, places: torch.Tensor | None = None) -> Any:
+        """Scores [n] of pairs, int64 [2, n] ``places`` among the seeds of both ends' types; without, embeddings by type."""
+        h = self.hidden(*batch)
         rows = {t: output(h[t]) for t, output in self.outputs.items()}
-        if pairs is None:
+        if places is None:
             return rows
-        return self.link_decoder(rows[self.ends[0]][pairs[0]], rows[self.ends[1]][pairs[1]])
+        return self.link_decoder(rows[self.ends[0]][places[0]], rows[self.ends[1]][places[1]])
 
 
 def _layer(config: TrainSettings, reach: TypeReach, number: int) -> torch.nn.Module:
@@ -180,7 +148,7 @@ class _Relational(torch.nn.Module):
 
     def __init__(self, width: int, read: Sequence[str], edge_types: Sequence[EdgeTriple]) -> None:
         super().__init__()
-        self._read, self._edge_types = tuple(read), tuple(edge_types)
+        self._read, self._edge_types = read, edge_types
         self.conv = RGCNConv(width, width, len(edge_types))
 
     def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
@@ -198,20 +166,22 @@ class _Transformer(torch.nn.Module):
 
     def __init__(self, width: int, heads: int, read: Sequence[str], edge_types: Sequence[EdgeTriple]) -> None:
         super().__init__()
-        self.conv = HGTConv(width, width, (list(map(_dotless, read)), [_undotted(e) for e in edge_types]), heads)
+        self.conv = HGTConv(width, width, (list(map(_dotless, read)), [_coded(e, _dotless) for e in edge_types]), heads)
         ends = {e[2] for e in edge_types}
         for name in map(_dotless, set(read) - ends):  # PyG makes these weights, and uses none: DDP would wait for them
             self.conv.out_lin.lins[name].requires_grad_(False)
             self.conv.skip[name].requires_grad_(False)
 
     def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
-        seen = self.conv({_dotless(t): rows for t, rows in x.items()}, {_undotted(e): i for e, i in edges.items()})
+        seen = self.conv(
+            {_dotless(t): rows for t, rows in x.items()}, {_coded(e, _dotless): i for e, i in edges.items()}
+        )
         found = {t: seen.get(_dotless(t)) for t in computed}
         return {t: (x[t] if found[t] is None else found[t])[:rows] for t, rows in computed.items()}
 
 
-def _coded(edge_type: EdgeTriple) -> EdgeTriple:
-    source, relation, target = map(module_name, edge_type)
+def _coded(edge_type: EdgeTriple, code: Callable[[str], str] = module_name) -> EdgeTriple:
+    source, relation, target = map(code, edge_type)
     return source, relation, target
 
 
@@ -222,14 +192,6 @@ def _dotless(name: str) -> str:
     return f"%{ord(coded[0]):X}{coded[1:]}" if hasattr(torch.nn.ModuleDict, coded) else coded
 
 
-def _undotted(edge_type: EdgeTriple) -> EdgeTriple:
-    source, relation, target = map(_dotless, edge_type)
-    return source, relation, target
-
-
 def _offsets(counts: Mapping[str, int]) -> dict[str, int]:
     """Where each type begins if all stand one after another."""
-    found, total = {}, 0
-    for name, count in counts.items():
-        found[name], total = total, total + count
-    return found
+    return dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))

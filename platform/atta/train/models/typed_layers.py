@@ -17,19 +17,15 @@ from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
 from atta.partition.schema import join_edge_type, split_edge_type
 from atta.train.checkpoint import NO_EMBEDDINGS, SavedModel
-from atta.train.models.layers import digest_of
-from atta.train.models.links import saved_decoder, scorer
+from atta.train.models.layers import digest_of, saved_settings
+from atta.train.models.links import UNFIT, saved_decoder, scorer
 from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel
-from atta.train.settings import TrainSettings
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK
-from atta.train.tasks.reach import EdgeTriple, TypeReach
+from atta.train.tasks.types import EdgeTriple, TypeReach
 
 
 def types_of(saved: SavedModel) -> tuple[str, ...]:
-    """The node types that a model of typed graphs is about: the target, or those of sources and of targets of pairs.
-
-    Raises DataError for a checkpoint that does not say it.
-    """
+    """The node types that a model of typed graphs is about: the target, or those of both ends of pairs. Raises DataError."""
     name = "edge_type" if saved.shape.get("task") in (LINK, EDGE_CLASSES) else "target"
     said = saved.shape.get(name)
     if not isinstance(said, str):
@@ -41,13 +37,8 @@ def types_of(saved: SavedModel) -> tuple[str, ...]:
 class SavedTypedModel:
     """A model of a checkpoint with its weights, for one graph.
 
-    Attributes:
-        model: in evaluation mode, on the device that it computes on.
-        asked: by node type that is asked for, what turns rows of the last layer into rows that are written; None:
-            nothing does, they are written as they are.
-        rows: learnt rows of each type without features, float32 [vertices, hidden], in the order of the cluster's tables.
-        score: what gives pairs of rows their scores.
-        device: of the model.
+    asked: by node type, what turns rows of the last layer into those that are written, if something does; rows: learnt
+    rows of types without features, float32 [vertices, hidden], in the order of the cluster's tables; score: of pairs.
     """
 
     model: TypedLayers
@@ -66,38 +57,29 @@ class SavedTypedModel:
         types: Sequence[str],
         hidden: bool,
     ) -> SavedTypedModel:
-        """Take the weights of a checkpoint.
-
-        types: the node types that are asked for, some of ``types_of``. hidden: of models of one type, whether
-            embeddings are wanted, the rows that the decoder reads; otherwise scores.
-
-        Raises:
-            ConfigError: the graph has no edges into the target type.
-            DataError: the model was trained on a graph of other types or features, or its embeddings are those of other
-                vertices.
+        """Take the weights of a checkpoint. types: those of ``types_of`` that are asked for; hidden: the rows that the decoder
+        of a model of one type reads, not scores. Raises ConfigError: no edges end at the target type; DataError: the
+        graph is of other types, features or vertices.
         """
         schema = cluster.schema
         kind, about = saved.shape["model"], types_of(saved)
         pairs = len(about) == 2
         decoder = saved_decoder(saved) if pairs else None
         try:
-            depth, width, heads = (int(saved.shape[name]) for name in ("depth", "hidden", "heads"))
+            settings = saved_settings(saved)
             for node_type in about:
                 schema.check_node_type(node_type)
-            reach = TypeReach.of(schema, about[-1], depth, about[:-1])
-            settings = TrainSettings(model=kind, hidden=width, heads=heads, layers=depth)
+            reach = TypeReach.of(schema, about[-1], settings.depth, about[:-1])
             model: TypedModel | TypedLinkModel
             if decoder is None:
                 model = TypedModel(settings, reach, len(saved.weights["decoder.bias"]))
             else:
                 model = TypedLinkModel(settings, reach, (about[0], about[1]), decoder)
             model.load_state_dict(dict(saved.weights))
-        except (RuntimeError, KeyError, ValueError, TypeError) as error:
-            cause = " ".join(str(error).split())
-            raise DataError(
-                saved.path, f"{kind} does not fit the types of this graph, or this version: {cause}"
-            ) from error
-        rows = _rows_in_tables(saved, cluster, dict.fromkeys(reach.without_features, width))
+        except UNFIT as error:
+            cause = f"{kind} does not fit the types of this graph, or this version: {' '.join(str(error).split())}"
+            raise DataError(saved.path, cause) from error
+        rows = _rows_in_tables(saved, cluster, dict.fromkeys(reach.without_features, settings.hidden))
         model.eval().to(device)
         if isinstance(model, TypedLinkModel):
             asked: dict[str, torch.nn.Linear | None] = {t: model.outputs[t] for t in types}
@@ -118,26 +100,17 @@ class SavedTypedModel:
     def width(self) -> int:
         """Numbers per row that is written."""
         last = next(iter(self.asked.values()))
-        return self._hidden if last is None else last.out_features
-
-    @property
-    def _hidden(self) -> int:
-        """Numbers per row before the first layer and after each."""
-        return self.model.hidden_width
+        return self.model.hidden_width if last is None else last.out_features
 
     def stages(
         self, nodes: Mapping[str, Targets], fan_outs: Sequence[int] | None, ends: tuple[str, str] | None
     ) -> list[Stage]:
-        """The stages that compute some vertices of each type that is asked for, or score pairs with these ``ends``.
-
-        fan_outs: of sampled batches, one per layer, from the vertices outwards, or one for all; None: exactly.
-
-        Raises:
-            ConfigError: the number of fan-outs is not that of the layers.
+        """The stages that compute some vertices of each type that is asked for, or score pairs with these ``ends``. fan_outs:
+        one per layer, from the vertices outwards, or one for all; None: exactly. Raises ConfigError: their number.
         """
         depth = self.model.reach.depth
         if fan_outs is None:
-            widths = [self._hidden] * depth + [self.width]
+            widths = [self.model.hidden_width] * depth + [self.width]
             return typed_stages(self._layers(), self._embeddings(self._needed(0)), widths, nodes, ends=ends)
         fan_outs = list(fan_outs) * depth if len(fan_outs) == 1 else fan_outs
         if len(fan_outs) != depth:
@@ -147,7 +120,7 @@ class SavedTypedModel:
             TypedLayer(t, reach.read(0), tuple(join_edge_type(*e) for e in reach.edges(0)), partial(self._through, t))
             for t in self.asked
         ]
-        widths_of = (self._hidden, self.width)
+        widths_of = (self.model.hidden_width, self.width)
         embeddings = self._embeddings(reach.read(0))
         return typed_stages([models], embeddings, widths_of, nodes, ends=ends, fan_outs=fan_outs)
 
@@ -179,7 +152,7 @@ class SavedTypedModel:
     def _compute(self, number: int, node_type: str, block: TypedBlock) -> Floats:
         """Rows of one type. Layers are called with all types that they know; the others have no rows here."""
         reach = self.model.reach
-        nothing = torch.zeros(0, self._hidden, device=self.device)
+        nothing = torch.zeros(0, self.model.hidden_width, device=self.device)
         x = {t: self._rows(number, t, block) if t in block.x else nothing for t in reach.read(number)}
         computed = {t: block.targets if t == node_type else 0 for t in reach.computed(number)}
         edges = {e: self._edges(e, block, node_type) for e in reach.edges(number)}

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from atta.observe.lastwords import printable
 from atta.observe.metrics import serve_metrics
-from atta.observe.printable import printable
 from atta.train.reports.epochs import EpochReport
 from atta.wire.clusterfile import listening_at
 
@@ -93,10 +93,7 @@ def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> 
 @contextlib.contextmanager
 def exporting(address: str, about: Mapping[str, str]) -> Iterator[Callable[[EpochReport], None]]:
     """Serve metrics at http://``address``/metrics within the block; an empty address: nowhere. Yields what takes epochs.
-
-    Raises:
-        ConfigError: it is not an address, the port is in use, or the address is not of this machine.
-    """
+    Raises ConfigError: it is no address of this machine, or the port is in use."""
     collector = TrainingCollector(about)
     if not address:
         yield collector.show

@@ -175,17 +175,11 @@ class EpochReport:
 class Watched:
     """The figure that decides which epoch is the best.
 
-    Attributes:
-        metric: its name, such as ``val_accuracy``.
-        rises: whether a higher one is better.
+    metric: its name, such as ``val_accuracy``; rises: whether a higher one is better.
     """
 
     metric: str = "val_accuracy"
     rises: bool = True
-
-    def better(self, value: float, than: float) -> bool:
-        """Whether one value is better than another."""
-        return value > than if self.rises else value < than
 
 
 ACCURACY = Watched()
@@ -193,13 +187,9 @@ ACCURACY = Watched()
 
 def best_epoch(epochs: Iterable[EpochReport], watched: Watched = ACCURACY) -> EpochReport | None:
     """The epoch with the best figure (the first of equals); None if no epoch has it."""
-    best: EpochReport | None = None
-    most = 0.0
-    for epoch in epochs:
-        value = epoch.metric(watched.metric)
-        if value is not None and (best is None or watched.better(value, most)):
-            best, most = epoch, value
-    return best
+    known = [(epoch, value) for epoch in epochs if (value := epoch.metric(watched.metric)) is not None]
+    sign = 1 if watched.rises else -1
+    return max(known, key=lambda pair: sign * pair[1])[0] if known else None
 
 
 def stalled(epochs: Iterable[EpochReport], patience: int, watched: Watched = ACCURACY) -> bool:

@@ -9,70 +9,46 @@ from __future__ import annotations
 import csv
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import member
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings.common import LoggerSpec
+from atta.train.settings.common import parse_logger
 
 _METHODS = ("log_hyperparams", "log_metrics", "finalize")
 _STEP = "step"
 
 
-class MetricsLogger(Protocol):
-    """What a run calls of Lightning's ``Logger``."""
-
-    def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """The settings of the run, once, before its first epoch."""
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """The figures of an epoch; ``step`` is its number, from 0."""
-
-    def finalize(self, status: str) -> None:
-        """The run has ended: ``success`` or ``failed``."""
-
-
-def make_logger(spec: LoggerSpec) -> MetricsLogger:
-    """Make the logger that a run names.
-
-    Raises:
-        ConfigError: there is no such class, it does not take the arguments, or what it makes is no logger.
-    """
+def make_logger(text: str) -> Any:
+    """Make the logger that a run names. Raises ConfigError: there is no such class, it does not take the arguments, or what
+    it makes has not all ``_METHODS``."""
     try:
-        made: Any = check_logger(spec)(**spec.arguments)
+        made: Any = check_logger(text)()
     except (ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"--logger {spec.name}: {error}") from error
+        raise ConfigError(f"--logger {text}: {error}") from error
     if lacking := [name for name in _METHODS if not callable(getattr(made, name, None))]:
-        raise ConfigError(f"--logger {spec.name}: has no {', '.join(lacking)}, so it is no logger")
-    return made  # type: ignore[no-any-return]
+        raise ConfigError(f"--logger {text}: has no {', '.join(lacking)}, so it is no logger")
+    return made
 
 
-def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
-    """What makes the logger, which is not called.
-
-    Raises:
-        ConfigError: there is no such class, or it does not take the arguments.
-    """
-    make = CsvLogger if spec.name == "csv" else _imported(spec.name)
-    try:
-        inspect.signature(make).bind(**spec.arguments)
-    except TypeError as error:
-        raise ConfigError(f"--logger {spec.name}: {error}") from None
-    return make
-
-
-def _imported(name: str) -> Callable[..., Any]:
+def check_logger(text: str) -> Callable[[], Any]:
+    """What makes the logger, not called. Raises ConfigError: there is no such class, or it does not take the arguments."""
+    name, arguments = parse_logger(text)
     module, _, called = name.rpartition(".")
-    found = member(f"--logger {name}", module, called)
-    if not callable(found):
+    make: Any = CsvLogger if name == "csv" else member(f"--logger {name}", module, called)
+    if not callable(make):
         raise ConfigError(f"--logger {name}: is no class or function")
-    return found  # type: ignore[no-any-return]
+    try:
+        inspect.signature(make).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"--logger {name}: {error}") from None
+    return partial(make, **arguments)
 
 
 def figures_of(epoch: EpochReport) -> dict[str, float]:
@@ -84,11 +60,8 @@ def figures_of(epoch: EpochReport) -> dict[str, float]:
 
 
 class CsvLogger:
-    """Writes ``metrics.csv``, a row per epoch, and the settings as ``hparams.json``.
-
-    The file is complete after each epoch. A run that is resumed goes on in it: rows of epochs that come again are
-    replaced.
-    """
+    """Writes ``metrics.csv``, a row per epoch, and the settings as ``hparams.json``. A run that is resumed goes on in the
+    file: rows of epochs that come again are replaced."""
 
     def __init__(self, save_dir: str) -> None:
         """``save_dir``: folder of the files, or a URL. Raises DataError if an earlier ``metrics.csv`` cannot be read."""
@@ -96,11 +69,13 @@ class CsvLogger:
         self._rows = _read_rows(self._folder.pull("metrics.csv"))
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
+        """Write them."""
         with StagedFile(self._folder.path / "hparams.json", overwrite=True) as partial:
             partial.write_text(json.dumps(params, indent=1, default=str) + "\n", encoding="utf-8")
         self._folder.push("hparams.json")
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Write a row."""
         number = len(self._rows) if step is None else step
         self._rows = {n: row for n, row in self._rows.items() if n < number}
         self._rows[number] = {name: repr(value) for name, value in metrics.items()}
@@ -131,7 +106,7 @@ def _read_rows(path: Path) -> dict[int, dict[str, str]]:
 class RunLog:
     """Tells the loggers of a run. A context manager: leaving it finalizes them."""
 
-    def __init__(self, loggers: list[MetricsLogger], settings: Mapping[str, Any]) -> None:
+    def __init__(self, loggers: Sequence[Any], settings: Mapping[str, Any]) -> None:
         self._loggers = loggers
         for logger in loggers:
             logger.log_hyperparams(dict(settings))
@@ -144,6 +119,6 @@ class RunLog:
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for logger in self._loggers:
             logger.finalize("success" if kind is None else "failed")

@@ -9,19 +9,13 @@ from typing import Any
 from atta.observe.versions import machine, versions
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
-from atta.train.tasks.watching import watched_by
+from atta.train.tasks.choice import watched_by
 
 
 @dataclass
 class TrainReport:
-    """A whole run.
-
-    Attributes:
-        config: its settings.
-        epochs: figures of each one.
-        restarts: how often trainers were started again, all together or one alone.
-        restarts_by_rank: how often each was started again alone; empty: all start together.
-    """
+    """A whole run: its settings, the figures of each epoch, and how often trainers were started again, in all and each one
+    alone (``restarts_by_rank``; empty: all start together)."""
 
     config: TrainConfig
     epochs: list[EpochReport] = field(default_factory=list)

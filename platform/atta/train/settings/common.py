@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option
@@ -22,8 +21,8 @@ _SEEDS = 1 << 64
 DEFAULT_LAYERS = 3
 MOST_LAYERS = 1000
 """Of models on whole graphs; GraNNDis trains up to 112."""
-MOST_PROCESSES = 1024
-ONE_PER_CORE = "about one per core is useful"
+PROCESSES: dict[str, Any] = {"at_least": 1, "at_most": 1024, "too_many": "about one per core is useful"}
+"""Bounds of a number of processes or threads."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,7 @@ class TrainSettings:
     ] = "auto"
     class_weights: Annotated[str, Option("none, balanced, or a file of numbers.", metavar="WEIGHTS")] = "none"
     regression_loss: Annotated[str, Option("Squared or absolute error.", choices=REGRESSION_LOSSES)] = "mse"
-    trainers: Annotated[
-        int,
-        Option(
-            "Trainer processes, on all machines together.", at_least=1, at_most=MOST_PROCESSES, too_many=ONE_PER_CORE
-        ),
-    ] = 1
+    trainers: Annotated[int, Option("Trainer processes, on all machines together.", **PROCESSES)] = 1
     epochs: Annotated[int, Option("Passes over the training vertices.", at_least=1)] = 10
     layers: Annotated[int | None, Option("Layers; one fan-out holds for all.", unset="hops, or 3", at_least=1)] = None
     checkpoint_layers: Annotated[bool, Option("Deep models: recompute activations, keep none.")] = False
@@ -82,14 +76,7 @@ class TrainSettings:
     ] = None
     device: Annotated[str, Option("auto: a GPU per trainer if there are enough.", choices=DEVICES)] = "auto"
     threads: Annotated[
-        int | None,
-        Option(
-            "Threads of each daemon started here.",
-            unset="shared cores",
-            at_least=1,
-            at_most=MOST_PROCESSES,
-            too_many=ONE_PER_CORE,
-        ),
+        int | None, Option("Threads of each daemon started here.", unset="shared cores", **PROCESSES)
     ] = None
     init_from: Annotated[
         str | None, Option("Weights to begin with: a file or folder.", metavar="PATH", unset="random")
@@ -124,46 +111,23 @@ def epoch_seed(seed: int, epoch: int, rank: int = 0, world: int = 1) -> int:
     return ((seed * 1_000_003 + epoch) * world + rank) % _SEEDS
 
 
-class EarlyStop(NamedTuple):
-    """``--early-stop``: a metric of validation, and after how many evaluations without a better one a run stops."""
-
-    metric: str
-    patience: int
-
-
-def parse_early_stop(text: str) -> EarlyStop:
-    """Read ``METRIC:PATIENCE``. Raises ConfigError."""
+def parse_early_stop(text: str) -> tuple[str, int]:
+    """Read ``METRIC:PATIENCE``: a metric of validation, and evaluations without a better one. Raises ConfigError."""
     metric, colon, number = text.rpartition(":")
     metric = metric.strip().removeprefix("val_")
     if not (colon and metric and number.isdecimal() and int(number)):
         raise ConfigError(f"--early-stop {text}: give METRIC:PATIENCE, such as loss:5")
-    return EarlyStop(metric, int(number))
+    return metric, int(number)
 
 
 def patience_of(settings: TrainSettings) -> int | None:
     """Evaluations in a row without a better figure after which a run stops; None: it does not."""
-    return settings.patience if settings.early_stop is None else parse_early_stop(settings.early_stop).patience
+    return settings.patience if settings.early_stop is None else parse_early_stop(settings.early_stop)[1]
 
 
-@dataclass(frozen=True)
-class LoggerSpec:
-    """A logger and its arguments.
-
-    Attributes:
-        name: ``csv``, or the module and name of a class or function that makes a logger.
-        arguments: what it is called with.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
-
-
-def parse_logger(text: str) -> LoggerSpec:
-    """Read ``NAME KEY=VALUE KEY=VALUE``. A value is JSON, or else a text. Nothing is imported.
-
-    Raises:
-        ConfigError: it has another form.
-    """
+def parse_logger(text: str) -> tuple[str, dict[str, Any]]:
+    """Read ``NAME KEY=VALUE KEY=VALUE``: ``csv``, or the module and name of what makes a logger, and what that is called
+    with. A value is JSON, or else a text. Nothing is imported. Raises ConfigError."""
     try:
         name, *given = shlex.split(text)
     except ValueError:
@@ -179,4 +143,4 @@ def parse_logger(text: str) -> LoggerSpec:
             arguments[key] = json.loads(value)
         except ValueError:
             arguments[key] = value
-    return LoggerSpec(name, arguments)
+    return name, arguments

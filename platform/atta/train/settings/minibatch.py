@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
 from atta.observe.settings import Option
 from atta.train.settings.common import TrainSettings
 
@@ -19,6 +19,7 @@ UNTABLED = (LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX)
 DECODERS = ("dot", "distmult", "mlp")
 NEGATIVES = ("uniform", "degree", "in_batch", "exact")
 SPLITS_BY = ("hash", "time")
+SPLITS = ("train", "val", "test")
 JUDGES = ("auto", "classes", "links")
 _WALKS = ("uniform", "in_batch", "exact")  # the DAG of three branches draws no in-neighbours: uniform is exact there
 
@@ -70,8 +71,6 @@ _TASKS = {
 
 def check_links(settings: LinkSettings) -> None:
     """Refuse settings of these tasks that make no sense, or belong to another task. Raises ConfigError."""
-    from atta.train.tasks.links.candidates import parse_eval_negatives, parse_shares
-
     for name, tasks in _TASKS.items():
         if settings.task not in tasks and getattr(settings, name) != getattr(LinkSettings, name):
             option = f"--{name.replace('_', '-')}"
@@ -83,6 +82,28 @@ def check_links(settings: LinkSettings) -> None:
         raise ConfigError(
             f"--negatives {settings.negatives}: --task {UNSUPERVISED} takes {', '.join(_WALKS)} with walks of one step"
         )
+
+
+def parse_eval_negatives(text: str) -> int | None:
+    """Number of candidates per positive; None: ``all``. Raises ConfigError."""
+    if text == "all":
+        return None
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"--eval-negatives {text}: give a number of at least 1, or all")
+    return int(text)
+
+
+def parse_shares(text: str) -> tuple[float, float, float]:
+    """The shares of edges of training, validation and test, from ``0.8,0.1,0.1``. Raises ConfigError."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != len(SPLITS) or not all(0 <= n <= 1 for n in numbers) or not math.isclose(sum(numbers), 1):
+        raise ConfigError(f"--edge-split {text}: give three shares that add up to 1, of training, validation and test")
+    if not numbers[0]:
+        raise ConfigError(f"--edge-split {text}: no edge would be left for training")
+    return numbers[0], numbers[1], numbers[2]
 
 
 PRECISIONS = ("fp32", "bf16")
@@ -144,10 +165,8 @@ _ENTRY_END = re.compile(r"(?<=[0-9])[\s;]*;|^[\s;]+|[\s;]+$")
 
 
 def parse_fan_outs(text: str, depth: int) -> dict[str, tuple[int, ...]]:
-    """Read ``writes=10,5; paper__cites__paper=15,10``: fan-outs by edge type or relation. One number holds for all hops.
-
-    Raises:
-        ConfigError: the text has another form, or a list has another length than ``depth``.
+    """Read ``writes=10,5; paper__cites__paper=15,10``: fan-outs by edge type or relation. One number holds for all
+    hops. Raises ConfigError: the text has another form, or a list has another length than ``depth``.
     """
     found: dict[str, tuple[int, ...]] = {}
     for entry in filter(None, map(str.strip, _ENTRY_END.split(text))):
@@ -167,27 +186,3 @@ def parse_fan_outs(text: str, depth: int) -> dict[str, tuple[int, ...]]:
             raise ConfigError(f"--num-neighbors-by-type: names {name} twice")
         found[name] = hops * depth if len(hops) == 1 else hops
     return found
-
-
-def fan_outs_by_type(
-    edge_types: Sequence[str], given: Mapping[str, tuple[int, ...]], others: tuple[int, ...]
-) -> dict[str, tuple[int, ...]]:
-    """Fan-outs of every edge type; ``given``: those of some, by the edge type or its relation; ``others``: of the rest.
-
-    Raises:
-        UnknownNameError: a name is none of the graph's edge types or relations.
-        ConfigError: several edge types have that relation, or a type is named twice.
-    """
-    from atta.partition.schema import split_edge_type  # settings are read without numpy
-
-    found: dict[str, tuple[int, ...]] = {}
-    for name, hops in given.items():
-        meant = [e for e in edge_types if name in (e, "__".join(split_edge_type(e)), split_edge_type(e)[1])]
-        if not meant:
-            raise UnknownNameError.of("edge type", name, edge_types)
-        if len(meant) > 1:
-            raise ConfigError(f"--num-neighbors-by-type: {name} may be {' or '.join(meant)}: give the whole name")
-        if meant[0] in found:
-            raise ConfigError(f"--num-neighbors-by-type: names {meant[0]} twice")
-        found[meant[0]] = hops
-    return {e: found.get(e, others) for e in edge_types}

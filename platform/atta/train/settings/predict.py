@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option, check_bounds
-from atta.train.settings.common import DEVICES, MOST_PROCESSES, ONE_PER_CORE
+from atta.train.settings.common import DEVICES, PROCESSES
 
 WHAT = ("embeddings", "scores", "classes")
 
@@ -61,9 +61,7 @@ class PredictConfig:
     ] = None
     seed: Annotated[int, Option("Of --mode sampled.")] = 0
     format: Annotated[str, Option("Of the files; Parquet needs pyarrow.", choices=("parquet", "npy"))] = "parquet"
-    processes: Annotated[
-        int, Option("Processes on this machine.", at_least=1, at_most=MOST_PROCESSES, too_many=ONE_PER_CORE)
-    ] = 1
+    processes: Annotated[int, Option("Processes on this machine.", **PROCESSES)] = 1
     files: Annotated[
         int | None,
         Option("Files to write; each is finished for itself.", unset="one per process, or more with more partitions",
@@ -75,13 +73,7 @@ class PredictConfig:
     device: Annotated[str, Option("Where layers compute; auto: a GPU if there is one.", choices=DEVICES)] = "auto"
     threads: Annotated[
         int | None,
-        Option(
-            "Worker threads per daemon started here.",
-            unset="the cores, shared among the daemons",
-            at_least=1,
-            at_most=MOST_PROCESSES,
-            too_many=ONE_PER_CORE,
-        ),
+        Option("Worker threads per daemon started here.", unset="the cores, shared among the daemons", **PROCESSES),
     ] = None
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 
@@ -95,29 +87,7 @@ class PredictConfig:
             raise ConfigError("--table: needs --cluster; daemons started by --data end with the run, and the table too")
         if self.split is not None and self.ids is not None:
             raise ConfigError("give --split or --ids, not both")
-        self._check_links()
-        self._check_top()
-        self._check_mode()
-
-    def _check_links(self) -> None:
-        if self.links is None:
-            return
-        if self.split is not None or self.ids is not None:
-            raise ConfigError("--links: has the vertices itself, so it does not go with --split and --ids")
-        if self.node_type is not None:
-            raise ConfigError("--links: the model says of which types the ends are, so it does not go with --node-type")
-        if self.table is not None:
-            raise ConfigError("--links: writes scores of pairs into files: it takes no --table")
-
-    def _check_top(self) -> None:
-        if self.top is None and self.relation is not None:
-            raise ConfigError("--relation: goes with --top K")
-        if self.top is not None and (self.links, self.node_type, self.table) != (None, None, None):
-            raise ConfigError("--top: finds the pairs itself and writes files: no --links, --node-type and --table")
-        if self.top is not None and self.what == "classes":
-            raise ConfigError("--top: pairs have scores: it does not go with --what classes")
-
-    def _check_mode(self) -> None:
+        check_apart(self, "--")
         if (self.mode == "sampled") != (self.num_neighbors is not None):
             raise ConfigError("--mode sampled and --num-neighbors (its fan-outs) go together")
         if self.num_neighbors is not None and any(k < -1 or k == 0 for k in self.num_neighbors):
@@ -125,3 +95,29 @@ class PredictConfig:
             raise ConfigError(f"--num-neighbors {text}: one number per layer, each -1 (all) or at least 1")
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")
+
+
+_APART = (
+    ("links", ("nodes", "split", "ids"), "it has the vertices itself"),
+    ("links", ("node_type",), "the model says of which types the ends are"),
+    ("links", ("table",), "scores of pairs go into files"),
+    ("top", ("links",), "it finds the pairs itself"),
+    ("top", ("node_type",), "the model says of which types the ends are"),
+    ("top", ("table",), "the best targets go into files"),
+)
+
+
+def check_apart(asked: Any, dashes: str = "") -> None:
+    """Refuse what does not go together: settings, or arguments of ``atta.predict``. Raises ConfigError.
+
+    dashes: before each name in messages.
+    """
+    for name, others, why in _APART:
+        for other in others:
+            if getattr(asked, name) is not None and getattr(asked, other, None) is not None:
+                said = other.replace("_", "-") if dashes else other
+                raise ConfigError(f"{dashes}{name}: does not go with {dashes}{said}: {why}")
+    if asked.top is None and asked.relation is not None:
+        raise ConfigError(f"{dashes}relation: goes with {dashes}top")
+    if asked.top is not None and asked.what == "classes":
+        raise ConfigError(f"{dashes}top: does not go with {dashes}what classes: pairs have scores")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from atta.errors import ConfigError
 from atta.observe.settings import Option, Setting, check_bounds, settings_of
-from atta.train.settings.common import MOST_PROCESSES, ONE_PER_CORE, TrainSettings
+from atta.train.settings.common import PROCESSES, TrainSettings
 
 if TYPE_CHECKING:
     from atta.samplers.local.server import Rule
@@ -22,14 +22,7 @@ class ServerSettings(TrainSettings):
     """What strategies have whose trainers form servers."""
 
     trainers_per_server: Annotated[
-        int | None,
-        Option(
-            "Consecutive trainers that share a subgraph.",
-            unset="all",
-            at_least=1,
-            at_most=MOST_PROCESSES,
-            too_many=ONE_PER_CORE,
-        ),
+        int | None, Option("Consecutive trainers that share a subgraph.", unset="all", **PROCESSES)
     ] = None
 
     @property
@@ -248,10 +241,8 @@ class AsyncDigestSettings(DigestSettings, AsyncOptions):
 
 
 def check_options(options: Any) -> None:
-    """Refuse options outside their bounds or choices, and numbers that are not finite.
-
-    Raises:
-        ConfigError: names the option; one line.
+    """Refuse options outside their bounds or choices, and numbers that are not finite. Raises ConfigError: names the
+    option; one line.
     """
     check_bounds(options)
     for setting in settings_of(type(options)):

@@ -1,11 +1,8 @@
-"""Masks of dropout that any trainer can compute for any row.
-
-As in sampling (decision 004), a random number is a hash of what it is for. So a mask
-does not depend on the number of trainers, nor on what a trainer has drawn before.
-"""
+"""Masks of dropout that any trainer can compute for any row: as in sampling, a random number is a hash of what it is for."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,8 +10,6 @@ import numpy.typing as npt
 import torch
 
 from atta.samplers.hashing import mix64
-
-__all__ = ["edge_keys", "keep_mask"]
 
 Longs = npt.NDArray[np.int64]
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -31,14 +26,26 @@ def keep_mask(stream: int, keys: torch.Tensor, columns: int, p: float) -> torch.
     of the stream's vertex k, as in sampling (``VertexStream``): splitmix64 from the state ``mix64(stream ^ mix64(k))``.
     Dropout keeps it if the draw, read as int64, is at least ``p * 2**64 - 2**63``.
     """
-    state = _mixed(_mixed(keys.clone()) ^ _signed(stream))
+    state = mixed(mixed(keys.clone()) ^ _signed(stream))
     steps = torch.arange(columns, device=keys.device) * _signed(_GOLDEN)
     least = int(p * 2**64) - 2**63
     kept = torch.empty((len(keys), columns), dtype=torch.bool, device=keys.device)
     rows = max(1, _TOGETHER.get(keys.device.type, _TOGETHER_ELSEWHERE) // max(1, columns))
     for first in range(0, len(keys), rows):
-        torch.ge(_mixed(state[first : first + rows, None] + steps), least, out=kept[first : first + rows])
+        torch.ge(mixed(state[first : first + rows, None] + steps), least, out=kept[first : first + rows])
     return kept
+
+
+def dropped(h: torch.Tensor, stream: int, keys: torch.Tensor, p: float) -> torch.Tensor:
+    """``h`` [n, ...] after dropout, with ``keep_mask`` of its rows' ``keys`` [n]."""
+    kept = keep_mask(stream, keys, math.prod(h.shape[1:]), p).view(h.shape)
+    return h * kept.to(h.dtype).div_(1 - p)
+
+
+def with_loops(edge_index: Longs, own: int) -> Longs:
+    """Edges as a layer of PyG sees them that adds self-loops: without those of the graph, then one per ``own`` vertex."""
+    between = edge_index[:, edge_index[0] != edge_index[1]]
+    return np.concatenate([between, np.tile(np.arange(own), (2, 1))], axis=1)
 
 
 def edge_keys(ids: Longs, edge_index: Longs) -> Longs:
@@ -58,7 +65,7 @@ def edge_keys(ids: Longs, edge_index: Longs) -> Longs:
     return mix64(mix64(mix64(bits[source]) + bits[target]) + number).view(np.int64)
 
 
-def _mixed(x: torch.Tensor) -> torch.Tensor:
+def mixed(x: torch.Tensor) -> torch.Tensor:
     """``mix64`` of int64 in place. torch has no logical shift: bits that come in at the left are cut off."""
     x.add_(_signed(_GOLDEN))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -67,5 +74,4 @@ def _mixed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _signed(number: int) -> int:
-    """The int64 with the bits of a number of 64 bits."""
     return (number + 2**63) % 2**64 - 2**63

@@ -1,43 +1,36 @@
-"""Which task a dataset is trained for, and the model's width."""
+"""Which task a dataset is trained for, the model's width, and which figure decides.
+
+That figure says what the best epoch is, when a run stops, and when ``--lr-schedule plateau`` acts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema, TableSpec
+from atta.train.reports.epochs import Watched
 from atta.train.settings import TYPED_MODELS, TrainSettings
-from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED, LinkSettings
-from atta.train.tasks import TASKS, LearningTask
-from atta.train.tasks.links.candidates import SPLITS, parse_shares
-from atta.train.tasks.links.classes import EDGE_CLASSES as EDGE_CLASSES_TASK
-from atta.train.tasks.links.record import LINKS
-from atta.train.tasks.regression import with_loss
-from atta.train.tasks.target import check_link_types, check_times, check_types, edge_type_of, target_of
-from atta.train.tasks.unlabelled import unlabelled
-
-__all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
+from atta.train.settings.common import parse_early_stop
+from atta.train.settings.minibatch import EDGE_CLASSES, LINK, SPLITS, UNTABLED, LinkSettings, parse_shares
+from atta.train.tasks.pairs import EdgeClasses, Links, Unlabelled
+from atta.train.tasks.task import LOSS, LearningTask, TargetCounts
+from atta.train.tasks.types import check_link_types, check_model, check_times, check_types, edge_type_of, target_of
+from atta.train.tasks.vertices import CLASSES, Labels, Regression
 
 AUTO = "auto"
+TASKS: dict[str, LearningTask] = {task.name: task for task in (CLASSES, Labels(), Regression())}
+"""Those of table ``y`` of vertices."""
+_OF_EDGES: dict[str, LearningTask] = {LINK: Links(), EDGE_CLASSES: EdgeClasses()}
 
 
 @dataclass(frozen=True)
 class TaskOnGraph:
-    """A task, and what it needs of a dataset.
-
-    Attributes:
-        task: the record.
-        node_type: of the vertices that it is about.
-        channels: columns of the features, the width of the model's input; 0 for typed graphs, where each type has its
-            own.
-        outputs: width of the model's output.
-        splits: those of ``val`` and ``test`` that have members.
-        resolved: settings that ``auto`` left open, by name.
-    """
+    """A task, and what it needs of a dataset: the node type that it is about, the columns of its features (``channels``, 0 of
+    typed graphs), the ``splits`` of validation and test that have members, and settings that ``auto`` left open."""
 
     task: LearningTask
     node_type: str
@@ -48,88 +41,80 @@ class TaskOnGraph:
 
 
 def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
-    """The task that ``settings`` name, on a dataset.
-
-    Raises:
-        ConfigError: the dataset cannot be trained on, or table ``y`` does not go with the task.
+    """The task that ``settings`` name, on a dataset. Raises ConfigError: the dataset cannot be trained on, or table
+    ``y`` does not go with the task.
     """
     if settings.task in UNTABLED:
         return _untabled_on(schema, settings)
     node_type = target_of(schema, settings)
     tables = schema.node_tables[node_type]
     if settings.model in TYPED_MODELS:
-        channels = 0
         check_types(schema, settings, node_type)
-    else:
-        channels = _channels(tables)
-    task = _chosen(settings, tables["y"])
-    if task.weights is None and settings.class_weights != "none":
+    elif "x" not in tables or "y" not in tables:
+        raise ConfigError("training needs the node tables x (features) and y (integer labels, or other targets)")
+    task = task_named(settings, _evident(tables["y"]) if settings.task == AUTO else settings.task)
+    if not task.weighs and settings.class_weights != "none":
         raise ConfigError(f"--class-weights {settings.class_weights}: --task {task.name} has no classes to weigh")
     if task.name != "regression" and settings.regression_loss != "mse":
         raise ConfigError(
             f"--regression-loss {settings.regression_loss}: belongs to --task regression, not {task.name}"
         )
-    splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
     outputs = task.outputs(tables["y"], schema.num_classes)
-    return TaskOnGraph(task, node_type, channels, outputs, splits, {"task": task.name})
+    channels = _channels(schema, settings, node_type)
+    return TaskOnGraph(task, node_type, channels, outputs, _judged(schema, node_type), {"task": task.name})
 
 
-def _channels(tables: Mapping[str, TableSpec]) -> int:
+def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:
     """Columns of the features of a graph with one node type."""
-    if "x" not in tables or "y" not in tables:
-        raise ConfigError("training needs the node tables x (features) and y (integer labels, or other targets)")
-    if len(tables["x"].row_shape) != 1:
-        raise ConfigError(f"training needs one row of features per vertex, x has rows of shape {tables['x'].row_shape}")
-    return tables["x"].row_shape[0]
+    if settings.model in TYPED_MODELS:
+        return 0
+    spec = schema.node_tables[node_type].get("x")
+    if spec is None:
+        raise ConfigError("training needs the node table x with one row of features per vertex")
+    if len(spec.row_shape) != 1:
+        raise ConfigError(f"training needs one row of features per vertex, x has rows of shape {spec.row_shape}")
+    return spec.row_shape[0]
+
+
+def _judged(schema: Schema, node_type: str) -> list[str]:
+    """Those of validation and test that have vertices."""
+    return [s for s in ("val", "test") if schema.splits[node_type].get(s)]
 
 
 def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     """A task without a table of targets. Typed graphs have edges to predict, others any of them."""
-    task = settings.task
-    of_edges = task in (LINK, EDGE_CLASSES)
-    typed = of_edges and settings.model in TYPED_MODELS
-    if not typed and (settings.model in TYPED_MODELS or len(schema.node_types) > 1 or len(schema.edge_types) > 1):
-        able = f", or a model of typed graphs: {', '.join(TYPED_MODELS)}" if of_edges else ", and their models"
-        raise ConfigError(f"--task {task}: takes graphs with one node type and one edge type{able}")
+    task, typed = settings.task, settings.model in TYPED_MODELS
+    if task not in _OF_EDGES and (typed or len(schema.node_types) > 1 or len(schema.edge_types) > 1):
+        raise ConfigError(f"--task {task}: takes graphs with one node type and one edge type, and their models")
     edge_type = edge_type_of(schema, settings)
+    check_model(schema, settings)
     node_type = schema.endpoints(edge_type)[1]
-    tables = schema.node_tables[node_type]
     if typed:
         check_link_types(schema, settings, edge_type)
-    elif "x" not in tables or len(tables["x"].row_shape) != 1:
-        raise ConfigError("training needs the node table x with one row of features per vertex")
+    channels = _channels(schema, settings, node_type)
     if not schema.edge_counts[edge_type]:
         raise ConfigError(f"--task {task}: edge type {edge_type} has no edges")
     if task == EDGE_CLASSES:
-        _check_edge_labels(schema, edge_type)
+        if "y" not in schema.edge_tables[edge_type]:
+            raise ConfigError(f"--task {EDGE_CLASSES}: edge type {edge_type} has no edge table y")
+        _OF_EDGES[task].outputs(schema.edge_tables[edge_type]["y"], None)
     check_times(schema, settings, edge_type)
-    for option, used in (
-        (f"--class-weights {settings.class_weights}", settings.class_weights != "none"),
-        (f"--regression-loss {settings.regression_loss}", settings.regression_loss != "mse"),
-    ):
-        if used:
-            raise ConfigError(f"{option}: does not go with --task {task}")
-    resolved = {"task": task, "edge_type": edge_type} if typed else {"task": task}
-    if not of_edges:
+    for option, usual in (("class_weights", "none"), ("regression_loss", "mse")):
+        if (given := getattr(settings, option)) != usual:
+            raise ConfigError(f"--{option.replace('_', '-')} {given}: does not go with --task {task}")
+    resolved: dict[str, Any] = {"task": task, "edge_type": edge_type} if typed else {"task": task}
+    if task not in _OF_EDGES:
         resolved["evaluate_by"] = _judge(schema, settings)
-    record = task_named(settings) if of_edges else unlabelled(task, resolved["evaluate_by"])
     if resolved.get("evaluate_by") == "classes":
         for name in ("edge_split", "eval_negatives", "split_by"):
             if getattr(settings, name) != getattr(LinkSettings, name):
                 raise ConfigError(f"--{name.replace('_', '-')}: goes with --evaluate-by links, not classes")
-        splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
+        splits = _judged(schema, node_type)
     else:
         shares = parse_shares(getattr(settings, "edge_split", "1,0,0"))
         splits = [name for name, share in zip(SPLITS, shares, strict=True) if share and name != "train"]
-    channels = 0 if typed else tables["x"].row_shape[0]
+    record = task_named(settings, judge=resolved.get("evaluate_by"))
     return TaskOnGraph(record, node_type, channels, settings.hidden, splits, resolved)
-
-
-def _check_edge_labels(schema: Schema, edge_type: str) -> None:
-    spec = schema.edge_tables[edge_type].get("y")
-    if spec is None:
-        raise ConfigError(f"--task {EDGE_CLASSES}: edge type {edge_type} has no edge table y")
-    EDGE_CLASSES_TASK.outputs(spec, None)
 
 
 def _judge(schema: Schema, settings: TrainSettings) -> str:
@@ -149,23 +134,18 @@ def _judge(schema: Schema, settings: TrainSettings) -> str:
     return "classes"
 
 
-def task_named(settings: TrainSettings, name: str | None = None) -> LearningTask:
-    """The record of a task, with the loss of ``settings``; their own task without a ``name``, classes for ``auto``."""
+def task_named(settings: TrainSettings, name: str | None = None, judge: str | None = None) -> LearningTask:
+    """The record of a task, with the loss of ``settings``; their own task without a ``name``, classes for ``auto``.
+
+    judge: what embeddings are judged by; None: as the settings say.
+    """
     name = name or settings.task
-    if name == LINK:
-        return LINKS
-    if name == EDGE_CLASSES:
-        return EDGE_CLASSES_TASK
-    if name in UNTABLED:
-        judge = getattr(settings, "evaluate_by", AUTO)
-        return unlabelled(name, "classes" if judge == AUTO else judge)
     if name == "regression":
-        return with_loss(settings.regression_loss)
-    return TASKS["classes" if name == AUTO else name]
-
-
-def _chosen(settings: TrainSettings, spec: TableSpec) -> LearningTask:
-    return task_named(settings, _evident(spec) if settings.task == AUTO else settings.task)
+        return Regression(settings.regression_loss)
+    if name in UNTABLED and name not in _OF_EDGES:
+        judged = judge or str(getattr(settings, "evaluate_by", AUTO))
+        return Unlabelled(name, "classes" if judged == AUTO else judged)
+    return {**TASKS, **_OF_EDGES}["classes" if name == AUTO else name]
 
 
 def _evident(spec: TableSpec) -> str:
@@ -177,3 +157,32 @@ def _evident(spec: TableSpec) -> str:
             "--task regression"
         )
     return "labels" if not single else "classes" if whole else "regression"
+
+
+def watched_by(settings: TrainSettings) -> Watched:
+    """The figure that a run watches: that of ``--early-stop``, or the first metric of its task; of validation vertices.
+
+    Raises UnknownNameError for a metric that the task does not have.
+    """
+    task = task_named(settings)
+    metrics = {metric.name: metric for metric in (*task.metrics, LOSS)}
+    name = task.metrics[0].name if settings.early_stop is None else parse_early_stop(settings.early_stop)[0]
+    if name not in metrics:
+        raise UnknownNameError.of(f"metric of --task {task.name}", name, metrics)
+    return Watched(f"val_{name}", metrics[name].rises)
+
+
+def check_watched(settings: TrainSettings, splits: list[str], validated: TargetCounts | None = None) -> None:
+    """Refuse to watch a figure that no evaluation has: without ``val``, or with none of its targets known. Raises
+    ConfigError, and the errors of ``watched_by``."""
+    watched_by(settings)
+    if "val" in splits and (validated is None or validated.known):
+        return
+    why = "the dataset has none" if validated is None else f"none of the {validated.vertices} has a target in table y"
+    for option, used in (
+        ("--patience", settings.patience is not None),
+        ("--early-stop", settings.early_stop is not None),
+        ("--lr-schedule plateau", settings.lr_schedule == "plateau"),
+    ):
+        if used:
+            raise ConfigError(f"{option}: watches validation vertices, {why}")

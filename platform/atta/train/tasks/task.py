@@ -1,38 +1,27 @@
-"""The record of a task: everything that trainers, reports and the command line ask of it."""
+"""A task: everything that trainers, reports and settings ask of it, and its loss and figures with the weights of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-if TYPE_CHECKING:
-    import torch
-
-    from atta.partition.schema import TableSpec
-
-__all__ = ["LOSS", "VERTICES", "ClassWeights", "Floats", "LearningTask", "Loss", "Metric", "TargetCounts"]
+from atta.errors import ConfigError
+from atta.partition.schema import TableSpec
 
 VERTICES = {"train": "training", "val": "validation", "test": "test"}
 """What vertices of each split are called."""
 
 Floats = npt.NDArray[np.float64]
-Loss = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
-"""Takes outputs [n, outputs], targets and weights [outputs] (None: all 1); returns the *sum* of the losses of the
-vertices whose target is known, a scalar; n may be 0."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of validation and test.
-
-    Attributes:
-        name: as reports and ``--early-stop`` call it.
-        of: takes the task's sums over all vertices (``LearningTask.sums``); None where the figure is not defined.
-        rises: whether a higher figure is better.
+    """A figure of validation and test, named as reports and ``--early-stop`` do. ``of`` makes it of ``LearningTask.sums``
+    over all vertices, None where it is not defined; ``rises``: whether a higher one is better.
     """
 
     name: str
@@ -40,23 +29,19 @@ class Metric:
     rises: bool = True
 
 
-def _mean_loss(sums: Floats) -> float | None:
-    return float(sums[0] / sums[1]) if sums[1] else None
+def ratio(above: float, below: float) -> float | None:
+    """One number divided by another; None where that is 0."""
+    return float(above / below) if below else None
 
 
-LOSS = Metric("loss", _mean_loss, rises=False)
-"""The mean loss, a figure of every task; of the sum of losses and the number of vertices."""
+LOSS = Metric("loss", lambda sums: ratio(sums[0], sums[1]), rises=False)
+"""The mean loss, of the sum of losses and the number of vertices."""
 
 
 @dataclass(frozen=True)
 class TargetCounts:
-    """The targets of some vertices in numbers.
-
-    Attributes:
-        vertices: number of vertices.
-        unknown: number of vertices without a target.
-        wrong: number of vertices whose target is none that the task knows.
-        found: what the task counts besides, float64 [k] (``LearningTask.found``).
+    """The numbers of some vertices, of those without a target (``unknown``) and of those whose target is none of the task
+    (``wrong``); found: what the task counts besides, float64 [k] (``LearningTask.found``).
     """
 
     vertices: int = 0
@@ -70,61 +55,78 @@ class TargetCounts:
         return self.vertices - self.unknown
 
 
-@dataclass(frozen=True)
-class ClassWeights:
-    """How a task weighs its classes.
-
-    Attributes:
-        balanced: the weights [outputs] of ``--class-weights balanced``, from ``TargetCounts.found``.
-        scaled: makes given weights those of the loss, from the same.
-    """
-
-    balanced: Callable[[Floats], Floats]
-    scaled: Callable[[Floats, Floats], Floats]
-
-
-@dataclass(frozen=True)
 class LearningTask:
     """What a model is trained for. All strategies take their loss and their figures from here.
 
-    A target is what the model shall find for a vertex: its row of table ``y``. The functions import torch when they are
-    called, so that the command line can read this record without it.
-
-    Attributes:
-        name: value of ``--task``.
-        sentence: what it is, for ``--help``.
-        outputs: number of the model's outputs, from the spec of the table and the dataset's number of classes. Raises
-            ConfigError for a table that cannot hold targets of this task.
-        rows: whether targets are rows of numbers, float32 [n, outputs]; otherwise they are classes, int64 [n].
-        known: bool [n], the vertices of some targets that have one. Others do not count for loss and metrics.
-        wrong: bool [n], the vertices whose target is none of this task, given their number of outputs.
-        found: what is counted of training targets besides, float64 [k]; sums of it over trainers must make sense.
-        refuse: raises ConfigError for targets that are none of this task, from the counts of all trainers, the number of
-            outputs and a word for the vertices (``VERTICES``).
-        check: says what is left out (None: nothing) of training targets, from the counts of all trainers and the number of
-            outputs. Raises ConfigError for those that nothing can be learnt from, and the errors of ``refuse``.
-        loss: see ``Loss``.
-        sums: what metrics are computed from, float64 [k], of outputs and targets. Sums over batches and trainers are
-            those of all their vertices.
-        metrics: figures of validation and test. The first one decides which epoch is the best.
-        predictions: what the model says of vertices, given its outputs [n, outputs].
-        weights: None if the task has no classes to weigh.
+    A target is what the model shall find for a vertex, its row of table ``y``: a class, int64 [n], or if ``rows`` numbers,
+    float32 [n, outputs]. The first of ``metrics`` decides which epoch is the best. ``weighs``: there are classes to weigh;
+    ``target``, ``nothing``: what a target is called, and what table ``y`` has where there is none.
     """
 
     name: str
-    sentence: str
-    outputs: Callable[[TableSpec, int | None], int]
-    rows: bool
-    known: Callable[[torch.Tensor], torch.Tensor]
-    wrong: Callable[[torch.Tensor, int], torch.Tensor]
-    found: Callable[[torch.Tensor, int], torch.Tensor]
-    refuse: Callable[[TargetCounts, int, str], None]
-    check: Callable[[TargetCounts, int], str | None]
-    loss: Loss
-    sums: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     metrics: tuple[Metric, ...]
-    predictions: Callable[[torch.Tensor], torch.Tensor]
-    weights: ClassWeights | None = None
+    rows = weighs = False
+    target, nothing = "label", "-1"
+
+    def outputs(self, spec: TableSpec, classes: int | None) -> int:
+        """Number of the model's outputs, from the table and the number of classes. Raises ConfigError: no such targets."""
+        raise NotImplementedError
+
+    def known(self, targets: torch.Tensor) -> torch.Tensor:
+        """bool [n], the vertices that have a target. Others do not count for loss and metrics."""
+        raise NotImplementedError
+
+    def wrong(self, targets: torch.Tensor, outputs: int) -> torch.Tensor:
+        """bool [n], the vertices whose target is none of this task."""
+        raise NotImplementedError
+
+    def wrong_text(self, outputs: int) -> str:
+        """What is wrong with these targets."""
+        raise NotImplementedError
+
+    def found(self, targets: torch.Tensor, outputs: int) -> torch.Tensor:
+        """What is counted of targets besides, float64 [k]; sums of it over trainers make sense."""
+        return targets.new_zeros(0).double()
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """The *sum* of the losses of vertices with a known target; outputs: [n, outputs], n may be 0; weights: [outputs]."""
+        raise NotImplementedError
+
+    def sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """What metrics are computed from, float64 [k], added up over batches and trainers."""
+        raise NotImplementedError
+
+    def balanced(self, found: Floats) -> Floats:
+        """The weights [outputs] of ``--class-weights balanced``."""
+        raise NotImplementedError
+
+    def scaled(self, weights: Floats, found: Floats) -> Floats:
+        """Given weights as the loss takes them."""
+        return weights
+
+    def refuse(self, counts: TargetCounts, outputs: int, vertices: str) -> None:
+        """Raise ConfigError for targets that are none of this task, from the counts of all trainers."""
+        if counts.wrong:
+            raise ConfigError(
+                f"{counts.wrong} of {counts.vertices} {vertices} vertices have {self.wrong_text(outputs)}"
+            )
+
+    def check(self, counts: TargetCounts, outputs: int) -> str | None:
+        """What is left out of training (None: nothing). Raises ConfigError for targets that nothing can be learnt from."""
+        self.refuse(counts, outputs, VERTICES["train"])
+        if counts.vertices and not counts.known:
+            raise ConfigError(
+                f"none of the {counts.vertices} training vertices has a {self.target}: all are {self.nothing} in table y"
+            )
+        if counts.vertices:
+            self.check_different(counts)
+        if not counts.unknown:
+            return None
+        what = f"no {self.target} ({self.nothing} in table y)"
+        return f"{counts.unknown} of {counts.vertices} training vertices have {what} and are left out"
+
+    def check_different(self, counts: TargetCounts) -> None:
+        """Raise ConfigError for targets that are all alike."""
 
     def targets(self, values: torch.Tensor) -> torch.Tensor:
         """Rows of table ``y`` as targets, for any type and shape of the table that ``outputs`` accepts."""
@@ -136,5 +138,37 @@ class LearningTask:
         """``targets`` of a numpy array."""
         if not self.rows:
             return values.reshape(-1).astype(np.int64)
-        width = values.shape[1:] or (1,)
-        return values.reshape(len(values), *width).astype(np.float32)
+        return values.reshape(len(values), *(values.shape[1:] or (1,))).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A task with the weights of a run, float32 [outputs] on the trainer's device, or None."""
+
+    task: LearningTask
+    outputs: int
+    weights: torch.Tensor | None = None
+
+    def loss_sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """``LearningTask.loss``."""
+        return self.task.loss(outputs, targets, self.weights)
+
+    def mean_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean of these; 0 if there are none."""
+        return self.loss_sum(outputs, targets) / self.task.known(targets).sum().clamp(min=1)
+
+    def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """What ``metrics`` needs of some vertices, float64 [2 + k]. Tallies add up."""
+        loss, known = self.loss_sum(outputs, targets).double(), self.task.known(targets).sum().double()
+        return torch.cat([torch.stack([loss, known]), self.task.sums(outputs, targets)])
+
+    def empty_tally(self, device: torch.device) -> torch.Tensor:
+        """The tally of no vertices."""
+        nothing = torch.zeros((0, self.outputs), device=device)
+        return self.tally(nothing, nothing if self.task.rows else nothing[:, 0].long())
+
+    def metrics(self, tally: Sequence[float]) -> dict[str, float]:
+        """Figures by name, the task's own first; those that are not defined are left out."""
+        values = np.asarray(tally, np.float64)
+        found = {m.name: m.of(values[2:]) for m in self.task.metrics} | {LOSS.name: LOSS.of(values)}
+        return {name: value for name, value in found.items() if value is not None}

@@ -8,18 +8,18 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import atta
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError, QuotaExceededError
-from atta.observe.printable import first_line
+from atta.observe.lastwords import first_line
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
-from atta.train.launching.failure import Attempts, first_cause
-from atta.train.launching.handing import handed
-from atta.train.launching.launch import with_task
+from atta.train.launching.failure import Attempts, failure_file, first_cause
+from atta.train.launching.launch import handed, with_task
 from atta.train.launching.on_ray.keepers import TrainerKeeper
 from atta.train.launching.on_ray.placement import home_nodes, ranks_on
 from atta.train.launching.on_ray.serving import serve
@@ -71,17 +71,16 @@ def fit(
     ray = joined_ray(local=True)
     with _target(config, insecure) as target:
         config = replace(config, data=None, cluster=target, checkpoint=_absolute(config.checkpoint))
-        while True:
-            try:
-                return _attempt(ray, config, attempts, threads, memory_bytes)
-            except AttaError as error:
-                if not attempts.again(error):
-                    raise
-                log.warning("trainers start again (%d of %d): %s", attempts.restarts, max_failures, error)
+        return attempts.until_done(
+            partial(_attempt, ray, config, attempts, threads, memory_bytes),
+            lambda error: log.warning("trainers start again (%d of %d): %s", attempts.restarts, max_failures, error),
+        )
 
 
 def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, memory: int) -> TrainReport:
-    task, settled = _task(config)
+    with atta.connect(config.cluster or "", wait=True, deadline_s=ROOM_S) as cluster:
+        settled = with_task(config, cluster.schema, cluster.num_parts)
+        task = {"config": settled.to_dict(), **handed(cluster)}
     with _trainers(ray, settled, threads, memory) as trainers:
         if attempts.resumes(trainers.checkpoint(settled)):
             task["config"]["resume"] = True
@@ -103,15 +102,8 @@ def _target(config: TrainConfig, insecure: bool) -> Iterator[str]:
         yield own.target
 
 
-def _task(config: TrainConfig) -> tuple[dict[str, Any], TrainConfig]:
-    with atta.connect(config.cluster or "", wait=True, deadline_s=ROOM_S) as cluster:
-        config.check_parts(cluster.num_parts)
-        settled = with_task(config, cluster.schema)
-        return {"config": settled.to_dict(), **handed(cluster)}, settled
-
-
 @contextlib.contextmanager
-def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Iterator[_Trainers]:
+def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Iterator[_RayTrainers]:
     """Actors for all ranks. They and their trainers end with the block."""
     nodes: Sequence[str | None] = [None] * config.trainers
     registry, target = None, config.cluster or ""
@@ -120,7 +112,7 @@ def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Itera
         registry = ray.get_actor(target.removeprefix(PREFIX), namespace=NAMESPACE)
     actors = [_actor(ray, node, threads, memory) for node in nodes]
     try:
-        yield _Trainers(ray, actors, registry)
+        yield _RayTrainers(ray, actors, registry)
     finally:
         for actor in actors:
             ray.kill(actor)
@@ -135,7 +127,7 @@ def _actor(ray: Any, node: str | None, threads: int, memory: int) -> Any:
     return ray.remote(TrainerKeeper).options(num_cpus=threads, scheduling_strategy=beside, **room).remote()
 
 
-class _Trainers:
+class _RayTrainers:
     def __init__(self, ray: Any, actors: Sequence[Any], registry: Any) -> None:
         self._ray, self._actors, self._registry = ray, actors, registry
         late = QuotaExceededError(f"Ray has no room for {len(actors)} trainers after {ROOM_S:g} s")
@@ -198,7 +190,5 @@ def _cause(ended: Mapping[int, Mapping[str, Any]]) -> AttaError:
     with OwnFolder("atta-ray-") as folder:
         for rank, end in ended.items():
             if end["record"]:
-                (Path(folder) / f"failure-{rank}.json").write_text(end["record"], encoding="utf-8")
-        return first_cause(
-            Path(folder), {rank: end["code"] for rank, end in ended.items() if end["code"]}, others=False
-        )
+                failure_file(Path(folder), rank).write_text(end["record"], encoding="utf-8")
+        return first_cause(Path(folder), {rank: end["code"] for rank, end in ended.items() if end["code"]})

@@ -22,7 +22,7 @@ from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.ending import tethered
 from atta.partition.disk.mirror import Mirror
 from atta.train.launching.nodes import INTERFACE, interface_towards
-from atta.train.launching.on_ray.placement import AddressTable, Care, DaemonPlace, NextStep
+from atta.train.launching.on_ray.placement import Care, NextStep
 from atta.wire.clusterfile import write_cluster
 from atta.wire.named import NAMESPACE
 
@@ -34,24 +34,6 @@ END_S = 60.0
 """How long a daemon may take to end: it lets sessions go on, then saves its tables."""
 
 log = logging.getLogger(__name__)
-
-
-class Registry:
-    """The actor named as the cluster: it knows who is where. If it is lost, keepers tell it all again."""
-
-    def __init__(self, parts: int, tls: Mapping[str, str]) -> None:
-        self._table, self._tls = AddressTable(parts), dict(tls)
-
-    def announce(self, part: int, address: str, node: str) -> list[str]:
-        """Note where a daemon is. Returns the addresses of all, none while one is missing."""
-        now = time.monotonic()
-        self._table.announce(part, DaemonPlace(address, node), now)
-        return [place.address for place in self._table.places(now)]
-
-    def known(self) -> dict[str, Any]:
-        """What ``atta.wire.named.NamedCluster`` has, as plain values."""
-        places = self._table.places(time.monotonic())
-        return {"addresses": [p.address for p in places], "nodes": [p.node for p in places], "tls": self._tls}
 
 
 class DaemonKeeper:
@@ -197,7 +179,7 @@ def _interface(environment: Mapping[str, str]) -> dict[str, str]:
     """The interface towards rank 0, for gloo, which would otherwise resolve the host's name."""
     if INTERFACE in os.environ:
         return {}
-    found = interface_towards(_joined(environment["MASTER_ADDR"], int(environment["MASTER_PORT"])))
+    found = interface_towards(f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}")
     return {INTERFACE: found} if found else {}
 
 
@@ -213,7 +195,3 @@ def _node() -> str:
 
     found: str = ray.get_runtime_context().get_node_id()
     return found
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

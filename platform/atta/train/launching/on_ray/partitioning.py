@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from atta.errors import AttaError, QuotaExceededError
 from atta.observe.extras import load
-from atta.observe.printable import first_line
+from atta.observe.lastwords import first_line
 from atta.observe.progress import Progress
 from atta.partition.cutting.by_tasks import partition_by_tasks
 from atta.wire.named import joined_ray
@@ -33,11 +33,9 @@ class RayTasks:
     def run(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
     ) -> list[Result]:
-        """Run the tasks on the machines of a cluster.
-
-        Raises:
-            UnavailableError, QuotaExceededError: there is no cluster, or it has no core.
-            AttaError: what a task raised, which may be any other error, too; or it was lost once too often.
+        """Run the tasks on the machines of a cluster. Raises UnavailableError, QuotaExceededError: there is no cluster,
+        or it has no core; AttaError: what a task raised, which may be any other error, too; or it was lost once too
+        often.
         """
         joined_ray(local=True)
         limit = AHEAD * int(self._ray.cluster_resources().get("CPU", 0))

@@ -1,16 +1,18 @@
 """Decisions on Ray: which node gets what, when a daemon starts again, and who serves which partition where. Pure.
 
-Nothing is stored: every keeper announces its daemon again and again, so a table that is lost fills itself.
+Nothing is stored: every keeper announces its daemon again and again, so a registry that is lost fills itself.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from atta.errors import ConfigError
 from atta.partition.graph.needs import Needs
@@ -51,27 +53,9 @@ def ranks_on(nodes: Sequence[str]) -> list[Rank]:
     return found
 
 
-@dataclass(frozen=True)
-class Backoff:
-    """How long to wait before a process starts again, in seconds.
-
-    Attributes:
-        first: after a process that had run well.
-        most: at most; each failure in a row doubles the wait.
-        well: a process that has lived for this long has run well.
-    """
-
-    first: float = 0.5
-    most: float = 30.0
-    well: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.first <= self.most or self.well <= 0:
-            raise ConfigError(f"{self}: waits must be positive, and the first at most the last")
-
-    def wait(self, failures: int) -> float:
-        """The wait after so many ``failures`` in a row, from 1."""
-        return min(self.most, self.first * 2.0 ** min(failures - 1, 60))
+FIRST_S, MOST_S, WELL_S = 0.5, 30.0, 60.0
+"""How long to wait before a daemon starts again: the first of a row of failures, which doubles, and at most. One that has
+lived for the last has run well: it begins another row."""
 
 
 class NextStep(Enum):
@@ -89,12 +73,12 @@ class Care:
 
     A daemon starts when the addresses of all are known. It starts again without limit, later and later as long as it
     ends soon after its start. When a peer has moved, it is stopped and starts with the new addresses.
+
+    ``failures``: ends in a row of daemons that had not run well.
     """
 
     part: int
-    backoff: Backoff = field(default_factory=Backoff)
     failures: int = 0
-    """Ends in a row of daemons that had not run well."""
     starts: int = 0
     _known: tuple[str, ...] = ()
     _given: tuple[str, ...] = ()
@@ -109,7 +93,6 @@ class Care:
 
     def decide(self, now: float) -> NextStep:
         """The next step. Whoever calls it does the step, and says so by ``started`` or ``ended``."""
-        self.validate()
         if not self._given:
             return NextStep.START if self._known and now >= self._not_before else NextStep.WAIT
         if not self._stopping and self._others(self._given) != self._others(self._known):
@@ -121,76 +104,46 @@ class Care:
         """A daemon starts; returns the addresses to give it."""
         self._given, self._since, self._stopping = self._known, now, False
         self.starts += 1
-        self.validate()
         return self._given
 
     def ended(self, now: float) -> None:
         """The daemon has ended, by itself or because it was stopped."""
         asked = self._stopping
-        self.failures = 0 if asked or now - self._since >= self.backoff.well else self.failures + 1
-        self._not_before = now if asked else now + self.backoff.wait(max(1, self.failures))
+        self.failures = 0 if asked or now - self._since >= WELL_S else self.failures + 1
+        self._not_before = now if asked else now + min(MOST_S, FIRST_S * 2.0 ** min(max(0, self.failures - 1), 60))
         self._given, self._stopping = (), False
-        self.validate()
 
     def _others(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
         return addresses[: self.part] + addresses[self.part + 1 :]
-
-    def validate(self) -> None:
-        """Raise AssertionError if nobody could be in this state."""
-        assert self.failures >= 0
-        assert not self._stopping or self._given, "only a running daemon is stopped"
-        assert not self._given or (self._known and self.starts > 0), "a daemon starts when all addresses are known"
 
 
 SILENT_S = 5.0
 """A daemon that has not been announced for this long has no address: perhaps its machine is lost."""
 
 
-@dataclass(frozen=True)
-class DaemonPlace:
-    """Where a daemon is.
+class Registry:
+    """The actor named as the cluster: it knows who is where. If it is lost, keepers tell it all again."""
 
-    Attributes:
-        address: ``host:port`` of the daemon.
-        node: Ray's id of the machine.
-    """
+    def __init__(self, parts: int, tls: Mapping[str, str]) -> None:
+        self._parts, self._tls = parts, dict(tls)
+        self._places: dict[int, tuple[str, str, float]] = {}
 
-    address: str
-    node: str
-
-
-@dataclass
-class AddressTable:
-    """The places of the daemons of ``parts`` partitions, as far as they have been announced lately.
-
-    Times are in seconds, of any clock.
-    """
-
-    parts: int
-    _places: dict[int, DaemonPlace] = field(default_factory=dict)
-    _heard: dict[int, float] = field(default_factory=dict)
-
-    def announce(self, part: int, place: DaemonPlace, now: float) -> None:
-        """Note where the daemon of ``part`` is; a later place replaces an earlier one.
-
-        Raises:
-            ConfigError: there is no such partition, or the address is none.
+    def announce(self, part: int, address: str, node: str, now: float | None = None) -> list[str]:
+        """Note where a daemon is; a later place replaces an earlier one. Returns ``known``'s addresses. Raises
+        ConfigError: there is no such partition, or the address is none.
         """
-        if not 0 <= part < self.parts:
-            raise ConfigError(f"partition {part} does not exist: there are {self.parts}")
-        check_address(place.address)
-        for other in [p for p, known in self._places.items() if p != part and known.address == place.address]:
-            del self._places[other], self._heard[other]  # it has moved away, and will say where it is now
-        self._places[part], self._heard[part] = place, now
-        self.validate()
+        if not 0 <= part < self._parts:
+            raise ConfigError(f"partition {part} does not exist: there are {self._parts}")
+        check_address(address)
+        for other in [p for p, known in self._places.items() if p != part and known[0] == address]:
+            del self._places[other]  # it has moved away, and will say where it is now
+        self._places[part] = address, node, time.monotonic() if now is None else now
+        return list(self.known(now)["addresses"])
 
-    def places(self, now: float) -> list[DaemonPlace]:
-        """The places of all daemons, by partition; none while one of them is not known."""
-        known = [self._places[p] for p in range(self.parts) if now - self._heard.get(p, -math.inf) < SILENT_S]
-        return known if len(known) == self.parts else []
-
-    def validate(self) -> None:
-        """Raise AssertionError if two daemons have one address, or a partition is none of the dataset."""
-        addresses = [place.address for place in self._places.values()]
-        assert len({*addresses}) == len(addresses), addresses
-        assert self._places.keys() == self._heard.keys() <= {*range(self.parts)}, self._places
+    def known(self, now: float | None = None) -> dict[str, Any]:
+        """What ``atta.wire.named.NamedCluster`` has, as plain values; no addresses while one is not known."""
+        now = time.monotonic() if now is None else now
+        places = [self._places.get(part, ("", "", -math.inf)) for part in range(self._parts)]
+        if any(now - heard >= SILENT_S for _, _, heard in places):
+            places = []
+        return {"addresses": [p[0] for p in places], "nodes": [p[1] for p in places], "tls": self._tls}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,14 @@ from types import TracebackType
 from typing import Any
 
 from atta.client.control import Connection
-from atta.errors import AttaError, ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
+from atta.errors import ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
 from atta.observe import lastwords
 from atta.partition.dataset import Dataset
 from atta.partition.deploy import local_dataset
 from atta.partition.disk.store import is_url
 from atta.partition.graph.needs import needs_of
-from atta.train.launching.on_ray.keepers import END_S, DaemonKeeper, Registry
-from atta.train.launching.on_ray.placement import bundles, check_name
+from atta.train.launching.on_ray.keepers import END_S, DaemonKeeper
+from atta.train.launching.on_ray.placement import Registry, bundles, check_name
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, joined_ray
 from atta.wire.security.credentials import Credentials
 
@@ -150,16 +149,13 @@ def _room(ray: Any, wanted: list[dict[str, float]], within_s: float) -> Any:
     group = placement_group(wanted, strategy="SPREAD")
     if not group.wait(timeout_seconds=within_s):
         remove_placement_group(group)
-        most = max(wanted, key=lambda bundle: bundle["memory"])
+        most, left = max(wanted, key=lambda bundle: bundle["memory"]), ray.available_resources()
         raise QuotaExceededError(
             f"Ray has no room for {len(wanted)} daemons: the largest needs {most['CPU']:g} cores and "
-            f"{most['memory'] / GIB:.1f} GiB of memory; Ray has {_listed(ray.available_resources())}"
+            f"{most['memory'] / GIB:.1f} GiB of memory; Ray has {left.get('CPU', 0):g} cores and "
+            f"{left.get('memory', 0) / GIB:.1f} GiB on all machines"
         )
     return group
-
-
-def _listed(resources: dict[str, float]) -> str:
-    return f"{resources.get('CPU', 0):g} cores and {resources.get('memory', 0) / GIB:.1f} GiB on all machines"
 
 
 def _keeper(ray: Any, served: Served, part: int, bundle: dict[str, float], words: list[str]) -> Any:
@@ -187,7 +183,8 @@ def _await_daemons(ray: Any, served: Served, credentials: Credentials | None, wi
             except ray.exceptions.RayError as error:
                 raise UnavailableError(served.target, f"Ray did not start partition {part}: {error}") from None
             if state["failures"]:
-                raise _ended(state)
+                cause = "the daemon ended as it started; Ray's log of its worker says why"
+                raise lastwords.error_in(state["words"]) or RemoteError(state["address"], cause)
             connection = Connection(state["address"], _TRY_S, part=part, credentials=credentials)
             try:
                 connection.describe(wait=True, timeout=_TRY_S)
@@ -201,12 +198,3 @@ def _await_daemons(ray: Any, served: Served, credentials: Credentials | None, wi
                     raise DeadlineError(state["address"], cause) from None
             finally:
                 connection.close()
-
-
-def _ended(state: dict[str, Any]) -> AttaError:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "error"
-        path.write_text(state["words"], encoding="utf-8")
-        return lastwords.read(path) or RemoteError(
-            state["address"], "the daemon ended as it started; Ray's log of its worker says why"
-        )

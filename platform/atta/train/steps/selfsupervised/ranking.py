@@ -1,4 +1,4 @@
-"""How good embeddings are at finding edges: those of validation and test are ranked among fixed candidates."""
+"""What trainers of pairs learn: edges beside pairs that are none, which are ranked among fixed candidates, or classes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torch.nn.functional import softplus
 
 import atta
 from atta.errors import ConfigError
-from atta.train.settings.minibatch import LinkSettings
-from atta.train.tasks.links.candidates import SPLITS, parse_eval_negatives, parse_shares
-from atta.train.tasks.links.edges import EdgeReader
-from atta.train.tasks.links.pairs import EdgeSplit, Split, TimeSplit
-from atta.train.tasks.links.ranks import auc_sums, sortable
-from atta.train.tasks.links.record import LINKS
-
-__all__ = ["Decoder", "LinkRanking", "Rows"]
+from atta.train.models.links import PairClasses, decoder_named
+from atta.train.settings.minibatch import SPLITS, parse_eval_negatives, parse_shares
+from atta.train.steps.selfsupervised.embedding import EdgeBatches, EmbeddingTrainer
+from atta.train.steps.timing import Stopwatch, on_device
+from atta.train.tasks.edges import read_edges, read_pairs
+from atta.train.tasks.pairs import HITS, auc_sums, check_labels, rank_sums, sortable
+from atta.train.tasks.splits import divided
+from atta.train.tasks.task import Objective
+from atta.train.tasks.vertices import UNLABELLED
 
 _NUMBERS = 1 << 22
 """Numbers of embeddings that are scored at a time, or those of one pair's candidates."""
@@ -31,90 +32,144 @@ Decoder = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class LinkRanking:
-    """The edges of each split, and what this rank does to rank them.
+    """The edges of each split, and what a rank does to rank them. Every rank makes it, and calls its functions alike.
 
-    Attributes:
-        pairs: of the graph.
-        split: says which split an edge is of.
-        keys: pairs of each split.
+    split: says which split an edge is of; keys: pairs of each split.
     """
 
-    def __init__(
-        self, cluster: atta.Cluster, settings: LinkSettings, device: torch.device, rank: int, world: int
-    ) -> None:
-        """Read all edges of the type that the settings name, or of the only type; every rank calls this."""
-        self._count, shares = parse_eval_negatives(settings.eval_negatives), parse_shares(settings.edge_split)
-        self._device, self._rank, self._world, self._task = device, rank, world, settings.task
-        edge_type, timed = settings.edge_type or cluster.schema.edge_types[0], settings.split_by == "time"
-        self.pairs, times = EdgeReader(cluster, rank, world, self._add_up).pairs(edge_type, timed=timed)
+    def __init__(self, trainer: EmbeddingTrainer) -> None:
+        """Read all edges of the trainer's type."""
+        config, self._trainer = trainer.config, trainer
+        timed = config.split_by == "time"
+        self.pairs, times = read_pairs(trainer.cluster, trainer.edge_type, trainer.device, timed=timed)
         pairs = self.pairs
-        self.split, split = self._divided(shares, times)
+        self.split, split = divided(pairs.user_ids(pairs.keys), times, parse_shares(config.edge_split))
         self.keys = {name: pairs.keys[split == number] for number, name in enumerate(SPLITS)}
 
-    def _divided(self, shares: tuple[float, float, float], times: np.ndarray | None) -> tuple[Split, np.ndarray]:
-        """What divides the edges, and the split of each pair, int64 [pairs]."""
-        if times is not None and len(times):
-            by_time = TimeSplit.by(times, shares)
-            return by_time, by_time.of(times)
-        by_hash = EdgeSplit(shares)
-        return by_hash, by_hash.of(*map(torch.from_numpy, self.pairs.user_ids(self.pairs.keys))).numpy()
+    def objective(self) -> Objective:
+        """What is learnt."""
+        return Objective(self._trainer.task, self._trainer.outputs)
+
+    def decoder(self) -> torch.nn.Module:
+        """What scores pairs of embeddings, with new weights."""
+        config = self._trainer.config
+        return decoder_named(config.decoder, self._trainer.outputs, config.hidden)
+
+    def train_batches(self) -> EdgeBatches:
+        """Neither edges of a batch nor their reverses are messages."""
+        config = self._trainer.config
+        negatives = atta.NegativeSampling("binary", config.negatives_per_edge, config.negatives)
+        return self._trainer.edge_batches(self.pairs.user_ids(self.keys["train"]), neg_sampling=negatives)
 
     def there(self, splits: Sequence[str]) -> list[str]:
-        """Those of some splits that have edges.
-
-        Raises ConfigError for a split in which nothing can be ranked.
-        """
-        found = [name for name in splits if len(self.keys[name])]
-        n = len(self.pairs.target_ids)
+        """Those of some splits that have edges. Raises ConfigError for a split in which nothing can be ranked."""
+        found, pairs = [name for name in splits if len(self.keys[name])], self.pairs
+        n = len(pairs.target_ids)
         for name in found:
             sources = np.unique(self.keys[name] // n)
-            begin, end = (
-                np.searchsorted(self.pairs.keys, sources * n),
-                np.searchsorted(self.pairs.keys, (sources + 1) * n),
-            )
-            if (end - begin >= self.pairs.most).all():
+            begin, end = (np.searchsorted(pairs.keys, (sources + more) * n) for more in (0, 1))
+            if (end - begin >= pairs.most).all():
                 raise ConfigError(
-                    f"--task {self._task}: no candidates for edges of {name}: their sources have edges to all vertices"
+                    f"--task {self._trainer.config.task}: no candidates for edges of {name}: their sources have edges "
+                    "to all vertices"
                 )
         return found
 
+    @torch.no_grad()
+    def tallies(self, decoder: Decoder) -> dict[str, list[float]]:
+        """Each rank computes embeddings of its share of both types, then ranks its edges."""
+        trainer, pairs = self._trainer, self.pairs
+        source, target = trainer.cluster.schema.endpoints(trainer.edge_type)
+        found = {t: trainer.embed_all(t, ids) for t, ids in {source: pairs.ids, target: pairs.target_ids}.items()}
+        rows = found[source], found[target]
+        return {split: trainer.add_up(self.tally(split, rows, decoder).tolist()) for split in trainer.splits}
+
     def tally(self, split: str, rows: Rows, decoder: Decoder) -> torch.Tensor:
-        """This rank's share of the tally of a split, which takes every ``world``-th edge; every rank calls this.
+        """This rank's share of the tally of a split, which takes every ``world``-th edge.
 
         rows: embeddings in the order of ``pairs.ids`` and of ``pairs.target_ids``. float64 [2 + metrics + 2] comes back.
         """
-        keys, pairs = self.keys[split], self.pairs
-        positives = torch.zeros(len(keys), device=self._device)
-        mine = np.arange(self._rank, len(keys), self._world)
-        widest = min(self._count or len(pairs.target_ids), len(pairs.target_ids))
+        keys, pairs, device = self.keys[split], self.pairs, self._trainer.device
+        count = parse_eval_negatives(self._trainer.config.eval_negatives)
+        positives = torch.zeros(len(keys), device=device)
+        mine = np.arange(self._trainer.rank, len(keys), self._trainer.world)
+        widest = min(count or len(pairs.target_ids), len(pairs.target_ids))
         together = max(1, _NUMBERS // ((1 + widest) * rows[0].shape[1]))
+        parts = np.array_split(mine, -(-len(mine) // together) or 1)
+
+        def decoded(sources: np.ndarray, targets: np.ndarray) -> torch.Tensor:
+            """float32 [n, k] of places: sources [n], targets [n, k]."""
+            of_sources, of_targets = (torch.from_numpy(places).to(device) for places in (sources, targets))
+            return decoder(rows[0][of_sources][:, None], rows[1][of_targets]).float()
+
         # The positive and its candidates are scored in one way, so that equal embeddings have equal scores.
-        for places in np.array_split(mine, -(-len(mine) // together) or 1):
-            ends = pairs.ends(keys[places])
-            positives[places] = self._decoded(decoder, rows, ends[0], ends[1][:, None])[:, 0]
+        for places in parts:
+            sources, targets = pairs.ends(keys[places])
+            positives[places] = decoded(sources, targets[:, None])[:, 0]
         dist.all_reduce(positives)
         ordered = sortable(positives, positive=True).sort().values
-        tally = torch.zeros(2 + len(LINKS.metrics) + 2, dtype=torch.float64, device=self._device)
-        for places in np.array_split(mine, -(-len(mine) // together) or 1):
-            found = pairs.candidates(keys[places], self._count)
-            some = found.there.any(1)  # an edge without any candidate has no rank
+        tally = torch.zeros(4 + 2 + len(HITS), dtype=torch.float64, device=device)
+        for places in parts:
+            candidates = pairs.candidates(keys[places], count)
+            some = candidates.there.any(1)  # an edge without any candidate has no rank
             if not some.any():
                 continue
-            ends = pairs.ends(keys[places][some])
-            there = torch.from_numpy(found.there[some]).to(self._device)
-            scores = self._decoded(decoder, rows, ends[0], np.column_stack([ends[1], found.places[some]]))
+            sources, targets = pairs.ends(keys[places][some])
+            there = torch.from_numpy(candidates.there[some]).to(device)
+            scores = decoded(sources, np.column_stack([targets, candidates.places[some]]))
             loss = softplus(-scores[:, 0]) + (softplus(scores[:, 1:]) * there).sum(1) / there.sum(1)
             head = torch.stack([loss.double().sum() / 2, loss.new_tensor(float(len(loss))).double()])
             auc = auc_sums(ordered, sortable(scores[:, 1:][there], positive=False))
-            tally += torch.cat([head, LINKS.sums(scores, there), auc])
+            tally += torch.cat([head, rank_sums(scores, there), auc])
         return tally
 
-    def _decoded(self, decoder: Decoder, rows: Rows, sources: np.ndarray, targets: np.ndarray) -> Any:
-        """float32 [n, k] of places: sources [n], targets [n, k]."""
-        of_sources, of_targets = (torch.from_numpy(places).to(self._device) for places in (sources, targets))
-        return decoder(rows[0][of_sources][:, None], rows[1][of_targets]).float()
 
-    def _add_up(self, numbers: torch.Tensor) -> torch.Tensor:
-        on_device = numbers.to(self._device)
-        dist.all_reduce(on_device)
-        return on_device.cpu()
+class LabelledEdges:
+    """The edges with a label, by split. Every rank makes it, and calls its functions alike.
+
+    ``split``: what divides them.
+    """
+
+    def __init__(self, trainer: EmbeddingTrainer) -> None:
+        """Read all edges of the trainer's type. Raises ConfigError for labels that nothing can be learnt from."""
+        config, self._trainer = trainer.config, trainer
+        tables = ["time", "y"] if config.split_by == "time" else ["y"]
+        found = read_edges(trainer.cluster, trainer.edge_type, tables, trainer.device)
+        # The same order for any number of partitions and ranks.
+        order = np.lexsort((*(found.tables[name] for name in tables), *found.ends))
+        ends, columns = found.ends[:, order], {name: column[order] for name, column in found.tables.items()}
+        self.split, of = divided(ends, columns.get("time"), parse_shares(config.edge_split))
+        labels = columns["y"]
+        chosen = {name: (labels != UNLABELLED) & (of == number) for number, name in enumerate(SPLITS)}
+        self._classes = check_labels(labels, labels[chosen["train"]])
+        self._edges = {name: (ends[:, mask], labels[mask]) for name, mask in chosen.items()}
+
+    def objective(self) -> Objective:
+        """What is learnt."""
+        return Objective(self._trainer.task, self._classes)
+
+    def decoder(self) -> torch.nn.Module:
+        """What scores classes of pairs of embeddings, with new weights."""
+        return PairClasses(self._trainer.outputs, self._trainer.config.hidden, self._classes)
+
+    def train_batches(self) -> EdgeBatches:
+        """Neither edges of a batch nor their reverses are messages."""
+        return self._trainer.edge_batches(*self._edges["train"])
+
+    def there(self, splits: Sequence[str]) -> list[str]:
+        """Those of some splits that have edges."""
+        return [name for name in splits if len(self._edges[name][1])]
+
+    def tallies(self, decoder: Any) -> dict[str, list[float]]:
+        """Of the splits that the trainer judges."""
+        return {split: self._tally(split) for split in self._trainer.splits}
+
+    @torch.no_grad()
+    def _tally(self, split: str) -> list[float]:
+        """Over all ranks; each one predicts its share of edges."""
+        trainer = self._trainer
+        batches = trainer.edge_batches(*self._edges[split], train=False)
+        total = trainer.objective.empty_tally(trainer.device)
+        for _, data in on_device(batches, trainer.device, Stopwatch(trainer.device)):
+            total += trainer.objective.tally(trainer.scores(trainer.model, data), trainer.targets(data))
+        return trainer.add_up(total.tolist())

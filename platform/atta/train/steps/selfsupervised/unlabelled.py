@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 import atta
@@ -12,17 +13,19 @@ from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import edge_weights_of
 from atta.errors import ConfigError
 from atta.samplers.dag.spec import Hops, pair_spec
+from atta.samplers.hashing import mix64
 from atta.train.models import whole_model
-from atta.train.models.links import InfomaxModel, WalkModel
-from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
-from atta.train.steps.selfsupervised.probing import class_tallies
+from atta.train.models.links import Dot, InfomaxModel, WalkModel
+from atta.train.settings.common import epoch_seed
+from atta.train.steps.selfsupervised.embedding import EdgeBatches, EmbeddingTrainer, class_tallies
 from atta.train.steps.selfsupervised.ranking import LinkRanking
-from atta.train.steps.selfsupervised.walks import WalkBatches
-from atta.train.tasks import classes
-from atta.train.tasks.links.pairs import EdgeSplit
-from atta.train.tasks.objective import Objective
+from atta.train.tasks.edges import everywhere
+from atta.train.tasks.splits import EdgeSplit
+from atta.train.tasks.task import Objective
+from atta.train.tasks.vertices import CLASSES
 
-__all__ = ["InfomaxTrainer", "WalkTrainer", "in_batch"]
+_TOGETHER = 1 << 14
+"""Number of walks per request."""
 
 
 class _UnlabelledTrainer(EmbeddingTrainer):
@@ -32,12 +35,12 @@ class _UnlabelledTrainer(EmbeddingTrainer):
 
     def _objective(self) -> Objective:
         if self.config.evaluate_by == "links":
-            self.ranking = LinkRanking(self.cluster, self.config, self.device, self.rank, self.world)
+            self.ranking = LinkRanking(self)
             self.held_out, self.splits = self.ranking.split, self.ranking.there(self.splits)
         else:
-            number = self.cluster.schema.num_classes or 0
-            classes.TASK.check(self.counted(classes.TASK, number), number)
-            self.check_judged(classes.TASK, number)
+            task, number = CLASSES, self.cluster.schema.num_classes or 0
+            task.check(self.counted(task, number), number)
+            self.check_judged(task, number)
         return Objective(self.task, self.outputs)
 
     @torch.no_grad()
@@ -45,15 +48,18 @@ class _UnlabelledTrainer(EmbeddingTrainer):
         self.parallel.eval()
         if self.ranking is None:
             return class_tallies(self, self.node_type, self.splits)
-        rows = self.embeddings(self.ranking.pairs.ids)
-        return {split: self._sum(self.ranking.tally(split, (rows, rows), _inner).tolist()) for split in self.splits}
+        return self.ranking.tallies(Dot())
+
+    def seeds(self, data: Any) -> torch.Tensor:
+        """Places of a batch's seeds, int64 [seeds]: they come first."""
+        return torch.arange(data.batch_size, device=data.x.device)
 
 
 class WalkTrainer(_UnlabelledTrainer):
     """Unsupervised GraphSAGE: a seed's positive sample is where a random walk leads.
 
-    With walks of one step batches are ByteGNN's DAG of three branches, whose negative samples are no in-neighbours.
-    Longer walks are done before an epoch, and then their pairs are the seeds.
+    With walks of one step batches are ByteGNN's DAG of three branches, whose negative samples are no in-neighbours. The
+    pairs of longer walks, done before an epoch, are its seeds.
     """
 
     def build(self) -> torch.nn.Module:
@@ -61,29 +67,25 @@ class WalkTrainer(_UnlabelledTrainer):
 
     def train_batches(self) -> DagLoader | WalkBatches:
         config, schema = self.config, self.cluster.schema
-        _check_strangers(self)
+        self._check_strangers()
         if config.walk_length > 1:
             return WalkBatches(self, config.walk_length)
+        weights = edge_weights_of(schema, self.norms.get("edge_norm"), unbiased=bool(self.norms))
         dag = pair_spec(
             schema,
-            Hops(
-                list(config.fan_outs),
-                weights=edge_weights_of(schema, self.norms.get("edge_norm"), unbiased=bool(self.norms)),
-            ),
-            edge_type=schema.edge_types[0],
+            Hops(list(config.fan_outs), weights=weights),
+            edge_type=self.edge_type,
             negatives=0 if config.negatives == "in_batch" else config.negatives_per_edge,
             tables={self.node_type: ["x"]},
         )
-        return DagLoader(self.cluster, dag, input_nodes=None, **_of_training(self))
+        given = {n: v for n, v in self.batch_options(train=True).items() if n not in self.loader_options(train=True)}
+        return DagLoader(self.cluster, dag, input_nodes=None, **given)
 
     def targets(self, data: Any) -> torch.Tensor:
-        """Whether a seed has a positive sample. The DAG gives the seed itself if it has none.
-
-        A pair that is held out teaches nothing either.
-        """
+        """Whether a seed has a positive sample, which is not held out. The DAG gives the seed itself if it has none."""
         if self.config.walk_length > 1:
             return torch.ones_like(data.src_index)
-        seeds, positives = _seeds(data), data.positive[:, 0]
+        seeds, positives = self.seeds(data), data.positive[:, 0]
         there: torch.Tensor = positives != seeds
         if isinstance(self.held_out, EdgeSplit):
             there &= self.held_out.messages(data.n_id[positives], data.n_id[seeds])
@@ -92,23 +94,27 @@ class WalkTrainer(_UnlabelledTrainer):
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """Of the positive sample, then of the negative ones."""
         samples = self._samples(data)
-        data = self.readable(data)
-        scores: torch.Tensor = model(*self.inputs(data), samples, edge_weight=data.get("edge_weight"))
+        scores: torch.Tensor = self.applied(model, data, samples)
         absent = samples[:, 1:] == samples[:, :1]
         absent[:, 0] = False
         return scores.masked_fill(absent, -torch.inf)
 
     def _samples(self, data: Any) -> torch.Tensor:
-        """int64 [seeds, 2 + negatives]: places of seeds, and of positive and negative samples. The seed itself stands for
-        one that is not there.
-        """
+        """int64 [seeds, 2 + negatives]: places of seeds, and of positive and negative samples, or the seed's for none."""
         if self.config.walk_length > 1:
             pairs = torch.stack([data.src_index, data.dst_pos_index], dim=1)
             return torch.cat([pairs, data.dst_neg_index.reshape(len(pairs), -1)], dim=1)
         negatives = data.get("negative")
         if negatives is None:
             negatives = in_batch(data.positive[:, 0], self.targets(data) == 1, self.config.negatives_per_edge)
-        return torch.cat([_seeds(data)[:, None], data.positive, negatives], dim=1)
+        return torch.cat([self.seeds(data)[:, None], data.positive, negatives], dim=1)
+
+    def _check_strangers(self) -> None:
+        """Refuse a graph in which every vertex is a neighbour of every other one: it has no negative samples."""
+        schema = self.cluster.schema
+        every = schema.node_counts[self.node_type] * (schema.node_counts[self.node_type] - 1)
+        if schema.edge_counts[self.edge_type] >= every == len(LinkRanking(self).pairs.keys):
+            raise ConfigError(f"--task {self.config.task}: no negative samples: every vertex has edges from all others")
 
 
 class InfomaxTrainer(_UnlabelledTrainer):
@@ -118,33 +124,21 @@ class InfomaxTrainer(_UnlabelledTrainer):
         return InfomaxModel(whole_model(self.config, self.channels, self.outputs), self.outputs)
 
     def train_batches(self) -> atta.NeighborLoader:
-        return atta.NeighborLoader(
-            self.cluster,
-            list(self.config.fan_outs),
-            None,
-            tables=["x"],
-            edge_tables=self.edge_tables,
-            **self.norms,
-            **_of_training(self),
-        )
+        return atta.NeighborLoader(self.cluster, input_nodes=None, **self.batch_options(train=True))
 
     def targets(self, data: Any) -> torch.Tensor:
         """Every seed counts."""
-        return torch.ones_like(_seeds(data))
+        return torch.ones_like(self.seeds(data))
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """Of the graph, and of the corrupted one."""
-        data = self.readable(data)
-        order = torch.randperm(len(data.x), device=data.x.device)
-        scores: torch.Tensor = model(*self.inputs(data), order, edge_weight=data.get("edge_weight"))
+        scores: torch.Tensor = self.applied(model, data, torch.randperm(len(data.x), device=data.x.device))
         return scores
 
 
 def in_batch(positives: torch.Tensor, there: torch.Tensor, count: int) -> torch.Tensor:
-    """Negative samples from the batch: int64 [seeds, count], positive samples of the seeds after each one, in a circle.
-
-    positives: int64 [seeds]; there: bool [seeds], which seeds have one. Others give none. Where fewer than two have one,
-    there are no negative samples: the seed itself stands for them.
+    """Negative samples from the batch: int64 [seeds, count], the positive samples of the seeds after each one, in a circle.
+    ``there``: bool [seeds], which seeds have one. Where fewer than two have, the seed itself stands for its negatives.
     """
     known = positives[there]
     if len(known) < 2:
@@ -154,30 +148,78 @@ def in_batch(positives: torch.Tensor, there: torch.Tensor, count: int) -> torch.
     return known[(place[:, None] + steps) % len(known)]
 
 
-def _of_training(trainer: EmbeddingTrainer) -> dict[str, Any]:
-    config = trainer.config
-    return {
-        **{"batch_size": config.batch_size, "shuffle": True, "rank": trainer.rank, "world_size": trainer.world},
-        **{"seed": config.seed, "seed_policy": config.seed_policy, "edge_ids": False, "epochs": config.epochs},
-        "job": f"train-{config.task}-{os.getpid()}",
-    }
+def chosen_places(walks: np.ndarray, starts: np.ndarray, length: int, seed: int) -> np.ndarray:
+    """int64 [walks]: a place of each walk after its start and not back there, each as likely as the others; -1: there is none.
+
+    walks: [walks, length + 1], -1 after the end. A draw is a function of ``seed`` and of ``starts``, user ids [walks].
+    """
+    there = (walks[:, 1:] >= 0) & (walks[:, 1:] != walks[:, :1])
+    count = there.sum(1)
+    bits = mix64(mix64(starts.astype(np.uint64)) ^ np.uint64(seed)) >> np.uint64(11)
+    number = np.minimum((bits.astype(np.float64) * 2.0**-53 * count).astype(np.int64), count - 1)
+    place = (there.cumsum(1) == number[:, None] + 1).argmax(1) + 1
+    return np.where(count > 0, place, -1)
 
 
-def _seeds(data: Any) -> torch.Tensor:
-    """Places of a batch's seeds, int64 [seeds]: they come first."""
-    return torch.arange(data.batch_size, device=data.x.device)
+class WalkBatches:
+    """Batches of pairs, one per vertex that a walk leaves, with negative samples. Each epoch has walks of its own."""
 
+    def __init__(self, trainer: WalkTrainer, length: int) -> None:
+        """``length``: steps of a walk, along in-edges. Every rank makes it, and calls ``set_epoch`` alike, first of all."""
+        self._trainer, self._length = trainer, length
+        self._pairs: EdgeBatches
 
-def _inner(sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return (sources * targets).sum(-1)
+    def __len__(self) -> int:
+        return len(self._pairs)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._pairs)
 
-def _check_strangers(trainer: EmbeddingTrainer) -> None:
-    """Refuse a graph in which every vertex is a neighbour of every other one: it has no negative samples."""
-    schema, (edge_type,) = trainer.cluster.schema, trainer.cluster.schema.edge_types
-    n = schema.node_counts[trainer.node_type]
-    if schema.edge_counts[edge_type] < n * (n - 1):
-        return
-    found = LinkRanking(trainer.cluster, trainer.config, trainer.device, trainer.rank, trainer.world)
-    if len(found.pairs.keys) == n * (n - 1):
-        raise ConfigError(f"--task {trainer.config.task}: no negative samples: every vertex has edges from all others")
+    def state_dict(self) -> dict[str, Any]:
+        return self._pairs.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """``set_epoch`` comes first, with the state's epoch."""
+        self._pairs.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Walk from every vertex; the next iteration has these pairs."""
+        trainer, config = self._trainer, self._trainer.config
+        starts, ends = self.pairs(epoch)
+        order = starts.argsort()
+        pairs = torch.stack([starts[order], ends[order]]).cpu().numpy()
+        if pairs.shape[1] < trainer.world:
+            raise ConfigError(f"--task {config.task}: {pairs.shape[1]} walks for {trainer.world} trainers")
+        negatives = atta.NegativeSampling("triplet", config.negatives_per_edge, config.negatives)
+        self._pairs = trainer.edge_batches(pairs, neg_sampling=negatives, exclude_edges=None)
+        self._pairs.set_epoch(epoch)
+
+    def pairs(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """User ids of starts and of positive samples, int64 [pairs], of all ranks; every rank calls this."""
+        trainer = self._trainer
+        loader = atta.BatchLoader(
+            trainer.cluster, "walks", {"length": self._length}, input_nodes=(trainer.node_type, None), tables=[],
+            batch_size=_TOGETHER, pad=False, rank=trainer.rank, world_size=trainer.world, seed=trainer.config.seed,
+            edge_ids=False,
+        )  # fmt: skip
+        loader.set_epoch(epoch)
+        found = [np.empty((2, 0), np.int64)]
+        for batch in loader:
+            walks, ids = batch.extra["walks"], batch.n_id()
+            readable = self._readable(walks, ids)
+            starts = ids[readable[:, 0]]
+            places = chosen_places(readable, starts, self._length, epoch_seed(trainer.config.seed, epoch))
+            some = places > 0
+            found.append(np.stack([starts[some], ids[readable[some, places[some]]]]))
+        mine = torch.from_numpy(np.concatenate(found, axis=1)).to(trainer.device)
+        return everywhere(mine[0]), everywhere(mine[1])
+
+    def _readable(self, walks: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Walks that end before their first step along an edge that is held out."""
+        split = self._trainer.held_out
+        if not isinstance(split, EdgeSplit):
+            return walks
+        targets, sources = (torch.from_numpy(ids[np.maximum(part, 0)]) for part in (walks[:, :-1], walks[:, 1:]))
+        kept = split.messages(sources, targets).numpy() & (walks[:, 1:] >= 0)
+        steps = np.where(np.logical_and.accumulate(kept, axis=1), walks[:, 1:], -1)
+        return np.concatenate([walks[:, :1], steps], axis=1)

@@ -1,0 +1,226 @@
+"""How trainers are started: machines, signs of life, and what follows when they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, TrainerLostError, UnavailableError
+from atta.observe.lastwords import record_of
+from atta.observe.machine.threads import YIELDING, yielding_thread
+from atta.train import Nodes, TrainConfig
+from atta.train.launching.failure import Lives, failure_file, first_cause
+from atta.train.launching.trainers import Processes, Silence, pulse_file, signs_of_life
+from atta.train.launching.worker import compute_threads, main
+
+NODE = Nodes(2, 1, "127.0.0.1:29400")
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ((0, 0, None), "--nnodes 0"),
+        ((2, 2, "a:1"), "--node-rank 2"),
+        ((2, -1, "a:1"), "--node-rank -1"),
+        ((2, 0, None), "--rdzv-endpoint"),
+        ((1, 0, "a:1"), "--nnodes"),
+        ((2, 0, "a"), "--rdzv-endpoint 'a' .* host:port, such as 10"),
+        ((2, 0, "a:0"), "--rdzv-endpoint a:0: name a port"),
+        ((2, 0, "a:65536"), "host:port"),
+        ((2, 0, ":1"), "host:port"),
+        ((2, 0, "::1:29400"), r"\[::1\]:29400"),
+    ],
+)
+def test_nonsense_is_refused(settings: Any, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        Nodes(*settings)
+
+
+def test_trainers_are_divided_among_the_nodes() -> None:
+    assert Nodes().trainers_here(TrainConfig(data="d", trainers=3)) == 3
+    assert NODE.trainers_here(TrainConfig(cluster="c", trainers=6)) == 3
+    with pytest.raises(ConfigError, match="which --nnodes 2 must divide"):
+        NODE.trainers_here(TrainConfig(cluster="c", trainers=3))
+    with pytest.raises(ConfigError, match="--cluster"):
+        NODE.trainers_here(TrainConfig(data="d", trainers=4))
+
+
+def test_gloo_is_told_the_interface_for_the_time_being(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    with NODE.interface_named():
+        assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
+    with Nodes().interface_named():
+        assert "GLOO_SOCKET_IFNAME" not in os.environ
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")  # the user's choice wins
+    with NODE.interface_named():
+        assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_a_host_without_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    nowhere = Nodes(2, 0, "no-such-host.invalid:1")
+    with pytest.raises(ConfigError, match=r"no-such-host\.invalid:1"), nowhere.interface_named():
+        raise AssertionError("must not get here")
+
+
+LIMIT, START, PAUSE = 5.0, 20.0, 0.5
+
+
+def test_only_the_silent_one_is_given_up() -> None:
+    silence = Silence(LIMIT, START, PAUSE)
+    given_up = {}
+    for look in range(60):
+        signs = {0: 1 + look, 1: 1 + min(look, 10), 2: 0, 3: 0 if look > 30 else 1 + look}
+        for rank, seconds in silence.look(look * PAUSE, signs).items():
+            given_up.setdefault(rank, (look * PAUSE, seconds))
+    assert given_up == {1: (5.0 + LIMIT, LIMIT), 2: (START, START)}  # its last sign came at 5 s
+    assert Silence(None).look(1e9, {0: 1}) == {}
+
+
+@given(st.lists(st.floats(0.01, 3600.0), min_size=1, max_size=50))
+def test_time_in_which_nobody_looked_is_not_silence(pauses: list[float]) -> None:
+    """A launcher that was stopped finds trainers as they were: each of its looks counts two pauses at most."""
+    silence = Silence(LIMIT, START, PAUSE)
+    now, silent = 0.0, 0.0
+    silence.look(now, {0: 7})
+    for pause in pauses:
+        now, silent = now + pause, silent + min(pause, 2 * PAUSE)
+        found = silence.look(now, {0: 7})
+        assert (0 in found) == (silent >= LIMIT) or abs(silent - LIMIT) < 1e-6
+
+
+def test_signs_come_from_a_thread_and_end_with_the_block(tmp_path: Path) -> None:
+    file, seen = pulse_file(tmp_path, 3), set[int]()
+    with signs_of_life(tmp_path, 3, 0.1):
+        until = time.monotonic() + 30
+        while len(seen) < 3:
+            assert time.monotonic() < until
+            seen |= {file.stat().st_mtime_ns} if file.exists() else set()
+            time.sleep(0.005)
+        assert file.read_text() == str(os.getpid())
+    assert not file.exists()
+
+
+def test_processes_end_with_the_block_and_a_stopped_one_can_be_killed() -> None:
+    with Processes() as processes:
+        for number in range(2):
+            processes.start(number, ["timeit", "-n", "1", "import time; time.sleep(60)"], {})
+        stopped, other = (processes.running[number] for number in range(2))
+        processes.send(signal.SIGSTOP, [0])
+        processes.send(signal.SIGKILL, [0, 7])
+        assert stopped.wait(30) == -9
+        assert processes.ended() == {0: -9}
+        assert processes.ended() == {}
+    assert other.poll() == -9
+
+
+GLOO = "[/build/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26540: Connection reset by peer"
+
+
+def record(folder: Path, rank: int, error: str | Exception, message: str, time: float) -> None:
+    """``error``: an exception, or the name of a class."""
+    found = record_of(error) if isinstance(error, Exception) else {"kind": error, "message": message, "fields": {}}
+    failure_file(folder, rank).write_text(json.dumps({**found, "time": time, "traceback": "tb"}))
+
+
+LOST, GONE = ("RuntimeError", GLOO), (UnavailableError("h:1", "gone"), "")
+LATE = "RuntimeError", "[/build/gloo/unbound_buffer.cc:86] Timed out waiting 3000ms for recv operation to complete"
+ROOM = (
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 25554944 bytes. Error code 12 (Cannot allocate)"
+)
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7 GiB"
+FINITE, TERM, KILL = NonFiniteError(1, 4, 0, "rows"), -signal.SIGTERM, -signal.SIGKILL
+ELSEWHERE = "trainers 0, 1 lost those of another machine: the cause is reported there"
+CAUSES: list[tuple[dict[int, Any], dict[int, int], dict[str, Any], type[Exception], str]] = [
+    ({0: LOST, 1: (DataError("a.pt", "is damaged"), "")}, {0: 1, 1: 1}, {}, DataError, "a.pt: is damaged"),
+    ({1: LOST, 0: GONE}, {0: 1, 1: 1}, {}, UnavailableError, "h:1: gone"),
+    ({1: (FINITE, "")}, {1: 1}, {}, NonFiniteError, str(FINITE)),
+    *(({0: LOST}, {0: 1, 1: -n, 2: TERM}, {}, TrainerLostError, f"trainer 1 was killed by {n.name}")
+      for n in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
+    ({0: LOST}, {0: 1, 1: TERM}, {}, TrainerLostError, "trainer 1 was stopped by SIGTERM"),
+    *(({0: LOST, 1: GONE, 2: words}, {0: 1, 1: 1, 2: 1}, {}, AttaError, f"trainer 2 ran out of memory{asked} take")
+      for words, asked in ((("RuntimeError", ROOM), " when it asked for 25554944 bytes more;"),
+                           (("OutOfMemoryError", CUDA), " when it asked for 2.00 GiB more;"),
+                           (("MemoryError", ""), ";"), (("RuntimeError", "std::bad_alloc"), ";"))),
+    ({0: LOST, 2: ("ZeroDivisionError", "first"), 1: ("ValueError", "second")}, {0: 1, 1: 1, 2: 1}, {}, AttaError,
+     "trainer 2 failed: ZeroDivisionError: first"),
+    # 0 and 2 waited for 1, which the launcher has ended, or for 1 and 3, which still ran.
+    ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: TERM}, {"ranks": range(3)}, TrainerLostError,
+     "trainer 1 did not answer the others within --rank-timeout"),
+    ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: TERM}, {"ranks": range(4)}, TrainerLostError, "trainers 1, 3 did not answer"),
+    ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: KILL}, {"silent": {1: 3.04}, "ranks": range(3)}, TrainerLostError,
+     "trainer 1 gave no sign of life for 3.0 s: stopped, or cut off?"),
+    ({1: LOST, 0: ("DistBackendError", "gone")}, {0: 1, 1: 1}, {"others": True}, AttaError, ELSEWHERE),
+    ({1: LOST}, {0: 1, 1: KILL}, {"others": True}, TrainerLostError, "trainer 1 was killed"),
+    ({1: LOST, 0: ("ZeroDivisionError", "")}, {0: 1, 1: 1}, {"others": True}, AttaError, "trainer 0 failed: ZeroDiv"),
+    ({0: None}, {3: 7}, {}, AttaError, "trainer 3 ended with exit code 7"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "codes", "more", "kind", "said"), CAUSES, ids=[case[-1] for case in CAUSES])
+def test_the_cause_is_named_among_what_follows_from_it(
+    tmp_path: Path, records: dict[int, Any], codes: dict[int, int], more: dict[str, Any], kind: Any, said: str
+) -> None:
+    for place, (rank, words) in enumerate(records.items()):
+        if words is None:
+            failure_file(tmp_path, rank).write_text('{"kind": "Val')  # stopped while it was writing
+        else:
+            record(tmp_path, rank, *words, float(place))
+    error = first_cause(tmp_path, codes, **more)
+    assert type(error) is kind
+    assert str(error).startswith(said)
+    for told in (words[0] for words in records.values() if words is not None and type(words[0]) is kind):
+        assert vars(error).items() >= {k: v for k, v in vars(told).items() if k != "__notes__"}.items()
+
+
+def test_a_trainer_writes_down_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atta.train.launching.worker._prepare", lambda: None)
+    monkeypatch.setenv("RANK", "1")
+    (tmp_path / "task.json").write_text(json.dumps({"config": {"data": "x", "lr": -1}, "addresses": []}))
+    assert main(str(tmp_path)) == 1
+    error = first_cause(tmp_path, {1: 1})
+    assert type(error) is ConfigError
+    assert "--lr -1" in str(error)
+
+
+def test_signals_and_unknown_errors_start_a_trainer_again_up_to_the_limit() -> None:
+    lives = Lives(range(2), most=2)
+    assert [lives.again(1, error) for error in (None, "RuntimeError", None)] == [True, True, False]
+    assert lives.again(0, None), "each trainer has its own limit"
+    assert lives.restarts == {0: 1, 1: 2}
+    assert not Lives([0], most=0).again(0, None)
+
+
+@pytest.mark.parametrize("error", ["ConfigError", "DataError", "RestartedError", "UnknownNameError", "NonFiniteError"])
+def test_an_error_of_atta_would_come_again(error: str) -> None:
+    lives = Lives([0], most=2)
+    assert not lives.again(0, error)
+    assert lives.restarts == {0: 0}
+
+
+@pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("", 6), ("0", 6), ("-2", 6), ("two", 6)])
+def test_trainers_share_the_cores(monkeypatch: pytest.MonkeyPatch, asked: str, threads: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(6))
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert [compute_threads(trainers) for trainers in (1, 4)] == [threads, 3 if threads == 3 else 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a niceness per thread")
+def test_a_yielding_thread_leaves_others_alone() -> None:
+    """Its own niceness rises; that of the thread which started it stays."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with yielding_thread("atta-test") as threads:
+        found = threads.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+    assert found == max(before, YIELDING)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
