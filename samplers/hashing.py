@@ -8,6 +8,8 @@ import xxhash
 
 from atta import _native
 
+GOLDEN = 0x9E3779B97F4A7C15
+"""From the key of a stream to that of the next one."""
 _MASK = (1 << 64) - 1
 
 
@@ -21,9 +23,23 @@ def stream_key(seed: int, epoch: int, batch: int, hop: int, name: int) -> int:
     return int(_native.stream_key(seed & _MASK, epoch, batch, hop, name))
 
 
+def stream_of(at: tuple[int, int, int], hop: int, name: int, dependency: int = 1) -> tuple[int, int]:
+    """The key of the stream from which a batch draws, and how many of 2**32 vertices draw from the next one already.
+    ``at``: seed, epoch, batch.
+
+    Each vertex goes on to the next stream once in ``dependency`` batches, at a batch of its own. So a batch has the
+    draws of the one before it but for 1 / ``dependency`` of the vertices, and no draw of the one ``dependency`` before.
+    """
+    seed, epoch, batch = at
+    if dependency == 1:
+        return stream_key(seed, epoch, batch, hop, name), 0
+    streams, batches = divmod(batch, dependency)
+    return (stream_key(seed, epoch, 0, hop, name) + streams * GOLDEN) & _MASK, (batches << 32) // dependency
+
+
 def mix64(values: np.ndarray) -> np.ndarray:
     """splitmix64's finaliser, element by element (uint64)."""
-    x = np.asarray(values).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = np.asarray(values).astype(np.uint64) + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))

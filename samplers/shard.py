@@ -129,6 +129,7 @@ class Shard:
         fan_out: int,
         replace: bool,
         stream_key: int,
+        renewed: int = 0,
         method: Method = Method.UNIFORM,
         trees: np.ndarray | None = None,
         times: np.ndarray | None = None,
@@ -137,10 +138,11 @@ class Shard:
         threads: int | None = None,
     ) -> Answer:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a
-        row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times`` int64 [m], and the
-        row's user id. ``tables`` names the edge tables whose rows are wanted too. ``by``: the edge table that a
-        weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the partition, a fan-out below
-        -1, or no usable weights or times; UnknownNameError: no such edge type, or no such edge table."""
+        row is a pure function of ``stream_key`` and ``renewed`` (``hashing.stream_of``), its entries of ``trees`` int32
+        [m] and ``times`` int64 [m], and the row's user id. ``tables`` names the edge tables whose rows are wanted too.
+        ``by``: the edge table that a weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the
+        partition, a fan-out below -1, or no usable weights or times; UnknownNameError: no such edge type, or no such
+        edge table."""
         csc, drawn = self.csc(edge_type), self.drawn(edge_type)
         with self._blaming(edge_type):
             counts, neighbors, found = kernels.sample_neighbors(
@@ -152,6 +154,7 @@ class Shard:
                 fan_out=fan_out,
                 replace=replace,
                 stream_key=stream_key,
+                renewed=renewed,
                 method=self._method(edge_type, csc, method, by),
                 trees=trees,
                 times=times,

@@ -62,16 +62,14 @@ class Whole:
         return cls(x.float(), y, torch.from_numpy(np.stack([sources, targets])), splits)
 
 
-def trained(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, seed: int) -> dict[str, Any]:
-    """Accuracies in percent of a run."""
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    shape = whole.x.shape[1], HIDDEN, len(fan_outs), int(whole.y.max()) + 1, 0.5
-    model, judged = GCN(*shape, normalize=way == "batch"), GCN(*shape).eval()
+def accuracy_of(
+    loader: atta.NeighborLoader, whole: Whole, model: torch.nn.Module, judged: torch.nn.Module, epochs: int
+) -> dict[str, float]:
+    """Train ``model``, and judge its weights by ``judged`` on the whole graph: percent at the epoch of the best
+    validation."""
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
-    loader = atta.NeighborLoader(cluster, fan_outs, "train", batch_size=BATCH, shuffle=True, seed=seed, **WAYS[way])
     curve = []
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for batch in loader:
             data = batch.to_pyg()
             scores = model(data.x.float(), data.edge_index, data.get("edge_weight"))[: data.batch_size]
@@ -83,9 +81,18 @@ def trained(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, 
         with torch.no_grad():
             right = judged(whole.x, whole.edges).argmax(1) == whole.y
         curve.append([100 * float(right[whole.splits[name]].float().mean()) for name in ("val", "test")])
-    best = max(range(EPOCHS), key=lambda epoch: curve[epoch][0])
-    val, test = curve[best]
-    return {"way": way, "fan_outs": fan_outs, "seed": seed, "val": val, "test": test, "epoch": best + 1}
+    best = max(range(epochs), key=lambda epoch: curve[epoch][0])
+    return {"val": curve[best][0], "test": curve[best][1], "epoch": best + 1}
+
+
+def run(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, seed: int) -> dict[str, Any]:
+    """A run of a GCN and its accuracies."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    shape = whole.x.shape[1], HIDDEN, len(fan_outs), int(whole.y.max()) + 1, 0.5
+    model, judged = GCN(*shape, normalize=way == "batch"), GCN(*shape).eval()
+    loader = atta.NeighborLoader(cluster, fan_outs, "train", batch_size=BATCH, shuffle=True, seed=seed, **WAYS[way])
+    return {"way": way, "fan_outs": fan_outs, "seed": seed, **accuracy_of(loader, whole, model, judged, EPOCHS)}
 
 
 def rates(cluster: atta.Cluster, fan_outs: list[int]) -> dict[str, list[float]]:
@@ -120,7 +127,7 @@ def main() -> None:
             else:
                 whole = Whole.of(path)
                 asked = [(fan_outs, way, seed) for fan_outs in FAN_OUTS for way in WAYS for seed in range(SEEDS)]
-                runs[name] = [trained(cluster, whole, *one) for one in asked]
+                runs[name] = [run(cluster, whole, *one) for one in asked]
         about = document("degrees", runs=runs, rate=rate, command=given.typed)
         write(target, about, _lines(about))
 

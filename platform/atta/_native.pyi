@@ -18,6 +18,7 @@ def sample_neighbors(
     fan_out: int,
     replace: bool,
     stream_key: int,
+    renewed: int,
     threads: int,
     method: Method | None,
     trees: np.ndarray | None,
@@ -106,6 +107,7 @@ class Compactor:
         fan_out: int,
         replace: bool,
         stream_key: int,
+        renewed: int,
         out_row: np.ndarray,
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None,
@@ -283,7 +285,7 @@ def encoded_bytes(codec: str, width: int) -> int: ...
 def fill_rows(out: np.ndarray, ids: np.ndarray, normal: bool, seed: int, a: float, b: float) -> None: ...
 
 class RecentIndex:
-    def __init__(self, slots: int, window: int, quiet: int, offsets: list[int]) -> None: ...
+    def __init__(self, slots: int, half_life: int, offsets: list[int]) -> None: ...
     def look_up(
         self, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray, need: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
@@ -312,6 +314,7 @@ class Step:
         fan_out: int,
         replace: bool,
         key: int,
+        renewed: int,
         method: int,
         trees: np.ndarray | None,
         times: np.ndarray | None,

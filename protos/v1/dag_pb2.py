@@ -24,47 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x61tta/v1/dag.proto\x12\x07\x61tta.v1\"\xaa\x01\n\x07\x44\x61gSpec\x12\x0f\n\x07version\x18\x01 \x01(\r\x12$\n\toperators\x18\x02 \x03(\x0b\x32\x11.atta.v1.Operator\x12\x10\n\x08\x64isjoint\x18\x03 \x01(\x08\x12*\n\x0b\x65\x64ge_tables\x18\x04 \x03(\x0b\x32\x15.atta.v1.EdgeTableRef\x12*\n\x0c\x65\x64ge_weights\x18\x05 \x03(\x0b\x32\x14.atta.v1.EdgeWeights\"\x99\x01\n\x0b\x45\x64geWeights\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\'\n\x04norm\x18\x02 \x01(\x0e\x32\x19.atta.v1.EdgeWeights.Norm\x12\x10\n\x08unbiased\x18\x03 \x01(\x08\x12\x0e\n\x06summed\x18\x04 \x01(\x08\",\n\x04Norm\x12\x08\n\x04NONE\x10\x00\x12\x07\n\x03ROW\x10\x01\x12\x08\n\x04\x42OTH\x10\x02\x12\x07\n\x03GCN\x10\x03\"\x9c\x02\n\x08Operator\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06inputs\x18\x02 \x03(\t\x12\x1f\n\x04seed\x18\x03 \x01(\x0b\x32\x0f.atta.v1.SeedOpH\x00\x12\'\n\x08positive\x18\x04 \x01(\x0b\x32\x13.atta.v1.PositiveOpH\x00\x12\'\n\x08negative\x18\x05 \x01(\x0b\x32\x13.atta.v1.NegativeOpH\x00\x12/\n\x0cneighborhood\x18\x06 \x01(\x0b\x32\x17.atta.v1.NeighborhoodOpH\x00\x12%\n\x07\x66\x65\x61ture\x18\x07 \x01(\x0b\x32\x12.atta.v1.FeatureOpH\x00\x12!\n\x05\x62\x61tch\x18\x08 \x01(\x0b\x32\x10.atta.v1.BatchOpH\x00\x42\x06\n\x04kind\":\n\x06SeedOp\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\r\n\x05links\x18\x02 \x01(\t\x12\x0e\n\x06others\x18\x03 \x03(\t\"\x1f\n\nPositiveOp\x12\x11\n\tedge_type\x18\x01 \x01(\t\"U\n\nNegativeOp\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12%\n\x05links\x18\x03 \x01(\x0b\x32\x16.atta.v1.NegativeLinks\"\xa1\x01\n\rNegativeLinks\x12\x0f\n\x07triplet\x18\x01 \x01(\x08\x12\x0e\n\x06\x61mount\x18\x02 \x01(\x01\x12\x31\n\x08strategy\x18\x03 \x01(\x0e\x32\x1f.atta.v1.NegativeLinks.Strategy\"<\n\x08Strategy\x12\x0b\n\x07UNIFORM\x10\x00\x12\n\n\x06\x44\x45GREE\x10\x01\x12\x0c\n\x08IN_BATCH\x10\x02\x12\t\n\x05\x45XACT\x10\x03\"\xd6\x01\n\x0eNeighborhoodOp\x12\x0b\n\x03hop\x18\x01 \x01(\r\x12!\n\x08\x66\x61n_outs\x18\x02 \x03(\x0b\x32\x0f.atta.v1.FanOut\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12#\n\x08\x66rontier\x18\x04 \x01(\x0e\x32\x11.atta.v1.Frontier\x12\x0e\n\x06method\x18\x05 \x01(\r\x12\x1d\n\x03use\x18\x06 \x01(\x0e\x32\x10.atta.v1.EdgeUse\x12 \n\x07\x62udgets\x18\x07 \x03(\x0b\x32\x0f.atta.v1.Budget\x12\r\n\x05table\x18\x08 \x01(\t\"*\n\x06\x42udget\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\";\n\x07\x42\x61tchOp\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07options\x18\x02 \x01(\t\x12\x11\n\tedge_type\x18\x03 \x01(\t\"*\n\x06\x46\x61nOut\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x11\".\n\tFeatureOp\x12!\n\x06tables\x18\x01 \x03(\x0b\x32\x11.atta.v1.TableRef\"/\n\x0c\x45\x64geTableRef\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"+\n\x08TableRef\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t*5\n\x07\x45\x64geUse\x12\x08\n\x04JOIN\x10\x00\x12\n\n\x06WITHIN\x10\x01\x12\x08\n\x04ROWS\x10\x02\x12\n\n\x06\x42UDGET\x10\x03*.\n\x08\x46rontier\x12\x10\n\x0c\x46RONTIER_NEW\x10\x00\x12\x10\n\x0c\x46RONTIER_ALL\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x61tta/v1/dag.proto\x12\x07\x61tta.v1\"\xbe\x01\n\x07\x44\x61gSpec\x12\x0f\n\x07version\x18\x01 \x01(\r\x12$\n\toperators\x18\x02 \x03(\x0b\x32\x11.atta.v1.Operator\x12\x10\n\x08\x64isjoint\x18\x03 \x01(\x08\x12*\n\x0b\x65\x64ge_tables\x18\x04 \x03(\x0b\x32\x15.atta.v1.EdgeTableRef\x12*\n\x0c\x65\x64ge_weights\x18\x05 \x03(\x0b\x32\x14.atta.v1.EdgeWeights\x12\x12\n\ndependency\x18\x06 \x01(\r\"\x99\x01\n\x0b\x45\x64geWeights\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\'\n\x04norm\x18\x02 \x01(\x0e\x32\x19.atta.v1.EdgeWeights.Norm\x12\x10\n\x08unbiased\x18\x03 \x01(\x08\x12\x0e\n\x06summed\x18\x04 \x01(\x08\",\n\x04Norm\x12\x08\n\x04NONE\x10\x00\x12\x07\n\x03ROW\x10\x01\x12\x08\n\x04\x42OTH\x10\x02\x12\x07\n\x03GCN\x10\x03\"\x9c\x02\n\x08Operator\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06inputs\x18\x02 \x03(\t\x12\x1f\n\x04seed\x18\x03 \x01(\x0b\x32\x0f.atta.v1.SeedOpH\x00\x12\'\n\x08positive\x18\x04 \x01(\x0b\x32\x13.atta.v1.PositiveOpH\x00\x12\'\n\x08negative\x18\x05 \x01(\x0b\x32\x13.atta.v1.NegativeOpH\x00\x12/\n\x0cneighborhood\x18\x06 \x01(\x0b\x32\x17.atta.v1.NeighborhoodOpH\x00\x12%\n\x07\x66\x65\x61ture\x18\x07 \x01(\x0b\x32\x12.atta.v1.FeatureOpH\x00\x12!\n\x05\x62\x61tch\x18\x08 \x01(\x0b\x32\x10.atta.v1.BatchOpH\x00\x42\x06\n\x04kind\":\n\x06SeedOp\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\r\n\x05links\x18\x02 \x01(\t\x12\x0e\n\x06others\x18\x03 \x03(\t\"\x1f\n\nPositiveOp\x12\x11\n\tedge_type\x18\x01 \x01(\t\"U\n\nNegativeOp\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12%\n\x05links\x18\x03 \x01(\x0b\x32\x16.atta.v1.NegativeLinks\"\xa1\x01\n\rNegativeLinks\x12\x0f\n\x07triplet\x18\x01 \x01(\x08\x12\x0e\n\x06\x61mount\x18\x02 \x01(\x01\x12\x31\n\x08strategy\x18\x03 \x01(\x0e\x32\x1f.atta.v1.NegativeLinks.Strategy\"<\n\x08Strategy\x12\x0b\n\x07UNIFORM\x10\x00\x12\n\n\x06\x44\x45GREE\x10\x01\x12\x0c\n\x08IN_BATCH\x10\x02\x12\t\n\x05\x45XACT\x10\x03\"\xd6\x01\n\x0eNeighborhoodOp\x12\x0b\n\x03hop\x18\x01 \x01(\r\x12!\n\x08\x66\x61n_outs\x18\x02 \x03(\x0b\x32\x0f.atta.v1.FanOut\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12#\n\x08\x66rontier\x18\x04 \x01(\x0e\x32\x11.atta.v1.Frontier\x12\x0e\n\x06method\x18\x05 \x01(\r\x12\x1d\n\x03use\x18\x06 \x01(\x0e\x32\x10.atta.v1.EdgeUse\x12 \n\x07\x62udgets\x18\x07 \x03(\x0b\x32\x0f.atta.v1.Budget\x12\r\n\x05table\x18\x08 \x01(\t\"*\n\x06\x42udget\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\";\n\x07\x42\x61tchOp\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07options\x18\x02 \x01(\t\x12\x11\n\tedge_type\x18\x03 \x01(\t\"*\n\x06\x46\x61nOut\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x11\".\n\tFeatureOp\x12!\n\x06tables\x18\x01 \x03(\x0b\x32\x11.atta.v1.TableRef\"/\n\x0c\x45\x64geTableRef\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"+\n\x08TableRef\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t*5\n\x07\x45\x64geUse\x12\x08\n\x04JOIN\x10\x00\x12\n\n\x06WITHIN\x10\x01\x12\x08\n\x04ROWS\x10\x02\x12\n\n\x06\x42UDGET\x10\x03*.\n\x08\x46rontier\x12\x10\n\x0c\x46RONTIER_NEW\x10\x00\x12\x10\n\x0c\x46RONTIER_ALL\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atta.v1.dag_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EDGEUSE']._serialized_start=1498
-  _globals['_EDGEUSE']._serialized_end=1551
-  _globals['_FRONTIER']._serialized_start=1553
-  _globals['_FRONTIER']._serialized_end=1599
+  _globals['_EDGEUSE']._serialized_start=1518
+  _globals['_EDGEUSE']._serialized_end=1571
+  _globals['_FRONTIER']._serialized_start=1573
+  _globals['_FRONTIER']._serialized_end=1619
   _globals['_DAGSPEC']._serialized_start=31
-  _globals['_DAGSPEC']._serialized_end=201
-  _globals['_EDGEWEIGHTS']._serialized_start=204
-  _globals['_EDGEWEIGHTS']._serialized_end=357
-  _globals['_EDGEWEIGHTS_NORM']._serialized_start=313
-  _globals['_EDGEWEIGHTS_NORM']._serialized_end=357
-  _globals['_OPERATOR']._serialized_start=360
-  _globals['_OPERATOR']._serialized_end=644
-  _globals['_SEEDOP']._serialized_start=646
-  _globals['_SEEDOP']._serialized_end=704
-  _globals['_POSITIVEOP']._serialized_start=706
-  _globals['_POSITIVEOP']._serialized_end=737
-  _globals['_NEGATIVEOP']._serialized_start=739
-  _globals['_NEGATIVEOP']._serialized_end=824
-  _globals['_NEGATIVELINKS']._serialized_start=827
-  _globals['_NEGATIVELINKS']._serialized_end=988
-  _globals['_NEGATIVELINKS_STRATEGY']._serialized_start=928
-  _globals['_NEGATIVELINKS_STRATEGY']._serialized_end=988
-  _globals['_NEIGHBORHOODOP']._serialized_start=991
-  _globals['_NEIGHBORHOODOP']._serialized_end=1205
-  _globals['_BUDGET']._serialized_start=1207
-  _globals['_BUDGET']._serialized_end=1249
-  _globals['_BATCHOP']._serialized_start=1251
-  _globals['_BATCHOP']._serialized_end=1310
-  _globals['_FANOUT']._serialized_start=1312
-  _globals['_FANOUT']._serialized_end=1354
-  _globals['_FEATUREOP']._serialized_start=1356
-  _globals['_FEATUREOP']._serialized_end=1402
-  _globals['_EDGETABLEREF']._serialized_start=1404
-  _globals['_EDGETABLEREF']._serialized_end=1451
-  _globals['_TABLEREF']._serialized_start=1453
-  _globals['_TABLEREF']._serialized_end=1496
+  _globals['_DAGSPEC']._serialized_end=221
+  _globals['_EDGEWEIGHTS']._serialized_start=224
+  _globals['_EDGEWEIGHTS']._serialized_end=377
+  _globals['_EDGEWEIGHTS_NORM']._serialized_start=333
+  _globals['_EDGEWEIGHTS_NORM']._serialized_end=377
+  _globals['_OPERATOR']._serialized_start=380
+  _globals['_OPERATOR']._serialized_end=664
+  _globals['_SEEDOP']._serialized_start=666
+  _globals['_SEEDOP']._serialized_end=724
+  _globals['_POSITIVEOP']._serialized_start=726
+  _globals['_POSITIVEOP']._serialized_end=757
+  _globals['_NEGATIVEOP']._serialized_start=759
+  _globals['_NEGATIVEOP']._serialized_end=844
+  _globals['_NEGATIVELINKS']._serialized_start=847
+  _globals['_NEGATIVELINKS']._serialized_end=1008
+  _globals['_NEGATIVELINKS_STRATEGY']._serialized_start=948
+  _globals['_NEGATIVELINKS_STRATEGY']._serialized_end=1008
+  _globals['_NEIGHBORHOODOP']._serialized_start=1011
+  _globals['_NEIGHBORHOODOP']._serialized_end=1225
+  _globals['_BUDGET']._serialized_start=1227
+  _globals['_BUDGET']._serialized_end=1269
+  _globals['_BATCHOP']._serialized_start=1271
+  _globals['_BATCHOP']._serialized_end=1330
+  _globals['_FANOUT']._serialized_start=1332
+  _globals['_FANOUT']._serialized_end=1374
+  _globals['_FEATUREOP']._serialized_start=1376
+  _globals['_FEATUREOP']._serialized_end=1422
+  _globals['_EDGETABLEREF']._serialized_start=1424
+  _globals['_EDGETABLEREF']._serialized_end=1471
+  _globals['_TABLEREF']._serialized_start=1473
+  _globals['_TABLEREF']._serialized_end=1516
 # @@protoc_insertion_point(module_scope)

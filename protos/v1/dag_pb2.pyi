@@ -26,18 +26,20 @@ FRONTIER_NEW: Frontier
 FRONTIER_ALL: Frontier
 
 class DagSpec(_message.Message):
-    __slots__ = ("version", "operators", "disjoint", "edge_tables", "edge_weights")
+    __slots__ = ("version", "operators", "disjoint", "edge_tables", "edge_weights", "dependency")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
     DISJOINT_FIELD_NUMBER: _ClassVar[int]
     EDGE_TABLES_FIELD_NUMBER: _ClassVar[int]
     EDGE_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    DEPENDENCY_FIELD_NUMBER: _ClassVar[int]
     version: int
     operators: _containers.RepeatedCompositeFieldContainer[Operator]
     disjoint: bool
     edge_tables: _containers.RepeatedCompositeFieldContainer[EdgeTableRef]
     edge_weights: _containers.RepeatedCompositeFieldContainer[EdgeWeights]
-    def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ..., disjoint: _Optional[bool] = ..., edge_tables: _Optional[_Iterable[_Union[EdgeTableRef, _Mapping]]] = ..., edge_weights: _Optional[_Iterable[_Union[EdgeWeights, _Mapping]]] = ...) -> None: ...
+    dependency: int
+    def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ..., disjoint: _Optional[bool] = ..., edge_tables: _Optional[_Iterable[_Union[EdgeTableRef, _Mapping]]] = ..., edge_weights: _Optional[_Iterable[_Union[EdgeWeights, _Mapping]]] = ..., dependency: _Optional[int] = ...) -> None: ...
 
 class EdgeWeights(_message.Message):
     __slots__ = ("edge_type", "norm", "unbiased", "summed")

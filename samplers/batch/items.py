@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from atta.samplers.hashing import hash_string, stream_of
+
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.samplers.dag.instance import OwnedVertices
@@ -26,11 +28,22 @@ TIME = "time"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """What the sampled edges of a batch depend on besides the graph (docs/internals/architecture.md, determinism contract)."""
+    """What the sampled edges of a batch depend on besides the graph (docs/internals/architecture.md, determinism contract).
+    ``step``: number of the batch among those of its trainer, of all epochs. Dependent batches resemble the one before
+    over the end of an epoch, too, and those of all trainers draw alike in a step, so that they need the same rows. None:
+    ``batch`` counts so."""
 
     seed: int
     epoch: int
     batch: int
+    step: int | None = None
+
+    def stream(self, hop: int, edge_type: str, dependency: int) -> tuple[int, int]:
+        """The stream of a hop's draws, see ``stream_of``."""
+        at = self.seed, self.epoch, self.batch
+        if dependency > 1 and self.step is not None:
+            at = self.seed, 0, self.step
+        return stream_of(at, hop, hash_string(edge_type), dependency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ class SampleItem:
     ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and ``times`` int64 [n] are None if the
     method does not need them. ``tables``: edge tables whose rows are wanted too. ``kept``: ``rows`` are those of
     ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the dataset's own. ``by``: see ``PlanOp``.
-    """
+    ``stream_key``, ``renewed``: see ``hashing.stream_of``."""
 
     edge_type: str
     rows: np.ndarray
@@ -56,6 +69,7 @@ class SampleItem:
     kept: bool = False
     version: int = 0
     by: str = ""
+    renewed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

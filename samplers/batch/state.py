@@ -212,7 +212,8 @@ class BatchState:
             if target not in frontier:
                 continue
             found = frontier[target]
-            key, tables = self._key(op.hop, edge_type), self.plan.drawn_tables(edge_type)
+            key, renewed = self.at.stream(op.hop, edge_type, self.plan.dependency)
+            tables = self.plan.drawn_tables(edge_type)
             version = self.sources.get((edge_type, EDGES), 0)
             if op.method.temporal:
                 version = max(version, self.sources.get((source, TIME), 0))
@@ -220,7 +221,7 @@ class BatchState:
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
-                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version, op.by))
+                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version, op.by, renewed))
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:

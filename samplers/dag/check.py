@@ -40,6 +40,8 @@ def check_spec(spec: dag_pb2.DagSpec, schema: Schema, limits: SpecLimits = DEFAU
         raise ConfigError(
             f"DAG specification has {len(spec.operators)} operators, at most {limits.operators} are allowed"
         )
+    if spec.dependency > limits.dependency:
+        raise ConfigError(f"dependency: {spec.dependency} batches, at most {limits.dependency} are allowed")
     ops: dict[str, PlanOp] = {}
     for message in spec.operators:
         op = resolve(message, schema, limits)
@@ -60,7 +62,14 @@ def check_spec(spec: dag_pb2.DagSpec, schema: Schema, limits: SpecLimits = DEFAU
     hops = sum(op.kind in (Kind.NEIGHBORHOOD, Kind.BATCH) for op in resolved)
     trees = any(getattr(op.operator, "makes_trees", False) for op in resolved)
     tables = tuple((ref.edge_type, ref.name) for ref in spec.edge_tables)
-    plan = Plan(resolved, hops, spec.disjoint or trees, tables, tuple(map(EdgeWeights.of, spec.edge_weights)))
+    plan = Plan(
+        resolved,
+        hops,
+        spec.disjoint or trees,
+        tables,
+        tuple(map(EdgeWeights.of, spec.edge_weights)),
+        max(1, spec.dependency),
+    )
     _check_plan(plan, schema)
     return plan
 

@@ -94,6 +94,7 @@ class SpecLimits:
     fan_out: int = 100_000  # neighbours per vertex and edge type
     negatives: int = 10_000  # vertices per seed
     budget: int = 1 << 24  # vertices per node type and hop
+    dependency: int = 1 << 20  # batches
     name_length: int = 128  # characters of an operator id
 
 
@@ -131,13 +132,15 @@ class Plan:
     """A checked specification. Its operators are in a topological order that depends on the message alone. ``ops[0]``
     is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed grows a tree
     of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges. ``edge_weights``: of
-    the edge types whose edges are weighed."""
+    the edge types whose edges are weighed. ``dependency``: in so many batches each vertex draws its in-edges anew
+    once."""
 
     ops: tuple[PlanOp, ...]
     hops: int
     disjoint: bool = False
     edge_tables: tuple[tuple[str, str], ...] = ()
     edge_weights: tuple[EdgeWeights, ...] = ()
+    dependency: int = 1
     _by_id: dict[str, PlanOp] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:

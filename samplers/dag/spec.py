@@ -40,7 +40,8 @@ class Hops:
         disjoint: every seed grows a tree of its own.
         edge_tables: tables of edge types whose rows come with the sampled edges.
         within: all edges among the sampled vertices take the place of the drawn ones.
-        weights: of the edge types whose edges are weighed."""
+        weights: of the edge types whose edges are weighed.
+        dependency: in so many batches each vertex draws its in-edges anew once; 1: each batch does."""
 
     num_neighbors: FanOuts
     replace: bool = False
@@ -51,6 +52,7 @@ class Hops:
     within: bool = False
     by: str = ""
     weights: Sequence[EdgeWeights] = ()
+    dependency: int = 1
 
 
 def neighbor_spec(
@@ -241,6 +243,8 @@ def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
         for name in names(f"tables of edge type {edges!r}", tables):
             spec.edge_tables.add(edge_type=edges, name=name)
     spec.edge_weights.extend(weights.message() for weights in hops.weights)
+    if (batches := whole("dependency", hops.dependency, 1, SpecLimits.dependency)) > 1:
+        spec.dependency = batches
     return spec
 
 

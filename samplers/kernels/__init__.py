@@ -49,6 +49,7 @@ def sample_neighbors(
     fan_out: int,
     replace: bool,
     stream_key: int,
+    renewed: int = 0,
     method: Tables | None = None,
     trees: np.ndarray | None = None,
     times: np.ndarray | None = None,
@@ -60,18 +61,28 @@ def sample_neighbors(
 
     ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E] (perhaps side by side, see ``resident_beside``),
     ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m]. ``method`` says how to draw and has the tables of
-    these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees`` (int32 [m]) draw independently.
+    these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees`` (int32 [m]) draw independently. Of 2**32
+    rows ``renewed`` draw from the stream after ``stream_key``'s (``hashing.stream_of``).
     ``times`` int64 [m] hides later edges from a temporal method. Returns counts int32 [m], neighbours [sum(counts)] in
     the dtype of ``indices``, and edge ids in their own dtype. With ``positions`` (only without ``edge_ids``) these are
     the edges' positions, int64. Without both they are None."""
     if isinstance(method, InNumpy):
         found = method.picks(
-            rows, vertex_keys, fan_out=fan_out, replace=replace, stream_key=stream_key, trees=trees, times=times
+            rows,
+            vertex_keys,
+            fan_out=fan_out,
+            replace=replace,
+            stream_key=stream_key,
+            renewed=renewed,
+            trees=trees,
+            times=times,
         )
         chosen = found.positions if positions else None if edge_ids is None else edge_ids[found.positions]
         return found.counts, indices[found.positions], chosen
     given = indptr, *beside(indices, edge_ids), vertex_keys, ids_of(rows)
-    return _native.sample_neighbors(*given, fan_out, replace, stream_key, threads, method, trees, times, positions)
+    return _native.sample_neighbors(
+        *given, fan_out, replace, stream_key, renewed, threads, method, trees, times, positions
+    )
 
 
 def has_edges(

@@ -47,6 +47,7 @@ class Compactor(_native.Compactor):
         fan_out: int,
         replace: bool,
         stream_key: int,
+        renewed: int = 0,
         out_row: np.ndarray,
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None,
@@ -69,7 +70,14 @@ class Compactor(_native.Compactor):
             rows, of_tree = targets.in_trees(first, last, nodes) if trees else (targets.ids(first, last), None)
             times = None if tree_times is None else tree_times[of_tree]
             found = method.picks(
-                rows, vertex_keys, fan_out=fan_out, replace=replace, stream_key=stream_key, trees=of_tree, times=times
+                rows,
+                vertex_keys,
+                fan_out=fan_out,
+                replace=replace,
+                stream_key=stream_key,
+                renewed=renewed,
+                trees=of_tree,
+                times=times,
             )
             done, count = found.within(len(out_row))
             at, e_id = found.positions[:count], None
@@ -86,7 +94,7 @@ class Compactor(_native.Compactor):
             )
             return count, first + done
         edges, out = (targets, indptr, indices, edge_ids, vertex_keys), (out_row, out_col, out_edge_ids)
-        how = first, last, fan_out, replace, stream_key
+        how = first, last, fan_out, replace, stream_key, renewed
         return super().sample_hop(*edges, *how, *out, method, sources, trees, tree_times)
 
     def stitch(  # type: ignore[override]

@@ -131,7 +131,9 @@ class Growth:
         for name, room in self._rooms.items():
             room.reserve(min(wanted[name], _MOST_ROOM))
 
-    def hop(self, fan_outs: Mapping[str, int], keys: Mapping[str, int], *, replace: bool, everything: bool) -> None:
+    def hop(
+        self, fan_outs: Mapping[str, int], keys: Mapping[str, tuple[int, int]], *, replace: bool, everything: bool
+    ) -> None:
         """Expand the vertices that the previous hop has reached, or all vertices (``everything``)."""
         high = {t: c.size for t, c in self._known.items()}
         for name in self._edges:
@@ -144,7 +146,7 @@ class Growth:
             self._nodes[node_type].append(compactor.size - high[node_type])
             self._low[node_type] = 0 if everything else high[node_type]
 
-    def _expand(self, name: str, first: int, last: int, fan_out: int, key: int, *, replace: bool) -> int:
+    def _expand(self, name: str, first: int, last: int, fan_out: int, key: tuple[int, int], *, replace: bool) -> int:
         edge, room = self._edges[name], self._rooms[name]
         before, graph = room.used, self._edges[name].graph
         room.reserve(room.used + ((last - first) * fan_out if 0 <= fan_out < _ROOM else _ROOM))
@@ -152,7 +154,7 @@ class Growth:
             row, col, e_id = room.part(slice(room.used, None))
             count, stopped = self._known[edge.source].sample_hop(
                 self._known[edge.target], graph.indptr, graph.indices, graph.edge_ids, edge.keys.ids, first=first, last=last,
-                fan_out=fan_out, replace=replace, stream_key=key, out_row=row, out_col=col, out_edge_ids=e_id,
+                fan_out=fan_out, replace=replace, stream_key=key[0], renewed=key[1], out_row=row, out_col=col, out_edge_ids=e_id,
                 sources=graph.num_sources, method=edge.tables, trees=self._trees, tree_times=self._times,
             )  # fmt: skip
             room.used += count

@@ -16,7 +16,8 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.samplers import kernels
 from atta.samplers.arguments import check_fan_out, fan_outs_of, flag, integers, whole
 from atta.samplers.batch.scratch import Scratch
-from atta.samplers.hashing import stream_key
+from atta.samplers.dag.plan import SpecLimits
+from atta.samplers.hashing import stream_of
 from atta.samplers.local.graph import LocalGraph, blaming
 from atta.samplers.local.growth import EdgeType, Growth, keys_by_type, times_by_type
 from atta.samplers.methods import Method
@@ -75,6 +76,7 @@ class LocalSampler:
         batch: int = 0,
         replace: bool = False,
         frontier: str = "new",
+        dependency: int = 1,
     ) -> Any:
         """Sample the neighbourhoods of ``seeds`` (positions in the graph, int [S]; a repeated seed counts once).
 
@@ -88,6 +90,7 @@ class LocalSampler:
             seed, epoch, batch: the draws are a function of these whole numbers, 0 to 2**64 - 1, and of user ids.
             frontier: a hop expands the vertices that the previous hop has reached (``"new"``, PyG) or all known
                 vertices (``"all"``, DGL).
+            dependency: in so many batches each vertex draws its in-edges anew once; 1: each batch does.
 
         Raises ConfigError: a seed outside the graph, a fan-out below -1, an unknown frontier, missing times, a number that is
         not whole or does not fit."""
@@ -99,7 +102,7 @@ class LocalSampler:
         if ids.ndim != 1:
             raise ConfigError(f"seeds: must be a list of vertices, not of shape {list(ids.shape)}")
         at = whole("seed", seed, 0, _MOST), whole("epoch", epoch, 0, _MOST), whole("batch", batch, 0, _MOST)
-        replace = flag("replace", replace)
+        replace, dependency = flag("replace", replace), whole("dependency", dependency, 1, SpecLimits.dependency)
         times = self._given_times(input_time, start, len(ids))
         trees = flag("disjoint", disjoint) or self.method.temporal
         known = {t: self._take(t, hashed=trees) for t in self._keys}
@@ -116,7 +119,7 @@ class LocalSampler:
                 grown = Growth(known, self._edges, self._scratch, trees=trees, times=times)
                 grown.reserve(fan_outs, everything=frontier == "all")
                 for hop, by_type in enumerate(fan_outs, start=1):
-                    keys = {name: stream_key(*at, hop, self._edges[name].hash) for name in by_type}
+                    keys = {name: stream_of(at, hop, self._edges[name].hash, dependency) for name in by_type}
                     grown.hop(by_type, keys, replace=replace, everything=frontier == "all")
                 found = grown.batch(self._keys)
                 return found.only() if self._single else found

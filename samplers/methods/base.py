@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from atta import _native
-from atta.samplers.hashing import mix64
+from atta.samplers.hashing import GOLDEN, mix64
 
-_GOLDEN, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
+_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Hop:
         first, degree: int64 [m]; the in-edges of a vertex have the positions ``first`` ... ``first + degree - 1``.
         keys: int64 [m], its user id.
         fan_out, replace: edges wanted per vertex, -1 = all; whether to draw with replacement.
-        stream_key: key of the hop's random numbers.
+        stream_key, renewed: key of the hop's random numbers, see ``hashing.stream_of``.
         trees: int32 [m], the tree that a vertex grows in; None if the batch has no trees.
         times: int64 [m], the time of a vertex: no edge may be later; None if vertices have no times.
         indices: int32|int64 [E], source of each edge: internal ids, those of one vertex by ascending user id."""
@@ -35,6 +35,7 @@ class Hop:
     fan_out: int
     replace: bool
     stream_key: int
+    renewed: int
     trees: np.ndarray | None
     times: np.ndarray | None
     indices: np.ndarray
@@ -42,12 +43,15 @@ class Hop:
     def bits(self, index: int) -> np.ndarray:
         """uint64 [m]: the random number ``index`` (0, 1, ...) of each vertex. Native methods draw the same numbers.
         ``kernels.scaled(bits, degree)`` turns it into a position below ``degree``."""
-        return mix64(self._streams + np.uint64(index * _GOLDEN & _BITS))
+        return mix64(self._streams + np.uint64(index * GOLDEN & _BITS))
 
     @cached_property
     def _streams(self) -> np.ndarray:
         salt = np.uint64(0) if self.trees is None else mix64(self.trees)
-        return mix64(np.uint64(self.stream_key) ^ salt ^ mix64(self.keys.view(np.uint64)))
+        mixed = mix64(self.keys.view(np.uint64))
+        next_key = (self.stream_key + GOLDEN) & _BITS
+        streams = np.where(mixed >> np.uint64(32) < self.renewed, np.uint64(next_key), np.uint64(self.stream_key))
+        return mix64(streams ^ salt ^ mixed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +88,7 @@ class InNumpy:
         fan_out: int,
         replace: bool,
         stream_key: int,
+        renewed: int,
         trees: np.ndarray | None,
         times: np.ndarray | None,
     ) -> Picks:
@@ -112,6 +117,7 @@ class InNumpy:
                 fan_out,
                 replace,
                 stream_key,
+                renewed,
                 trees,
                 times,
                 self._indices,

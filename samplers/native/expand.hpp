@@ -63,7 +63,7 @@ Target target_of(const InEdges<Id, Edge>& graph, const SampleSpec& spec, const R
                                 std::to_string(end) + " of " + std::to_string(graph.edges) + " edges");
   const std::uint64_t salt = row.tree < 0 ? 0 : mix64(static_cast<std::uint64_t>(row.tree));
   const std::int64_t key = graph.keys != nullptr ? graph.keys[at] : row.row;
-  return Target{at, begin, end - begin, VertexStream(spec.stream_key ^ salt, key), row.time, row.tree};
+  return Target{at, begin, end - begin, VertexStream(spec.key_of(key) ^ salt, key), row.time, row.tree};
 }
 
 // Expands rows [first, last); `row_at(i)` gives row i. The sink has three tasks: say whether a block still fits

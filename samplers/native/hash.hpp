@@ -16,6 +16,11 @@ inline constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// A number of a vertex that is the same in all streams, uniform over 32 bits.
+inline constexpr std::uint32_t mark_of(std::int64_t vertex_key) {
+  return static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(vertex_key)) >> 32);
+}
+
 // The draws of one vertex in one stream: draw(i) for i = 0, 1, 2, ...
 struct VertexStream {
   std::uint64_t base;

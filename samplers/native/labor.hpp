@@ -20,12 +20,8 @@
 
 namespace atta {
 
-// The source's numbers are hashed from this mark. It takes four bytes per edge and is made once.
-inline std::uint32_t mark_of(std::int64_t source_key) {
-  return static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(source_key)) >> 32);
-}
-
-// The number of a source in a stream, uniform over 32 bits.
+// The number of a source in a stream, uniform over 32 bits: hashed from its mark, which takes four bytes per edge and is made
+// once.
 struct LaborStream {
   std::uint32_t first, second;
 
@@ -42,23 +38,43 @@ struct LaborStream {
   }
 };
 
-inline void scan_marks(const std::uint32_t* marks, std::int64_t count, const LaborStream& stream, std::uint32_t below,
+// The streams of a hop: sources with marks below `renewed` draw from the next one already.
+struct LaborStreams {
+  LaborStream now, next;
+  std::uint32_t renewed;
+
+  explicit LaborStreams(const SampleSpec& spec) : now(spec.stream_key), next(spec.stream_key + kGolden), renewed(spec.renewed) {}
+
+  std::uint32_t number(std::uint32_t mark) const { return (mark < renewed ? next : now).number(mark); }
+};
+
+inline void scan_marks(const std::uint32_t* marks, std::int64_t count, const LaborStreams& streams, std::uint32_t below,
                        std::int64_t base, std::vector<std::int64_t>& out) {
   for (std::int64_t i = 0; i < count; ++i)
-    if (stream.number(marks[i]) < below) out.push_back(base + i);
+    if (streams.number(marks[i]) < below) out.push_back(base + i);
 }
 
 #if defined(__x86_64__)
+template <bool kMixed>
 __attribute__((target("avx2"))) inline void scan_marks_avx2(const std::uint32_t* marks, std::int64_t count,
-                                                            const LaborStream& stream, std::uint32_t below, std::int64_t base,
+                                                            const LaborStreams& streams, std::uint32_t below, std::int64_t base,
                                                             std::vector<std::int64_t>& out) {
-  const __m256i first = _mm256_set1_epi32(static_cast<int>(stream.first)),
-                second = _mm256_set1_epi32(static_cast<int>(stream.second));
+  const __m256i of_now[] = {_mm256_set1_epi32(static_cast<int>(streams.now.first)),
+                            _mm256_set1_epi32(static_cast<int>(streams.now.second))};
+  const __m256i of_next[] = {_mm256_set1_epi32(static_cast<int>(streams.next.first)),
+                             _mm256_set1_epi32(static_cast<int>(streams.next.second))};
+  const __m256i renewed = _mm256_set1_epi32(static_cast<int>(streams.renewed - 1));
+  __m256i first = of_now[0], second = of_now[1];
   const __m256i m1 = _mm256_set1_epi32(static_cast<int>(0x85EBCA6BU)), m2 = _mm256_set1_epi32(static_cast<int>(0xC2B2AE35U));
   const __m256i most = _mm256_set1_epi32(static_cast<int>(below - 1));
   std::int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    __m256i x = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(marks + i)), first);
+    __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(marks + i));
+    if constexpr (kMixed) {
+      const __m256i is_next = _mm256_cmpeq_epi32(_mm256_min_epu32(x, renewed), x);
+      first = _mm256_blendv_epi8(of_now[0], of_next[0], is_next), second = _mm256_blendv_epi8(of_now[1], of_next[1], is_next);
+    }
+    x = _mm256_xor_si256(x, first);
     x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 16)), m1);
     x = _mm256_add_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 13)), second);
     x = _mm256_mullo_epi32(x, m2);
@@ -66,7 +82,7 @@ __attribute__((target("avx2"))) inline void scan_marks_avx2(const std::uint32_t*
     auto hits = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_min_epu32(x, most), x))));
     for (; hits != 0; hits &= hits - 1) out.push_back(base + i + __builtin_ctz(hits));
   }
-  scan_marks(marks + i, count - i, stream, below, base + i, out);
+  scan_marks(marks + i, count - i, streams, below, base + i, out);
 }
 #endif
 
@@ -74,7 +90,7 @@ class LaborPicker {
  public:
   static constexpr bool kResolves = true, kKnowsSources = false;
 
-  LaborPicker(const SampleSpec& spec, const std::uint32_t* marks) : spec_(spec), marks_(marks), stream_(spec.stream_key) {
+  LaborPicker(const SampleSpec& spec, const std::uint32_t* marks) : spec_(spec), marks_(marks), streams_(spec) {
 #if defined(__x86_64__)
     wide_ = __builtin_cpu_supports("avx2") != 0;
 #endif
@@ -106,14 +122,15 @@ class LaborPicker {
  private:
   void scan(const Target& t, std::uint32_t below, std::vector<std::int64_t>& out) const {
 #if defined(__x86_64__)
-    if (wide_) return scan_marks_avx2(marks_ + t.begin, t.degree, stream_, below, t.begin, out);
+    if (wide_ && spec_.renewed > 0) return scan_marks_avx2<true>(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
+    if (wide_) return scan_marks_avx2<false>(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
 #endif
-    scan_marks(marks_ + t.begin, t.degree, stream_, below, t.begin, out);
+    scan_marks(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
   }
 
   SampleSpec spec_;
   const std::uint32_t* marks_;
-  LaborStream stream_;
+  LaborStreams streams_;
   bool wide_ = false;
 };
 

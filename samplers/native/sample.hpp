@@ -20,6 +20,9 @@ struct SampleSpec {
   std::int64_t fan_out;  // -1 = all
   bool replace;
   std::uint64_t stream_key;
+  std::uint32_t renewed = 0;  // vertices with marks below this draw from the next stream already
+
+  std::uint64_t key_of(std::int64_t vertex_key) const { return stream_key + (mark_of(vertex_key) < renewed ? kGolden : 0); }
 };
 
 // A row that is expanded: its edges are [begin, begin + degree).

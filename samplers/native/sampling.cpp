@@ -228,14 +228,14 @@ nb::tuple sample_rows(const InEdges<Id, Edge>& graph, const Rows& rows, bool wan
 }
 
 nb::tuple sample_neighbors(Longs indptr, Spread indices, std::optional<Spread> edge_ids, Longs keys, Vector rows,
-                           std::int64_t fan_out, bool replace, std::uint64_t stream_key, std::size_t threads, const Method* method,
-                           std::optional<Ints> trees, std::optional<Longs> times, bool positions) {
+                           std::int64_t fan_out, bool replace, std::uint64_t stream_key, std::uint32_t renewed, std::size_t threads,
+                           const Method* method, std::optional<Ints> trees, std::optional<Longs> times, bool positions) {
   if (indptr.size() == 0) bad("indptr", "is empty");
   if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
   const std::int64_t stride = stride_of(indices, edge_ids ? &*edge_ids : nullptr);
   if (edge_ids && positions) bad("positions", "edge ids or positions, not both");
   check_threads(threads);
-  const SampleSpec spec{fan_out, replace, stream_key};
+  const SampleSpec spec{fan_out, replace, stream_key, renewed};
   check_method(method, spec, indices.size());
   const Rows of{rows, trees, times};
   of.check();
@@ -258,8 +258,9 @@ nb::tuple sample_neighbors(Longs indptr, Spread indices, std::optional<Spread> e
 // same compactor. Returns the number of edges written and the first vertex that had no room.
 nb::tuple sample_hop(Compactor& known, const Compactor& targets, Longs indptr, Vector indices, std::optional<Vector> edge_ids,
                      std::optional<Longs> keys, std::size_t first, std::size_t last, std::int64_t fan_out, bool replace,
-                     std::uint64_t stream_key, OutInts out_row, OutInts out_col, std::optional<OutVector> out_edges,
-                     const Method* method, std::int64_t sources, bool trees, std::optional<Longs> tree_times) {
+                     std::uint64_t stream_key, std::uint32_t renewed, OutInts out_row, OutInts out_col,
+                     std::optional<OutVector> out_edges, const Method* method, std::int64_t sources, bool trees,
+                     std::optional<Longs> tree_times) {
   if (indptr.size() == 0) bad("indptr", "is empty");
   if (keys && keys->size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
   if (edge_ids && edge_ids->size() != indices.size()) bad("edge_ids", "must be as long as indices");
@@ -271,7 +272,7 @@ nb::tuple sample_hop(Compactor& known, const Compactor& targets, Longs indptr, V
   if (tree_times && !trees) bad("tree_times", "need trees");
   if (known.limit() > 0 && (trees || static_cast<std::size_t>(sources) > known.limit())) bad("sources", "do not fit the compactor");
   const auto nodes = static_cast<std::int64_t>(indptr.size()) - 1;
-  const SampleSpec spec{fan_out, replace, stream_key};
+  const SampleSpec spec{fan_out, replace, stream_key, renewed};
   check_method(method, spec, indices.size());
   std::int64_t most = -1;
   for (std::size_t i = first; i < last; ++i) most = std::max(most, targets.ids()[i]);
@@ -361,10 +362,11 @@ nb::object has_edges(Longs indptr, Vector indices, Longs source_keys, Longs rows
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor) {
   bind_methods(m);
   m.def("sample_neighbors", &sample_neighbors, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a, "rows"_a, "fan_out"_a,
-        "replace"_a, "stream_key"_a, "threads"_a, "method"_a.none(), "trees"_a.none(), "times"_a.none(), "positions"_a);
+        "replace"_a, "stream_key"_a, "renewed"_a, "threads"_a, "method"_a.none(), "trees"_a.none(), "times"_a.none(),
+        "positions"_a);
   m.def("scaled", &scaled, "bits"_a, "bounds"_a);
   m.def("has_edges", &has_edges, "indptr"_a, "indices"_a, "source_keys"_a, "rows"_a, "sources"_a);
   compactor.def("sample_hop", &sample_hop, "targets"_a, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a.none(),
-                "first"_a, "last"_a, "fan_out"_a, "replace"_a, "stream_key"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none(),
-                "method"_a.none(), "sources"_a, "trees"_a, "tree_times"_a.none());
+                "first"_a, "last"_a, "fan_out"_a, "replace"_a, "stream_key"_a, "renewed"_a, "out_row"_a, "out_col"_a,
+                "out_edge_ids"_a.none(), "method"_a.none(), "sources"_a, "trees"_a, "tree_times"_a.none());
 }

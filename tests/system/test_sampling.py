@@ -45,6 +45,8 @@ def sample(cluster: atta.Cluster, **options: object) -> list[tuple[list[int], li
         {"num_neighbors": [-1, 2]},
         {"num_neighbors": [2, 2, 2]},
         {"method": "labor"},
+        {"dependency": 3},
+        {"dependency": 4, "method": "labor"},
         {"disjoint": True},
         {"time_attr": "time"},
         {"time_attr": "time", "temporal_strategy": "last"},
@@ -63,6 +65,38 @@ def test_batches_do_not_depend_on_partitions_method_or_threads(
         if reference is None:
             reference = batches
         assert batches == reference, name
+
+
+def test_trainers_draw_alike_in_a_step_of_dependent_batches(small_graph: SmallGraph) -> None:
+    """So a vertex that both of them expand in a hop has the same in-edges, and they need the same rows."""
+
+    def second_hop(batch: atta.MiniBatch) -> dict[int, list[int]]:
+        n_id, (row, col) = batch.n_id(), batch.edge_index()
+        start = batch.to_pyg().num_sampled_edges[0]
+        found: dict[int, list[int]] = {}
+        for source, target in zip(n_id[row[start:]].tolist(), n_id[col[start:]].tolist(), strict=True):
+            found.setdefault(target, []).append(source)
+        return found
+
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        alike, expanded = {}, {}
+        for dependency in (1, 8):
+            loaders = [
+                atta.NeighborLoader(
+                    cluster, [4, 3], None, batch_size=16, rank=rank, world_size=2, seed=1, dependency=dependency
+                )
+                for rank in (0, 1)
+            ]
+            steps = [[second_hop(batch) for batch in loader] for loader in loaders]
+            both = [(one[v], other[v]) for one, other in zip(*steps, strict=True) for v in one.keys() & other.keys()]
+            expanded[dependency], alike[dependency] = len(both), sum(one == other for one, other in both)
+        one = {k: atta.NeighborLoader(cluster, [4], None, batch_size=10_000, dependency=k) for k in (1, 8)}
+        epochs = {k: [{e for batch in loader for e in edges_of(batch)} for _ in range(2)] for k, loader in one.items()}
+    shared = {k: len(first & second) / len(first) for k, (first, second) in epochs.items()}
+    assert shared[8] > 0.8 > shared[1], "they resemble each other over the end of an epoch"
+    assert min(expanded.values()) > 50
+    assert alike[8] == expanded[8]
+    assert alike[1] < expanded[1]
 
 
 def test_bytes_over_grpc_equal_shared_memory(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch) -> None:

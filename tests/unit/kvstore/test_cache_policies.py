@@ -84,14 +84,14 @@ def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str]) -> in
     ),
 )
 def test_recent_rows_are_never_wrong(count: int, asked: list[tuple[dict[int, list[int]], str]]) -> None:
-    shelf = RecentRows(count, SPECS, OFFSETS, window=50)
+    shelf = RecentRows(count, SPECS, OFFSETS, half_life=100)
     for rows, tables in asked:
         hits = ask(shelf, {owner: np.array(mine, dtype=np.int64) for owner, mine in rows.items()}, list(tables))
         assert hits <= count
 
 
 def test_a_small_set_of_rows_stays_and_a_scan_leaves_nothing_behind() -> None:
-    shelf = RecentRows(20, SPECS, OFFSETS, window=60)
+    shelf = RecentRows(20, SPECS, OFFSETS, half_life=120)
     favourites = np.arange(20)
     for _ in range(3):
         ask(shelf, {1: favourites}, ["x", "y"])
@@ -101,7 +101,7 @@ def test_a_small_set_of_rows_stays_and_a_scan_leaves_nothing_behind() -> None:
 
 
 def test_ids_of_another_owner_and_impossible_bounds_are_refused() -> None:
-    shelf, ids, positions = RecentRows(20, SPECS, OFFSETS, window=60), np.array([99, 100, 250]), np.arange(3)
+    shelf, ids, positions = RecentRows(20, SPECS, OFFSETS, half_life=120), np.array([99, 100, 250]), np.arange(3)
     shelf.look_up(["x"], ids, positions, np.array([0, 1, 2, 3]))
     for starts, words in (
         ([0, 0, 2, 3], "another partition"),
@@ -115,7 +115,7 @@ def test_ids_of_another_owner_and_impossible_bounds_are_refused() -> None:
 
 
 def test_readers_and_writers_at_once() -> None:
-    shelf = RecentRows(15, SPECS, OFFSETS, window=40)
+    shelf = RecentRows(15, SPECS, OFFSETS, half_life=80)
     errors: list[BaseException] = []
 
     def work(seed: int) -> None:

@@ -37,10 +37,12 @@ def drawn_by(method: InNumpy | None, of: LocalGraph, rows: np.ndarray, **options
 
 @pytest.mark.parametrize("trees", [False, True])
 @pytest.mark.parametrize("positions", [False, True])
-def test_rows_get_what_the_native_method_draws(trees: bool, positions: bool) -> None:
+@pytest.mark.parametrize("renewed", [0, 3 << 30])
+def test_rows_get_what_the_native_method_draws(trees: bool, positions: bool, renewed: int) -> None:
     of = graph()
     rows = np.random.default_rng(1).integers(0, VERTICES, 77)
     options: dict[str, object] = {"trees": np.arange(77, dtype=np.int32) % 5} if trees else {}
+    options["renewed"] = renewed
     if positions:
         of = LocalGraph(of.indptr, of.indices, of.keys)
         options["positions"] = True

@@ -294,6 +294,7 @@ def ask(shard: Shard, item: SampleItem, part: slice) -> Answer:
         fan_out=item.fan_out,
         replace=item.replace,
         stream_key=item.stream_key,
+        renewed=item.renewed,
         method=item.method,
         trees=None if item.trees is None else item.trees[part],
         times=None if item.times is None else item.times[part],

@@ -40,8 +40,8 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
     graph = draw(graphs())
     method = draw(st.sampled_from(list(Method)))
     replace = method.may_replace and draw(st.booleans())
-    hops = draw(st.integers(0, 3))
-    fan_outs = {e: [draw(st.sampled_from([-1, 0, 1, 2, 5])) for _ in range(hops)] for e in graph.edges}
+    depth = draw(st.integers(0, 3))
+    fan_outs = {e: [draw(st.sampled_from([-1, 0, 1, 2, 5])) for _ in range(depth)] for e in graph.edges}
     frontier = draw(st.sampled_from(["new", "all"]))
     disjoint = method.temporal or draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -51,11 +51,12 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
     if times is not None and seed_type in graph.times and draw(st.booleans()):
         times = None  # their own
     seed, epoch, batch = (int(rng.integers(0, 50)) for _ in range(3))
+    dependency = draw(st.sampled_from([1, 2, 7, 64]))
 
     sampler = LocalSampler(local(graph), method=method)
     expected = sampler.sample(
         seeds, fan_outs, seed_type=seed_type, input_time=times, disjoint=disjoint,
-        seed=seed, epoch=epoch, batch=batch, replace=replace, frontier=frontier,
+        seed=seed, epoch=epoch, batch=batch, replace=replace, frontier=frontier, dependency=dependency,
     )  # fmt: skip
 
     noted = draw(st.booleans())  # without tables, vertices may be expanded from copies of their in-edges
@@ -65,7 +66,8 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
         parts = draw(st.integers(1, 4))
         placed: Placed = graph.place(written, assigned(draw, graph, parts), parts)
         schema = placed.dataset.schema
-        spec = neighbor_spec(schema, Hops(fan_outs, replace, method, frontier, disjoint, notes), seed_type=seed_type)
+        hops = Hops(fan_outs, replace, method, frontier, disjoint, notes, dependency=dependency)
+        spec = neighbor_spec(schema, hops, seed_type=seed_type)
         plan = check_spec(spec, schema)
         internal = placed.dataset.to_internal(seed_type, graph.ids[seed_type][seeds])
         out = placed.run(

@@ -104,7 +104,7 @@ class LinkNeighborLoader(DagLoader):
                 average, and the vertex gets less than its fan-out (docs/guide/samplers.md says how much).
             reverse_type: edge type of the reverses. Default: the same type if it stays within a node type, otherwise
                 the only one between the same node types in the other direction.
-            replace, method, weight_attr, time_attr, temporal_strategy, disjoint, subgraph_type, tables, edge_tables,
+            replace, method, weight_attr, time_attr, temporal_strategy, disjoint, subgraph_type, tables, edge_tables, dependency,
                 frontier, edge_norm, norm_attr, unbiased: as for ``NeighborLoader``. Degrees count edges that are left out, too.
             **options: ``batch_size``, ``shuffle``, ``drop_last`` and what ``NeighborLoader`` takes.
 

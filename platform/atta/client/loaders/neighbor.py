@@ -55,6 +55,7 @@ class Drawing:
     edge_norm: str | Mapping[Any, str] | None = None
     norm_attr: str | None = None
     unbiased: bool = False
+    dependency: int = 1
 
     def hops(self, schema: Schema, num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]]) -> Hops:
         """What they make of a DAG. Raises ConfigError: two of them contradict each other; UnknownNameError: a name does
@@ -84,6 +85,7 @@ class Drawing:
         return Hops(
             num_neighbors, flag("replace", self.replace), drawn, self.frontier, flag("disjoint", self.disjoint), rows,
             subgraph == "induced", "" if self.weight_attr in (None, "weight") else str(self.weight_attr), weights,
+            self.dependency,
         )  # fmt: skip
 
     def origin(self, schema: Schema, origin: Origin) -> Origin:
@@ -178,6 +180,9 @@ class NeighborLoader(DagLoader):
                 PyG's ``gcn_norm`` has it with an ``edge_weight``. Without an ``edge_norm`` they are as they are.
             unbiased: each drawn edge weighs as much more as there are edges that were not drawn, so that sums of weighed
                 messages are those over all edges, on average over draws.
+            dependency: in so many batches every vertex draws its in-edges anew once; 1: each batch draws anew. A batch then has
+                most of the draws, and so most of the rows, of the one before it; alone it has the same distribution, and
+                batches that lie ``dependency`` apart have no draw in common. docs/guide/samplers.md says when it pays.
             **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it;
                 ``"global"``: all ranks share one permutation); ``rank`` and ``world_size`` (default: those of
                 torch's process group, or torchrun's RANK and WORLD_SIZE); ``pad`` (repeat a few seeds so that all ranks

@@ -173,6 +173,7 @@ def drawn(shard: Shard, item: SampleItem, copies: EdgeCache | None = None) -> An
         "fan_out": item.fan_out,
         "replace": item.replace,
         "stream_key": item.stream_key,
+        "renewed": item.renewed,
         "method": item.method,
         "trees": item.trees,
     }

@@ -26,7 +26,6 @@ from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.observe.machine.threads import named_threads
 from atta.partition.disk.watching import WatchedFiles
-from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
@@ -189,7 +188,7 @@ class Engine:
                 request.plan,
                 view.dataset,
                 home=view.shard.part,
-                at=StreamPosition(request.seed, request.epoch, batch),
+                at=request.position(batch),
                 seeds=request.batch_seeds(batch),
                 out=BatchArrays.over(request.layout, slot.buffer),
                 compactors=self._compactors,

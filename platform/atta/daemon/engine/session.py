@@ -18,7 +18,7 @@ from atta.daemon.engine.slots import Slot, SlotPool
 from atta.daemon.versions import VersionView
 from atta.errors import AttaError, ConfigError
 from atta.observe.figures import SessionFigures
-from atta.samplers.batch.items import BatchSeeds
+from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, Layout
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
@@ -54,6 +54,11 @@ class SessionRequest:
     """Edge types from which the batch's seed edges are left out, and whether in reverse."""
     edge_ids: bool = False  # whether batches have them
     wide_ids: bool = False  # whether all ids of batches are int64
+
+    def position(self, batch: int) -> StreamPosition:
+        """What the draws of the batch with this id depend on."""
+        step = self.epoch * self.seeds.batches + self.seeds.index_of(batch)
+        return StreamPosition(self.seed, self.epoch, batch, step)
 
     def batch_seeds(self, batch: int) -> BatchSeeds:
         """What the batch with this id starts from."""

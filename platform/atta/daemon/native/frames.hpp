@@ -37,7 +37,7 @@ struct FrameHeader {
   std::uint64_t request = 0;    // number of the request on its link
   std::uint64_t key = 0;        // SAMPLE: stream key; PULL: a bit for each wanted table
   std::uint32_t rows = 0;       // of the request, or of this answer
-  std::uint32_t first_row = 0;  // answers: position of their first row in the request
+  std::uint32_t first_row = 0;  // answers: position of their first row in the request; SAMPLE: marks below it are renewed
   std::int32_t fan_out = 0;     // -1: all
   std::uint32_t method = 0;     // number of the neighbour method
   std::uint64_t edges = 0;      // SAMPLED: number of edges

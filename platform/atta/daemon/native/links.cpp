@@ -37,7 +37,7 @@ struct SampleQuestion {
   std::int32_t fan_out;
   bool replace;
   std::uint64_t key;
-  std::uint32_t method;
+  std::uint32_t renewed, method;
   const std::int32_t* trees;
   const std::int64_t* times;
 };
@@ -73,7 +73,7 @@ void write_request(const Item& item, const Asked& asked, std::int64_t base, std:
   head.flags = wide ? kWideRows : 0;
   out.begin();
   if (!item.pulls) {
-    head.fan_out = item.sample.fan_out, head.method = item.sample.method;
+    head.first_row = item.sample.renewed, head.fan_out = item.sample.fan_out, head.method = item.sample.method;
     head.flags |= static_cast<std::uint8_t>((item.sample.replace ? kReplace : 0) | (item.sample.trees != nullptr ? kTrees : 0) |
                                             (item.sample.times != nullptr ? kTimes : 0));
     if (item.sample.times != nullptr) std::memcpy(out.more(8 * n), item.sample.times + asked.first, 8 * n);
@@ -105,15 +105,15 @@ class Step {
   bool done() const { return begun_ && requests_->done(); }
 
   std::size_t sample(std::size_t edge_type, Longs ids, Longs owners, Longs starts, Longs firsts, std::int64_t fan_out, bool replace,
-                     std::uint64_t key, std::uint32_t method, std::optional<Ints> trees, std::optional<Longs> times,
-                     std::uint64_t most_edges) {
+                     std::uint64_t key, std::uint32_t renewed, std::uint32_t method, std::optional<Ints> trees,
+                     std::optional<Longs> times, std::uint64_t most_edges) {
     if (edge_type > UINT16_MAX) bad("edge_type", "is too large");
     if (fan_out < -1 || fan_out > kMaxFanOut) bad("fan_out", "must be -1 or 0 to 2**20");
     if (most_edges >= std::uint64_t{1} << 40) bad("most_edges", "must be below 2**40");
     if (trees && trees->size() != ids.size()) bad("trees", "must be as long as ids");
     if (times && times->size() != ids.size()) bad("times", "must be as long as ids");
     Item item({ids, owners, starts, firsts}, false);
-    item.sample = {static_cast<std::uint16_t>(edge_type), static_cast<std::int32_t>(fan_out), replace, key, method,
+    item.sample = {static_cast<std::uint16_t>(edge_type), static_cast<std::int32_t>(fan_out), replace, key, renewed, method,
                    trees ? trees->data() : nullptr,       times ? times->data() : nullptr};
     if (trees) kept_ints_.push_back(*trees);
     if (times) kept_longs_.push_back(*times);
@@ -485,7 +485,7 @@ void bind_links(nb::module_& m) {
       .def_prop_ro("number", &Step::number)
       .def_prop_ro("done", &Step::done)
       .def("sample", &Step::sample, "edge_type"_a, "ids"_a, "owners"_a, "starts"_a, "firsts"_a, "fan_out"_a, "replace"_a, "key"_a,
-           "method"_a, "trees"_a.none(), "times"_a.none(), "most_edges"_a)
+           "renewed"_a, "method"_a, "trees"_a.none(), "times"_a.none(), "most_edges"_a)
       .def("pull", &Step::pull, "node_type"_a, "tables"_a, "ids"_a, "positions"_a, "owners"_a, "starts"_a, "firsts"_a, "outs"_a)
       .def("give_up", &Step::give_up, "why"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("left", &Step::left)

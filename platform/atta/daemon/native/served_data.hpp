@@ -182,7 +182,7 @@ class Request {
     if (head_.method >= kMethods || !edges.prepared[head_.method].load(std::memory_order_acquire))
       throw std::invalid_argument("the neighbour method is not prepared");
     const Method* method = edges.methods[head_.method].load(std::memory_order_acquire);
-    const SampleSpec spec{head_.fan_out, (head_.flags & kReplace) != 0, head_.key};
+    const SampleSpec spec{head_.fan_out, (head_.flags & kReplace) != 0, head_.key, head_.first_row};
     check_method(method, spec, edges.edges);
     const std::size_t stop = piece_end(edges, method);
     if (edges.wide_indices)

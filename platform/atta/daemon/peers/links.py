@@ -301,6 +301,7 @@ class LinkedOwners(Owners):
             item.fan_out,
             item.replace,
             item.stream_key,
+            item.renewed,
             item.method.number,
             item.trees,
             item.times,

@@ -134,6 +134,7 @@ class Peer:
             times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
             tables=item.tables,
             stream_key=item.stream_key,
+            renewed=item.renewed,
             rows=rows,
             wide_rows=wide,
             version=item.version,

@@ -174,6 +174,7 @@ class GraphService:
             fan_out=request.fan_out,
             replace=request.replace,
             stream_key=request.stream_key,
+            renewed=request.renewed,
             method=method,
             trees=None if trees is None else trees[:first],
             times=None if times is None else times[:first],

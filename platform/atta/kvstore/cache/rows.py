@@ -69,17 +69,12 @@ class ChosenRows:
             self._present[at] |= np.uint8(bits)
 
 
-QUIET_PULLS = 4
-"""How many pulls a row survives without being asked for. More keep frequent rows longer; fewer follow a change of the
-workload sooner (`atta bench cache`)."""
-
-
 class RecentRows:
-    """``count`` slots. ``offsets`` int64 [P+1]: the partitions' ranges of ids. ``window``: number of remembered
-    sightings."""
+    """``count`` slots for the rows that were asked for most often lately: being asked counts half as much after
+    ``half_life`` further rows. ``offsets`` int64 [P+1]: the partitions' ranges of ids."""
 
-    def __init__(self, count: int, specs: Mapping[str, TableSpec], offsets: np.ndarray, *, window: int) -> None:
-        self.index = _native.RecentIndex(count, window, QUIET_PULLS, offsets.tolist())
+    def __init__(self, count: int, specs: Mapping[str, TableSpec], offsets: np.ndarray, *, half_life: int) -> None:
+        self.index = _native.RecentIndex(count, half_life, offsets.tolist())
         self.tables = empty_rows(specs, count)
 
     def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
@@ -214,7 +209,7 @@ class RowCache:
             limit_bytes -= count * _row_bytes(tables)
             offsets = dataset.book.offsets[node_type]
             if count and heat.rank == "recent":
-                makers[node_type] = partial(RecentRows, count, tables, offsets, window=len(heat.halo(node_type)))
+                makers[node_type] = partial(RecentRows, count, tables, offsets, half_life=2 * len(heat.halo(node_type)))
             elif count:
                 makers[node_type] = partial(ChosenRows, heat.hottest(node_type, count), tables, offsets)
         with self._making:

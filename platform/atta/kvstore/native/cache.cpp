@@ -62,11 +62,11 @@ using OutDoubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cp
 std::span<const std::int64_t> span_of(const Longs& a) { return {a.data(), a.size()}; }
 std::span<const std::int32_t> span_of(const Slots& a) { return {a.data(), a.size()}; }
 
-void make_index(RecentIndex* self, std::size_t slots, std::size_t window, std::size_t quiet, std::vector<std::int64_t> offsets) {
+void make_index(RecentIndex* self, std::size_t slots, std::size_t half_life, std::vector<std::int64_t> offsets) {
   if (slots > std::size_t{1} << 30) bad("slots", "must be at most 2**30");
   if (offsets.size() < 2 || !std::is_sorted(offsets.begin(), offsets.end()))
     bad("offsets", "must ascend, with at least two entries");
-  new (self) RecentIndex(slots, window, quiet, std::move(offsets));
+  new (self) RecentIndex(slots, half_life, std::move(offsets));
 }
 
 // As split_cached, but missing rows get `tickets` (int64: ids, or -1) in place of slots.
@@ -83,7 +83,7 @@ nb::tuple look_up(RecentIndex& index, Longs ids, Longs positions, Longs starts, 
     for (std::size_t p = 0; p < index.parts(); ++p)
       for (std::int64_t i = starts.data()[p]; i < starts.data()[p + 1]; ++i)
         if (ids.data()[i] < index.base(p) || ids.data()[i] >= index.base(p + 1)) bad("ids", "has an id of another partition");
-    hits = index.look_up(span_of(ids), span_of(starts), need, found.data(), wanted.data());
+    hits = index.look_up(span_of(ids), need, found.data(), wanted.data());
   }
   Buffer<std::int32_t> slots(hits);
   Buffer<std::int64_t> hit_positions(hits), miss_ids(n - hits), miss_positions(n - hits), miss_starts(starts.size());
@@ -171,7 +171,7 @@ void spread_weights(Longs indptr, Vector indices, Doubles weights, Longs members
 
 void bind_cache(nb::module_& m) {
   nb::class_<RecentIndex>(m, "RecentIndex")
-      .def("__init__", &make_index, "slots"_a, "window"_a, "quiet"_a, "offsets"_a)
+      .def("__init__", &make_index, "slots"_a, "half_life"_a, "offsets"_a)
       .def("look_up", &look_up, "ids"_a, "positions"_a, "starts"_a, "need"_a)
       .def("reserve", &reserve, "ids"_a, "bits"_a)
       .def("publish", &publish, "slots"_a, "todo"_a, "written"_a)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -14,33 +15,54 @@
 
 namespace atta {
 
-// Remembers which ids have been seen, and forgets them after `window` to 2 * `window` other ids. It keeps a bit per
-// hashed id, in two generations.
-class Sightings {
+// How often ids were seen, where a sighting counts half as much after `half_life` further ones. A new sighting counts more
+// instead of old ones counting less, so that nothing must be rewritten but for a rare rescaling. A count-min sketch with
+// conservative updates (Estan and Varghese, "New directions in traffic measurement and accounting", SIGCOMM 2002).
+class Heat {
  public:
-  explicit Sightings(std::size_t window)
-      : window_(std::max<std::size_t>(1, window)),
-        bits_(std::bit_ceil(std::max<std::size_t>(64, 8 * window_))),
-        now_(bits_ / 64),
-        before_(bits_ / 64) {}
+  explicit Heat(std::size_t half_life)
+      : per_sighting_(1.0 / static_cast<double>(std::max<std::size_t>(1, half_life))),
+        cells_(std::bit_ceil(std::max<std::size_t>(1024, half_life))) {}
 
-  // Notes a sighting. Returns whether the id was seen before. Other ids may share the bit: at most about one in eight.
-  bool again(std::int64_t id) {
-    const std::uint64_t bit = mix64(static_cast<std::uint64_t>(id)) & (bits_ - 1), mask = std::uint64_t{1} << (bit % 64);
-    if (now_[bit / 64] & mask) return true;
-    const bool known = before_[bit / 64] & mask;
-    now_[bit / 64] |= mask;
-    if (++noted_ == window_) {
-      std::swap(now_, before_);
-      std::fill(now_.begin(), now_.end(), 0);
-      noted_ = 0;
+  // So many sightings follow. Returns the factor by which all heats have been scaled down.
+  float begin(std::size_t sightings) {
+    now_ += static_cast<double>(sightings) * per_sighting_;
+    float scale = 1;
+    if (now_ > kMost) {
+      scale = std::exp2(-static_cast<float>(kMost)), now_ -= kMost;
+      for (float& cell : cells_) cell *= scale;
     }
-    return known;
+    gain_ = std::exp2(static_cast<float>(now_));
+    return scale;
+  }
+
+  void request(std::int64_t id) const {
+    const auto [first, second] = cells_of(id);
+    __builtin_prefetch(&cells_[first]);
+    __builtin_prefetch(&cells_[second]);
+  }
+  // The smaller of two cells, as few ids share both with others.
+  float of(std::int64_t id) const {
+    const auto [first, second] = cells_of(id);
+    return std::min(cells_[first], cells_[second]);
+  }
+  float seen(std::int64_t id) {
+    const auto [first, second] = cells_of(id);
+    const float heat = std::min(cells_[first], cells_[second]) + gain_;
+    cells_[first] = std::max(cells_[first], heat), cells_[second] = std::max(cells_[second], heat);
+    return heat;
   }
 
  private:
-  std::size_t window_, bits_, noted_ = 0;
-  std::vector<std::uint64_t> now_, before_;
+  static constexpr double kMost = 32;  // half-lives
+  std::pair<std::size_t, std::size_t> cells_of(std::int64_t id) const {
+    const std::uint64_t hash = mix64(static_cast<std::uint64_t>(id));
+    return {hash & (cells_.size() - 1), (hash >> 32) & (cells_.size() - 1)};
+  }
+
+  double per_sighting_, now_ = 0;
+  float gain_ = 1;
+  std::vector<float> cells_;
 };
 
 // Ids in a bounded number of slots. A slot with pins (rows are being copied from it or into it) never changes its id.
@@ -50,51 +72,46 @@ class RecentIndex {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  // `offsets`: the owners' ranges of ids. `quiet`: number of pulls from its owner after which a row that none of them
-  // asked for may lose its slot.
-  RecentIndex(std::size_t slots, std::size_t window, std::size_t quiet, std::vector<std::int64_t> offsets)
-      : quiet_(static_cast<std::uint32_t>(quiet)),
-        offsets_(std::move(offsets)),
-        pulls_(offsets_.size() - 1),
-        table_(std::bit_ceil(2 * slots + 2), kNone),
-        slots_(slots),
-        sightings_(window) {}
+  // `offsets`: the owners' ranges of ids. `half_life`: see `Heat`.
+  RecentIndex(std::size_t slots, std::size_t half_life, std::vector<std::int64_t> offsets)
+      : offsets_(std::move(offsets)), table_(std::bit_ceil(2 * slots + 2), kNone), slots_(slots), heat_(half_life) {}
 
   std::size_t capacity() const { return slots_.size(); }
-  std::size_t parts() const { return pulls_.size(); }
+  std::size_t parts() const { return offsets_.size() - 1; }
   std::int64_t base(std::size_t owner) const { return offsets_[owner]; }
   std::int64_t end() const { return offsets_.back(); }
 
-  // One pull from every owner p with rows: ids[starts[p]] to ids[starts[p + 1]]. If all bits of `need` are there,
-  // found[i] is the slot of ids[i], and the slot is now pinned. Otherwise found[i] is kNone. Then tickets[i] is the id if
-  // the row should be kept when it comes, else kNone. Returns the number of rows found.
-  std::size_t look_up(std::span<const std::int64_t> ids, std::span<const std::int64_t> starts, std::uint8_t need,
-                      std::int32_t* found, std::int64_t* tickets) {
+  // If all bits of `need` are there, found[i] is the slot of ids[i], and the slot is now pinned. Otherwise found[i] is
+  // kNone. Then tickets[i] is the id if the row should be kept when it comes, else kNone. Returns the number of rows found.
+  std::size_t look_up(std::span<const std::int64_t> ids, std::uint8_t need, std::int32_t* found, std::int64_t* tickets) {
     const std::lock_guard<std::mutex> held(mutex_);
-    std::size_t hits = 0, room = slots_.size() - used_, i = 0;
-    for (std::size_t owner = 0; owner < parts(); ++owner) {
-      const auto stop = static_cast<std::size_t>(starts[owner + 1]);
-      if (i == stop) continue;
-      const std::uint32_t pull = ++pulls_[owner];
-      for (; i < stop; ++i) {
-        if (i + kAhead < ids.size()) __builtin_prefetch(&table_[home(ids[i + kAhead])]);
-        const std::int64_t id = ids[i];
-        const std::int32_t at = find(id);
-        found[i] = tickets[i] = kNone;
-        if (at != kNone) {
-          Slot& slot = slots_[static_cast<std::size_t>(at)];
-          slot.pull = pull;
-          if ((slot.present & need) == need)
-            ++slot.pins, ++hits, found[i] = at;
-          else
-            tickets[i] = id;
-        } else if (sightings_.again(id)) {
+    if (const float scale = heat_.begin(ids.size()); scale != 1)
+      for (Slot& slot : slots_) slot.heat *= scale;
+    std::size_t hits = 0, room = slots_.size() - used_;
+    heats_.clear();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + kAhead < ids.size()) {
+        __builtin_prefetch(&table_[home(ids[i + kAhead])]);
+        heat_.request(ids[i + kAhead]);
+      }
+      const std::int64_t id = ids[i];
+      const std::int32_t at = find(id);
+      const float heat = heat_.seen(id);
+      found[i] = tickets[i] = kNone;
+      if (at != kNone) {
+        Slot& slot = slots_[static_cast<std::size_t>(at)];
+        slot.heat = heat;
+        if ((slot.present & need) == need)
+          ++slot.pins, ++hits, found[i] = at;
+        else
           tickets[i] = id;
-        } else if (room > 0) {
-          tickets[i] = id, --room;
-        }
+      } else if (room > 0) {
+        tickets[i] = id, --room;
+      } else {
+        tickets[i] = id, heats_.push_back(heat);
       }
     }
+    if (!heats_.empty()) choose(ids, tickets);
     return hits;
   }
 
@@ -106,7 +123,10 @@ class RecentIndex {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       slots[i] = kNone, todo[i] = 0;
       std::int32_t at = find(ids[i]);
-      if (at == kNone && (at = take(looked_at)) != kNone) settle(ids[i], at);
+      if (at == kNone) {
+        const float heat = heat_.of(ids[i]);
+        if ((at = take(looked_at, std::min(heat, least_))) != kNone) settle(ids[i], at, heat);
+      }
       if (at == kNone) continue;
       Slot& slot = slots_[static_cast<std::size_t>(at)];
       todo[i] = static_cast<std::uint8_t>(bits & ~(slot.present | slot.coming));
@@ -143,11 +163,11 @@ class RecentIndex {
   }
 
  private:
-  static constexpr std::size_t kAhead = 16;
+  static constexpr std::size_t kAhead = 16, kSample = 512;
 
   struct Slot {
     std::int64_t id;
-    std::uint32_t owner, pull;  // whose row, and the last pull from there that asked for it
+    float heat;  // when it was seen last
     std::uint32_t pins;
     std::uint8_t present, coming;  // bit i: the row of table i is here, is being written
   };
@@ -161,15 +181,38 @@ class RecentIndex {
     }
   }
 
-  // A slot without an id: a fresh one, else the next one without pins that its owner's last pulls have not asked for.
-  // The search goes round all slots at most once per `looked_at`.
-  std::int32_t take(std::size_t& looked_at) {
+  // Takes the tickets of rows back that are not hotter than what would leave for them. `least_`, the heat from which on
+  // a row is kept, is where as many kept rows are cooler as missing ones are hotter; both are known by samples.
+  void choose(std::span<const std::int64_t> ids, std::int64_t* tickets) {
+    const auto sampled = [&](std::size_t size, double weight, auto heat_at) {
+      const std::size_t step = (size + kSample - 1) / kSample;
+      const std::size_t first = sample_++ % step;
+      for (std::size_t i = first; i < size; i += step) samples_.emplace_back(heat_at(i), weight * static_cast<double>(step));
+    };
+    samples_.clear();
+    sampled(slots_.size(), 1, [&](std::size_t i) { return slots_[i].heat; });
+    sampled(heats_.size(), -1, [&](std::size_t i) { return heats_[i]; });
+    std::sort(samples_.begin(), samples_.end());
+    double surplus = 0;  // kept rows that are cooler, less missing ones that are at least as hot
+    for (const auto& [heat, weight] : samples_) surplus += std::min(0.0, weight);
+    for (const auto& [heat, weight] : samples_) {
+      least_ = heat;
+      if (surplus >= 0) break;
+      surplus += std::abs(weight);
+    }
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      if (tickets[i] != kNone && heat_.of(ids[i]) < least_ && find(ids[i]) == kNone) tickets[i] = kNone;
+  }
+
+  // A slot without an id: a fresh one, else the next one without pins that is cooler than `heat`. The search goes round
+  // all slots at most once per `looked_at`.
+  std::int32_t take(std::size_t& looked_at, float heat) {
     if (used_ < slots_.size()) return static_cast<std::int32_t>(used_++);
     for (; looked_at < slots_.size(); ++looked_at) {
       const std::size_t at = hand_;
       hand_ = at + 1 == slots_.size() ? 0 : at + 1;
       const Slot& slot = slots_[at];
-      if (slot.pins > 0 || pulls_[slot.owner] - slot.pull < quiet_) continue;
+      if (slot.pins > 0 || slot.heat >= heat) continue;
       forget(slot.id);
       ++looked_at;
       return static_cast<std::int32_t>(at);
@@ -177,10 +220,8 @@ class RecentIndex {
     return kNone;
   }
 
-  void settle(std::int64_t id, std::int32_t at) {
-    const auto above = std::upper_bound(offsets_.begin(), offsets_.end(), id);
-    const auto owner = static_cast<std::uint32_t>(above - offsets_.begin() - 1);
-    slots_[static_cast<std::size_t>(at)] = {id, owner, pulls_[owner], 0, 0, 0};
+  void settle(std::int64_t id, std::int32_t at, float heat) {
+    slots_[static_cast<std::size_t>(at)] = {id, heat, 0, 0, 0};
     std::size_t place = home(id);
     while (table_[place] != kNone) place = (place + 1) & (table_.size() - 1);
     table_[place] = at;
@@ -201,13 +242,14 @@ class RecentIndex {
   }
 
   std::mutex mutex_;
-  std::uint32_t quiet_;
   std::vector<std::int64_t> offsets_;
-  std::vector<std::uint32_t> pulls_;  // per owner
-  std::vector<std::int32_t> table_;   // open addressing: slots by hashed id
+  std::vector<std::int32_t> table_;  // open addressing: slots by hashed id
   std::vector<Slot> slots_;
-  Sightings sightings_;
-  std::size_t used_ = 0, hand_ = 0;
+  Heat heat_;
+  float least_ = 0;
+  std::vector<float> heats_;                       // of the rows that a look-up misses
+  std::vector<std::pair<float, double>> samples_;  // heat, and how many rows it stands for: below 0: missing ones
+  std::size_t used_ = 0, hand_ = 0, sample_ = 0;
 };
 
 }  // namespace atta
