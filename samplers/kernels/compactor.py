@@ -94,8 +94,8 @@ class Compactor(_native.Compactor):
             )
             return count, first + done
         edges, out = (targets, indptr, indices, edge_ids, vertex_keys), (out_row, out_col, out_edge_ids)
-        how = first, last, fan_out, replace, stream_key, renewed
-        return super().sample_hop(*edges, *how, *out, method, sources, trees, tree_times)
+        how = replace, stream_key, renewed
+        return super().sample_hop(*edges, first, last, fan_out, *how, *out, method, sources, trees, tree_times)
 
     def stitch(  # type: ignore[override]
         self,
