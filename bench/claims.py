@@ -28,7 +28,7 @@ from atta.observe.versions import machine, versions
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
-from atta.train.exchange.history import polyline_bytes
+from atta.train.exchange.codecs import PolylineCodec
 from atta_bench.results import rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,32 +121,10 @@ def policies(work: Path) -> Mapping[str, Mapping[str, float]]:
     file = work / "policies.json"
     if not file.exists():
         data = cut(work, "powerlaw", "metis")
-        words = [
-            "--data",
-            data,
-            "--num-neighbors",
-            "10,10",
-            "--batch-size",
-            "64",
-            "--rtt",
-            "10ms",
-            "--netns",
-            "off",
-            "--cache-share",
-            "0",
-        ]
-        words += [
-            "--policies",
-            "two-level,sequential,fifo",
-            "--runs",
-            "1",
-            "--seconds",
-            "4s",
-            "--json",
-            file,
-            "--quiet",
-        ]
-        run(sys.executable, "-m", "atta.cli.main", "bench", "scheduler", *map(str, words))
+        words = ["--data", str(data), "--json", str(file), "--policies", "two-level,sequential,fifo", "--quiet"]
+        words += ["--num-neighbors", "10,10", "--batch-size", "64", "--rtt", "10ms", "--netns", "off"]
+        words += ["--cache-share", "0", "--runs", "1", "--seconds", "4s"]
+        run(sys.executable, "-m", "atta.cli.main", "bench", "scheduler", *words)
     found = json.loads(file.read_text())["results"]
     return {name: {figure: value["median"] for figure, value in of.items()} for name, of in found.items()}
 
@@ -183,7 +161,7 @@ def compression(work: Path) -> float:
         loss.backward()
         optimiser.step()
     rows = hidden.detach().numpy()
-    return float(np.float32(rows.nbytes)) / polyline_bytes(rows, 2)
+    return float(np.float32(rows.nbytes)) / PolylineCodec(2).nbytes(rows)
 
 
 def passing(*tests: str) -> Callable[[Path], float]:
@@ -218,7 +196,7 @@ CLAIMS = (
     Claim("T4", "past rows compress", "3.5 x", 2.5, True, compression),
     Claim("O3", "workers may die: the same bits", "yes", 1, True,
           passing("tests/system/test_dorylus.py::test_workers_that_are_killed_or_slow_change_no_bit")),
-    Claim("O5", "value = 1 / (time x cost)", "Tables 4, 5", 1, True, passing("tests/unit/planning/test_value.py")),
+    Claim("O5", "value = 1 / (time x cost)", "Tables 4, 5", 1, True, passing("tests/unit/bench/test_value.py")),
 )  # fmt: skip
 """In the order of bench/results/claims.md."""
 

@@ -1,69 +1,50 @@
-"""``atta bench``: its group, the options that benchmarks share, and handing out their reports."""
+"""``atta bench``: its group, and how a benchmark's settings become a command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
-from functools import wraps
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from atta.cli.figures import Report, hand_out
-from atta.cli.output import NAMES, json_option, plot_option, quiet_option, teller
+from atta.cli.options import command, settings_options
+from atta.cli.output import json_option, plot_option, quiet_option, teller
 
-if TYPE_CHECKING:
-    from atta_bench.lab.workload import BenchWorkload
-
-Run = Callable[[Any, Callable[[str], None]], Report]
-"""Runs a benchmark with these settings; the second argument is told what happens."""
-
-COUNT = click.IntRange(1)
-SEED = click.IntRange(0, 2**63 - 1)
-BATCH = click.IntRange(1, 1 << 20)
-"""Seeds of a batch; daemons make no larger ones."""
-THREADS = click.IntRange(1, 1024)
-"""Threads of a process, as many as a daemon takes."""
+GROUPS = {
+    "What is measured": "data dataset graph nodes edges features method num-neighbors batch-size batch-sizes frontier "
+    "deliver split seeds rows dim batch parts variants policies depths think",
+    "Systems": "vs against caches cache-share threads hidden lr seed work",
+    "How long": "runs rounds warm-up epochs seconds batches repeats profiled filled timeout",
+    "Network": "netns link rtt",
+    "Output": "plot json quiet help",
+}
+"""Options of benchmarks by heading. Each benchmark has some of them."""
 
 
-# Options of every benchmark that runs beside a peer.
-vs_option = click.option("--vs", type=NAMES, default=(), help="Peers to compare with: dgl (needs root and atta[dgl]).")
-split_option = click.option("--split", default="train", show_default=True, help="Split whose vertices are the seeds.")
-netns_option = click.option(
-    "--netns",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="A network namespace per partition, which needs root; auto: where possible.",
-)
-link_option = click.option("--link", metavar="RATE", help="Rate of the links between namespaces, e.g. 1gbit.")
-work_option = click.option(
-    "--work", metavar="DIR", help="Keep converted graphs here  [default: atta in the user's cache folder]."
-)
+def measured(
+    config: Any, run: Callable[..., Report], drawn: str, *, groups: Mapping[str, str] = GROUPS, **about: Any
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a benchmark. Its options are the fields of ``config``.
 
+    It also gets ``--plot``, ``--json`` and ``--quiet``, tells on standard error what it does, and hands out the report.
 
-def workload(options: dict[str, Any], **more: Any) -> BenchWorkload:
-    """The workload that ``options`` describe, which leave the mapping."""
-    from atta_bench.lab.workload import BenchWorkload
-
-    return BenchWorkload(**{f.name: options.pop(f.name) for f in fields(BenchWorkload) if f.name in options}, **more)
-
-
-def measured(drawn: str) -> Callable[[Callable[..., tuple[Run, Any]]], Callable[..., None]]:
-    """Make a command of a function that takes its options and returns a benchmark's ``run`` and settings.
-
-    The command gets ``--plot``, ``--json`` and ``--quiet``, tells on standard error what it does, and hands out the
-    report. ``drawn`` says what ``--plot`` draws.
+    Args:
+        config: the class of its settings.
+        run: runs it with such settings; the second argument is told what happens.
+        drawn: what ``--plot`` draws.
+        groups: options by heading.
+        about: further arguments of ``click.Command``.
     """
 
-    def command_of(prepare: Callable[..., tuple[Run, Any]]) -> Callable[..., None]:
-        @wraps(prepare)
-        def command(*, json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
-            run, settings = prepare(**options)
-            hand_out(run(settings, teller(quiet)), json_file, plot, quiet=quiet)
+    def command_of(described: Callable[..., None]) -> click.Command:
+        def measure(*, settings: dict[str, Any], json_file: str | None, plot: str | None, quiet: bool) -> None:
+            hand_out(run(config(**settings), teller(quiet)), json_file, plot, quiet=quiet)
 
-        made: Callable[..., None] = plot_option(drawn)(json_option(quiet_option(command)))
+        decorated = settings_options(config)(plot_option(drawn)(json_option(quiet_option(measure))))
+        name = described.__name__.rstrip("_")
+        made: click.Command = command(name, groups, help=described.__doc__, **about)(decorated)
         return made
 
     return command_of

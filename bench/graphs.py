@@ -10,25 +10,26 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from atta.errors import ConfigError
+from atta.observe.settings import Option
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import MANIFEST, Graph
 from atta_bench.lab.distdgl import fingerprint
+from atta_bench.lab.workload import Seed
 
 
 def work_folder(work: str | None) -> Path:
     """The folder that ``--work`` names; None: ``atta`` in the user's cache folder. It is made if need be.
 
-    Raises:
-        ConfigError: no files can be made in it.
+    Raises ConfigError: no files can be made in it.
     """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(work or Path(base) / "atta").resolve()
@@ -127,23 +128,18 @@ def _features(source: Path) -> Array:
     return normalized
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphSource:
-    """Which graph is measured, and how it is cut.
+    """Which graph is measured, and how it is cut. The sizes are those of a generated one."""
 
-    Attributes:
-        graph: graph folder; None: a power-law graph is generated.
-        nodes, edges, features: size of the generated graph: vertices, edges (about), columns of float32.
-        method: partitioning method.
-        seed: of generating and cutting.
-    """
-
-    graph: str | None = None
-    nodes: int = 244_903
-    edges: int = 12_000_000
-    features: int = 100
-    method: str = "metis"
-    seed: int = 0
+    graph: Annotated[str | None, Option("Graph folder.", metavar="FOLDER", unset="a power-law graph is generated")] = (
+        None
+    )
+    nodes: Annotated[int, Option("Vertices of the generated graph.", at_least=1)] = 244_903
+    edges: Annotated[int, Option("Edges of the generated graph, about.", at_least=0)] = 12_000_000
+    features: Annotated[int, Option("Columns of the generated feature table.", at_least=0)] = 100
+    method: Annotated[str, Option("Partitioning method.")] = "metis"
+    seed: Seed = 0
 
     @property
     def generated(self) -> GenerateOptions:
@@ -155,9 +151,7 @@ class GraphSource:
 def graph_folder(source: GraphSource, work: Path, say: Callable[[str], None]) -> Path:
     """The graph, generated if need be.
 
-    Raises:
-        ConfigError: the size of the graph makes no sense.
-        DataError: there is no graph in the folder.
+    Raises ConfigError: the size of the graph makes no sense; DataError: there is no graph in the folder.
     """
     if source.graph is not None:
         Graph.open(source.graph, verify=False)

@@ -30,7 +30,7 @@ from typing import Any
 import scipy.io
 
 from atta.partition import Graph
-from atta_bench.results import command, head, parser_of, rows_of, write
+from atta_bench.results import Maybe, arguments_of, head, rows_of, write
 
 ATTA = Path(sys.executable).with_name("atta")
 SOURCE = {"igraph": "0.11.8", "infomap": "2.16.0", "fast_matrix_market": "1.7.6", "networkx": "3.6.1"}
@@ -254,9 +254,7 @@ def compared(real: RealFile, packages: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--keep", type=Path, help="folder for the packages, which stay there [a temporary one]")
-    arguments = parser.parse_args()
+    arguments = arguments_of(__file__, __doc__, keep=Maybe(Path, "folder for the packages, which stay there"))
     if arguments.keep is not None:
         arguments.keep.mkdir(parents=True, exist_ok=True)
     with packages_in(arguments.keep) as packages, warnings.catch_warnings():
@@ -275,7 +273,7 @@ def main() -> None:
         )
         for found in results
     )
-    about = {"started": date.today().isoformat(), "versions": SOURCE | WHEELS, "command": command(parser, arguments)}
+    about = {"started": date.today().isoformat(), "versions": SOURCE | WHEELS, "command": arguments.typed}
     summary = (
         f"**{len(right)} of {len(results)}** files have the vertices and stored edges that the other reader counts."
     )

@@ -13,10 +13,10 @@ import datetime
 import json
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
@@ -42,6 +42,40 @@ def parser_of(script: str, about: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(f"python -m {module}", description=about, formatter_class=kind)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the record [bench/results]")
     return parser
+
+
+class Maybe(NamedTuple):
+    """An option of this kind that need not be given."""
+
+    kind: Callable[[str], Any]
+    help: str | None = None
+
+
+def arguments_of(script: str, about: str | None, **options: Any) -> argparse.Namespace:
+    """The arguments of a script, from its ``__file__`` and ``__doc__``.
+
+    Args:
+        script, about: see ``parser_of``.
+        options: by name the default, or a kind if it must be given, or ``Maybe``; or a pair of these and a text for people.
+            An option whose default is False turns something on.
+
+    Returns:
+        Their values by name, ``out``, and ``typed``: what to type to measure the same again.
+    """
+    parser = parser_of(script, about)
+    for name, given in options.items():
+        default, text = given if type(given) is tuple else (given, None)
+        how: dict[str, Any] = {"type": type(default), "default": default}
+        if default is False:
+            how = {"action": "store_true"}
+        elif isinstance(default, type):
+            how = {"type": default, "required": True}
+        elif isinstance(default, Maybe):
+            how, text = {"type": default.kind}, default.help
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **how)
+    found = parser.parse_args()
+    found.typed = command(parser, found)
+    return found
 
 
 def command(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> str:
@@ -183,7 +217,17 @@ def row_of(cells: Iterable[object]) -> str:
 
 def cell(found: Mapping[str, float] | None) -> str:
     """``MEDIAN (MIN to MAX)``; empty for None."""
-    return "" if found is None else f"{found['median']:,.4g} ({found['min']:,.4g} to {found['max']:,.4g})"
+    return "" if found is None else spread(list(found.values()))
+
+
+def spread(values: Sequence[float], form: str = ",.4g") -> str:
+    """``MEDIAN (MIN to MAX)``."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def yes_or_no(holds: bool) -> str:
+    """Whether a bound holds, for a table."""
+    return "yes" if holds else "**no**"
 
 
 def main() -> None:

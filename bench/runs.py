@@ -115,8 +115,7 @@ RUNS = {
 def dataset(graph: str, parts: str | None, data_root: Path | None) -> None:
     """Make ``data/GRAPH`` and, with ``parts``, ``data/GRAPH-PARTSp``, unless they are there.
 
-    Raises:
-        SystemExit: the graph is a real one, and there is no ``data_root``.
+    Raises SystemExit: the graph is a real one, and there is no ``data_root``.
     """
     source = ROOT / "data" / graph
     if not (source / "graph.json").exists():
@@ -135,8 +134,7 @@ def dataset(graph: str, parts: str | None, data_root: Path | None) -> None:
 def measure(name: str, run: Run, given: argparse.Namespace) -> None:
     """Make the graphs that a run names, measure, and write its record.
 
-    Raises:
-        CalledProcessError: the command failed.
+    Raises CalledProcessError: the command failed.
     """
     typed = run.command.replace("ROUNDS", str(given.rounds))
     for graph, parts in _GRAPH.findall(typed):

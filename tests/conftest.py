@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import importlib.util
+import inspect
 import os
 import random
 import shlex
@@ -61,6 +63,16 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick")
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run tests that are coroutines, each on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**given))
+    return True
 
 
 def _freeze() -> None:

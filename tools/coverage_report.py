@@ -23,9 +23,8 @@ REASONS = {
     "bench/train/run.py": _SLOW,
     "bench/train/strategies.py": _SLOW,
     "bench/train/worker.py": _SLOW,
-    "platform/atta/observe/version.py": "two of its six lines are for a source tree that was never installed",
+    "platform/atta/observe/versions.py": "two of its six lines are for a source tree that was never installed",
     "platform/atta/train/steps/timing.py": _GPU,
-    "platform/atta/train/steps/transfer.py": _GPU,
 }
 """Why a module stays below the bound."""
 

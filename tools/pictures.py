@@ -23,8 +23,7 @@ from xml.sax.saxutils import escape
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.plan import Kind, Plan, PlanOp
 from atta.samplers.dag.spec import Hops, neighbor_spec
-from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy
-from atta.train.exchange.policy import NEVER
+from atta.train.exchange.policies import NEVER, DigestPolicy, PipeGcnPolicy, RowPolicy, SancusPolicy
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FAN_OUTS = (2, 2)  # as in docs/internals/path-of-a-mini-batch.md
@@ -210,7 +209,7 @@ SHADES = ("#d7efd3", "#cfe3f7", "#ffe9c7", "#f9d0b4", "#f2b0a0")
 def timelines() -> list[Timeline]:
     """Of the strategies whose reads follow from the epoch alone, by the policies that trainers ask."""
     decided = {
-        "exchange": ExactPolicy(),
+        "exchange": RowPolicy(),
         "sancus: warm-up 2, age 1": SancusPolicy(warmup=2, eps=1.0),
         "pipegcn": PipeGcnPolicy(),
         "digest: every 3 epochs": DigestPolicy(sync_every=3),

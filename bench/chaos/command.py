@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from atta.cli.options import command
 from atta.cli.output import DURATION, NAMES, SIZE, check_folder, echo, json_option, printer, quiet_option, write_json
 from atta.errors import AttaError, ConfigError
 from atta_bench.results import head, parser_of, rows_of, write
@@ -31,35 +32,38 @@ if TYPE_CHECKING:
     from atta_bench.chaos.run import ChaosRun
 
 
-@click.command()
-@click.option("--minutes", type=click.FloatRange(0.05), default=10.0, show_default=True, help="How long faults come.")
-@click.option("--seed", type=click.IntRange(0), help="Of the faults; default: the time.")
-@click.option("--faults", type=NAMES, help="kill,stop,cut,disk,memory; default: all that are possible here.")
-@click.option(
-    "--every", type=DURATION.at_least("100ms"), default="4s", show_default=True, help="Mean time between two."
-)
+_GROUPS = {
+    "Faults": "minutes faults every most daemons-only spare seed",
+    "Cluster": "parts replicas consumers loaders cache links",
+    "Output": "out json quiet help",
+}
+
+
+@command(groups=_GROUPS)
+@click.option("--minutes", type=click.FloatRange(0.05), default=10.0, help="How long faults come.")
+@click.option("--seed", type=click.IntRange(0), show_default="the time", help="Of the faults.")
+@click.option("--faults", type=NAMES, show_default="all possible here", help="kill,stop,cut,disk,memory.")
+@click.option("--every", type=DURATION.at_least("100ms"), default="4s", help="Mean time between two.")
 @click.option("--most", type=click.IntRange(0), default=0, help="End after so many faults; 0: no limit.")
 @click.option("--daemons-only", is_flag=True, help="Spare consumers and the trainer.")
-@click.option("--parts", type=click.IntRange(1, 16), default=2, show_default=True, help="Partitions.")
-@click.option("--replicas", type=click.IntRange(1, 8), default=2, show_default=True, help="Daemons of each partition.")
-@click.option("--consumers", type=click.IntRange(1, 16), default=5, show_default=True, help="Beside one trainer.")
+@click.option("--parts", type=click.IntRange(1, 16), default=2, help="Partitions.")
+@click.option("--replicas", type=click.IntRange(1, 8), default=2, help="Daemons of each partition.")
+@click.option("--consumers", type=click.IntRange(1, 16), default=5, help="Beside one trainer.")
 @click.option(
     "--loaders",
     type=NAMES,
     default="neighbours,disjoint,temporal,link,operator",
-    show_default=True,
     help="Kinds of loaders; consumers have them in turn.",
 )
-@click.option("--cache", type=SIZE, help="What a daemon keeps of other partitions; default: that of atta serve.")
-@click.option(
-    "--links/--no-links", default=True, show_default=True, help="How daemons exchange rows, as for atta serve."
-)
+@click.option("--cache", type=SIZE, show_default="as atta serve", help="What a daemon keeps of other partitions.")
+@click.option("--links/--no-links", default=True, help="How daemons exchange rows, as for atta serve.")
 @click.option("--spare", type=NAMES, help="Processes that are not killed, such as daemon-0,consumer-0.")
 @click.option(
     "--out",
     "folder",
     type=click.Path(),
-    help="Folder for the log of faults and of processes; default: a new one in the temporary folder.",
+    show_default="a new one in the temporary folder",
+    help="Folder for the log of faults and of processes.",
 )
 @json_option
 @quiet_option

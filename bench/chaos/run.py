@@ -120,9 +120,7 @@ class ChaosRun:
     def run(self) -> None:
         """Run it to the end, or to the first violation. All processes end with it, however it ends.
 
-        Raises:
-            ConfigError: a kind of fault is not possible here.
-            AttaError: the processes do not come up.
+        Raises ConfigError: a kind of fault is not possible here; AttaError: the processes do not come up.
         """
         if impossible := [kind.value for kind in self.settings.kinds if kind not in possible_kinds()]:
             raise ConfigError(f"--faults {','.join(impossible)}: {no_namespaces()}")

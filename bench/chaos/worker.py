@@ -176,10 +176,7 @@ def expected_batches(graph: ChaosGraph, learnt: Learnt, kind: LoaderKind, rank: 
     """Digests of a rank's batches by epoch and position: from the local sampler, or as they were learnt.
 
     ``learnt``: the lines about all batches of all ranks. What cannot be computed without daemons is checked: in each
-    epoch each seed comes once.
-
-    Raises:
-        AttaError: it does not.
+    epoch each seed comes once. Raises AttaError: it does not.
     """
     lines = [line for line in learnt if line["loader"] == kind.value]
     for epoch in range(EPOCHS):

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from atta_bench.gpu.common import Record, gpu_parser
+from atta_bench.gpu.common import Record, gpu_arguments
 
 GRAPH = "facebook_pagepage"
 MODELS = {
@@ -55,10 +55,7 @@ def trained(data: Path, model: str, device: str, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = gpu_parser(__file__, __doc__)
-    parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--devices", default="cuda,cpu", help="[cuda,cpu]")
-    arguments = parser.parse_args()
+    arguments = gpu_arguments(__file__, __doc__, data_root=Path, devices="cuda,cpu")
     data = arguments.work / f"{GRAPH}-1p"
     if not data.exists():
         arguments.work.mkdir(parents=True, exist_ok=True)
@@ -66,7 +63,7 @@ def main() -> None:
         atta("partition", arguments.work / GRAPH, data, "--parts", 1, "--method", "random", "--quiet")
     devices = arguments.devices.split(",")
     pairs = [(m, d) for m, d in product(MODELS, devices) if d != "cpu" or m not in ON_GPU_ONLY]
-    record = Record("gpu-accuracy", "Training on a GPU and on the CPU", __doc__, (parser, arguments))
+    record = Record("gpu-accuracy", "Training on a GPU and on the CPU", __doc__, arguments)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = {(*pair, seed): pool.submit(trained, data, *pair, seed) for pair, seed in product(pairs, SEEDS)}
         for model, device in pairs:

@@ -17,21 +17,24 @@ from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.models import build_model
 from atta.train.settings import MinibatchSettings
-from atta_bench.results import command, document, head, parser_of, rows_of, write
+from atta_bench.results import arguments_of, document, head, rows_of, write
 
 FAN_OUTS = (15, 10, 5)
 HIDDEN = 256
 
 
-def gpu_parser(script: str, about: str | None) -> argparse.ArgumentParser:
-    """Options that all these benchmarks have."""
-    parser = parser_of(script, about)
-    parser.add_argument("--work", type=Path, required=True, help="folder for the graph; it is kept")
-    parser.add_argument("--nodes", type=int, default=2_450_000, help="vertices of the generated graph [2450000]")
-    parser.add_argument("--edges", type=int, default=124_000_000, help="its edges [124000000]")
-    parser.add_argument("--threads", type=int, default=15, help="worker threads of a daemon [15]")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long each rate is measured [3]")
-    return parser
+def gpu_arguments(script: str, about: str | None, **more: Any) -> argparse.Namespace:
+    """Options that all these benchmarks have, and ``more``, see ``arguments_of``."""
+    return arguments_of(
+        script,
+        about,
+        work=(Path, "folder for the graph; it is kept"),
+        nodes=(2_450_000, "vertices of the generated graph"),
+        edges=124_000_000,
+        threads=(15, "worker threads of a daemon"),
+        seconds=(3.0, "how long each rate is measured"),
+        **more,
+    )
 
 
 def graph_of(arguments: argparse.Namespace) -> Path:
@@ -149,10 +152,10 @@ def kept(cluster: atta.Cluster, size: int, count: int) -> list[Any]:
 class Record:
     """The record of a benchmark, written anew after every row: time on a GPU's machine may end at any moment."""
 
-    def __init__(self, name: str, title: str, about: str | None, told: tuple[argparse.ArgumentParser, Any]) -> None:
-        """``told``: the parser, and the arguments that it has found. ``about``: the script's docstring."""
+    def __init__(self, name: str, title: str, about: str | None, told: argparse.Namespace) -> None:
+        """``told``: the script's arguments. ``about``: its docstring."""
         self._name, self._title, self._about = name, title, (about or "").split("\n\n", 2)[2].strip()
-        self._command, self._target = command(*told), told[1].out / f"{name}.json"
+        self._command, self._target = told.typed, told.out / f"{name}.json"
         self._tables: dict[str, Any] = {}
         self.notes: dict[str, Any] = {}
 

@@ -24,9 +24,19 @@ import torch
 
 import atta
 from atta.client.loaders.prefetch import pinned_slots
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
-from atta_bench.gpu.common import HIDDEN, Record, Step, batches_of, dataset_of, gpu_parser, kept, rate, serve, sizes_of
+from atta.train.steps.timing import Stopwatch, on_device
+from atta_bench.gpu.common import (
+    HIDDEN,
+    Record,
+    Step,
+    batches_of,
+    dataset_of,
+    gpu_arguments,
+    kept,
+    rate,
+    serve,
+    sizes_of,
+)
 
 DAEMONS = ((1, 1, ""), (1, 4, ""), (1, 8, ""), (1, 15, ""), (1, 15, "1GiB"), (2, 7, ""))
 """Number of daemons, worker threads of each, and --queue."""
@@ -113,9 +123,8 @@ def scaling(data: Any, which: tuple[int, int, str], size: int, seconds: float) -
 
 def main() -> None:
     """Measure and write the record."""
-    parser = gpu_parser(__file__, __doc__)
-    arguments = parser.parse_args()
-    record = Record("gpu-loading", "Training on a GPU: the step, the loader, and both", __doc__, (parser, arguments))
+    arguments = gpu_arguments(__file__, __doc__)
+    record = Record("gpu-loading", "Training on a GPU: the step, the loader, and both", __doc__, arguments)
     for size, which in product((1024, 128), DAEMONS):
         record.add("scaling", scaling(dataset_of(arguments, which[0]), which, size, arguments.seconds))
     with serve(dataset_of(arguments, 1), arguments.threads) as cluster:

@@ -19,9 +19,8 @@ from unittest.mock import patch
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
-from atta_bench.gpu.common import Record, Step, batches_of, dataset_of, gpu_parser, serve, sizes_of
+from atta.train.steps.timing import Stopwatch, on_device
+from atta_bench.gpu.common import Record, Step, batches_of, dataset_of, gpu_arguments, serve, sizes_of
 from atta_bench.gpu.loading import Unpinned
 
 STEPS = 40
@@ -96,9 +95,8 @@ def measured(cluster: Any, *, hidden: int, how: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = gpu_parser(__file__, __doc__)
-    arguments = parser.parse_args()
-    record = Record("gpu-overlap", "Copies to a GPU beside its computation", __doc__, (parser, arguments))
+    arguments = gpu_arguments(__file__, __doc__)
+    record = Record("gpu-overlap", "Copies to a GPU beside its computation", __doc__, arguments)
     with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
         for hidden, copied in product((256, 1024), (False, True)):
             record.add("rows", measured(cluster, hidden=hidden, how=Unpinned() if copied else None))

@@ -22,9 +22,18 @@ import numpy as np
 import torch
 
 from atta.partition.graph import Graph
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
-from atta_bench.gpu.common import FAN_OUTS, Record, Step, batches_of, dataset_of, gpu_parser, graph_of, serve, sizes_of
+from atta.train.steps.timing import Stopwatch, on_device
+from atta_bench.gpu.common import (
+    FAN_OUTS,
+    Record,
+    Step,
+    batches_of,
+    dataset_of,
+    gpu_arguments,
+    graph_of,
+    serve,
+    sizes_of,
+)
 
 
 def graphbolt() -> str:
@@ -80,10 +89,8 @@ def timed(epoch: Iterable[Any], step: Callable[[Any], object]) -> dict[str, floa
 
 def main() -> None:
     """Measure and write the record."""
-    parser = gpu_parser(__file__, __doc__)
-    parser.add_argument("--epochs", type=int, default=3, help="measured epochs of each [3]")
-    arguments = parser.parse_args()
-    record = Record("gpu-peers", "Epochs on a GPU beside peers", __doc__, (parser, arguments))
+    arguments = gpu_arguments(__file__, __doc__, epochs=(3, "measured epochs of each"))
+    record = Record("gpu-peers", "Epochs on a GPU beside peers", __doc__, arguments)
     record.notes["dgl.graphbolt"] = graphbolt()
     with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
         sizes, device = sizes_of(cluster), torch.device("cuda", 0)

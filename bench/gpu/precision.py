@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from atta.train.models import compile_in_place
-from atta_bench.gpu.common import HIDDEN, Record, Step, dataset_of, gpu_parser, kept, milliseconds, serve, sizes_of
+from atta_bench.gpu.common import HIDDEN, Record, Step, dataset_of, gpu_arguments, kept, milliseconds, serve, sizes_of
 
 OPTIONS = {"fp32": [], "bf16": ["--precision", "bf16"], "compiled": ["--compile"]}
 
@@ -164,9 +164,8 @@ def epoch(data: Path, name: str, threads: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = gpu_parser(__file__, __doc__)
-    arguments = parser.parse_args()
-    record = Record("gpu-precision", "Half precision, compiled models and CUDA graphs", __doc__, (parser, arguments))
+    arguments = gpu_arguments(__file__, __doc__)
+    record = Record("gpu-precision", "Half precision, compiled models and CUDA graphs", __doc__, arguments)
     data = dataset_of(arguments, 1)
     with serve(data, arguments.threads) as cluster:
         steps(record, kept(cluster, 1024, 8), sizes_of(cluster))

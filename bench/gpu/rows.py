@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from atta_bench.gpu.common import Record, dataset_of, gpu_parser, kept, milliseconds, serve
+from atta_bench.gpu.common import Record, dataset_of, gpu_arguments, kept, milliseconds, serve
 
 SHARES = (0.05, 0.1, 0.2, 0.5)
 OTHERS, BATCHES = 40, 4
@@ -112,8 +112,7 @@ def measured(batches: list[Any], uses: np.ndarray, x: np.ndarray, share: float) 
 
 def main() -> None:
     """Measure and write the record."""
-    parser = gpu_parser(__file__, __doc__)
-    arguments = parser.parse_args()
+    arguments = gpu_arguments(__file__, __doc__)
     data = dataset_of(arguments, 1)
     with serve(data, arguments.threads) as cluster:
         seen = kept(cluster, 1024, OTHERS + BATCHES)
@@ -123,7 +122,7 @@ def main() -> None:
     x = np.zeros((arguments.nodes, seen[0].x.shape[1]), np.float32)
     for batch in seen:
         x[batch.n_id.numpy()] = batch.x.numpy()
-    record = Record("gpu-rows", "Hot rows on the GPU", __doc__, (parser, arguments))
+    record = Record("gpu-rows", "Hot rows on the GPU", __doc__, arguments)
     for share in SHARES:
         record.add("rows", measured(seen[OTHERS:], uses, x, share))
 

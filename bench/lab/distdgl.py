@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,8 @@ def fingerprint(path: str | Path) -> str:
 def read_plain(path: str | Path, split: str = "train") -> PlainGraph:
     """Read a graph folder, or join a partitioned dataset (internal ids then number the vertices).
 
-    Raises:
-        DataError: the folder is damaged.
-        ConfigError: it has several node or edge types.
-        UnknownNameError: it has no such split.
+    Raises DataError: the folder is damaged; ConfigError: it has several node or edge types; UnknownNameError: it has no
+    such split.
     """
     if (Path(path) / GRAPH_MANIFEST).exists():
         return _from_graph(Graph.open(path, verify=False), split)
@@ -125,8 +123,7 @@ _TIMEOUT_S = 3600.0
 def prepare(graph: Path, parts: int, split: str, cache: Path) -> Path:
     """Convert ``graph`` unless the cache has it, and return DGL's partition configuration (a JSON file).
 
-    Raises:
-        AttaError: DGL is missing or fails.
+    Raises AttaError: DGL is missing or fails.
     """
     try:
         dgl = version("dgl")
@@ -221,7 +218,6 @@ def run_distdgl(
     ips.write_text("".join(f"{host.address} {_SERVER_PORT}\n" for host in hosts), encoding="ascii")
     command = [sys.executable, "-m", "atta_bench.lab.distdgl_worker"]
     tables = read_tables(partitions) if recipe is None else ("x", "y")
-    training = {} if recipe is None else {"recipe": asdict(recipe), "eval_every": eval_every}
     with SystemProcesses("dgl", folder) as processes:
         for index, host in enumerate(hosts):
             env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
@@ -229,25 +225,18 @@ def run_distdgl(
                 f"server{index}", host, command, {**env, "DGL_ROLE": "server", "DGL_SERVER_ID": str(index)}
             )
         for rank, host in enumerate(host for host in hosts for _ in range(trainers)):
-            config = DistDglConfig(
-                config=str(partitions),
+            config = DistDglConfig.of(
+                workload,
                 rank=rank,
                 world_size=len(hosts) * trainers,
                 rendezvous=f"tcp://{hosts[0].address}:{_RENDEZVOUS_PORT}",
-                num_neighbors=workload.num_neighbors,
-                batch_size=workload.batch_size,
+                recipe=recipe,
+                config=str(partitions),
                 tables=tables,
-                warm_up=workload.warm_up,
-                threads=workload.threads,
-                think_ms=workload.think_ms,
-                seeds=workload.seeds,
-                drop_last=workload.drop_last,
-                seed=workload.seed,
+                eval_every=eval_every,
             )
             env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
-            processes.start_rank(
-                host, [*command, json.dumps({**asdict(config), **training})], {**env, "DGL_ROLE": "client"}
-            )
+            processes.start_rank(host, [*command, config.text()], {**env, "DGL_ROLE": "client"})
         return processes.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
 

@@ -11,7 +11,6 @@ clocks.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atta_bench.lab.workload import Epoch, Recipe, Reporter
+from atta_bench.lab.workload import Epoch, RankConfig, Recipe, Reporter
 
 if TYPE_CHECKING:
     from atta_bench.train.worker import Learner, TrainingEpoch
@@ -33,38 +32,20 @@ def mask_of(split: str) -> str:
     return f"is_in_{split}"
 
 
-@dataclass(frozen=True)
-class DistDglConfig:
-    """Settings of a trainer.
+@dataclass(frozen=True, kw_only=True)
+class DistDglConfig(RankConfig):
+    """Settings of a trainer. With the seeds ``global`` it has an equal share of a permutation of all of them.
 
     Attributes:
         config: partition configuration (a JSON file).
-        rank, world_size: number of this trainer, and how many there are.
-        rendezvous: ``tcp://host:port`` of rank 0 for gloo.
-        num_neighbors: fan-outs, counted from the seeds.
-        batch_size: seeds per batch.
         tables: tables to fetch for every vertex; ``y`` only for the seeds.
-        warm_up: epochs before measuring.
-        threads: number of threads that torch and DGL may use in this process.
-        think_ms: how long it computes on each batch, on another device.
-        seeds: ``"local"``: those near it; ``"global"``: an equal share of a permutation of all seeds.
-        drop_last: leave out the last batch of an epoch if it is not full.
-        seed: of that permutation.
+        eval_every: epochs between evaluations, counted with the warm-up; the last epoch is always evaluated. 0: no
+            evaluations.
     """
 
     config: str
-    rank: int
-    world_size: int
-    rendezvous: str
-    num_neighbors: tuple[int, ...]
-    batch_size: int
     tables: tuple[str, ...]
-    warm_up: int
-    threads: int
-    think_ms: float
-    seeds: str
-    drop_last: bool
-    seed: int
+    eval_every: int
 
 
 def main() -> None:
@@ -74,13 +55,12 @@ def main() -> None:
     if os.environ["DGL_ROLE"] == "server":
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # serves, and ends the process
         return
-    settings = json.loads(sys.argv[1])
-    reporter = Reporter()
+    config, reporter = DistDglConfig.read(sys.argv[1]), Reporter()
     dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])
-    if "recipe" in settings:
-        _train(DistDglTrainConfig(**{**settings, "recipe": Recipe(**settings["recipe"])}), reporter)
+    if config.recipe is None:
+        _load(config, reporter)
     else:
-        _load(DistDglConfig(**settings), reporter)
+        _train(config, config.recipe, reporter)
 
 
 def _load(config: DistDglConfig, reporter: Reporter) -> None:
@@ -181,21 +161,7 @@ _EVALUATED = 8192
 """Seeds per batch of an evaluation. With all neighbours, even a few seeds reach most of a small graph."""
 
 
-@dataclass(frozen=True)
-class DistDglTrainConfig(DistDglConfig):
-    """Settings of a trainer, besides those of one that only loads.
-
-    Attributes:
-        recipe: the model to train.
-        eval_every: epochs between evaluations, counted with the warm-up; the last epoch is always evaluated. 0: no
-            evaluations.
-    """
-
-    recipe: Recipe
-    eval_every: int
-
-
-def _train(config: DistDglTrainConfig, reporter: Reporter) -> None:
+def _train(config: DistDglConfig, recipe: Recipe, reporter: Reporter) -> None:
     import torch.distributed as dist
 
     from atta_bench.train.worker import DglSage, Learner, exit_on_failure, join
@@ -203,7 +169,7 @@ def _train(config: DistDglTrainConfig, reporter: Reporter) -> None:
     with exit_on_failure():
         join(config.rank, config.world_size, config.rendezvous, config.threads)
         graph, loader = open_loader(config, equal=True)
-        learner = Learner(DglSage, config.recipe)
+        learner = Learner(DglSage, recipe)
         for number in range(config.warm_up):
             warm = _train_epoch(config, graph, loader, learner, number, remote=True)
             _evaluate(config, graph, learner, warm, number + 1)
@@ -218,11 +184,9 @@ def _train(config: DistDglTrainConfig, reporter: Reporter) -> None:
         dist.barrier()
 
 
-def _train_epoch(
-    config: DistDglTrainConfig, graph: Any, loader: Any, learner: Any, number: int, *, remote: bool
-) -> Any:
+def _train_epoch(config: DistDglConfig, graph: Any, loader: Any, learner: Any, number: int, *, remote: bool) -> Any:
     """One epoch; with ``remote`` also count the rows that another machine holds, which costs time."""
-    from atta.train.steps.transfer import awaited
+    from atta.train.steps.timing import awaited
     from atta_bench.lab.processes import sent_bytes
 
     host = os.getpid(), os.environ["GLOO_SOCKET_IFNAME"]
@@ -243,7 +207,7 @@ def _train_epoch(
 
 
 def _evaluate(
-    config: DistDglTrainConfig, graph: Any, learner: Learner, epoch: TrainingEpoch, trained: int, *, last: bool = False
+    config: DistDglConfig, graph: Any, learner: Learner, epoch: TrainingEpoch, trained: int, *, last: bool = False
 ) -> None:
     """If an evaluation is due after ``trained`` epochs, fill in the accuracies, with all neighbours of every vertex."""
     import torch.distributed as dist
@@ -254,7 +218,7 @@ def _evaluate(
         dist.barrier()  # the next epoch begins for all of them at once
 
 
-def _accuracy(config: DistDglTrainConfig, graph: Any, learner: Learner, split: str) -> float | None:
+def _accuracy(config: DistDglConfig, graph: Any, learner: Learner, split: str) -> float | None:
     """Accuracy over the vertices of all trainers; None: the split is empty or missing."""
     import dgl
     import torch
@@ -263,7 +227,7 @@ def _accuracy(config: DistDglTrainConfig, graph: Any, learner: Learner, split: s
     if mask_of(split) not in graph.ndata:
         return None
     mine = dgl.distributed.node_split(graph.ndata[mask_of(split)], graph.get_partition_book(), force_even=True)
-    sampler = dgl.dataloading.NeighborSampler([-1] * config.recipe.layers)
+    sampler = dgl.dataloading.NeighborSampler([-1] * len(config.num_neighbors))
     counts = torch.zeros(2, dtype=torch.int64)
     for inputs, seeds, blocks in dgl.dataloading.DistNodeDataLoader(
         graph, mine, sampler, batch_size=_EVALUATED, shuffle=False, drop_last=False

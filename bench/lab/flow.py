@@ -37,8 +37,7 @@ _TIMEOUT_S = 30.0
 def flow_bytes_per_s(source: Host, target: Host, kind: str, seconds: float = 0.5) -> float:
     """Bytes per second from ``source`` to ``target`` on one connection; ``kind`` is ``"tcp"`` or ``"grpc"``.
 
-    Raises:
-        AttaError: a process failed.
+    Raises AttaError: a process failed.
     """
     module = [sys.executable, "-m", "atta_bench.lab.flow"]
     sender = source.popen(

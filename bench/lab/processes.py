@@ -155,8 +155,7 @@ class SystemProcesses:
     def ask(self, words: str | None, *, timeout_s: float) -> list[dict[str, Any]]:
         """Send a line to all ranks (None: send nothing), and return the next report of each, by rank.
 
-        Raises:
-            AttaError: a process ended early, or the ranks had not all reported after ``timeout_s``.
+        Raises AttaError: a process ended early, or the ranks had not all reported after ``timeout_s``.
         """
         deadline, reports = time.monotonic() + timeout_s, dict[str, dict[str, Any]]()
         self._measured = False
@@ -172,10 +171,7 @@ class SystemProcesses:
         """Wait for all ranks to be ready, let them run, and collect their reports.
 
         Every rank runs ``epochs`` epochs. If these do not fill ``seconds``, they only tell how many would, which are
-        then measured instead.
-
-        Raises:
-            AttaError: a process ended early, or the ranks were not done after ``timeout_s``.
+        then measured instead. Raises AttaError: a process ended early, or the ranks were not done after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         warm_ups = [self._next(deadline)[1] for _ in self._ranks]

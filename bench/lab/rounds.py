@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from atta.client.local.starting import divided_memory
-from atta.daemon.security.security import is_loopback
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.daemon.security import is_loopback
+from atta.errors import AttaError, ConfigError
 from atta.observe.extras import need
+from atta.observe.settings import Option, check_bounds
 from atta.partition.dataset import Dataset
 from atta.wire.clusterfile import write_cluster
 from atta_bench.graphs import work_folder
@@ -76,33 +77,25 @@ def run_atta(
     groups = [range(part, part + 1) for part in range(len(hosts))]
     places = [*((host, PORT) for host in hosts), (hosts[0], _RENDEZVOUS_PORT)]
     with addresses_on(places) as (*addresses, meeting), SystemProcesses("atta", folder) as processes:
-        training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
         write_cluster(cluster, addresses)
         with divided_memory(dataset, groups, serve, readers=len(hosts)) as memory:
             options = ["--threads", str(workload.threads), *memory, *serve]
         for part, host in enumerate(hosts):
-            processes.start_support(
-                f"daemon{part}", host, serve_command(data, part, addresses[part], cluster, *options)
-            )
+            words = serve_command(data, part, addresses[part], cluster, *options)
+            processes.start_support(f"daemon{part}", host, words)
+        module = "atta_bench.train.worker" if recipe else "atta_bench.loader.consumer"
         for rank, host in enumerate(hosts):
-            config = ConsumerConfig(
-                addresses=tuple(addresses),
+            config = ConsumerConfig.of(
+                workload,
                 rank=rank,
                 world_size=len(hosts),
-                num_neighbors=workload.num_neighbors,
-                batch_size=workload.batch_size,
-                split=workload.split,
+                rendezvous=f"tcp://{meeting}",
+                recipe=recipe,
+                addresses=tuple(addresses),
                 frontier=frontier,
                 deliver=deliver,
-                warm_up=workload.warm_up,
-                threads=workload.threads,
-                seed=workload.seed,
-                think_ms=workload.think_ms,
-                seed_policy=workload.seeds,
-                drop_last=workload.drop_last,
             )
-            module = "atta_bench.train.worker" if training else "atta_bench.loader.consumer"
-            command = [sys.executable, "-m", module, json.dumps({**asdict(config), **training})]
+            command = [sys.executable, "-m", module, config.text()]
             processes.start_rank(host, command, quiet_environment(host, workload.threads))
         return processes.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
 
@@ -144,42 +137,38 @@ Say = Callable[[str], None]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ComparisonBench:
-    """Settings besides the workload.
+CacheShare = Annotated[
+    float | None,
+    Option(
+        "Rows that Atta's daemons cache, in percent of the HALO vertices.",
+        at_least=0,
+        at_most=100,
+        unset="what fits into 1 GiB",
+    ),
+]
 
-    Attributes:
-        data: partitioned dataset.
-        workload: the work of every system.
-        vs: peers.
-        runs: number of rounds.
-        netns: ``"on"``: a network namespace for the processes of each partition; ``"off"``: loopback; ``"auto"``: on
-            where possible.
-        link: rate of the links between the namespaces, e.g. ``"1gbit"``; None: unshaped.
-        cache_share: rows that Atta's daemons cache, in percent of the HALO vertices; None: their default.
-        work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
-    """
 
-    data: str
-    workload: BenchWorkload
-    vs: tuple[str, ...] = ()
-    runs: int = 5
-    netns: str = "auto"
-    link: str | None = None
-    cache_share: float | None = None
-    work: str | None = None
+@dataclass(frozen=True, kw_only=True)
+class PeerBench:
+    """Settings of a benchmark whose systems are processes on several hosts."""
+
+    vs: Annotated[tuple[str, ...], Option("Peers to compare with: dgl (needs root and atta[dgl]).", choices=PEERS)] = ()
+    netns: Annotated[
+        str,
+        Option(
+            "A network namespace per partition, which needs root; auto: where possible.", choices=("auto", "on", "off")
+        ),
+    ] = "auto"
+    link: Annotated[
+        str | None, Option("Rate of the links between namespaces, e.g. 1gbit.", metavar="RATE", unset="not shaped")
+    ] = None
+    work: Annotated[
+        str | None,
+        Option("Keep graphs made and converted here.", metavar="DIR", unset="atta in the user's cache folder"),
+    ] = None
 
     def __post_init__(self) -> None:
-        for what, value, known in (
-            *(("peer", peer, PEERS) for peer in self.vs),
-            ("--netns", self.netns, ("auto", "on", "off")),
-        ):
-            if value not in known:
-                raise UnknownNameError.of(what, value, known)
-        if self.runs < 1:
-            raise ConfigError(f"--runs {self.runs}: must be at least 1")
-        if self.cache_share is not None and not 0 <= self.cache_share <= 100:
-            raise ConfigError(f"--cache-share {self.cache_share}: must be 0 to 100")
+        check_bounds(self)
         if self.link and self.netns == "off":
             raise ConfigError("--link shapes the links between namespaces: not with --netns off")
         if self.link is not None:
@@ -190,10 +179,18 @@ class ComparisonBench:
         """Whether DistDGL is asked for."""
         return "dgl" in self.vs
 
-    @property
-    def cache(self) -> Path:
-        """Where graphs converted for peers are kept."""
-        return work_folder(self.work)
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonBench(PeerBench, BenchWorkload):
+    """A workload and where it runs."""
+
+    data: Annotated[str, Option("Partitioned dataset; one daemon and one consumer per partition.")]
+    runs: Annotated[int, Option("Rounds; systems alternate within a round.", at_least=1)] = 5
+    cache_share: CacheShare = None
+
+    def __post_init__(self) -> None:
+        PeerBench.__post_init__(self)
+        BenchWorkload.__post_init__(self)
 
 
 def need_training() -> None:
@@ -209,7 +206,7 @@ def delivery(beside_dgl: bool) -> str:
 
 
 @contextlib.contextmanager
-def hosts_of(bench: ComparisonBench, count: int) -> Iterator[list[Host]]:
+def hosts_of(bench: PeerBench, count: int) -> Iterator[list[Host]]:
     """A host per partition, inside the block: network namespaces if asked for or possible, else this machine."""
     wanted = bench.netns == "on" or bench.link is not None
     if bench.netns == "off" or (not wanted and no_namespaces()):
@@ -219,13 +216,51 @@ def hosts_of(bench: ComparisonBench, count: int) -> Iterator[list[Host]]:
         yield list(lab.hosts)
 
 
+def atta_on(
+    bench: ComparisonBench,
+    hosts: Sequence[Host],
+    frontier: str,
+    deliver: str,
+    *options: str,
+    cached: bool = True,
+    recipe: Recipe | None = None,
+) -> System:
+    """Atta as a system of ``compared``, see ``run_atta``. ``options``: of ``atta serve``; ``cached``: by ``bench``."""
+    serve = (*cache_options(bench.cache_share if cached else 0), *options)
+    data = Path(bench.data).resolve()
+    return lambda folder: run_atta(
+        data, bench, hosts, folder, frontier=frontier, deliver=deliver, recipe=recipe, serve=serve
+    )
+
+
+def compared(
+    bench: ComparisonBench,
+    dataset: Dataset,
+    report: BenchReport,
+    systems_on: Callable[[Sequence[Host]], dict[str, System]],
+    figures: Callable[[Measured], dict[str, float]],
+    *,
+    say: Say,
+    recipe: Recipe | None = None,
+) -> BenchReport:
+    """Run all rounds of Atta's systems and of DistDGL if asked for, see ``add_distdgl``, and fill ``report``.
+
+    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
+    """
+    with hosts_of(bench, dataset.num_parts) as hosts:
+        report.config = {**settings(bench, dataset, hosts), **report.config}
+        systems = systems_on(hosts) | add_distdgl(bench, hosts, report, say, recipe=recipe)
+        limits_of = partial(machine_limits, bench, dataset, hosts)
+        alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
+    return report
+
+
 def settings(bench: ComparisonBench, dataset: Dataset, hosts: Sequence[Host]) -> dict[str, object]:
     """The settings in the report: those of ``bench``, whether namespaces were used, and the sizes of the dataset."""
-    options = asdict(bench)
-    workload = options.pop("workload")
-    options["netns"] = "off" if hosts[0].interface is None else "on"
-    counts = {"vertices": dataset.schema.node_counts, "edges": dataset.schema.edge_counts}
-    return {**options, **workload, "parts": dataset.num_parts, "dataset_id": dataset.dataset_id, **counts}
+    netns = "off" if hosts[0].interface is None else "on"
+    about = {"netns": netns, "parts": dataset.num_parts, "dataset_id": dataset.dataset_id}
+    return {**asdict(bench), **about, "vertices": dataset.schema.node_counts, "edges": dataset.schema.edge_counts}
 
 
 def add_distdgl(
@@ -234,17 +269,24 @@ def add_distdgl(
     """DistDGL if asked for; if it cannot run, the report says why. With a ``recipe`` it trains, else it only loads."""
     if not bench.beside_dgl:
         return {}
-    from atta_bench.lab.distdgl import prepare, run_distdgl
+    from atta_bench.lab.distdgl import run_distdgl
 
     try:
-        if hosts[0].interface is None:
-            raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces: not with --netns off")
-        say("converting the graph for DistDGL")
-        partitions = prepare(Path(bench.data).resolve(), len(hosts), bench.workload.split, bench.cache)
+        partitions = partitions_for_dgl(bench.data, hosts, bench.split, bench.work, say=say)
     except AttaError as error:
         report.fail("dgl", str(error))
         return {}
-    return {"dgl": lambda folder: run_distdgl(partitions, bench.workload, hosts, folder, recipe=recipe)}
+    return {"dgl": lambda folder: run_distdgl(partitions, bench, hosts, folder, recipe=recipe)}
+
+
+def partitions_for_dgl(data: str, hosts: Sequence[Host], split: str, work: str | None, *, say: Say) -> Path:
+    """The folder of a dataset's partitions for DistDGL. Raises AttaError: it cannot run on these hosts."""
+    from atta_bench.lab.distdgl import prepare
+
+    if hosts[0].interface is None:
+        raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces: not with --netns off")
+    say("converting the graph for DistDGL")
+    return prepare(Path(data).resolve(), len(hosts), split, work_folder(work))
 
 
 def alternate(
@@ -259,10 +301,7 @@ def alternate(
 ) -> None:
     """Run all rounds, each of which begins with the limits of the machine. A peer that fails leaves ``systems``.
 
-    A peer's name may have more words after a dash, such as its number of threads.
-
-    Raises:
-        AttaError: Atta itself failed.
+    A peer's name may have more words after a dash, such as its number of threads. Raises AttaError: Atta itself failed.
     """
     for number in range(runs):
         if limits_of is not None:
@@ -283,7 +322,7 @@ def alternate(
 
 def machine_limits(bench: ComparisonBench, dataset: Dataset, hosts: Sequence[Host]) -> dict[str, float]:
     """Limits of copying and gathering with the threads of all daemons, and of TCP and gRPC between two hosts."""
-    threads = min(len(os.sched_getaffinity(0)), bench.workload.threads * len(hosts))
+    threads = min(len(os.sched_getaffinity(0)), bench.threads * len(hosts))
     tables = dataset.schema.node_tables[dataset.schema.node_types[0]].values()
     return {
         "copy_bytes_per_s": copy_bytes_per_s(threads),

@@ -7,25 +7,22 @@
       {"event": "done"}                     →     waits until all are done
                                             ←     go 12, if the five were too short, else end of input
 
-Reports are lines of JSON on standard output. What libraries print there goes to standard error instead. The module
-imports only Python's own library, because processes of peers use it too.
+Reports are lines of JSON on standard output. What libraries print there goes to standard error instead.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, Self
 
-from atta.errors import ConfigError, UnknownNameError
-
-SEEDS = ("local", "global")
-"""How the seeds are divided among the ranks."""
+from atta.errors import ConfigError
+from atta.observe.settings import NoOption, Option, check_bounds
 
 
 def ints(text: str) -> tuple[int, ...]:
@@ -33,55 +30,46 @@ def ints(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(","))
 
 
+def check_fan_outs(fan_outs: Sequence[int]) -> None:
+    """Raise ConfigError if ``--num-neighbors`` makes no sense."""
+    if not fan_outs or any(count < 1 and count != -1 for count in fan_outs):
+        raise ConfigError(f"--num-neighbors {','.join(map(str, fan_outs))}: each must be positive, or -1 for all")
+
+
+FanOuts = Annotated[tuple[int, ...], Option("Fan-outs, counted from the seeds.")]
+BatchSize = Annotated[int, Option("Seeds per batch and consumer.", at_least=1, at_most=1 << 20)]
+Threads = Annotated[int, Option("Threads of every daemon and peer process.", at_least=1, at_most=1024)]
+Seed = Annotated[
+    int, Option("Of all that is random, where a system lets one choose it.", at_least=0, at_most=2**63 - 1)
+]
+Split = Annotated[str, Option("Split whose vertices are the seeds.")]
+Seeds = Annotated[
+    str, Option("local: a consumer gets the seeds near it; global: any of them.", choices=("local", "global"))
+]
+
+
 @dataclass(frozen=True)
 class BenchWorkload:
-    """Sample and fetch the split's vertices with their neighbourhoods, epoch after epoch.
+    """Sample and fetch the split's vertices with their neighbourhoods, epoch after epoch."""
 
-    Attributes:
-        num_neighbors: fan-outs, counted from the seeds.
-        batch_size: seeds per batch and rank.
-        split: name of the split whose vertices are the seeds.
-        warm_up: epochs before measuring, at least 1.
-        epochs: measured epochs, at least 1.
-        seconds: at least this long is measured, in whole epochs.
-        threads: number of threads that a process of a system may compute with.
-        timeout_s: a system that takes longer, from its start, has failed.
-        seed: seed of everything random, where the system lets one choose it.
-        think_ms: how long a consumer computes on each batch, on another device; for loading only.
-        seeds: ``"local"``: a rank gets the seeds near it; ``"global"``: any seeds, so that a batch needs the same work
-            whatever the number of partitions. For loading only.
-        drop_last: leave out the last batch of an epoch if it is not full; for loading only.
-    """
-
-    num_neighbors: tuple[int, ...]
-    batch_size: int
-    split: str = "train"
-    warm_up: int = 6
-    epochs: int = 2
-    seconds: float = 10.0
-    threads: int = 1
-    timeout_s: float = 600.0
-    seed: int = 0
-    think_ms: float = 0.0
-    seeds: str = "local"
-    drop_last: bool = False
+    num_neighbors: FanOuts = (15, 10, 5)
+    batch_size: BatchSize = 1024
+    split: Split = "train"
+    warm_up: Annotated[int, Option("Epochs before measuring, per round.", at_least=1)] = 6
+    epochs: Annotated[int, Option("At least this much is measured per round.", at_least=1)] = 2
+    seconds: Annotated[float, Option("At least this much is measured per round.", unit="s", at_least=0)] = 10.0
+    threads: Threads = 1
+    timeout_s: Annotated[float, Option("Per system and round.", name="timeout", unit="s", at_least=1e-3)] = 600.0
+    seed: Seed = 0
+    think_ms: Annotated[float, NoOption("for benchmarks of loading")] = 0.0
+    """How long a consumer computes on each batch, on another device; for loading only."""
+    seeds: Seeds = "local"
+    drop_last: Annotated[bool, NoOption("for batches that must all be full")] = False
+    """Leave out the last batch of an epoch if it is not full; for loading only."""
 
     def __post_init__(self) -> None:
-        if not self.num_neighbors or any(f < 1 and f != -1 for f in self.num_neighbors):
-            raise ConfigError(
-                f"--num-neighbors {','.join(map(str, self.num_neighbors))}: each must be positive, or -1 for all"
-            )
-        for name in ("batch_size", "warm_up", "epochs", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        if self.seconds < 0:
-            raise ConfigError(f"--seconds {self.seconds:g}: must not be negative")
-        if self.timeout_s <= 0:
-            raise ConfigError(f"--timeout {self.timeout_s:g}: must be positive")
-        if self.seeds not in SEEDS:
-            raise UnknownNameError.of("--seeds", self.seeds, SEEDS)
-        if not 0 <= self.think_ms < math.inf:
-            raise ConfigError(f"--think {self.think_ms:g} ms: must not be negative")
+        check_bounds(self)
+        check_fan_outs(self.num_neighbors)
 
 
 @dataclass(frozen=True)
@@ -105,6 +93,40 @@ class Recipe:
     lr: float = 0.003
     dropout: float = 0.0
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankConfig(BenchWorkload):
+    """What a measured process is told: the workload, and its place.
+
+    Attributes:
+        rank, world_size: number of this process, and how many there are.
+        rendezvous: ``tcp://host:port`` of rank 0 for gloo.
+        recipe: the model that it trains; None: it only loads.
+    """
+
+    rank: int
+    world_size: int
+    rendezvous: str = ""
+    recipe: Recipe | None = None
+
+    def __post_init__(self) -> None:
+        """The workload has been checked."""
+
+    @classmethod
+    def of(cls, workload: BenchWorkload, **more: Any) -> Self:
+        """The same workload for one process."""
+        return cls(**{f.name: getattr(workload, f.name) for f in fields(BenchWorkload)}, **more)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """What ``text`` has written."""
+        given = json.loads(text)
+        return cls(**{**given, "recipe": given["recipe"] and Recipe(**given["recipe"])})
+
+    def text(self) -> str:
+        """As an argument of the process."""
+        return json.dumps(asdict(self))
 
 
 @dataclass

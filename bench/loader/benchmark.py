@@ -5,93 +5,65 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import click
-
-from atta.cli.output import DURATION, INTS
-from atta.errors import UnknownNameError
+from atta.observe.settings import Option
 from atta.partition.dataset import Dataset
-from atta_bench.command import (
-    BATCH,
-    COUNT,
-    SEED,
-    THREADS,
-    Run,
-    link_option,
-    measured,
-    netns_option,
-    split_option,
-    vs_option,
-    work_option,
-    workload,
-)
+from atta_bench.command import measured
 from atta_bench.lab.netlab import Host
 from atta_bench.lab.processes import Measured
 from atta_bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
-    add_distdgl,
-    alternate,
-    cache_options,
+    atta_on,
+    compared,
     delivery,
-    hosts_of,
-    machine_limits,
-    run_atta,
-    settings,
 )
 from atta_bench.loader.consumer import DELIVERIES
 from atta_bench.results import BenchReport
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoaderBench(ComparisonBench):
-    """Settings of the benchmark; the others are those of ``ComparisonBench``.
+    """Settings of the benchmark."""
 
-    Attributes:
-        frontier: see ``NeighborLoader``; None: ``"all"`` beside DGL, which expands every known vertex in each hop, else
-            ``"new"``.
-        deliver: form in which a consumer takes batches; None: DGL's blocks beside DGL, else PyG's Data if PyG is
-            installed, else arrays.
-    """
-
-    frontier: str | None = None
-    deliver: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for what, value, known in (
-            ("--frontier", self.frontier or "new", ("new", "all")),
-            ("--deliver", self.deliver or "arrays", tuple(DELIVERIES)),
-        ):
-            if value not in known:
-                raise UnknownNameError.of(what, value, known)
+    frontier: Annotated[
+        str | None, Option("What a hop expands.", choices=("new", "all"), unset="all beside dgl, else new")
+    ] = None
+    deliver: Annotated[
+        str | None,
+        Option(
+            "Form in which consumers take batches.",
+            choices=tuple(DELIVERIES),
+            unset="dgl beside dgl, else pyg if installed",
+        ),
+    ] = None
 
 
 def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
-    """Run all rounds; ``say`` is told what happens.
-
-    Raises:
-        DataError, ConfigError: the dataset or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
-    """
+    """Run all rounds; ``say`` is told what happens. Raises as ``compared``."""
     dataset = Dataset.open(bench.data, verify=False)
-    dataset.schema.split_size(dataset.schema.node_types[0], bench.workload.split)
+    dataset.schema.split_size(dataset.schema.node_types[0], bench.split)
     frontier = bench.frontier or ("all" if bench.beside_dgl else "new")
     deliver = bench.deliver or delivery(bench.beside_dgl)
-    with hosts_of(bench, dataset.num_parts) as hosts:
-        config = {**settings(bench, dataset, hosts), "frontier": frontier, "deliver": deliver}
-        report = BenchReport(
-            "loader", config, drawn="seeds_per_s", limit_of={"feature_bytes_per_s": "gather_bytes_per_s"}
-        )
-        systems = _systems(bench, hosts, frontier, deliver)
-        systems |= add_distdgl(bench, hosts, report, say)
-        limits_of = partial(machine_limits, bench, dataset, hosts)
-        alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
-    return report
+    report = BenchReport(
+        "loader",
+        {"frontier": frontier, "deliver": deliver},
+        drawn="seeds_per_s",
+        limit_of={"feature_bytes_per_s": "gather_bytes_per_s"},
+    )
+
+    def systems_on(hosts: Sequence[Host]) -> dict[str, System]:
+        """Atta with the chosen settings and, beside DGL, also as users of PyG run it."""
+        systems = {"atta": atta_on(bench, hosts, frontier, deliver)}
+        if bench.cache_share != 0:
+            systems["atta-uncached"] = atta_on(bench, hosts, frontier, deliver, cached=False)
+        if bench.beside_dgl and frontier == "all":
+            systems["atta-new"] = atta_on(bench, hosts, "new", bench.deliver or delivery(False))
+        return systems
+
+    return compared(bench, dataset, report, systems_on, figures, say=say)
 
 
 def figures(measured: Measured) -> dict[str, float]:
@@ -121,71 +93,11 @@ def figures(measured: Measured) -> dict[str, float]:
     return found
 
 
-def _systems(bench: LoaderBench, hosts: Sequence[Host], frontier: str, deliver: str) -> dict[str, System]:
-    """Atta with the chosen settings and, beside DGL, also as users of PyG run it."""
-
-    def atta_as(frontier: str, deliver: str, *, cached: bool = True) -> System:
-        return lambda folder: run_atta(
-            Path(bench.data).resolve(),
-            bench.workload,
-            hosts,
-            folder,
-            frontier=frontier,
-            deliver=deliver,
-            serve=cache_options(bench.cache_share if cached else 0),
-        )
-
-    systems = {"atta": atta_as(frontier, deliver)}
-    if bench.cache_share != 0:
-        systems["atta-uncached"] = atta_as(frontier, deliver, cached=False)
-    if bench.beside_dgl and frontier == "all":
-        systems["atta-new"] = atta_as("new", bench.deliver or delivery(False))
-    return systems
-
-
-@click.command()
-@click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
-@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
-@vs_option
-@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; systems alternate within a round.")
-@click.option("--warm-up", type=COUNT, default=6, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=COUNT, default=2, show_default=True, help="At least this much is measured per round.")
-@click.option(
-    "--seconds", type=DURATION, default="10s", show_default=True, help="At least this much is measured per round."
-)
-@split_option
-@click.option(
-    "--seeds",
-    type=click.Choice(["local", "global"]),
-    default="local",
-    show_default=True,
-    help="local: a consumer gets the seeds near it; global: any of them.",
-)
-@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
-@netns_option
-@link_option
-@click.option(
-    "--frontier", type=click.Choice(["new", "all"]), help="What a hop expands  [default: all beside dgl, else new]."
-)
-@click.option(
-    "--deliver",
-    type=click.Choice(["arrays", "pyg", "dgl"]),
-    help="Form in which consumers take batches  [default: dgl beside dgl, else pyg if installed].",
-)
-@click.option(
-    "--cache-share",
-    type=click.FloatRange(0, 100),
-    help="Rows that Atta's daemons cache, in percent of the HALO vertices; unless 0, Atta also runs without a cache  "
-    "[default: what fits into 1 GiB].",
-)
-@work_option
-@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling.")
-@measured("Draw seeds per second.")
-def loader(**options: Any) -> tuple[Run, Any]:
+@measured(LoaderBench, run, "Draw seeds per second.")
+def loader() -> None:
     """Mini-batches per second, features included, without training.
+
+    Unless the cache is 0, Atta also runs without one.
 
     Example: atta bench loader --data data/pl-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --json loader.json
     """
-    return run, LoaderBench(workload=workload(options), **options)

@@ -5,7 +5,6 @@ python -m atta_bench.loader.consumer '{"addresses": ["127.0.0.1:7070", ...], "ra
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -13,43 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import atta
-from atta.errors import UnknownNameError
-from atta_bench.lab.workload import Epoch, Reporter
+from atta_bench.lab.workload import Epoch, RankConfig, Reporter
 
 
-@dataclass(frozen=True)
-class ConsumerConfig:
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(RankConfig):
     """Settings of a consumer.
 
     Attributes:
         addresses: addresses of the daemons, by partition.
-        rank, world_size: number of this consumer, and how many there are.
-        num_neighbors: fan-outs, counted from the seeds.
-        batch_size: seeds per batch.
-        split: name of the split whose vertices are the seeds.
         frontier: ``"new"`` or ``"all"``, see ``NeighborLoader``.
         deliver: form in which it takes batches, a key of ``DELIVERIES``.
-        warm_up: epochs before measuring.
-        threads: number of threads that torch may use.
-        seed: seed of the loader.
-        think_ms: how long it computes on each batch, on another device.
-        seed_policy, drop_last: see ``NeighborLoader``.
     """
 
     addresses: tuple[str, ...]
-    rank: int
-    world_size: int
-    num_neighbors: tuple[int, ...]
-    batch_size: int
-    split: str
     frontier: str
     deliver: str
-    warm_up: int
-    threads: int
-    seed: int
-    think_ms: float
-    seed_policy: str
-    drop_last: bool
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Any:
@@ -69,9 +47,7 @@ DELIVERIES: dict[str, Callable[[atta.MiniBatch], Any]] = {
 
 def main() -> None:
     """Run the epochs that the benchmark asks for."""
-    config = ConsumerConfig(**json.loads(sys.argv[1]))
-    if config.deliver not in DELIVERIES:
-        raise UnknownNameError.of("delivery", config.deliver, DELIVERIES)
+    config = ConsumerConfig.read(sys.argv[1])
     reporter = Reporter()
     if config.deliver != "arrays":
         import torch
@@ -106,7 +82,7 @@ def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -
         batch_size=config.batch_size,
         shuffle=True,
         drop_last=config.drop_last,
-        seed_policy=config.seed_policy,
+        seed_policy=config.seeds,
         rank=config.rank,
         world_size=config.world_size,
         frontier=config.frontier,

@@ -31,7 +31,7 @@ from atta.samplers.dag.instance import Kind, OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
-from atta_bench.results import command, document, head, parser_of, rows_of, write
+from atta_bench.results import arguments_of, document, head, rows_of, write
 
 NODES = 20_000
 """Vertices of the graph of the whole path; ten times as many edges."""
@@ -98,11 +98,7 @@ def whole_path(options: tuple[str, ...], batches: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--path-batches", type=int, default=1000)
-    parser.add_argument("--batches", type=int, default=5000)
-    parser.add_argument("--rate", type=float, default=200.0)
-    arguments = parser.parse_args()
+    arguments = arguments_of(__file__, __doc__, path_batches=1000, batches=5000, rate=200.0)
     cores = len(os.sched_getaffinity(0))
     results = []
     for name, plan in plans().items():
@@ -116,7 +112,7 @@ def main() -> None:
         path = whole_path(options, arguments.path_batches)
         paths.append({"daemons": name, **path})
         print(f"whole path, {name}: " + ", ".join(f"{key} {us:.0f}" for key, us in path.items()))
-    found = document("overhead", command=command(parser, arguments), results=results, whole_path=paths)
+    found = document("overhead", command=arguments.typed, results=results, whole_path=paths)
     rows = ((r["dag"], r["events"], f"{r['us_per_batch']:.0f} µs", f"{r['share_of_machine']:.1%}") for r in results)
     lines = [
         *head("Processor time of scheduling", found),

@@ -2,10 +2,8 @@
 
 Every policy runs the same daemons, batches and links. Only *when* a batch is launched, and which task runs next,
 differs. A policy is right when some resource is always busy: the cores, a link, or the consumer. Which one that is
-depends on the setting, not on the policy. So the busiest one is compared.
-
-
-How busy every launch policy, and DistDGL, keeps the scarcest resource, and whether a fixed depth is faster.
+depends on the setting, not on the policy. So the busiest one is compared. As a script: many settings, and whether a
+fixed depth is faster.
 
     python -m bench.loader.scheduler --data DATASET [--depths 2,4,8] [--vs dgl] [--work FOLDER]
 
@@ -30,63 +28,48 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
-
-from atta.cli.output import DURATION, INTS, NAMES
 from atta.errors import AttaError, ConfigError
+from atta.observe.settings import NoOption, Option
 from atta.partition.dataset import Dataset
 from atta.scheduler import POLICIES, SchedulerConfig, policy_named
-from atta_bench.command import (
-    BATCH,
-    COUNT,
-    SEED,
-    THREADS,
-    Run,
-    link_option,
-    measured,
-    netns_option,
-    split_option,
-    vs_option,
-    work_option,
-    workload,
-)
+from atta_bench.command import measured
 from atta_bench.lab.netlab import Host, bits_per_s
 from atta_bench.lab.processes import Measured
 from atta_bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
-    add_distdgl,
-    alternate,
-    cache_options,
-    hosts_of,
-    machine_limits,
-    run_atta,
-    settings,
+    atta_on,
+    compared,
 )
-from atta_bench.lab.workload import BenchWorkload, ints
+from atta_bench.lab.workload import ints
 from atta_bench.loader import benchmark as loader
-from atta_bench.results import BenchReport, cell, command, head, parser_of, rows_of, write
+from atta_bench.results import BenchReport, Maybe, arguments_of, cell, head, rows_of, write
 
 OURS = SchedulerConfig.policy
 _LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SchedulerBench(ComparisonBench):
-    """Settings of the benchmark; the others are those of ``ComparisonBench``.
+    """Settings of the benchmark. The default policy is what the others are compared with."""
 
-    Attributes:
-        policies: of the daemons' schedulers; the default one is what the others are compared with.
-        depths: a policy with a depth (``Policy.has_depth``) runs once with each of these.
-        rtt_ms: how long every request to another daemon waits first. The daemons inject this delay, not the network.
-    """
-
-    policies: tuple[str, ...] = tuple(POLICIES)
-    depths: tuple[int, ...] = (4,)
-    rtt_ms: float = 0.0
+    warm_up: Annotated[int, Option("Epochs before measuring, per round.", at_least=1)] = 3
+    seconds: Annotated[float, Option("At least this much is measured per round.", unit="s", at_least=0)] = 5.0
+    think_ms: Annotated[
+        float,
+        Option("How long consumers compute on each batch, on another device.", name="think", unit="ms", at_least=0),
+    ] = 0.0
+    seeds: Annotated[str, NoOption("consumers get the seeds near them")] = "local"
+    runs: Annotated[int, Option("Rounds; policies alternate within a round.", at_least=1)] = 3
+    policies: Annotated[tuple[str, ...], Option("Of the daemons' schedulers.")] = tuple(POLICIES)
+    depths: Annotated[tuple[int, ...], Option("A policy with a depth runs with each of these.", at_least=1)] = (4,)
+    rtt_ms: Annotated[
+        float,
+        Option("Delay that daemons inject into every request to another one.", name="rtt", unit="ms", at_least=0),
+    ] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,33 +79,24 @@ class SchedulerBench(ComparisonBench):
             raise ConfigError(
                 f"--policies {','.join(self.policies)}: {OURS} must be among them, the others are compared with it"
             )
-        if not self.depths or min(self.depths) < 1:
-            raise ConfigError(f"--depths {','.join(map(str, self.depths))}: there must be some, each at least 1")
-        if not 0 <= self.rtt_ms < math.inf:
-            raise ConfigError(f"--rtt {self.rtt_ms:g} ms: must not be negative")
+        if not self.depths:
+            raise ConfigError("--depths: name at least one")
         if self.beside_dgl and self.rtt_ms:
             raise ConfigError("--vs dgl: only Atta's daemons can be slowed down by --rtt")
 
+    @property
+    def frontier(self) -> str:
+        """What a hop expands: beside DGL what DGL expands."""
+        return "all" if self.beside_dgl else "new"
+
 
 def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
-    """Run all rounds; ``say`` is told what happens.
-
-    Raises:
-        DataError, ConfigError: the dataset or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
-    """
+    """Run all rounds; ``say`` is told what happens. Raises as ``compared``."""
     dataset = Dataset.open(bench.data, verify=False)
-    dataset.schema.split_size(dataset.schema.node_types[0], bench.workload.split)
-    with hosts_of(bench, dataset.num_parts) as hosts:
-        if bench.link and hosts[0].interface is None:
-            raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")
-        config = {**settings(bench, dataset, hosts), "frontier": _frontier(bench)}
-        report = BenchReport("scheduler", config, ours=OURS, drawn="seeds_per_s")
-        systems = _systems(bench, hosts) | add_distdgl(bench, hosts, report, say)
-        measured = partial(figures, bench=bench, hosts=len(hosts))
-        limits_of = partial(machine_limits, bench, dataset, hosts)
-        alternate(systems, bench.runs, report, measured, limits_of=limits_of, say=say)
-    return report
+    dataset.schema.split_size(dataset.schema.node_types[0], bench.split)
+    report = BenchReport("scheduler", {"frontier": bench.frontier}, ours=OURS, drawn="seeds_per_s")
+    measured = partial(figures, bench=bench, hosts=dataset.num_parts)
+    return compared(bench, dataset, report, partial(_systems, bench), measured, say=say)
 
 
 def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[str, float]:
@@ -145,7 +119,7 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
     busy = {"cores": together.cpu_s / (together.seconds * len(os.sched_getaffinity(0)))}
     if bench.link and any(together.sent_bytes):
         busy["link"] = 8 * max(together.sent_bytes) / (together.seconds * bits_per_s(bench.link))
-    if think_ms := bench.workload.think_ms:
+    if think_ms := bench.think_ms:
         # The first epoch does not count: no batch is ready when it begins.
         later = [e for e in measured.epochs if e["epoch"]] or measured.epochs
         thought = sum(e["batches"] for e in later) * think_ms / 1e3 / sum(e["stop"] - e["start"] for e in later)
@@ -155,25 +129,12 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
     return chosen | {f"busy/{name}": share for name, share in busy.items()}
 
 
-def _frontier(bench: SchedulerBench) -> str:
-    """What a hop expands: beside DGL what DGL expands."""
-    return "all" if bench.beside_dgl else "new"
-
-
 def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
     """A system per policy, and per depth where a policy has one."""
 
-    def daemons(*options: str) -> System:
-        return lambda folder: run_atta(
-            Path(bench.data).resolve(),
-            bench.workload,
-            hosts,
-            folder,
-            frontier=_frontier(bench),
-            deliver="arrays",
-            serve=(*cache_options(bench.cache_share), "--peer-delay", f"{bench.rtt_ms:g}ms", *options),
-        )
-
+    if bench.link and hosts[0].interface is None:
+        raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")
+    daemons = partial(atta_on, bench, hosts, bench.frontier, "arrays", "--peer-delay", f"{bench.rtt_ms:g}ms")
     found: dict[str, System] = {}
     for policy in bench.policies:
         if POLICIES[policy].has_depth:
@@ -188,20 +149,22 @@ BUSY, NEAR = 0.9, 0.95
 
 def main() -> None:
     """Run all settings, and write the record after each of them."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--num-neighbors", default="15,10,5")
-    parser.add_argument("--batch-sizes", default="128,1024,4096")
-    parser.add_argument("--links", default="unshaped,1gbit")
-    parser.add_argument("--slow-us", type=float, default=200.0, help="per seed, of slow consumers")
-    parser.add_argument("--depths", default="2,4,8")
-    parser.add_argument("--vs", default="", help="dgl: also run DistDGL")
-    parser.add_argument("--work", help="keeps graphs converted for DistDGL")
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warm-up", type=int, default=6)
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="run the named settings even if there are results")
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        data=str,
+        num_neighbors="15,10,5",
+        batch_sizes="128,1024,4096",
+        links="unshaped,1gbit",
+        slow_us=(200.0, "per seed, of slow consumers"),
+        depths="2,4,8",
+        vs=("", "dgl: also run DistDGL"),
+        work=Maybe(str, "keeps graphs converted for DistDGL"),
+        seconds=8.0,
+        warm_up=6,
+        runs=1,
+        again=(False, "run the named settings even if there are results"),
+    )
     target = arguments.out / "roofline.json"
     known = json.loads(target.read_text())["settings"] if target.exists() else {}
     for size, link, slow in product(ints(arguments.batch_sizes), arguments.links.split(","), (False, True)):
@@ -209,23 +172,19 @@ def main() -> None:
         if arguments.again or name not in known:
             print(f"== {name}", file=sys.stderr)
             known[name] = measure(arguments, size, link, arguments.slow_us * size / 1e3 if slow else 0.0)
-            record(known, target, command(parser, arguments))
-    record(known, target, command(parser, arguments))
+            record(known, target, arguments.typed)
+    record(known, target, arguments.typed)
 
 
 def measure(arguments: argparse.Namespace, size: int, link: str, think_ms: float) -> dict[str, Any]:
     """The report of one setting."""
-    workload = BenchWorkload(
-        num_neighbors=ints(arguments.num_neighbors),
-        batch_size=size,
+    bench = SchedulerBench(
+        ints(arguments.num_neighbors),
+        size,
         warm_up=arguments.warm_up,
         seconds=arguments.seconds,
-        threads=1,
         think_ms=think_ms,
-    )
-    bench = SchedulerBench(
-        arguments.data,
-        workload,
+        data=arguments.data,
         vs=tuple(filter(None, arguments.vs.split(","))),
         runs=arguments.runs,
         netns="on",
@@ -288,50 +247,12 @@ def of_best(results: dict[str, Any]) -> float:
     return float(results[OURS]["seeds_per_s"]["median"] / best)
 
 
-@click.command()
-@click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
-@click.option("--policies", type=NAMES, default=",".join(POLICIES), show_default=True)
-@click.option(
-    "--depths", type=INTS, default="4", show_default=True, help="A policy with a depth runs with each of these."
-)
-@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
-@click.option(
-    "--rtt", "rtt_s", type=DURATION, default="0s", help="Delay that is injected into every request to another daemon."
-)
-@click.option(
-    "--think",
-    "think_s",
-    type=DURATION,
-    default="0s",
-    help="How long consumers compute on each batch, on another device.",
-)
-@vs_option
-@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; policies alternate within a round.")
-@click.option("--warm-up", type=COUNT, default=3, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=COUNT, default=2, show_default=True, help="At least this much is measured per round.")
-@click.option(
-    "--seconds", type=DURATION, default="5s", show_default=True, help="At least this much is measured per round."
-)
-@split_option
-@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
-@netns_option
-@link_option
-@click.option(
-    "--cache-share",
-    type=click.FloatRange(0, 100),
-    help="Rows that the daemons cache, in percent of the HALO vertices  [default: what fits into 1 GiB].",
-)
-@work_option
-@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per policy and round.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling.")
-@measured("Draw seeds per second.")
-def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
+@measured(SchedulerBench, run, "Draw seeds per second.")
+def scheduler() -> None:
     """Launch policies: the launch score and simpler ones.
 
     Example: atta bench scheduler --data data/pl-2p --num-neighbors 10,10 --batch-size 128 --rtt 10ms --depths 1,2,4,8
     """
-    return run, SchedulerBench(workload=workload(options, think_ms=1e3 * think_s), rtt_ms=1e3 * rtt_s, **options)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from atta.wire.clusterfile import write_cluster
 from atta_bench.lab.netlab import Host, NetLab, bits_per_s
 from atta_bench.lab.rounds import cache_options, run_atta, serve_command
 from atta_bench.lab.workload import BenchWorkload
-from atta_bench.results import command, document, head, parser_of, rows_of, write
+from atta_bench.results import Maybe, arguments_of, document, head, rows_of, write
 
 
 def measure_costs() -> None:
@@ -125,22 +125,22 @@ SETTINGS: tuple[ClusterSetting, ...] = (
 
 def main() -> None:
     """Measure and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data", required=True, help="two partitions")
-    parser.add_argument("--data4", required=True, help="four")
-    parser.add_argument("--data8", help="eight; without it, these settings are left out")
-    parser.add_argument(
-        "--only", type=re.compile, help="only settings whose names this expression matches, and no forecasts"
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        data=(str, "two partitions"),
+        data4=(str, "four"),
+        data8=Maybe(str, "eight; without it, these settings are left out"),
+        only=Maybe(re.compile, "only settings whose names this expression matches, and no forecasts"),
+        rounds=1,
+        seconds=5.0,
+        keep=Maybe(Path, "folder that keeps what was measured; what is there is not measured"),
     )
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
-    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measure_and_simulate(parser, arguments, arguments.keep or Path(folder))
+        measure_and_simulate(arguments, arguments.keep or Path(folder))
 
 
-def measure_and_simulate(parser: argparse.ArgumentParser, arguments: argparse.Namespace, kept: Path) -> None:
+def measure_and_simulate(arguments: argparse.Namespace, kept: Path) -> None:
     """Measure what is not in the folder ``kept`` yet, then simulate all of it."""
     kept.mkdir(parents=True, exist_ok=True)
     rates = kept / "seeds_per_s.json"
@@ -181,7 +181,7 @@ def measure_and_simulate(parser: argparse.ArgumentParser, arguments: argparse.Na
         for setting, run, cast, outcome in zip(settings, measured, scenarios, outcomes[len(larger) :], strict=True)
     ]
     forecasts = forecast(larger, outcomes[: len(larger)])
-    record(found, forecasts, command(parser, arguments), arguments.out)
+    record(found, forecasts, arguments.typed, arguments.out)
 
 
 def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:

@@ -5,28 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 from rich.table import Table
 
 from atta.cli.figures import figure
-from atta.cli.output import INTS, NAMES
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
 from atta.kvstore.cache import RANKS, RowCache
+from atta.observe.settings import Option, check_bounds
 from atta.partition import Dataset
 from atta.partition.schema import TableSpec
 from atta.samplers import kernels
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.shard import Shard
-from atta_bench.command import (
-    BATCH,
-    SEED,
-    Run,
-    measured,
-    split_option,
-)
+from atta_bench.command import measured
+from atta_bench.lab.workload import BatchSize, FanOuts, Seed, Split, check_fan_outs
 from atta_bench.results import document, now
 
 LIMITS = ("optimum", "bound")
@@ -132,46 +126,31 @@ Batch = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class CacheBench:
-    """Settings of the benchmark.
+    """Settings of the benchmark. The policy ``access`` also ranks by the fan-outs."""
 
-    Attributes:
-        data: a partitioned dataset, all partitions on this machine.
-        num_neighbors, batch_size, split: settings of the batches; the policy ``access`` also ranks by
-            ``num_neighbors``.
-        shares: sizes of the cache, in percent of the HALO vertices.
-        ranks: policies of the cache.
-        epochs: number of epochs; the first one fills the caches, the others count.
-        seed: seed of the shuffling and sampling.
-    """
-
-    data: str
-    num_neighbors: tuple[int, ...] = (15, 10, 5)
-    batch_size: int = 1024
-    split: str = "train"
-    shares: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100)
-    ranks: tuple[str, ...] = RANKS
-    epochs: int = 2
-    seed: int = 0
+    data: Annotated[str, Option("Partitioned dataset, all of it on this machine.")]
+    num_neighbors: FanOuts = (15, 10, 5)
+    batch_size: BatchSize = 1024
+    split: Split = "train"
+    shares: Annotated[
+        tuple[float, ...], Option("Sizes of the cache in percent of the HALO vertices.", at_least=1e-6, at_most=100)
+    ] = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+    ranks: Annotated[tuple[str, ...], Option("Policies of the cache.", choices=RANKS)] = RANKS
+    epochs: Annotated[int, Option("The first epoch fills the caches, the others count.", at_least=2)] = 2
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for rank in self.ranks:
-            if rank not in RANKS:
-                raise UnknownNameError.of("cache ranking", rank, RANKS)
-        if not self.shares or any(not 0 < share <= 100 for share in self.shares):
-            raise ConfigError(f"--shares {list(self.shares)}: percentages above 0, at most 100")
-        for option, value, least in (("--epochs", self.epochs, 2), ("--batch-size", self.batch_size, 1)):
-            if value < least:
-                raise ConfigError(f"{option} {value}: must be at least {least}")
-        if not self.num_neighbors or any(k < -1 for k in self.num_neighbors):
-            raise ConfigError(f"--num-neighbors {list(self.num_neighbors)}: there must be some, each at least -1")
+        check_bounds(self)
+        check_fan_outs(self.num_neighbors)
+        if not self.shares:
+            raise ConfigError("--shares: name at least one")
 
 
 def run(bench: CacheBench, say: Callable[[str], None] = lambda _: None) -> CacheReport:
     """Sample the batches of every partition and replay them; ``say`` is told what happens.
 
-    Raises:
-        DataError: the dataset is damaged.
-        ConfigError: it has one partition only, or no partition's batches ask others for rows.
+    Raises DataError: the dataset is damaged; ConfigError: it has one partition only, or no partition's batches ask
+    others for rows.
     """
     dataset = Dataset.open(bench.data)
     if dataset.num_parts < 2:
@@ -317,31 +296,9 @@ def _row_bytes(dataset: Dataset, node_type: str) -> int:
     return sum(spec.row_bytes for spec in dataset.schema.node_tables[node_type].values())
 
 
-@click.command("cache")
-@click.option("--data", required=True, help="Partitioned dataset, all of it on this machine.")
-@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
-@split_option
-@click.option(
-    "--shares",
-    type=INTS,
-    default="1,2,5,10,20,50,100",
-    show_default=True,
-    help="Sizes of the cache in percent of the HALO vertices.",
-)
-@click.option("--ranks", type=NAMES, default=",".join(RANKS), show_default=True, help="Policies of the cache.")
-@click.option(
-    "--epochs",
-    type=click.IntRange(2),
-    default=2,
-    show_default=True,
-    help="The first epoch fills the caches, the others count.",
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the shuffling and sampling.")
-@measured("Draw hit rates against size.")
-def cache_(**options: Any) -> tuple[Run, Any]:
+@measured(CacheBench, run, "Draw hit rates against size.")
+def cache_() -> None:
     """Hit rate of the cache of remote rows by size and policy, without daemons.
 
     Example: atta bench cache --data data/pl-2p --shares 1,5,20,100 --json cache.json --plot cache.png
     """
-    return run, CacheBench(**options)

@@ -16,30 +16,24 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 
-from atta.cli.output import INTS, NAMES
-from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError
 from atta.observe.extras import missing, not_installed
+from atta.observe.settings import Option, check_bounds
 from atta.partition import Dataset, GraphWriter, partition_graph
-from atta_bench.command import (
-    COUNT,
-    SEED,
-    Run,
-    measured,
-)
+from atta_bench.command import measured
 from atta_bench.graphs import work_folder
 from atta_bench.lab.flow import flow_bytes_per_s
 from atta_bench.lab.netlab import Host, NetLab, addresses_on, bits_per_s, loopback
 from atta_bench.lab.rounds import serve_command
+from atta_bench.lab.workload import Seed
 from atta_bench.pieces.kv_rows import GatherConfig, PullConfig
 from atta_bench.pieces.kv_tables import ReadsConfig, TablesConfig
 from atta_bench.results import BenchReport
 
-PEERS = ("dgl",)
 _TABLE_ROWS = 500_000
 _CHUNK_VALUES = 8 << 20
 _PORTS = (7070, 7071)
@@ -53,43 +47,32 @@ Figures = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class KvBench:
-    """Settings of the benchmark.
+    """Settings of the benchmark. Rows of an operation are distinct and random."""
 
-    Attributes:
-        rows: number of rows of the float32 table to gather and pull from.
-        dim: columns of that table.
-        batch: rows per gather, pull or push; distinct and random.
-        threads: thread counts of the local gather; daemons and clients take the first.
-        repeats: timed operations per way and round.
-        runs: number of rounds.
-        vs: peers.
-        link: rate of a link between two network namespaces, e.g. ``"1gbit"``, to pull over as well; needs root.
-        work: folder that keeps the generated dataset; None: ``atta`` in the user's cache folder.
-        seed: seed of rows and values.
-    """
-
-    rows: int = 2_000_000
-    dim: int = 100
-    batch: int = 100_000
-    threads: tuple[int, ...] = (1, 2)
-    repeats: int = 10
-    runs: int = 5
-    vs: tuple[str, ...] = ()
-    link: str | None = None
-    work: str | None = None
-    seed: int = 0
+    rows: Annotated[int, Option("Rows of the float32 table to gather and pull from.", at_least=1)] = 2_000_000
+    dim: Annotated[int, Option("Columns of that table.", at_least=1)] = 100
+    batch: Annotated[int, Option("Rows per operation, distinct and random.", at_least=1)] = 100_000
+    threads: Annotated[
+        tuple[int, ...],
+        Option("Threads of the local gather; all else takes the first number.", at_least=1, at_most=1024),
+    ] = (1, 2)
+    repeats: Annotated[int, Option("Timed operations per way and round.", at_least=1)] = 10
+    runs: Annotated[int, Option("Rounds; the ways alternate within a round.", at_least=1)] = 5
+    vs: Annotated[
+        tuple[str, ...], Option("Peers besides torch and numpy: dgl (needs atta[dgl]).", choices=("dgl",))
+    ] = ()
+    link: Annotated[
+        str | None, Option("Also pull over a link of this rate, e.g. 1gbit; needs root.", metavar="RATE")
+    ] = None
+    work: Annotated[
+        str | None, Option("Keep the generated table here.", metavar="DIR", unset="atta in the user's cache folder")
+    ] = None
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for peer in self.vs:
-            if peer not in PEERS:
-                raise UnknownNameError.of("peer", peer, PEERS)
-        for name in ("rows", "dim", "batch", "repeats", "runs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} {getattr(self, name)}: must be at least 1")
-        if not self.threads or any(not 1 <= count <= 1024 for count in self.threads):
-            raise ConfigError(f"--threads {','.join(map(str, self.threads))}: each must be 1 to 1024")
-        if len(set(self.threads)) != len(self.threads):
-            raise ConfigError(f"--threads {','.join(map(str, self.threads))}: names a number twice")
+        check_bounds(self)
+        if len(set(self.threads)) != len(self.threads) or not self.threads:
+            raise ConfigError(f"--threads {','.join(map(str, self.threads))}: name different numbers")
         if self.batch > self.rows:
             raise ConfigError(f"--batch {self.batch}: rows are distinct, and there are {self.rows}")
         if self.link is not None:
@@ -109,9 +92,8 @@ class KvBench:
 def run(bench: KvBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        ConfigError: a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises ConfigError: a setting is wrong; AttaError: Atta itself failed; a peer that fails only appears with its error
+    in the report.
     """
     config = {**asdict(bench), "row_bytes": 4 * bench.dim, "table_rows": bench.table_rows}
     bounds = {"link/bytes_per_s": "link_capacity_bytes_per_s"} if bench.link else {}
@@ -277,11 +259,7 @@ def _background(host: Host, command: Sequence[str], log: Path) -> Iterator[subpr
 
 
 def _ask(host: Host, what: str, settings: str, threads: int) -> Figures:
-    """The figures that a measuring process prints in the end.
-
-    Raises:
-        AttaError: it failed, or was not done in time.
-    """
+    """The figures that a measuring process prints in the end. Raises AttaError: it failed, or was not done in time."""
     env = {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
     process = host.popen(
         _process(what, settings), env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -303,31 +281,9 @@ def _end_of(text: str) -> str:
     return " | ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())[-600:]
 
 
-@click.command()
-@click.option("--rows", type=COUNT, default=2_000_000, show_default=True, help="Rows of the float32 table.")
-@click.option("--dim", type=COUNT, default=100, show_default=True, help="Columns of the table.")
-@click.option(
-    "--batch", type=COUNT, default=100_000, show_default=True, help="Rows per operation, distinct and random."
-)
-@click.option(
-    "--threads",
-    type=INTS,
-    default="1,2",
-    show_default=True,
-    help="Threads of the local gather; all else takes the first number.",
-)
-@click.option("--repeats", type=COUNT, default=10, show_default=True, help="Timed operations per way and round.")
-@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; the ways alternate within a round.")
-@click.option("--vs", type=NAMES, default=(), help="Peers besides torch and numpy: dgl (needs atta[dgl]).")
-@click.option("--link", metavar="RATE", help="Also pull over a link of this rate, e.g. 1gbit; needs root.")
-@click.option(
-    "--work", metavar="DIR", help="Keep the generated table here  [default: atta in the user's cache folder]."
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of rows and values.")
-@measured("Draw bytes per second of the local gather.")
-def kv(**options: Any) -> tuple[Run, Any]:
+@measured(KvBench, run, "Draw bytes per second of the local gather.")
+def kv() -> None:
     """Table rows: gathered in memory, pulled from a daemon, read from mutable tables and pushed to them.
 
     Example: atta bench kv --rows 2000000 --dim 100 --batch 100000 --vs dgl --link 1gbit --json kv.json
     """
-    return run, KvBench(**options)

@@ -34,6 +34,7 @@ import numpy as np
 from atta import _native
 from atta.client.control import Connection
 from atta.daemon.engine.slots import SlotPool
+from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.peers import PULL_BYTES, Peer, moved_at_once
 from atta.errors import AttaError
 from atta.kvstore.store import Store
@@ -114,11 +115,7 @@ class _GatherBuffers:
 
 
 def measure_gather(config: GatherConfig) -> dict[str, dict[str, float]]:
-    """Figures by system.
-
-    Raises:
-        AttaError: a way of gathering gave wrong rows.
-    """
+    """Figures by system. Raises AttaError: a way of gathering gave wrong rows."""
     buffers = _GatherBuffers(config)
     ways = _dgl_ways(config, buffers) if config.system == "dgl" else _ways(config, buffers)
     for name, way in ways:
@@ -309,14 +306,13 @@ class _Stream:
 async def measure_pull(config: PullConfig) -> dict[str, dict[str, float]]:
     """Figures by system: ``"atta"``, ``"grpc"`` (messages of 4 MiB) and ``"grpc-small"`` (as long as a pull's).
 
-    Raises:
-        AttaError: a process does not answer, or rows are wrong.
+    Raises AttaError: a process does not answer, or rows are wrong.
     """
     dataset = Dataset.open(config.dataset, verify=False)
     connection = Connection(config.daemon, _DEADLINE_S)
     await asyncio.to_thread(connection.describe, wait=True, timeout=_START_S)
     connection.close()
-    peer = Peer(0, config.daemon, dataset, _DEADLINE_S)
+    peer = Peer(0, config.daemon, dataset, PeerSettings(_DEADLINE_S))
     with ThreadPoolExecutor(config.threads) as pool:
         async with grpc.aio.insecure_channel(config.sender, options=rpc.channel_options()) as channel:
             await asyncio.wait_for(channel.channel_ready(), _START_S)
@@ -330,7 +326,7 @@ async def measure_pull(config: PullConfig) -> dict[str, dict[str, float]]:
             }
             await _warm_up(streams, receiver)
             await _alternate(streams, config.repeats)
-        await peer.close()
+        await peer.connection.close()
     total = receiver.nbytes * config.repeats * config.together / GB
     return {
         name: {

@@ -61,8 +61,7 @@ class TablesConfig:
 def measure_tables(config: TablesConfig) -> dict[str, dict[str, float]]:
     """Figures by system: ``"atta"``, ``"local"`` and, where torch is installed, ``"torch"``.
 
-    Raises:
-        AttaError: the daemon does not answer, or the tables differ in the end.
+    Raises AttaError: the daemon does not answer, or the tables differ in the end.
     """
     found: dict[str, dict[str, float]] = {}
     batches = _RowBatches(config)
@@ -258,8 +257,7 @@ def _cpu_s(daemon: int) -> float:
 def measure_reads(config: ReadsConfig) -> dict[str, dict[str, float]]:
     """Figures by way: ``"atta"`` (by memory, if the answer is large enough), ``"messages"``, ``"loop"``, ``"copy"``.
 
-    Raises:
-        AttaError: the daemon does not answer, or the ways read different rows.
+    Raises AttaError: the daemon does not answer, or the ways read different rows.
     """
     spec = MutableSpec("bench-reads", config.rows, row_shape=(config.dim,))
     rng = np.random.default_rng(config.seed)

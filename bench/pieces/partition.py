@@ -1,6 +1,5 @@
-"""``atta bench partition``: time, memory and quality of partitioning, by Atta's methods and by DistDGL.
-
-Peak memory of `atta partition --engine ray` on three nodes beside that of one process.
+"""``atta bench partition``: time, memory and quality of partitioning, by Atta's methods and by DistDGL. As a script: peak
+memory of `atta partition --engine ray` on three nodes beside that of one process.
 
     python -m bench.pieces.partition [--nodes 1000000] [--edges 50000000] [--parts 4] [--work data/partition-ray]
 
@@ -25,24 +24,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import psutil
 
-from atta.cli.output import NAMES
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError
 from atta.observe.extras import missing, not_installed
+from atta.observe.settings import Option, check_bounds
 from atta.partition import Dataset, Graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.methods import make_method
-from atta_bench.command import (
-    COUNT,
-    Run,
-    measured,
-)
+from atta_bench.command import measured
 from atta_bench.lab.rounds import PEERS, alternate
-from atta_bench.results import ROOT, BenchReport, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, BenchReport, arguments_of, document, head, rows_of, write
 
 _TIMEOUT_S = 3600.0
 _POLL_S = 0.02
@@ -50,29 +44,21 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class PartitionBench:
-    """Settings of the benchmark.
+    """Settings of the benchmark."""
 
-    Attributes:
-        graph: a graph folder.
-        parts: number of partitions.
-        methods: each ``NAME`` or ``NAME:KEY=VALUE+KEY=VALUE``; ratios are about the first one.
-        vs: peers.
-        runs: number of rounds; methods alternate within a round.
-    """
-
-    graph: str
-    parts: int = 4
-    methods: tuple[str, ...] = ("metis", "metis:tame=no", "ldg", "fennel", "block", "random")
-    vs: tuple[str, ...] = ()
-    runs: int = 1
+    graph: Annotated[str, Option("Graph folder.")]
+    parts: Annotated[int, Option("Number of partitions.", at_least=1)] = 4
+    methods: Annotated[
+        tuple[str, ...], Option("NAME or NAME:KEY=VALUE+KEY=VALUE each; ratios are about the first.")
+    ] = ("metis", "metis:tame=no", "ldg", "fennel", "block", "random")
+    vs: Annotated[
+        tuple[str, ...],
+        Option("Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).", choices=PEERS),
+    ] = ()
+    runs: Annotated[int, Option("Rounds; methods alternate within a round.", at_least=1)] = 1
 
     def __post_init__(self) -> None:
-        for peer in self.vs:
-            if peer not in PEERS:
-                raise UnknownNameError.of("peer", peer, PEERS)
-        for name in ("parts", "runs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} {getattr(self, name)}: must be at least 1")
+        check_bounds(self)
         if not self.methods:
             raise ConfigError("--methods: name at least one")
         for spec in self.methods:
@@ -82,9 +68,8 @@ class PartitionBench:
 def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError: the graph is damaged.
-        AttaError: partitioning failed; a peer that fails only appears with its error in the report.
+    Raises DataError: the graph is damaged; AttaError: partitioning failed; a peer that fails only appears with its
+    error in the report.
     """
     graph = Graph.open(bench.graph)
     sizes = {"nodes": sum(graph.schema.node_counts.values()), "edges": sum(graph.schema.edge_counts.values())}
@@ -281,12 +266,14 @@ def same(one: Path, other: Path) -> bool:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--nodes", type=int, default=1_000_000, help="vertices [1000000]")
-    parser.add_argument("--edges", type=int, default=50_000_000, help="edges [50000000]")
-    parser.add_argument("--parts", type=int, default=4, help="partitions [4]")
-    parser.add_argument("--work", type=Path, default=ROOT / "data/partition-ray", help="where the graph is kept")
-    given = parser.parse_args()
+    given = arguments_of(
+        __file__,
+        __doc__,
+        nodes=(1000000, "vertices"),
+        edges=(50000000, "edges"),
+        parts=(4, "partitions"),
+        work=(ROOT / "data/partition-ray", "where the graph is kept"),
+    )
     source = given.work / f"{given.nodes}-{given.edges}"
     if not (source / "graph.json").exists():
         sizes = {"nodes": given.nodes, "edges": given.edges, "features": 32, "classes": 8, "seed": 0}
@@ -296,7 +283,7 @@ def main() -> None:
     found["ray"] = on_ray(source, given.work / "on-ray", given)
     found["ray"]["same_files"] = same(given.work / "alone", given.work / "on-ray")
     print(found["ray"], flush=True)
-    record(found, given, command(parser, given))
+    record(found, given, given.typed)
 
 
 def record(found: dict[str, dict[str, Any]], given: Namespace, typed: str) -> None:
@@ -315,25 +302,12 @@ def record(found: dict[str, dict[str, Any]], given: Namespace, typed: str) -> No
     write(given.out / "partition-ray.json", about, lines)
 
 
-@click.command("partition")
-@click.option("--graph", required=True, help="Graph folder.")
-@click.option("--parts", type=COUNT, default=4, show_default=True)
-@click.option(
-    "--methods",
-    type=NAMES,
-    default="metis,metis:tame=no,ldg,fennel,block,random",
-    show_default=True,
-    help="NAME or NAME:KEY=VALUE+KEY=VALUE each; ratios are about the first.",
-)
-@click.option("--vs", type=NAMES, default=(), help="Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).")
-@click.option("--runs", type=COUNT, default=1, show_default=True, help="Rounds; methods alternate within a round.")
-@measured("Draw the edge cuts.")
-def partition_(**options: Any) -> tuple[Run, Any]:
+@measured(PartitionBench, run, "Draw the edge cuts.")
+def partition_() -> None:
     """Time, memory and quality of partitioning methods, from graph folder to dataset.
 
     Example: atta bench partition --graph graphs/demo --parts 4 --methods metis,ldg --vs dgl --json partition.json
     """
-    return run, PartitionBench(**options)
 
 
 if __name__ == "__main__":

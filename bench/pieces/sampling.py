@@ -1,8 +1,8 @@
 """``atta bench sampling``: neighbour sampling and compaction in one process, beside other libraries.
-A measured process of ``atta bench sampling``: loads a graph, samples batches, and prints one line of JSON.
 
     python -m atta_bench.pieces.sampling '{"system": "atta", "dataset": "...", ...}'
 
+is a measured process. It loads a graph, samples batches, and prints one line of JSON.
 Every system gets the same CSC arrays, in which positions are the edge ids, and delivers compacted batches in its own
 form.
 """
@@ -18,29 +18,22 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 
-from atta.cli.output import INTS, NAMES
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError
 from atta.observe.extras import missing, not_installed
+from atta.observe.settings import Option, check_bounds
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.methods import Method
-from atta_bench.command import (
-    BATCH,
-    COUNT,
-    SEED,
-    Run,
-    measured,
-)
+from atta_bench.command import measured
 from atta_bench.lab import flow
 from atta_bench.lab.rounds import alternate
+from atta_bench.lab.workload import BatchSize, FanOuts, Seed
 from atta_bench.results import BenchReport
 
-PEERS = ("dgl", "pyg")
 METHODS = tuple(method.value for method in Method if method is not Method.UNIFORM)
 VARIANTS = (*METHODS, "disjoint", "untyped", "hetero", "hetero-16")
 _NEEDS = {"dgl": ("dgl",), "pyg": ("torch_geometric", "pyg_lib")}
@@ -51,53 +44,42 @@ _TIMEOUT_S = 1800.0
 class SamplingBench:
     """Settings of the benchmark.
 
-    Attributes:
-        dataset: a dataset of one partition and one edge type.
-        num_neighbors: fan-outs, counted from the seeds. Every hop expands all known vertices, as DGL does for its
-            blocks.
-        batch_size: seeds per batch, drawn at random.
-        threads: thread counts; every system runs with each.
-        batches: measured batches per round.
-        vs: peers.
-        variants: other ways to sample, with the first thread count: the methods of ``atta.samplers.methods`` (random
-            weights and times; seeds at the median time), ``disjoint`` trees, ``hetero`` (edges of four types between
-            four node types), ``untyped`` (the same edges without types), ``hetero-16`` (16 edge types, a quarter of the
-            fan-out each).
-        runs: number of rounds.
-        seed: seed of the choice of vertices.
+    Seeds are drawn at random. Every hop expands all known vertices, as DGL does for its blocks. Variants run with the
+    first number of threads: the methods of ``atta.samplers.methods`` (random weights and times; seeds at the median
+    time), ``disjoint`` trees, ``hetero`` (edges of four types between four node types), ``untyped`` (the same edges
+    without types), ``hetero-16`` (16 edge types, a quarter of the fan-out each).
     """
 
-    dataset: str
-    num_neighbors: tuple[int, ...] = (15, 10, 5)
-    batch_size: int = 1024
-    threads: tuple[int, ...] = (1, 2)
-    batches: int = 40
-    vs: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
-    runs: int = 5
-    seed: int = 0
+    dataset: Annotated[str, Option("Dataset of one partition and one edge type.")]
+    num_neighbors: FanOuts = (15, 10, 5)
+    batch_size: BatchSize = 1024
+    threads: Annotated[tuple[int, ...], Option("Every system runs with each of these.", at_least=1)] = (1, 2)
+    batches: Annotated[int, Option("Measured per system and round.", at_least=1)] = 40
+    vs: Annotated[
+        tuple[str, ...], Option("Libraries to compare with: dgl, pyg (needs pyg_lib).", choices=tuple(_NEEDS))
+    ] = ()
+    variants: Annotated[
+        tuple[str, ...],
+        Option(
+            "Other ways to sample: a neighbour method by name, disjoint, untyped, hetero, hetero-16.", choices=VARIANTS
+        ),
+    ] = ()
+    runs: Annotated[int, Option("Rounds; systems alternate within a round.", at_least=1)] = 5
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for peer in self.vs:
-            if peer not in PEERS:
-                raise UnknownNameError.of("peer", peer, PEERS)
-        for variant in self.variants:
-            if variant not in VARIANTS:
-                raise UnknownNameError.of("variant", variant, VARIANTS)
-        for name, values in (("--threads", self.threads), ("--num-neighbors", self.num_neighbors)):
-            if not values or any(value < 1 for value in values):
-                raise ConfigError(f"{name} {','.join(map(str, values))}: each must be at least 1")
-        for name in ("batch_size", "batches", "runs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        check_bounds(self)
+        for name in ("threads", "num_neighbors"):
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                given = ",".join(map(str, getattr(self, name)))
+                raise ConfigError(f"--{name.replace('_', '-')} {given}: each must be at least 1")
 
 
 def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError, ConfigError: the dataset or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
     """
     dataset = Dataset.open(bench.dataset, verify=False)
     if dataset.num_parts != 1 or len(dataset.schema.edge_types) != 1:
@@ -122,16 +104,14 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
     def limits_of() -> dict[str, float]:
         return {"random_reads_per_s": flow.random_reads_per_s(4 * edges)}
 
-    alternate(systems, bench.runs, report, lambda found: found, limits_of=limits_of, say=say, peers=PEERS)
+    alternate(systems, bench.runs, report, lambda found: found, limits_of=limits_of, say=say, peers=tuple(_NEEDS))
     return report
 
 
 def _measure(bench: SamplingBench, system: str, threads: int, _: Path) -> dict[str, float]:
-    config = SamplerConfig(
-        system, bench.dataset, bench.num_neighbors, bench.batch_size, threads, bench.batches, bench.seed
-    )
+    config = {**asdict(bench), "system": system, "threads": threads}
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"}
-    command = [sys.executable, "-m", "atta_bench.pieces.sampling", json.dumps(asdict(config))]
+    command = [sys.executable, "-m", "atta_bench.pieces.sampling", json.dumps(config)]
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -156,17 +136,15 @@ _TIMES = 1_000_000
 _KINDS = 4
 
 
-@dataclass(frozen=True)
-class SamplerConfig:
-    """Settings of the process, see ``SamplingBench``; ``batches`` is the number of measured batches."""
+@dataclass(frozen=True, kw_only=True)
+class SamplerConfig(SamplingBench):
+    """Settings of the process, with one number of threads."""
 
     system: str
-    dataset: str
-    num_neighbors: tuple[int, ...]
-    batch_size: int
-    threads: int
-    batches: int
-    seed: int
+    threads: int  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """They have been checked."""
 
 
 @dataclass
@@ -189,8 +167,6 @@ class _SamplingSystem:
 def main() -> None:
     """Measure, as the module docstring says."""
     config = SamplerConfig(**json.loads(sys.argv[1]))
-    from atta.partition.dataset import Dataset
-
     dataset = Dataset.open(config.dataset, verify=False)
     csc = dataset.part(0).csc(dataset.schema.edge_types[0])
     system = {"dgl": _dgl, "pyg": _pyg}.get(config.system, _atta)(config, csc.indptr, csc.indices)
@@ -367,28 +343,12 @@ def _peak(*, reset: bool = False) -> int:
     return 0
 
 
-@click.command()
-@click.option("--dataset", required=True, help="Dataset of one partition.")
-@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
-@click.option("--threads", type=INTS, default="1,2", show_default=True, help="Every system runs with each of these.")
-@click.option("--batches", type=COUNT, default=40, show_default=True, help="Measured per system and round.")
-@click.option("--vs", type=NAMES, default=(), help="Libraries to compare with: dgl, pyg (needs pyg_lib).")
-@click.option(
-    "--variants",
-    type=NAMES,
-    default=(),
-    help="Other ways to sample: a neighbour method by name, disjoint, untyped, hetero, hetero-16.",
-)
-@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; systems alternate within a round.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the choice of vertices.")
-@measured("Draw edges per second.")
-def sampling(**options: Any) -> tuple[Run, Any]:
+@measured(SamplingBench, run, "Draw edges per second.")
+def sampling() -> None:
     """Sampling and compaction alone, in one process, without daemons or features.
 
     Example: atta bench sampling --dataset data/products-1p --num-neighbors 15,10,5 --vs dgl --json sampling.json
     """
-    return run, SamplingBench(**options)
 
 
 if __name__ == "__main__":

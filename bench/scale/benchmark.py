@@ -9,31 +9,28 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import click
-
-from atta.cli.output import DURATION, INTS, NAMES
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError
+from atta.observe.settings import Option
 from atta.partition.dataset import Dataset
-from atta_bench.command import (
-    COUNT,
-    SEED,
-    THREADS,
-    Run,
-    link_option,
-    measured,
-    netns_option,
-    split_option,
-    vs_option,
-)
+from atta_bench.command import measured
 from atta_bench.graphs import GraphSource, cut, graph_folder, graph_sizes, work_folder
 from atta_bench.lab.netlab import Host
-from atta_bench.lab.rounds import PEERS, ComparisonBench, Say, add_distdgl, delivery, hosts_of, machine_limits
-from atta_bench.lab.workload import BenchWorkload
+from atta_bench.lab.rounds import (
+    PEERS,
+    ComparisonBench,
+    PeerBench,
+    Say,
+    add_distdgl,
+    delivery,
+    hosts_of,
+    machine_limits,
+)
+from atta_bench.lab.workload import check_fan_outs
 from atta_bench.loader import benchmark as loader
 from atta_bench.scale.cell import UNCACHED, Batches, Cell, Figures, check_seeds, epochs_for, run_cell
 from atta_bench.scale.clocks import no_perf
@@ -47,58 +44,29 @@ _SAME = ("seeds_per_s", "cpu_us_per_seed", "consumer_cpu_us_per_seed", "vertices
 _IF_COUNTED = ("remote_rows_per_seed", "sampling_share")
 
 
-@dataclass(frozen=True)
-class ScaleBench:
-    """Settings of the benchmark.
+@dataclass(frozen=True, kw_only=True)
+class ScaleBench(GraphSource, Batches, PeerBench):
+    """Settings of the benchmark."""
 
-    Attributes:
-        source: the graph.
-        batches: what consumers take; its form of delivery is that of ``deliver``.
-        parts: numbers of partitions.
-        caches: some of ``CACHES``.
-        vs: peers.
-        against: folder of another checkout with its own ``.venv``, whose daemons and consumers run in the same rounds;
-            None: there is none.
-        rounds: systems alternate within each.
-        deliver: form in which consumers take batches; None: DGL's blocks beside DGL, else arrays.
-        netns, link: see ``ComparisonBench``.
-        work: folder that keeps graphs, partitionings and graphs converted for peers; None: see ``work_folder``.
-    """
-
-    source: GraphSource = field(default_factory=GraphSource)
-    batches: Batches = field(default_factory=Batches)
-    parts: tuple[int, ...] = (1, 2, 4, 8, 16)
-    caches: tuple[str, ...] = tuple(CACHES)
-    vs: tuple[str, ...] = ()
-    against: str | None = None
-    rounds: int = 3
-    deliver: str | None = None
-    netns: str = "auto"
-    link: str | None = None
-    work: str | None = None
+    parts: Annotated[tuple[int, ...], Option("Numbers of partitions.", at_least=1)] = (1, 2, 4, 8, 16)
+    caches: Annotated[tuple[str, ...], Option("With a cache, without one, or both.", choices=tuple(CACHES))] = tuple(
+        CACHES
+    )
+    against: Annotated[
+        str | None,
+        Option("Another checkout of Atta with its own .venv, measured in the same rounds.", metavar="CHECKOUT"),
+    ] = None
+    rounds: Annotated[int, Option("Systems alternate in each.", also="runs", at_least=1)] = 3
 
     def __post_init__(self) -> None:
-        if not self.parts or min(self.parts) < 1 or len(set(self.parts)) < len(self.parts):
-            raise ConfigError(f"--parts {_listed(self.parts)}: name different numbers, each at least 1")
-        for name in self.caches:
-            if name not in CACHES:
-                raise UnknownNameError.of("--caches", name, CACHES)
-        if not self.caches or len(set(self.caches)) < len(self.caches):
-            raise ConfigError("--caches: on, off or both")
-        sizes_given = self.batches.batch_sizes
-        if not sizes_given or min(sizes_given) < 1 or len(set(sizes_given)) < len(sizes_given):
-            raise ConfigError(f"--batch-sizes {_listed(sizes_given)}: name different numbers, each at least 1")
-        for option, value, least in (
-            ("--rounds", self.rounds, 1),
-            ("--warm-up", self.batches.warm_up, 1),
-            ("--batches", self.batches.measured, 1),
-            ("--profiled", self.batches.profiled, 0),
-        ):
-            if value < least:
-                raise ConfigError(f"{option} {value}: must be at least {least}")
+        super().__post_init__()
+        for name in ("parts", "caches", "batch_sizes"):
+            given = getattr(self, name)
+            if not given or len(set(given)) < len(given):
+                raise ConfigError(f"--{name.replace('_', '-')} {','.join(map(str, given))}: name different ones")
+        check_fan_outs(self.num_neighbors)
         if self.against is not None and not self.python_of_other.exists():
             raise ConfigError(f"--against {self.against}: there is no {self.python_of_other}: make setup")
-        self.compared(Path(), self.parts[0], sizes_given[0], 1)  # says what is wrong with the rest
 
     @property
     def python_of_other(self) -> Path:
@@ -108,41 +76,39 @@ class ScaleBench:
     @property
     def delivered(self) -> str:
         """The form in which consumers take batches."""
-        return self.deliver or (delivery(True) if "dgl" in self.vs else "arrays")
+        return self.deliver or (delivery(True) if self.beside_dgl else "arrays")
 
     def compared(self, data: Path, parts: int, size: int, seeds: int) -> ComparisonBench:
         """The settings for peers at one number of partitions and one size of batches; ``seeds``: those of the split."""
         per_epoch = max(1, seeds // (parts * size))
-        batches = self.batches
-        workload = BenchWorkload(
-            batches.num_neighbors, size, split=batches.split, threads=batches.threads, timeout_s=batches.timeout_s,
-            warm_up=epochs_for(min(batches.warm_up, _PEER_WARM_UP), per_epoch),
-            epochs=epochs_for(batches.measured, per_epoch), seconds=0.0,
-            seed=batches.seed, seeds=batches.seeds, drop_last=True,
+        shared = {f.name: getattr(self, f.name) for f in fields(PeerBench)}
+        return ComparisonBench(
+            self.num_neighbors, size, split=self.split, threads=self.threads, timeout_s=self.timeout_s,
+            warm_up=epochs_for(min(self.warm_up, _PEER_WARM_UP), per_epoch),
+            epochs=epochs_for(self.measured, per_epoch), seconds=0.0,
+            seed=self.seed, seeds=self.seeds, drop_last=True, data=str(data), runs=self.rounds, **shared,
         )  # fmt: skip
-        return ComparisonBench(str(data), workload, self.vs, self.rounds, self.netns, self.link, work=self.work)
 
 
 def run(bench: ScaleBench, say: Say = lambda _: None) -> ScaleReport:
     """Make graph and partitionings, and run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError, ConfigError: the graph or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises DataError, ConfigError: the graph or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
     """
     work = work_folder(bench.work)
-    graph = graph_folder(bench.source, work / "scale", say)
-    data = {parts: cut(graph, parts, bench.source, work / "scale", say) for parts in bench.parts}
+    graph = graph_folder(bench, work / "scale", say)
+    data = {parts: cut(graph, parts, bench, work / "scale", say) for parts in bench.parts}
     for parts, folder in data.items():
-        check_seeds(_seeds(folder, bench.batches.split), parts, bench.batches.batch_sizes, bench.batches.split)
-    why = no_perf() if bench.batches.profiled else "not asked for"
+        check_seeds(_seeds(folder, bench.split), parts, bench.batch_sizes, bench.split)
+    why = no_perf() if bench.profiled else "not asked for"
     notes = [] if why is None else [f"Time is not divided by kind of code: {why}."]
     report = ScaleReport(
         "scale",
         _config(bench, graph),
         ours="atta" if "on" in bench.caches else "atta-uncached",
         parts=sorted(bench.parts),
-        batch_sizes=bench.batches.batch_sizes,
+        batch_sizes=bench.batch_sizes,
         notes=notes,
     )
     for number in range(bench.rounds):
@@ -169,7 +135,7 @@ Runs = dict[str, Callable[[Path], dict[int | None, Figures]]]
 def _round(of: _Round, data: Mapping[int, Path]) -> None:
     found: dict[str, SystemRound] = {}
     for parts, folder in data.items():
-        with hosts_of(of.bench.compared(folder, parts, of.bench.batches.batch_sizes[0], 1), parts) as hosts:
+        with hosts_of(of.bench.compared(folder, parts, of.bench.batch_sizes[0], 1), parts) as hosts:
             if parts == max(data):
                 of.say("limits of the machine")
                 of.report.add_limits(_limits(of.bench, folder, hosts))
@@ -194,7 +160,7 @@ def _round(of: _Round, data: Mapping[int, Path]) -> None:
 def _atta(of: _Round, folder: Path, hosts: Sequence[Host]) -> Runs:
     """This checkout and the other one, with and without a cache."""
     bench, say = of.bench, lambda words: of.say(f"{len(hosts)} parts: {words}")
-    batches = Batches(**{**asdict(bench.batches), "deliver": bench.delivered})
+    batches = replace(bench, deliver=bench.delivered)
     found: Runs = {}
     for cache in bench.caches:
         suffix = "" if cache == "on" else "-uncached"
@@ -210,9 +176,9 @@ def _peers(of: _Round, folder: Path, hosts: Sequence[Host]) -> Runs:
     """DistDGL, which starts anew for each size of batches."""
     if "dgl" in of.report.errors:
         return {}
-    seeds = _seeds(folder, of.bench.batches.split)
+    seeds = _seeds(folder, of.bench.split)
     systems = {}
-    for size in of.bench.batches.batch_sizes:
+    for size in of.bench.batch_sizes:
         compared = of.bench.compared(folder, len(hosts), size, seeds)
         systems[size] = add_distdgl(compared, hosts, of.report, of.say).get("dgl")
     if None in systems.values():
@@ -233,7 +199,7 @@ def _peers(of: _Round, folder: Path, hosts: Sequence[Host]) -> Runs:
 
 
 def _limits(bench: ScaleBench, folder: Path, hosts: Sequence[Host]) -> Figures:
-    compared = bench.compared(folder, len(hosts), bench.batches.batch_sizes[0], 1)
+    compared = bench.compared(folder, len(hosts), bench.batch_sizes[0], 1)
     return machine_limits(compared, Dataset.open(folder, verify=False), hosts)
 
 
@@ -244,10 +210,10 @@ def _seeds(folder: Path, split: str) -> int:
 
 
 def _config(bench: ScaleBench, graph: Path) -> dict[str, object]:
-    options = asdict(bench)
-    named = {**options.pop("batches"), **{k: v for k, v in options.items() if k not in ("source", "against")}}
+    left_out = {"against", *(f.name for f in fields(GraphSource) if f.name != "seed")}
+    named = {name: value for name, value in asdict(bench).items() if name not in left_out}
     other = {} if bench.against is None else {"against": _commit(Path(bench.against))}
-    return {**named, "deliver": bench.delivered, **graph_sizes(bench.source, graph), **other}
+    return {**named, "deliver": bench.delivered, **graph_sizes(bench, graph), **other}
 
 
 def _commit(checkout: Path) -> str:
@@ -258,84 +224,9 @@ def _commit(checkout: Path) -> str:
     return asked.stdout.strip() if asked.returncode == 0 else checkout.resolve().name
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))
-
-
-@click.command()
-@click.option("--parts", type=INTS, default="1,2,4,8,16", show_default=True, help="Numbers of partitions.")
-@click.option("--graph", metavar="FOLDER", help="Graph folder  [default: a power-law graph is generated].")
-@click.option("--nodes", type=COUNT, default=244_903, show_default=True, help="Vertices of the generated graph.")
-@click.option(
-    "--edges",
-    type=click.IntRange(0),
-    default=12_000_000,
-    show_default=True,
-    help="Edges of the generated graph, about.",
-)
-@click.option(
-    "--features", type=click.IntRange(0), default=100, show_default=True, help="Columns of the generated feature table."
-)
-@click.option("--method", default="metis", show_default=True, help="Partitioning method.")
-@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-sizes", type=INTS, default="1024,128", show_default=True, help="Seeds per batch, one by one.")
-@click.option("--caches", type=NAMES, default="on,off", show_default=True, help="With a cache, without one, or both.")
-@click.option(
-    "--seeds",
-    type=click.Choice(["global", "local"]),
-    default="global",
-    show_default=True,
-    help="global: consumers share every epoch's batches, which are the same at all numbers of partitions.",
-)
-@vs_option
-@click.option(
-    "--against", metavar="CHECKOUT", help="Another checkout of Atta with its own .venv, measured in the same rounds."
-)
-@click.option(
-    "--rounds", "--runs", "rounds", type=COUNT, default=3, show_default=True, help="Systems alternate in each."
-)
-@click.option(
-    "--warm-up", "--warmup", "warm_up", type=COUNT, default=100, show_default=True, help="Batches per consumer before."
-)
-@click.option(
-    "--batches", "measured", type=COUNT, default=50, show_default=True, help="Measured per consumer, in whole epochs."
-)
-@click.option(
-    "--profiled",
-    type=click.IntRange(0),
-    default=20,
-    show_default=True,
-    help="Batches per consumer sampled by perf; 0: none.",
-)
-@split_option
-@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
-@netns_option
-@link_option
-@click.option(
-    "--frontier", type=click.Choice(["new", "all"]), default="all", show_default=True, help="What a hop expands."
-)
-@click.option(
-    "--deliver",
-    type=click.Choice(["arrays", "pyg", "dgl"]),
-    help="Form in which consumers take batches  [default: dgl beside dgl, else arrays].",
-)
-@click.option("--work", metavar="DIR", help="Keep graphs and partitionings here  [default: atta in the user's cache].")
-@click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per stretch of batches.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of graph, partitioning and sampling.")
-@click.option(
-    "--filled/--not-filled",
-    "filled",
-    default=True,
-    show_default=True,
-    help="The first batches begin when the caches are filled, or as soon as the daemons serve.",
-)
-@measured("Draw processor time per seed over the number of partitions.")
-def scale(**options: Any) -> tuple[Run, Any]:
+@measured(ScaleBench, run, "Draw processor time per seed over the number of partitions.")
+def scale() -> None:
     """What a seed costs as the number of partitions grows, with and without a cache.
 
     Example: atta bench scale --parts 1,2,4,8,16 --vs dgl --json scale.json --plot scale.png
     """
-    source = GraphSource(**{f.name: options[f.name] for f in fields(GraphSource)})
-    batches = Batches(**{f.name: options[f.name] for f in fields(Batches) if f.name != "deliver"})
-    chosen = {f.name: options[f.name] for f in fields(ScaleBench) if f.name in options}
-    return run, ScaleBench(source, batches, **chosen)

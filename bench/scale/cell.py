@@ -10,13 +10,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from atta.errors import ConfigError
+from atta.observe.settings import Option
 from atta.wire.clusterfile import write_cluster
 from atta_bench.lab.netlab import Host, addresses_on
 from atta_bench.lab.processes import SystemProcesses, sent
 from atta_bench.lab.rounds import PORT, quiet_environment, serve_command
+from atta_bench.lab.workload import FanOuts, Seed, Split, Threads
 from atta_bench.scale import consumer
 from atta_bench.scale.clocks import CODE, ProcessorTime, Samples, read_times, sampled, total
 
@@ -148,32 +150,36 @@ UNCACHED = ("--cache", "0", "--no-share-pulls")
 _CONNECT_S = 120.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Batches:
-    """What consumers take.
+    """What consumers take; the sizes of batches are measured one after the other, each after a warm-up."""
 
-    Attributes:
-        num_neighbors, split, frontier, deliver, seeds, seed: see ``consumer``.
-        batch_sizes: measured one after the other, each after a warm-up.
-        warm_up, measured, profiled: batches per consumer, rounded up to whole epochs; 0 profiled: none.
-        threads: of every daemon and consumer.
-        filled: the first batches wait until the daemons' caches are filled.
-        timeout_s: no stretch may take longer.
-    """
-
-    num_neighbors: tuple[int, ...] = (15, 10, 5)
-    split: str = "train"
-    frontier: str = "all"
-    deliver: str = "arrays"
-    seeds: str = "global"
-    seed: int = 0
-    batch_sizes: tuple[int, ...] = (1024, 128)
-    warm_up: int = 100
-    measured: int = 50
-    profiled: int = 20
-    threads: int = 1
-    filled: bool = True
-    timeout_s: float = 600.0
+    num_neighbors: FanOuts = (15, 10, 5)
+    split: Split = "train"
+    frontier: Annotated[str, Option("What a hop expands.", choices=("new", "all"))] = "all"
+    deliver: Annotated[
+        str | None,
+        Option(
+            "Form in which consumers take batches.",
+            choices=("arrays", "pyg", "dgl"),
+            unset="dgl beside dgl, else arrays",
+        ),
+    ] = None
+    seeds: Annotated[
+        str,
+        Option(
+            "global: consumers share every epoch's batches, which are the same at all numbers of partitions.",
+            choices=("global", "local"),
+        ),
+    ] = "global"
+    seed: Seed = 0
+    batch_sizes: Annotated[tuple[int, ...], Option("Seeds per batch, one by one.", at_least=1)] = (1024, 128)
+    warm_up: Annotated[int, Option("Batches per consumer before.", also="warmup", at_least=1)] = 100
+    measured: Annotated[int, Option("Measured per consumer, in whole epochs.", name="batches", at_least=1)] = 50
+    profiled: Annotated[int, Option("Batches per consumer sampled by perf; 0: none.", at_least=0)] = 20
+    threads: Threads = 1
+    filled: Annotated[bool, Option("The first batches begin when the caches are filled.", also="not-filled")] = True
+    timeout_s: Annotated[float, Option("Per stretch of batches.", name="timeout", unit="s", at_least=1e-3)] = 1200.0
 
 
 @dataclass(frozen=True)
@@ -205,10 +211,7 @@ def run_cell(
 ) -> dict[int | None, Figures]:
     """Start all processes, warm up, measure, and end them. Partition i and rank i are on ``hosts[i]``.
 
-    Returns figures by batch size, and by None those of the first batches.
-
-    Raises:
-        AttaError: a process failed or hangs.
+    Returns figures by batch size, and by None those of the first batches. Raises AttaError: a process failed or hangs.
     """
     places = [(host, PORT) for host in hosts]
     with addresses_on(places) as addresses, SystemProcesses(cell.name, folder) as processes:
@@ -246,6 +249,7 @@ def _start(
         processes.start_support(f"daemon{part}", host, serve)
     given = {
         **{name: getattr(batches, name) for name in consumer.SETTINGS},
+        "deliver": batches.deliver or "arrays",
         "addresses": addresses,
         "world_size": len(places),
         "deadline_s": _CONNECT_S,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atta_bench.graphs import atta_command
-from atta_bench.results import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, arguments_of, head, rows_of, write, yes_or_no
 
 TOLERANCE = 1.5  # points
 
@@ -96,7 +96,7 @@ def row(name: str, entry: dict[str, Any]) -> list[object]:
     difference = mean - settings.reference
     return [
         *(name, settings.reference, f"{mean:.1f} ± {sd:.1f}", ", ".join(f"{t:.1f}" for t in tests)),
-        *(f"{difference:+.1f}", "yes" if difference >= -TOLERANCE else "**no**"),
+        *(f"{difference:+.1f}", yes_or_no(difference >= -TOLERANCE)),
         f"{settings.hidden}, {settings.weight_decay:g}, {settings.dropout}, {'yes' if settings.normalize else 'no'}",
         f"{settings.epochs}, {settings.num_neighbors}, {settings.batch_size}",
         f"{statistics.median(r['seconds'] for r in runs):.0f}",
@@ -126,12 +126,9 @@ def record(results: dict[str, Any], typed: str, target: Path) -> None:
 
 def main() -> None:
     """Train all graphs, and write the record after each of them."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=ROOT / "data" / "accuracy")
-    parser.add_argument("--only", default=",".join(RUNS))
-    parser.add_argument("--seeds", default="0,1,2")
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __file__, __doc__, data_root=Path, work=ROOT / "data" / "accuracy", only=",".join(RUNS), seeds="0,1,2"
+    )
     arguments.work.mkdir(parents=True, exist_ok=True)
     target = arguments.out / "accuracy.json"
     results: dict[str, Any] = json.loads(target.read_text())["results"] if target.exists() else {}
@@ -142,7 +139,7 @@ def main() -> None:
         runs = [train(model, run, data, int(seed), arguments.work) for seed in arguments.seeds.split(",")]
         results[name] = {"settings": asdict(run), "runs": runs}
         print(name, [f"{r['test']:.1f}" for r in runs], flush=True)
-        record({n: results[n] for n in RUNS if n in results}, command(parser, arguments), target)
+        record({n: results[n] for n in RUNS if n in results}, arguments.typed, target)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ from typing import Any
 
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
-from atta.train.planning.value import PriceList, value_of
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, spread, write, yes_or_no
 from atta_bench.train.run import StopPattern
 from atta_bench.train.settings import VARIANT, StrategiesBench
 from atta_bench.train.strategies import run
+from atta_bench.train.value import PriceList, value_of
 
 Figures = dict[str, float]
 Round = dict[str, Figures]
@@ -36,11 +36,7 @@ Round = dict[str, Figures]
 
 
 def measured(file: Path, bench: StrategiesBench) -> Round:
-    """The figures of one round, made unless ``file`` has them.
-
-    Raises:
-        SystemExit: a variant failed.
-    """
+    """The figures of one round, made unless ``file`` has them. Raises SystemExit: a variant failed."""
     if file.exists():
         found: Round = json.loads(file.read_text())
         return found
@@ -59,8 +55,7 @@ def median(rounds: Sequence[Round], variant: str, figure: str) -> str:
     if not values:
         return "none"
     missing = len(rounds) - len(values)
-    text = f"{statistics.median(values):,.4g} ({min(values):,.4g} to {max(values):,.4g})"
-    return f"{text}, {missing} without" if missing else text
+    return spread(values) + (f", {missing} without" if missing else "")
 
 
 def quotients(rounds: Sequence[Round], figure: str, ours: str, theirs: str) -> list[float]:
@@ -78,8 +73,7 @@ def verdict(what: str, values: Sequence[float], bound: float, *, most: bool) -> 
 def verdict_rows(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table of all bounds."""
     rows = (
-        (v["bound"], "none" if v["median"] is None else f"{v['median']:.3f}", "yes" if v["holds"] else "**no**")
-        for v in verdicts
+        (v["bound"], "none" if v["median"] is None else f"{v['median']:.3f}", yes_or_no(v["holds"])) for v in verdicts
     )
     return rows_of(("bound", "median over seeds", "holds"), *rows)
 
@@ -180,7 +174,7 @@ def measure_dorylus(arguments: argparse.Namespace, kept: Path, typed: str) -> No
     schema = Dataset.open(data, verify=False).schema
     vertices, edges = sum(schema.node_counts.values()), sum(schema.edge_counts.values())
     about = [
-        f"GCN of {layers} layers, hidden size {HIDDEN}, on {'an DENSE_SBM' if graph == 'sbm' else graph} of {vertices:,} vertices and {edges:,} edges;",
+        f"GCN of {layers} layers, hidden size {HIDDEN}, on {'an SBM' if graph == 'sbm' else graph} of {vertices:,} vertices and {edges:,} edges;",
         f"2 hosts (namespaces on one machine) with links of {LINK}, a trainer each, {INTERVALS} intervals and at most {WORKERS} workers per trainer: {2 * WORKERS} worker processes. Each worker has a link",
         f"of 20 Mbit/s, each message takes 5 to 50 ms more (`{FAULTS}`, waited for in the worker). {WARM_UP} + {DORYLUS_EPOCHS} epochs,",
         f"seeds: {len(rounds)}, median (minimum to maximum). Target: {100 * target:g} % of test accuracy. exchange: exact, by the trainers alone.",
@@ -252,7 +246,6 @@ SBM = GenerateOptions(
     nodes=10_000, edges=200_000, features=32, classes=20, communities=200, inter=0.45, signal=0.6, **SPLITS
 )
 """Ten communities of each class: METIS cuts between communities, and each part has vertices of all classes."""
-# -- the straggler -----------------------------------------------------------------------------------------------------
 HOSTS, STRAGGLER, STOPPED, RUNNING = 4, 3, 9.0, 0.5
 """Stopped for so many epoch times (``JITTER`` makes that 8 to 10), then running for so many: about one epoch of its own,
 as no other trainer computes then."""
@@ -270,29 +263,29 @@ MOST_TIME, MOST_SLOWER, MOST_POINTS = 0.6, 1.1, 1.0
 
 def main() -> None:
     """Measure what is asked for, and write its records."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--straggler", action="store_true", help="digest and digest-async while one trainer is stopped")
-    parser.add_argument(
-        "--dorylus", action="store_true", help="the modes of dorylus with slow workers, and their value"
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        straggler=(False, "digest and digest-async while one trainer is stopped"),
+        dorylus=(False, "the modes of dorylus with slow workers, and their value"),
+        graph=("sbm", "with --dorylus: a folder of --data-root instead of the SBM"),
+        layers=(LAYERS, "with --dorylus"),
+        data_root=Maybe(Path, "folder of real graphs in the neutral npz layout"),
+        seeds=3,
+        target=Maybe(float, "test accuracy that times are measured to"),
+        work=(ROOT / "build" / "bench", "graphs are kept here"),
+        keep=Maybe(Path, "keep rounds here, and make only those that are missing"),
     )
-    parser.add_argument("--graph", default="sbm", help="with --dorylus: a folder of --data-root instead of the SBM")
-    parser.add_argument("--layers", type=int, default=LAYERS, help="with --dorylus [2]")
-    parser.add_argument("--data-root", type=Path, help="folder of real graphs in the neutral npz layout")
-    parser.add_argument("--seeds", type=int, default=3, help="[3]")
-    parser.add_argument("--target", type=float, help="test accuracy that times are measured to")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="graphs are kept here")
-    parser.add_argument("--keep", type=Path, help="keep rounds here, and make only those that are missing")
-    arguments = parser.parse_args()
     if arguments.straggler == arguments.dorylus:
-        parser.error("give --straggler or --dorylus")
+        raise SystemExit("give --straggler or --dorylus")
     arguments.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         kept = arguments.keep or Path(folder)
         kept.mkdir(parents=True, exist_ok=True)
         if arguments.straggler:
-            measure_straggler(arguments, kept, command(parser, arguments))
+            measure_straggler(arguments, kept, arguments.typed)
         else:
-            measure_dorylus(arguments, kept, command(parser, arguments))
+            measure_dorylus(arguments, kept, arguments.typed)
 
 
 # -- the straggler -----------------------------------------------------------------------------------------------------

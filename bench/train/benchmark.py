@@ -6,47 +6,24 @@ its own users run it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import click
-
-from atta.cli.output import DURATION, INTS
 from atta.errors import ConfigError
+from atta.observe.settings import NoOption, Option
 from atta.partition.dataset import Dataset
-from atta_bench.command import (
-    BATCH,
-    COUNT,
-    SEED,
-    THREADS,
-    Run,
-    link_option,
-    measured,
-    netns_option,
-    split_option,
-    vs_option,
-    work_option,
-    workload,
-)
+from atta_bench.command import measured
 from atta_bench.lab.netlab import Host
 from atta_bench.lab.processes import Measured
 from atta_bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
-    add_distdgl,
-    alternate,
-    cache_options,
+    atta_on,
+    compared,
     delivery,
-    hosts_of,
-    machine_limits,
     need_training,
-    run_atta,
-    settings,
 )
 from atta_bench.lab.workload import Recipe
 from atta_bench.loader import benchmark as loader
@@ -59,24 +36,19 @@ _SAME_WORK = ("vertices_per_seed", "edges_per_seed", "remote_rows_per_seed", "li
 _COST = ("cpu_percent", "cpu_us_per_seed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainBench(ComparisonBench):
-    """Settings of the benchmark; the others are those of ``ComparisonBench``.
+    """Settings of the benchmark."""
 
-    Attributes:
-        hidden: width of the hidden layers.
-        lr: learning rate of Adam.
-    """
-
-    hidden: int = 32
-    lr: float = 0.003
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.hidden < 1:
-            raise ConfigError(f"--hidden {self.hidden}: must be at least 1")
-        if not 0 < self.lr < math.inf:
-            raise ConfigError(f"--lr {self.lr}: must be positive")
+    data: Annotated[str, Option("Partitioned dataset; one daemon and one trainer per partition.")]
+    warm_up: Annotated[int, Option("Epochs before measuring, per round.", at_least=1)] = 1
+    epochs: Annotated[int, Option("Measured per round.", at_least=1)] = 3
+    seconds: Annotated[float, NoOption("epochs are counted")] = 0.0
+    seeds: Annotated[str, NoOption("trainers get the seeds near them")] = "local"
+    timeout_s: Annotated[float, Option("Per system and round.", name="timeout", unit="s", at_least=1e-3)] = 1200.0
+    runs: Annotated[int, Option("Rounds; systems alternate within a round.", at_least=1)] = 3
+    hidden: Annotated[int, Option("Width of the hidden layers.", at_least=1)] = 32
+    lr: Annotated[float, Option("Learning rate of Adam.", at_least=1e-12)] = 0.003
 
     @property
     def frontier(self) -> str:
@@ -90,27 +62,21 @@ class TrainBench(ComparisonBench):
 
 
 def run(bench: TrainBench, say: Say = lambda _: None) -> BenchReport:
-    """Run all rounds; ``say`` is told what happens.
-
-    Raises:
-        DataError, ConfigError: the dataset or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
-    """
+    """Run all rounds; ``say`` is told what happens. Raises as ``compared``."""
     need_training()
     dataset = Dataset.open(bench.data, verify=False)
     recipe = _recipe(bench, dataset)
-    with hosts_of(bench, dataset.num_parts) as hosts:
-        config = {
-            **settings(bench, dataset, hosts),
-            **asdict(recipe),
-            "frontier": bench.frontier,
-            "deliver": bench.deliver,
-        }
-        report = BenchReport("train", config, drawn="epoch_s")
-        systems = _systems(bench, hosts, recipe) | add_distdgl(bench, hosts, report, say, recipe=recipe)
-        limits_of = partial(machine_limits, bench, dataset, hosts)
-        alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
-    return report
+    config = {**asdict(recipe), "frontier": bench.frontier, "deliver": bench.deliver}
+    report = BenchReport("train", config, drawn="epoch_s")
+
+    def systems_on(hosts: Sequence[Host]) -> dict[str, System]:
+        """Atta, which beside DGL trains as DGL does, and then also Atta as its own users run it."""
+        systems = {"atta": atta_on(bench, hosts, bench.frontier, bench.deliver, recipe=recipe)}
+        if bench.beside_dgl:
+            systems["atta-pyg"] = atta_on(bench, hosts, "new", "pyg", recipe=recipe)
+        return systems
+
+    return compared(bench, dataset, report, systems_on, figures, say=say, recipe=recipe)
 
 
 def figures(measured: Measured) -> dict[str, float]:
@@ -147,72 +113,26 @@ def figures(measured: Measured) -> dict[str, float]:
 _LOADING = {"sample": "sampling", "fetch": "fetch"}
 
 
-def _systems(bench: TrainBench, hosts: Sequence[Host], recipe: Recipe) -> dict[str, System]:
-    """Atta, which beside DGL trains as DGL does, and then also Atta as its own users run it."""
-
-    def atta_as(frontier: str, deliver: str) -> System:
-        return lambda folder: run_atta(
-            Path(bench.data).resolve(),
-            bench.workload,
-            hosts,
-            folder,
-            frontier=frontier,
-            deliver=deliver,
-            serve=cache_options(bench.cache_share),
-            recipe=recipe,
-        )
-
-    systems = {"atta": atta_as(bench.frontier, bench.deliver)}
-    if bench.beside_dgl:
-        systems["atta-pyg"] = atta_as("new", "pyg")
-    return systems
-
-
 def _recipe(bench: TrainBench, dataset: Dataset) -> Recipe:
     """What to train on this dataset; raises ConfigError if it cannot be trained on."""
     schema = dataset.schema
     node_type = schema.node_types[0]
-    schema.split_size(node_type, bench.workload.split)
+    schema.split_size(node_type, bench.split)
     if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
         raise ConfigError("atta bench train takes graphs with one node type and one edge type")
     tables = schema.node_tables[node_type]
     if "x" not in tables or "y" not in tables or not schema.num_classes or len(tables["x"].row_shape) != 1:
         raise ConfigError("training needs the node tables x (a row of features per vertex) and y (integer labels)")
-    if schema.splits[node_type][bench.workload.split] < dataset.num_parts:
-        raise ConfigError(f"the split {bench.workload.split!r} has too few vertices to train on")
-    layers = len(bench.workload.num_neighbors)
-    seed = bench.workload.seed
+    if schema.splits[node_type][bench.split] < dataset.num_parts:
+        raise ConfigError(f"the split {bench.split!r} has too few vertices to train on")
+    layers = len(bench.num_neighbors)
+    seed = bench.seed
     return Recipe(tables["x"].row_shape[0], schema.num_classes, layers, bench.hidden, lr=bench.lr, seed=seed)
 
 
-@click.command()
-@click.option("--data", required=True, help="Partitioned dataset; one daemon and one trainer per partition.")
-@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True, help="One layer per hop.")
-@click.option("--batch-size", type=BATCH, default=1024, show_default=True, help="Seeds per trainer and step.")
-@click.option("--hidden", type=COUNT, default=32, show_default=True, help="Width of the hidden layers.")
-@click.option("--lr", type=float, default=0.003, show_default=True, help="Learning rate of Adam.")
-@vs_option
-@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; systems alternate within a round.")
-@click.option("--warm-up", type=COUNT, default=1, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=COUNT, default=3, show_default=True, help="Measured per round.")
-@split_option
-@click.option(
-    "--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon, trainer and peer process."
-)
-@netns_option
-@link_option
-@click.option(
-    "--cache-share",
-    type=click.FloatRange(0, 100),
-    help="Rows that Atta's daemons cache, in percent of the HALO vertices  [default: what fits into 1 GiB].",
-)
-@work_option
-@click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per system and round.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling and the initial weights.")
-@measured("Draw seconds per epoch.")
-def train(**options: Any) -> tuple[Run, Any]:
-    """Seconds of an epoch that trains GraphSAGE, and where the trainers' time goes.
+@measured(TrainBench, run, "Draw seconds per epoch.")
+def train() -> None:
+    """Seconds of an epoch that trains GraphSAGE, a layer per hop, and where the trainers' time goes.
 
     Example: atta bench train --data data/pl-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --json train.json
     """
-    return run, TrainBench(workload=workload(options, seconds=0.0), **options)

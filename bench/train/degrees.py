@@ -26,7 +26,7 @@ import atta
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, arguments_of, document, head, rows_of, write
 
 GRAPHS = ("cora", "amazon_computers", "coauthor_cs", "facebook_pagepage", "citeseer")
 FAN_OUTS = ([15, 10, 5], [5, 5])
@@ -106,11 +106,9 @@ def rates(cluster: atta.Cluster, fan_outs: list[int]) -> dict[str, list[float]]:
 
 def main() -> None:
     """Run all, and write the record after each graph."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=ROOT / "data" / "degrees")
-    parser.add_argument("--only", default=",".join((*GRAPHS, "rate")))
-    given = parser.parse_args()
+    given = arguments_of(
+        __file__, __doc__, data_root=Path, work=ROOT / "data" / "degrees", only=",".join((*GRAPHS, "rate"))
+    )
     target = given.out / "degrees.json"
     before = json.loads(target.read_text()) if target.exists() else {}
     runs, rate = dict(before.get("runs", {})), dict(before.get("rate", {}))
@@ -123,7 +121,7 @@ def main() -> None:
                 whole = Whole.of(path)
                 asked = [(fan_outs, way, seed) for fan_outs in FAN_OUTS for way in WAYS for seed in range(SEEDS)]
                 runs[name] = [trained(cluster, whole, *one) for one in asked]
-        about = document("degrees", runs=runs, rate=rate, command=command(parser, given))
+        about = document("degrees", runs=runs, rate=rate, command=given.typed)
         write(target, about, _lines(about))
 
 

@@ -34,7 +34,7 @@ import numpy as np
 import psutil
 
 import atta
-from atta_bench.results import ROOT, BenchReport, command, parser_of, write_report
+from atta_bench.results import ROOT, BenchReport, arguments_of, write_report
 
 MODULE = "atta_bench.train.inference"
 LAYERS, HIDDEN, CLASSES = 3, 256, 47
@@ -267,8 +267,7 @@ class Comparison:
     def kill(self, times: int) -> None:
         """Kill ``atta predict`` at random moments, and repeat it each time.
 
-        Raises:
-            SystemExit: a file under a final name was not whole, or repeated runs have other rows.
+        Raises SystemExit: a file under a final name was not whole, or repeated runs have other rows.
         """
         rng, whole = np.random.default_rng(1), self._folder / "undisturbed"
         options = ("--files", str(FILES))
@@ -350,13 +349,15 @@ def _holds(reached: bool) -> str:
 
 def main() -> None:
     """Measure, and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--graph", type=Path, default=ROOT / "data/powerlaw-245k")
-    parser.add_argument("--data", type=Path, default=ROOT / "data/powerlaw-245k-2p")
-    parser.add_argument("--seeds", type=int, default=10_000, help="of mini-batches; 0: none")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=10, help="of atta predict, after the rounds")
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        graph=ROOT / "data/powerlaw-245k",
+        data=ROOT / "data/powerlaw-245k-2p",
+        seeds=(10000, "of mini-batches; 0: none"),
+        rounds=2,
+        kills=(10, "of atta predict, after the rounds"),
+    )
     with (
         tempfile.TemporaryDirectory(prefix="atta-inference-") as folder,
         atta.local(arguments.data, threads=1, verify=False) as cluster,
@@ -371,7 +372,7 @@ def main() -> None:
             about = comparison.about()
             document = comparison.report.to_json() | {"title": "Inference layer by layer", "about": about}
             document["found"] = comparison.found
-            write_report(arguments.out / "inference.json", document, command(parser, arguments))
+            write_report(arguments.out / "inference.json", document, arguments.typed)
     print(about)
 
 

@@ -16,7 +16,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ import psutil
 import atta
 from atta.partition.generate import GenerateOptions
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, arguments_of, document, head, rows_of, spread, write, yes_or_no
 from atta_bench.train.killed_trainer import MARKS, STEP_S
 
 MOST_S, MOST_OWN_S = 15.0, 5.0
@@ -208,12 +207,14 @@ def disturbed(job: Job, plan: Sequence[tuple[int, int]], epoch_steps: int, rng: 
 
 def main() -> None:
     """Measure and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--kills", type=int, default=12)
-    parser.add_argument("--epochs", type=int, default=60, help="of some 19 steps each [60]")
-    parser.add_argument("--seed", type=int, default=0, help="decides whom each kill hits, and when [0]")
-    parser.add_argument("--work", type=Path, default=ROOT / "data/killed", help="where the graph is kept [data/killed]")
-    given = parser.parse_args()
+    given = arguments_of(
+        __file__,
+        __doc__,
+        kills=12,
+        epochs=(60, "of some 19 steps each"),
+        seed=(0, "decides whom each kill hits, and when"),
+        work=(ROOT / "data/killed", "where the graph is kept"),
+    )
     sizes: dict[str, Any] = {"nodes": 4000, "edges": 60_000, "features": 32, "classes": 8}
     parts = partitioned("sbm", GenerateOptions(**sizes, inter=0.3, seed=0, **SPLITS), None, given.work, TRAINERS)
     with atta.local(parts, threads=1) as running, tempfile.TemporaryDirectory() as folder:
@@ -244,7 +245,7 @@ def main() -> None:
         "weights": wrong_steps(found, [step["digest"] for step in whole.steps]),
         "restarts": abs(report["restarts"] - len(kills)),
     }
-    record(kills, wrong, {"epochs": given.epochs, "steps": len(whole.steps)}, command(parser, given), given)
+    record(kills, wrong, {"epochs": given.epochs, "steps": len(whole.steps)}, given.typed, given)
 
 
 def record(
@@ -255,8 +256,7 @@ def record(
     about = document("trainer-killed", command=typed, kills=told, wrong=wrong, sizes=sizes)
 
     def row(name: str, values: Sequence[float], most: float | None = None) -> list[str]:
-        spread = f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-        return [name, spread, "" if most is None else f"{most:g}: {'yes' if max(values) <= most else '**no**'}"]
+        return [name, spread(values, ".2f"), "" if most is None else f"{most:g}: {yes_or_no(max(values) <= most)}"]
 
     parts = {
         "Atta: noticing it, and stopping the others": [kill.noticing for kill in kills],

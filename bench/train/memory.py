@@ -4,8 +4,8 @@
 
 Four trainers on one server train ResGCN+ on a power-law graph, without recomputing anything. A step has B training
 vertices: each trainer has a mini-batch of B / 4 with full neighbourhoods, or all four share the co-batch of B. Peaks
-    are those of the trainer
-processes (VmHWM), in total and above what they held when model and loaders existed. Daemons are not counted.
+are those of the trainer processes (VmHWM), in total and above what they held when model and loaders existed, without
+daemons.
 
 Then `atta train` runs both strategies with a limit on the memory of every process that it starts (RLIMIT_DATA, by
 prlimit). Writes memory.json and memory.md. Bounds: cooperative takes at most 0.4 of mini-batch at 28 layers; within the
@@ -27,7 +27,7 @@ from atta.cli.output import SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta_bench.lab.workload import ints
-from atta_bench.results import BenchReport, command, parser_of, write_report
+from atta_bench.results import BenchReport, arguments_of, write_report
 
 MODULE = "atta_bench.train.memory"
 TRAINERS, CO_BATCHES, HIDDEN = 4, 2, 64
@@ -158,14 +158,9 @@ def about_limit(found: dict[str, dict[str, Any]], layers: int, limit: int) -> st
 
 def main() -> None:
     """Measure and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--layers", default="14,28,56")
-    parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--edges", type=int, default=100_000)
-    parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--limit", default="1500MiB")
-    parser.add_argument("--limited-layers", type=int, default=28)
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __file__, __doc__, layers="14,28,56", nodes=5000, edges=100000, features=100, limit="1500MiB", limited_layers=28
+    )
     shape, limit = (
         Shape(arguments.nodes, arguments.edges, arguments.features),
         int(SIZE.convert(arguments.limit, None, None)),
@@ -203,7 +198,7 @@ def main() -> None:
         report.add(strategy, figures[strategy])
     about = f"{ABOUT} Bound: {BOUND} above the baseline at 28 layers.\n\n{about_limit(under_limit, depth, limit)}"
     document = report.to_json() | {"title": "Memory per trainer", "about": about, "under_limit": under_limit}
-    write_report(arguments.out / "memory.json", document, command(parser, arguments))
+    write_report(arguments.out / "memory.json", document, arguments.typed)
     for name, ratio in document["ratios"].items():
         print(f"{name}: cooperative / mini-batch {ratio['minibatch']:.2f}")
     print(about_limit(under_limit, depth, limit))

@@ -29,7 +29,7 @@ import numpy as np
 from atta.errors import AttaError
 from atta.wire.clusterfile import write_cluster
 from atta_bench.lab.netlab import Host, NetLab
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, arguments_of, document, head, rows_of, write, yes_or_no
 
 HOSTS, PORT, MEETING_PORT, DAEMON_PORT = 2, 30_050, 29_777, 7_070
 TIMEOUT_S = 900.0
@@ -319,13 +319,15 @@ def _of_dgl(config: Path, addresses: Path) -> dict[str, str]:
 
 def main() -> None:
     """Run all, in turn, and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--scripts", type=Path, required=True)
-    parser.add_argument("--packages", default="", help="folders with packages that the examples need")
-    parser.add_argument("--only", default=",".join(EXAMPLES))
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "atta-published")
-    given = parser.parse_args()
+    given = arguments_of(
+        __file__,
+        __doc__,
+        scripts=Path,
+        packages=("", "folders with packages that the examples need"),
+        only=",".join(EXAMPLES),
+        runs=3,
+        work=Path(tempfile.gettempdir()) / "atta-published",
+    )
     given.work.mkdir(exist_ok=True)
     packages = [str(Path(one).absolute()) for one in given.packages.split(os.pathsep) if one]
     places, results = Places(given.scripts.absolute(), packages, given.work.absolute()), []
@@ -339,7 +341,7 @@ def main() -> None:
                     results.append({"example": name, "system": system, "run": number, **found})
                     print(f"{name} on {system}, {time.monotonic() - started:.0f} s: {json.dumps(found)}", flush=True)
     os.chdir(ROOT)
-    about = document("published", results=results, command=command(parser, given))
+    about = document("published", results=results, command=given.typed)
     write(given.out / "published.json", about, _lines(about, results))
 
 
@@ -358,8 +360,8 @@ def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
         error = 100 * sum(map(_variance_of_mean, tests.values())) ** 0.5
         rows.append((
             name, *(f"{epoch[by]:.2f} ({first[by]:.2f}; {model[by]:.2f})" for by in ("atta", "dgl")), f"{rate:.2f}",
-            "yes" if rate >= FASTER else "**no**", f"{test['atta']:.1f}", f"{test['dgl']:.1f}", f"{points:+.1f} ± {error:.1f}",
-            "yes" if points >= -TOLERANCE else "**no**",
+            yes_or_no(rate >= FASTER), f"{test['atta']:.1f}", f"{test['dgl']:.1f}", f"{points:+.1f} ± {error:.1f}",
+            yes_or_no(points >= -TOLERANCE),
         ))  # fmt: skip
     titles = (
         "example", "Atta, s per epoch (first; model)", "DistDGL", "rate", f"≥ {FASTER:g}", "Atta, test %", "DistDGL", "points",
@@ -386,7 +388,7 @@ def _starts_lines(results: list[dict[str, Any]]) -> list[str]:
         if min(counts) < LEAST_RUNS:
             continue
         points, error, correlation = at_equal_starts(runs)
-        shown = f"{points:+.1f} ± {error:.1f}", f"{correlation:.2f}", "yes" if points >= -TOLERANCE else "**no**"
+        shown = f"{points:+.1f} ± {error:.1f}", f"{correlation:.2f}", yes_or_no(points >= -TOLERANCE)
         rows.append((name, " and ".join(map(str, counts)), *shown))
     if not rows:
         return []

@@ -6,23 +6,26 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import click
 from click.core import ParameterSource
 
 from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe.settings import NoOption, Option, check_bounds
 from atta.train.config import TrainConfig, option_words
-from atta.train.planning.value import PriceList
+from atta.train.settings import MODELS
 from atta.train.strategies import STRATEGIES as TRAINING
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.rounds import PEERS
+from atta_bench.lab.workload import BatchSize
 from atta_bench.train.run import StopPattern
+from atta_bench.train.value import PriceList
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _OF_THE_BENCHMARK = frozenset(
-    {
+    (
         "data",
         "cluster",
         "trainers",
@@ -34,7 +37,7 @@ _OF_THE_BENCHMARK = frozenset(
         "threads",
         "checkpoint",
         "resume",
-    }
+    )
 )
 """Settings of ``atta train`` that every system of a round shares, or that the benchmark has no use for."""
 
@@ -64,78 +67,82 @@ class Variant:
 
 @dataclass(frozen=True)
 class StrategiesBench:
-    """Settings of the benchmark.
+    """Settings of the benchmark. Each server is a host of its own if namespaces are possible.
 
     Attributes:
-        data: partitioned dataset, as many partitions as servers.
-        servers, trainers_per_server: numbers of servers and of trainers; each server is a host of its own if namespaces
-            are possible.
-        strategies: some of ``STRATEGIES``; ratios are about ``cooperative`` or else about the first system.
         variants: measured beside the strategies, in this order after them.
-        vs: peers: dgl.
-        model, layers, hidden, lr, dropout, seed: as for ``atta train``.
-        eas: expansion-aware sampling of ``cooperative``: (hops, new neighbours per vertex).
-        co_batches: steps per epoch of ``cooperative``.
-        num_neighbors, batch_size: settings of ``minibatch`` and DistDGL.
         external_share: shape the links so that ``share_of`` spends this share of its time in them; None: see ``link``.
         share_of: name of a strategy or variant.
-        link: rate of the links, e.g. ``"100mbit"``; None: unshaped, unless there is an ``external_share``.
-        eval_every: epochs between evaluations; None: only after the last one.
-        target: a test accuracy; the time until it was reached is reported. None: it is not.
         prices: what machines and workers cost; None: no cost and no value are reported.
         stop: a trainer that is stopped and continued from outside, seeded by the round's seed.
-        worker_faults: of the workers of dorylus, as ``WorkerFaults`` reads them, seeded likewise; None: none.
-        runs: number of rounds; systems alternate within a round, and each round has another seed.
-        warm_up, epochs: epochs per round before measuring, and measured epochs.
-        timeout_s: a system that takes longer has failed.
-        work: folder that keeps graphs converted for peers; None: ``atta`` in the user's cache folder.
     """
 
-    data: str
-    servers: int = 2
-    trainers_per_server: int = 2
-    strategies: tuple[str, ...] = ("cooperative", "full", "minibatch")
-    variants: tuple[Variant, ...] = ()
-    vs: tuple[str, ...] = ()
-    model: str = "sage"
-    layers: int = 3
-    hidden: int = 64
-    lr: float = 0.01
-    dropout: float = 0.0
-    eas: tuple[int, int] = (1, 15)
-    co_batches: int = 1
-    num_neighbors: tuple[int, ...] = (10,)
-    batch_size: int = 1024
-    external_share: float | None = None
-    share_of: str = "full"
-    link: str | None = None
-    eval_every: int | None = None
-    target: float | None = None
-    prices: PriceList | None = None
-    stop: StopPattern | None = None
-    worker_faults: str | None = None
-    runs: int = 3
-    warm_up: int = 2
-    epochs: int = 10
-    timeout_s: float = 600.0
-    seed: int = 0
-    work: str | None = None
+    data: Annotated[str, Option("Partitioned dataset; a server per partition.")]
+    servers: Annotated[int, Option("Number of servers.", at_least=1)] = 2
+    trainers_per_server: Annotated[int, Option("Trainers of each server.", at_least=1)] = 2
+    strategies: Annotated[
+        tuple[str, ...],
+        Option(
+            "Also: preload. full exchanges rows between servers. Ratios are about cooperative, or else about the first."
+        ),
+    ] = ("cooperative", "full", "minibatch")
+    variants: Annotated[tuple[Variant, ...], NoOption("an option of the command")] = ()
+    vs: Annotated[tuple[str, ...], Option("Peers to compare with: dgl (needs root and atta[dgl]).", choices=PEERS)] = ()
+    model: Annotated[str, Option("As for atta train.", choices=MODELS)] = "sage"
+    layers: Annotated[int, Option("As for atta train.", at_least=1)] = 3
+    hidden: Annotated[int, Option("As for atta train.", at_least=1)] = 64
+    lr: Annotated[float, Option("As for atta train.")] = 0.01
+    dropout: Annotated[float, Option("As for atta train.")] = 0.0
+    eas: Annotated[tuple[int, ...], Option("Expansion-aware sampling of cooperative.", metavar="MAX_HOP,FANOUT")] = (
+        1,
+        15,
+    )
+    co_batches: Annotated[int, Option("Steps per epoch of cooperative.", at_least=1)] = 1
+    num_neighbors: Annotated[tuple[int, ...], Option("Fan-outs of mini-batches: one per layer, or one for all.")] = (
+        10,
+    )
+    batch_size: BatchSize = 1024
+    external_share: Annotated[float | None, NoOption("an option of the command")] = None
+    share_of: Annotated[str, NoOption("an option of the command")] = "full"
+    link: Annotated[
+        str | None, Option("Rate of the links between servers, e.g. 100mbit; needs root.", metavar="RATE")
+    ] = None
+    eval_every: Annotated[int | None, Option("Epochs between evaluations.", at_least=1, unset="after the last one")] = (
+        None
+    )
+    target: Annotated[
+        float | None, Option("Report the time until an evaluation finds this test accuracy.", at_least=1e-9, at_most=1)
+    ] = None
+    prices: Annotated[PriceList | None, NoOption("an option of the command")] = None
+    stop: Annotated[StopPattern | None, NoOption("an option of the command")] = None
+    worker_faults: Annotated[
+        str | None,
+        Option(
+            "Links, delays and deaths of the workers of dorylus, seeded, e.g. "
+            "link=20e6,delay=0.005:0.05,kill=0.1,late=0.1:2.",
+            metavar="FAULTS",
+        ),
+    ] = None
+    runs: Annotated[int, Option("Rounds; strategies alternate within a round.", at_least=1)] = 3
+    warm_up: Annotated[int, Option("Epochs before measuring, per round.", at_least=1)] = 2
+    epochs: Annotated[int, Option("Measured per round.", at_least=1)] = 10
+    timeout_s: Annotated[float, Option("Per strategy and round.", name="timeout", unit="s")] = 600.0
+    seed: Annotated[int, Option("Of the first round; each round takes the next.", at_least=0, at_most=2**63 - 1)] = 0
+    work: Annotated[
+        str | None,
+        Option("Keep converted graphs here.", metavar="DIR", unset="atta in the user's cache folder"),
+    ] = None
 
     def __post_init__(self) -> None:
-        for what, given, known in (("strategy", self.strategies, STRATEGIES), ("peer", self.vs, PEERS)):
-            for name in given:
-                if name not in known:
-                    raise UnknownNameError.of(what, name, known)
+        check_bounds(self)
+        for name in self.strategies:
+            if name not in STRATEGIES:
+                raise UnknownNameError.of("strategy", name, STRATEGIES)
         if not self.names:
             raise ConfigError("--strategies: name at least one")
-        for name in ("servers", "trainers_per_server", "runs", "warm_up", "epochs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         self._check_share()
         if self.link is not None:
             bits_per_s(self.link)
-        if self.target is not None and not 0 < self.target <= 1:
-            raise ConfigError(f"--target {self.target}: must lie between 0 and 1")
         self._check_faults()
         if self.vs and self.model != "sage":
             raise ConfigError(f"--vs dgl: trains sage here, not {self.model}")
@@ -289,5 +296,18 @@ class _ShareType(click.ParamType[tuple[str, float]]):
             self.fail(f"{value!r} is not a share such as 0.65 or exchange=0.8", param, ctx)
 
 
+class _Read(click.ParamType[Any]):
+    """What ``read`` makes of a text; it raises ConfigError or DataError."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name, self._read = name, read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what was read."""
+        return self._read(value)
+
+
 VARIANT = _VariantType()
 SHARE = _ShareType()
+PRICES = _Read("file", PriceList.load)
+STOP = _Read("pattern", StopPattern.parse)

@@ -36,7 +36,7 @@ from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, best_epoch
 from atta.train.strategies import STRATEGIES
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, spread, write, yes_or_no
 
 TIMEOUT = timedelta(seconds=300)
 """How long a trainer waits for the others."""
@@ -199,24 +199,24 @@ BOUNDS = (
 
 def main() -> None:
     """Measure what is asked for and write its record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data-root", type=Path, help="folder of the real graphs")
-    parser.add_argument("--work", type=Path, default=ROOT / "data" / "stale", help="where datasets are kept")
-    parser.add_argument("--graphs", default="sbm,amazon_computers,coauthor_cs", help="-random after one: random parts")
-    parser.add_argument("--layers", default="2,3")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=120)
-    parser.add_argument("--only", default=",".join(GATED), help="variants, or all")
-    parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
-    parser.add_argument("--kept-only", action="store_true", help="measure nothing: record what is in --keep")
-    parser.add_argument("--sat", action="store_true", help="compare predicted and stale rows instead")
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        data_root=Maybe(Path, "folder of the real graphs"),
+        work=(ROOT / "data" / "stale", "where datasets are kept"),
+        graphs=("sbm,amazon_computers,coauthor_cs", "-random after one: random parts"),
+        layers="2,3",
+        seeds=5,
+        epochs=120,
+        only=(",".join(GATED), "variants, or all"),
+        keep=Maybe(Path, "folder that keeps what was measured; what is there is not measured"),
+        kept_only=(False, "measure nothing: record what is in --keep"),
+        sat=(False, "compare predicted and stale rows instead"),
+    )
     if arguments.kept_only:
         if arguments.keep is None or not (cells := kept_cells(arguments.keep, arguments.epochs, sat=arguments.sat)):
-            parser.error("--kept-only: --keep names no folder with runs of --epochs")
-        (record_predictions if arguments.sat else record)(
-            cells, arguments.epochs, command(parser, arguments), arguments.out
-        )
+            raise SystemExit("--kept-only: --keep names no folder with runs of --epochs")
+        (record_predictions if arguments.sat else record)(cells, arguments.epochs, arguments.typed, arguments.out)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
     with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
@@ -224,7 +224,7 @@ def main() -> None:
             arguments.only = ",".join(PREDICTING)
         cells = measured(pool, arguments, arguments.keep or Path(folder))
         write_record = record_predictions if arguments.sat else record
-        write_record(cells, arguments.epochs, command(parser, arguments), arguments.out)
+        write_record(cells, arguments.epochs, arguments.typed, arguments.out)
 
 
 def available(variants: Mapping[str, Settings]) -> dict[str, Settings]:
@@ -261,8 +261,7 @@ def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed
 def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> list[dict[str, Any]]:
     """The runs of all cells, in the order of graph, layers, seed and variant; keeps each run as soon as it ends.
 
-    Raises:
-        SystemExit: ``--only`` names something unknown.
+    Raises SystemExit: ``--only`` names something unknown.
     """
     names = list(VARIANTS) if arguments.only == "all" else arguments.only.split(",")
     if unknown := set(names) - set(VARIANTS):
@@ -368,28 +367,27 @@ def verdicts(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def spread(values: list[float], signs: str = "", digits: int = 1) -> str:
-    """Median, minimum and maximum, for people."""
-    median, low, high = (format(v, f"{signs}.{digits}f") for v in (statistics.median(values), min(values), max(values)))
-    return f"{median} ({low} to {high})"
+def grouped(cells: list[dict[str, Any]]) -> dict[tuple[str, int, str], list[dict[str, Any]]]:
+    """The runs by graph, layers and variant."""
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
+    return groups
 
 
 def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
     """Write stale-accuracy.json and stale-accuracy.md."""
     held = verdicts(cells)
     found = document("stale-accuracy", command=typed, results=cells) | {"epochs": epochs, "bounds": held}
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for cell in cells:
-        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
     rows = []
-    for (graph, layers, variant), runs in groups.items():
+    for (graph, layers, variant), runs in grouped(cells).items():
         paired = differences(cells, graph, layers, variant, "exchange")
         rows.append(
             (
-                *(graph, layers, variant, spread([run["test"] for run in runs])),
+                *(graph, layers, variant, spread([run["test"] for run in runs], ".1f")),
                 *(
-                    spread(paired, "+") if paired and variant != "exchange" else "",
-                    spread([run["last"] for run in runs]),
+                    spread(paired, "+.1f") if paired and variant != "exchange" else "",
+                    spread([run["last"] for run in runs], ".1f"),
                 ),
                 f"{statistics.median(run['payload_bytes'] for run in runs) / 2**20:,.1f}",
                 runs[0]["evaluation"],
@@ -408,7 +406,7 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
             *(
                 (
                     f"{v['variant']} ≥ {v['beside']} {v['least']:+g}",
-                    *(v["graph"], v["layers"], f"{v['median']:+.2f}", "yes" if v["holds"] else "**no**"),
+                    *(v["graph"], v["layers"], f"{v['median']:+.2f}", yes_or_no(v["holds"])),
                 )
                 for v in held
             ),
@@ -435,20 +433,17 @@ def ratios(run: Mapping[str, Any], sync_every: int = 10) -> dict[int, float]:
 
 def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
     """Write stale-sat.json and stale-sat.md."""
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for cell in cells:
-        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
     errors, tests = [], []
-    for (graph, layers, variant), runs in groups.items():
+    for (graph, layers, variant), runs in grouped(cells).items():
         found = [ratios(run) for run in runs]
         for layer in sorted({layer for of_run in found for layer in of_run}):
             values = [of_run[layer] for of_run in found if layer in of_run]
             holds = statistics.fmean(values) <= MOST_RATIO
-            errors.append((graph, layers, variant, layer, spread(values, digits=3), "yes" if holds else "**no**"))
+            errors.append((graph, layers, variant, layer, spread(values, ".3f"), yes_or_no(holds)))
         paired = differences(cells, graph, layers, variant, "digest-10")
-        less = spread(paired, "+") if paired and variant != "digest-10" else ""
+        less = spread(paired, "+.1f") if paired and variant != "digest-10" else ""
         times = f"{1000 * statistics.median(run['epoch_s'] for run in runs):,.0f}"
-        tests.append((graph, layers, variant, spread([run["test"] for run in runs]), less, times))
+        tests.append((graph, layers, variant, spread([run["test"] for run in runs], ".1f"), less, times))
     document_ = document("stale-sat", command=typed, results=cells) | {"epochs": epochs, "bounds": verdicts(cells)}
     lines = [
         *head("Predicted rows beside stale rows", document_),

@@ -30,23 +30,21 @@ from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES
+from atta.cli.figures import hand_out
+from atta.cli.options import command, settings_options
+from atta.cli.output import json_option, plot_option, quiet_option, teller
 from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
 from atta.train.dorylus.faults import FAULTS_VARIABLE
-from atta.train.planning.value import PriceList, value_of
-from atta.train.settings import MODELS
-from atta.wire.parts import read_toml
-from atta_bench.command import BATCH, COUNT, SEED, Run, measured, vs_option, work_option
-from atta_bench.graphs import work_folder
 from atta_bench.lab.flow import flow_bytes_per_s
 from atta_bench.lab.netlab import Host, NetLab, loopback, no_namespaces
 from atta_bench.lab.processes import Measured
-from atta_bench.lab.rounds import Say, alternate, need_training
+from atta_bench.lab.rounds import Say, alternate, need_training, partitions_for_dgl
 from atta_bench.lab.workload import BenchWorkload, Recipe
 from atta_bench.results import BenchReport
-from atta_bench.train.run import StopPattern, Trained, run_training
-from atta_bench.train.settings import SHARE, VARIANT, StrategiesBench
+from atta_bench.train.run import Trained, run_training
+from atta_bench.train.settings import PRICES, SHARE, STOP, VARIANT, StrategiesBench
+from atta_bench.train.value import PriceList, value_of
 
 Figures = dict[str, float]
 
@@ -142,17 +140,6 @@ def epochs_of(measured: Measured) -> list[dict[str, Any]]:
         }
         for _, ranks in sorted(by_number.items())
     ]
-
-
-def read_prices(path: str | Path) -> PriceList:
-    """The price list in a TOML file (``atta.train.planning.value``).
-
-    Raises:
-        DataError: the file is missing or is not TOML.
-        ConfigError: a key or a price is wrong.
-    """
-    found = read_toml(path)
-    return PriceList.parse(found, str(path))
 
 
 def values(
@@ -265,7 +252,7 @@ def distdgl(
     """DistDGL's mini-batches if they are asked for; if it cannot run, the report says why."""
     if "dgl" not in bench.vs:
         return {}
-    from atta_bench.lab.distdgl import prepare, run_distdgl
+    from atta_bench.lab.distdgl import run_distdgl
     from atta_bench.train import benchmark as train
 
     workload = BenchWorkload(
@@ -282,10 +269,7 @@ def distdgl(
     recipe = Recipe(channels, schema.num_classes or 2, bench.layers, bench.hidden, lr=bench.lr, dropout=bench.dropout)
     seeds = itertools.count(bench.seed)
     try:
-        if hosts[0].interface is None:
-            raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces")
-        say("converting the graph for DistDGL")
-        partitions = prepare(Path(bench.data).resolve(), len(hosts), workload.split, work_folder(bench.work))
+        partitions = partitions_for_dgl(bench.data, hosts, workload.split, bench.work, say=say)
     except AttaError as error:
         report.fail("dgl", str(error))
         return {}
@@ -317,9 +301,8 @@ def distdgl(
 def run(bench: StrategiesBench, say: Say = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError, ConfigError: the dataset or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
     """
     need_training()
     dataset = Dataset.open(bench.data, verify=False)
@@ -348,41 +331,18 @@ def _limits(hosts: Sequence[Host]) -> Figures:
     return {"link_bytes_per_s": flow_bytes_per_s(hosts[0], hosts[-1], "tcp")}
 
 
-@click.command()
-@click.option("--data", required=True, help="Partitioned dataset; a server per partition.")
-@click.option("--servers", type=COUNT, default=2, show_default=True)
-@click.option("--trainers-per-server", type=COUNT, default=2, show_default=True)
-@click.option(
-    "--strategies",
-    type=NAMES,
-    default="cooperative,full,minibatch",
-    show_default=True,
-    help="Also: preload. full exchanges rows between servers. Ratios are about cooperative, or else about the first.",
-)
-@click.option("--model", type=click.Choice(MODELS), default="sage", show_default=True)
-@click.option("--layers", type=COUNT, default=3, show_default=True)
-@click.option("--hidden", type=COUNT, default=64, show_default=True)
-@click.option("--lr", type=float, default=0.01, show_default=True)
-@click.option("--dropout", type=float, default=0.0, show_default=True)
-@click.option(
-    "--eas",
-    type=INTS,
-    metavar="MAX_HOP,FANOUT",
-    default="1,15",
-    show_default=True,
-    help="Expansion-aware sampling of cooperative.",
-)
-@click.option("--co-batches", type=COUNT, default=1, show_default=True, help="Steps per epoch of cooperative.")
-@click.option(
-    "--num-neighbors",
-    type=INTS,
-    default="10",
-    show_default=True,
-    help="Fan-outs of mini-batches: one per layer, or one for all.",
-)
-@click.option(
-    "--batch-size", type=BATCH, default=1024, show_default=True, help="Seeds per trainer and step of mini-batches."
-)
+_GROUPS = {
+    "What is trained": "data strategies variant eas co-batches num-neighbors batch-size model layers hidden lr dropout",
+    "Systems": "servers trainers-per-server vs work",
+    "How long": "runs warm-up epochs eval-every target timeout seed",
+    "Network": "external-share link",
+    "Faults and prices": "stop worker-faults prices",
+    "Output": "plot json quiet help",
+}
+
+
+@command("strategies", _GROUPS)
+@settings_options(StrategiesBench)
 @click.option(
     "--variant",
     "variants",
@@ -399,37 +359,29 @@ def _limits(hosts: Sequence[Host]) -> Figures:
     help="Shape the links between servers so that a strategy or variant (full) spends this share of its time in them; "
     "needs root.",
 )
-@click.option("--link", metavar="RATE", help="Rate of the links between servers, e.g. 100mbit; needs root.")
-@click.option("--eval-every", type=COUNT, help="Epochs between evaluations  [default: after the last one].")
-@click.option("--target", type=float, help="Report the time until an evaluation finds this test accuracy.")
 @click.option(
     "--prices",
+    type=PRICES,
     metavar="FILE",
     help="TOML file with prices of machines and workers: report cost, and value 1/(time x cost).",
 )
 @click.option(
     "--stop",
+    type=STOP,
     metavar="TRAINER:STOPPED/EVERY",
     help="Stop this trainer for so many seconds, once in so many seconds, e.g. 3:0.5/2.0; seeded, a ninth more or less.",
 )
-@click.option(
-    "--worker-faults",
-    metavar="FAULTS",
-    help="Links, delays and deaths of the workers of dorylus, seeded, e.g. link=20e6,delay=0.005:0.05,kill=0.1,late=0.1:2.",
-)
-@vs_option
-@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; strategies alternate within a round.")
-@click.option("--warm-up", type=COUNT, default=2, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=COUNT, default=10, show_default=True, help="Measured per round.")
-@work_option
-@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per strategy and round.")
-@click.option(
-    "--seed", type=SEED, default=0, show_default=True, help="Seed of the first round; each round takes the next."
-)
-@measured("Draw seconds per epoch.")
+@plot_option("Draw seconds per epoch.")
+@json_option
+@quiet_option
 def strategies(
-    share: tuple[str, float] | None, prices: str | None, stop: str | None, **options: Any
-) -> tuple[Run, Any]:
+    settings: dict[str, Any],
+    share: tuple[str, float] | None,
+    json_file: str | None,
+    plot: str | None,
+    quiet: bool,
+    **more: Any,
+) -> None:
     """Training strategies: mini-batches, the full graph and whole servers, over a slow link between servers.
 
     Example: atta bench strategies --data data/demo-2p --layers 3 --eas 1,15 --external-share 0.65 --json
@@ -438,7 +390,6 @@ def strategies(
     Example: atta bench strategies --data data/demo-2p --strategies full --variant exchange='--strategy exchange' --variant
         sancus='--strategy sancus:eps=1' --external-share exchange=0.8
     """
-    name, external_share = share or ("full", None)
-    options["prices"] = None if prices is None else read_prices(prices)
-    options["stop"] = None if stop is None else StopPattern.parse(stop)
-    return run, StrategiesBench(external_share=external_share, share_of=name, **options)
+    share_of, external_share = share or ("full", None)
+    bench = StrategiesBench(**settings, **more, external_share=external_share, share_of=share_of)
+    hand_out(run(bench, teller(quiet)), json_file, plot, quiet=quiet)

@@ -6,7 +6,6 @@ python -m atta_bench.train.worker '{"addresses": ["127.0.0.1:7070", ...], "rank"
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
@@ -23,12 +22,9 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import atta
-from atta.errors import UnknownNameError
 from atta.observe.machine.memory import keep_freed
-from atta.train.steps.allreduce import SyncClock, timed_all_reduce
-from atta.train.steps.step import timed_step
-from atta.train.steps.timing import Stopwatch, add_daemon_time
-from atta.train.steps.transfer import awaited
+from atta.train.steps.step import SyncClock, timed_all_reduce, timed_step
+from atta.train.steps.timing import Stopwatch, add_daemon_time, awaited
 from atta_bench.lab.workload import Epoch, Recipe, Reporter
 from atta_bench.loader.consumer import ConsumerConfig, count, open_loader
 
@@ -166,19 +162,6 @@ def exit_on_failure() -> Iterator[None]:
         os._exit(1)
 
 
-@dataclass(frozen=True)
-class TrainerConfig(ConsumerConfig):
-    """Settings of a trainer, besides those of a consumer.
-
-    Attributes:
-        rendezvous: ``tcp://host:port`` of rank 0 for gloo.
-        recipe: the model to train.
-    """
-
-    rendezvous: str
-    recipe: Recipe
-
-
 Converted = tuple[tuple[Any, ...], torch.Tensor]
 """Arguments of the model, and labels int64 [seeds]."""
 
@@ -203,18 +186,16 @@ WAYS: dict[str, tuple[Callable[[Recipe], torch.nn.Module], Callable[[atta.MiniBa
 
 def main() -> None:
     """Train the epochs that the benchmark asks for."""
-    told = json.loads(sys.argv[1])
-    config = TrainerConfig(**{**told, "recipe": Recipe(**told["recipe"])})
-    if config.deliver not in WAYS:
-        raise UnknownNameError.of("delivery", config.deliver, WAYS)
+    config = ConsumerConfig.read(sys.argv[1])
+    assert config.recipe is not None
     reporter = Reporter()
     with exit_on_failure():
-        _train(config, reporter)
+        _train(config, config.recipe, reporter)
 
 
-def _train(config: TrainerConfig, reporter: Reporter) -> None:
+def _train(config: ConsumerConfig, recipe: Recipe, reporter: Reporter) -> None:
     join(config.rank, config.world_size, config.rendezvous, config.threads)
-    learner = Learner(WAYS[config.deliver][0], config.recipe)
+    learner = Learner(WAYS[config.deliver][0], recipe)
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
         # DGL's blocks have edge ids. Training with PyG does not need them.
         loader = open_loader(config, cluster, tables=["x"], seed_tables=["y"], edge_ids=config.deliver == "dgl")
@@ -229,7 +210,7 @@ def _train(config: TrainerConfig, reporter: Reporter) -> None:
     dist.destroy_process_group()
 
 
-def _epoch(config: TrainerConfig, loader: atta.NeighborLoader, learner: Learner, number: int) -> TrainingEpoch:
+def _epoch(config: ConsumerConfig, loader: atta.NeighborLoader, learner: Learner, number: int) -> TrainingEpoch:
     convert = WAYS[config.deliver][1]
     with learner.epoch(config.rank, number) as epoch:
         watch = learner.watch

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from atta.client.tables.embedding import DistEmbedding
     from atta.client.tables.tensor import DistTensor
     from atta.kvstore.spec import OptimiserSpec
-    from atta.observe.version import __version__
+    from atta.observe.versions import __version__
     from atta.partition.importers.networkx import from_networkx
     from atta.wire.security.credentials import Credentials
 
@@ -125,7 +125,7 @@ _HOMES = {
     "OptimiserSpec": "atta.kvstore.spec",
     "PrefetchLoader": "atta.client.loaders.prefetch",
     "ServerLoader": "atta.client.loaders.server",
-    "__version__": "atta.observe.version",
+    "__version__": "atta.observe.versions",
     "check": "atta.train.launching.check",
     "connect": "atta.client.cluster",
     "explain": "atta.train.launching.explain",

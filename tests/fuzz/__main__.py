@@ -96,7 +96,6 @@ def run(
 
 
 def write(out: Path, counts: dict[str, Counts], about: dict[str, Any]) -> None:
-    """Write ``fuzz.json``."""
     seconds = sum(found.seconds for found in counts.values())
     document = {**about, "seconds": seconds, "targets": {name: found.to_json() for name, found in counts.items()}}
     (out / "fuzz.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -51,8 +51,7 @@ from atta.train.checkpoint import (
     seal,
 )
 from atta.train.checkpoint.files import RunPlace
-from atta.train.checkpoint.ranks import load_rank, save_rank
-from atta.train.checkpoint.run import place_in
+from atta.train.checkpoint.run import load_rank, place_in, save_rank
 from atta.train.checkpoint.weights import load_model
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
@@ -92,11 +91,9 @@ class Files:
             kind.read()
 
     def once(self, rng: random.Random) -> str:
-        """Read a file that was changed."""
         return self.changed(rng.choice(sorted(self.kinds)), rng)
 
     def changed(self, name: str, rng: random.Random) -> str:
-        """Read a changed file of one kind."""
         change = mutated if rng.random() < 0.4 else self.kinds[name].changed
         return self.again(name, change(self._good[name], rng))
 
@@ -146,7 +143,6 @@ def text_changed(raw: bytes, rng: random.Random) -> bytes:
 
 
 def json_changed(raw: bytes, rng: random.Random) -> bytes:
-    """Another JSON document."""
     return json.dumps(change_value(json.loads(raw), rng, rng.choice([0.02, 0.1]))).encode()
 
 
@@ -161,7 +157,6 @@ def sealed_changed(raw: bytes, rng: random.Random) -> bytes:
 
 
 def sealed(value: dict[str, Any]) -> bytes:
-    """A JSON document with its checksum."""
     text = json.dumps({"checksum": "0" * 16, **value}, indent=1) + "\n"
     return text.replace("0" * 16, xxhash.xxh3_64(text.encode()).hexdigest(), 1).encode()
 

@@ -22,6 +22,7 @@ import grpc
 import numpy as np
 
 import atta
+from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.owners import sampled
 from atta.daemon.peers.peers import Peer
 from atta.errors import AttaError
@@ -96,7 +97,6 @@ class Liar(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(passed_on)
 
     def close(self) -> None:
-        """End all calls."""
         self._server.stop(grace=None).wait()
         self._channel.close()
 
@@ -219,7 +219,6 @@ class Lies:
         return type(end).__name__, seconds
 
     def close(self) -> None:
-        """End all calls."""
         for liar in self._liars:
             liar.close()
 
@@ -234,7 +233,7 @@ class Lies:
 
     async def _ask_peer(self) -> None:
         """As another daemon asks."""
-        peer = Peer(1, self._addresses[1], self._dataset, DEADLINE_S, connect_s=DEADLINE_S)
+        peer = Peer(1, self._addresses[1], self._dataset, PeerSettings(DEADLINE_S, connect_s=DEADLINE_S))
         rows = np.arange(20)
         items = [
             SampleItem(EDGE, rows, rows, 3, False, Method.UNIFORM, 11),
@@ -248,7 +247,7 @@ class Lies:
             assert len(await peer.pair(EDGE, rows, count=2, negative=True, stream_key=3)) == 2 * len(rows)
             await peer.attach(link_pb2.AttachRequest(version=1, part=0))
         finally:
-            await peer.close()
+            await peer.connection.close()
 
 
 def lie(method: str, reply: bytes, rng: random.Random) -> bytes:
@@ -279,7 +278,6 @@ def watch(cluster: atta.Cluster) -> None:
 
 
 def batches(cluster: atta.Cluster) -> None:
-    """An epoch."""
     settings: dict[str, Any] = {"batch_size": 20, "rank": 0, "world_size": 1}
     for batch in atta.NeighborLoader(cluster, [3, 2], "train", **settings):
         assert batch.n_id().dtype == np.int64
@@ -290,7 +288,6 @@ def batches(cluster: atta.Cluster) -> None:
 
 
 def operator(cluster: atta.Cluster) -> None:
-    """Batches of an operator."""
     for batch in atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=3, rank=0, world_size=1):
         batch.n_id().sum()
         batch.edge_index().sum()

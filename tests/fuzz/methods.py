@@ -80,7 +80,6 @@ def tables(cluster: atta.LocalCluster) -> int:
 
 
 def listing(connection: Connection) -> Iterator[MutableSpec]:
-    """The tables of one daemon."""
     for info in connection.call("TableService.List", table_pb2.ListMutableRequest()).tables:
         yield MutableSpec.from_json(info.spec)
 
@@ -166,7 +165,6 @@ class _Calls(ABC):
         """Make anew what messages may have ended; returns why that cannot be done now."""
 
     def once(self, rng: random.Random) -> str:
-        """Send a drawn message."""
         self._tried += 1
         if self._tried % REFRESH == 1 and (cannot := self._refresh()):
             return cannot
@@ -198,7 +196,6 @@ class _Calls(ABC):
         return code.name, seconds
 
     def close(self) -> None:
-        """End all calls."""
         self._caller.close()
 
 
@@ -266,7 +263,6 @@ class Backups(_Calls):
         return ""
 
     def close(self) -> None:
-        """End all calls and the daemon."""
         self._running.close()
 
 

@@ -55,14 +55,12 @@ class Counts:
     slowest_s: float = 0.0
 
     def add(self, other: Counts) -> None:
-        """Add what a later turn has seen."""
         self.tried, self.seconds = self.tried + other.tried, self.seconds + other.seconds
         self.ends += other.ends
         self.findings += other.findings
         self.slowest_s = max(self.slowest_s, other.slowest_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {**vars(self), "ends": dict(sorted(self.ends.items()))}
 
 
@@ -73,7 +71,6 @@ def kept(target: str) -> Iterator[tuple[str, bytes]]:
 
 
 def keep(target: str, finding: Finding, folder: Path = CORPUS) -> Path:
-    """Write a finding's input into the corpus."""
     place = folder / target
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{finding.what}-{hashlib.sha256(finding.data).hexdigest()[:12]}"

@@ -16,7 +16,7 @@ import struct
 import sys
 from typing import Any
 
-MODULES = ("atta.cli.main", "atta.partition.methods.metis_child")
+MODULES = ("atta.cli.main", "atta.partition.methods.metis_child", "atta.simulate.consumers")
 STREAMS = 3
 MOST_BYTES = 1 << 20
 """At most this many bytes of arguments and environment."""

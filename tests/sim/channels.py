@@ -32,11 +32,9 @@ class CallError(grpc.RpcError, grpc.Call, grpc.Future):  # type: ignore[misc]
         self._code, self._details = code, details
 
     def code(self) -> grpc.StatusCode:
-        """The status."""
         return self._code
 
     def details(self) -> str:
-        """Its text."""
         return self._details
 
 
@@ -123,18 +121,15 @@ class Call:
         self._changed.append(function)
 
     def add_done_callback(self, function: Callable[[Any], None]) -> None:
-        """As in gRPC: on a thread of gRPC's."""
         if self.status is None:
             self._done.append(lambda: function(self))
         else:
             self._network.loop.call_soon(function, self, context=self._context())
 
     def done(self) -> bool:
-        """Whether it has ended."""
         return self.status is not None
 
     def cancel(self) -> bool:
-        """Give it up."""
         if self.status is not None:
             return False
         if self._exchange is not None:
@@ -159,17 +154,14 @@ class SyncCall(Call):
                 raise grpc.FutureTimeoutError
 
     def code(self) -> grpc.StatusCode | None:
-        """The status; waits for it."""
         self._wait_for(self.done)
         return self.status[0] if self.status is not None else None
 
     def details(self) -> str:
-        """The text of the status."""
         self._wait_for(self.done)
         return self.status[1] if self.status is not None else ""
 
     def result(self, timeout: float | None = None) -> Any:
-        """The reply."""
         self._wait_for(self.done, timeout)
         assert self.status is not None
         if self.status[0] is grpc.StatusCode.OK:
@@ -179,7 +171,6 @@ class SyncCall(Call):
         raise CallError(*self.status)
 
     def exception(self, timeout: float | None = None) -> Any:
-        """The error, or None."""
         self._wait_for(self.done, timeout)
         assert self.status is not None
         return None if self.status[0] is grpc.StatusCode.OK else CallError(*self.status)
@@ -229,7 +220,6 @@ class AioCall(Call):
         return self.decode(self.messages[0])
 
     async def read(self) -> Any:
-        """The next message, or EOF."""
         try:
             await self._wait_for(lambda: bool(self.messages) or self.status is not None)
         except asyncio.CancelledError:
@@ -241,7 +231,6 @@ class AioCall(Call):
         return grpc.aio.EOF
 
     async def code(self) -> grpc.StatusCode | None:
-        """The status."""
         await self._wait_for(self.done)
         return self.status[0] if self.status is not None else None
 
@@ -280,19 +269,15 @@ class _Channel:
         return begin
 
     def unary_unary(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
-        """As in gRPC."""
         return self._stub(path, request_serializer, response_deserializer, again=True)
 
     def unary_stream(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
-        """As in gRPC."""
         return self._stub(path, request_serializer, response_deserializer, again=False)
 
     def stream_unary(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
-        """As in gRPC."""
         return self._stub(path, request_serializer, response_deserializer, again=True, many=True)
 
     def stream_stream(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
-        """As in gRPC."""
         return self._stub(path, request_serializer, response_deserializer, again=False, many=True)
 
     def _cancel_all(self) -> None:
@@ -302,20 +287,15 @@ class _Channel:
 
 
 class SyncChannel(_Channel):
-    """As ``grpc.insecure_channel``."""
-
     make = SyncCall
 
     def unary_unary(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
-        """As in gRPC."""
         return _Unary(super().unary_unary(path, request_serializer, response_deserializer))
 
     def stream_unary(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
-        """As in gRPC."""
         return _Unary(super().stream_unary(path, request_serializer, response_deserializer))
 
     def close(self) -> None:
-        """End it."""
         self._cancel_all()
 
 
@@ -328,8 +308,6 @@ class _Unary:
 
 
 class AioChannel(_Channel):
-    """As ``grpc.aio.insecure_channel``."""
-
     make = AioCall
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
@@ -343,7 +321,6 @@ class AioChannel(_Channel):
             await asyncio.sleep(READY_S)
 
     async def close(self, grace: float | None = None) -> None:
-        """End it, after ``grace`` seconds."""
         if grace and self._calls:
             await asyncio.wait([asyncio.ensure_future(call.code()) for call in self._calls], timeout=grace)
         self._cancel_all()

@@ -59,7 +59,6 @@ class Disk:
         self._files: dict[int, _File] = {}
 
     def take(self, fd: int) -> None:
-        """A process has opened a file."""
         node = NODE.get()
         for number in [number for number, file in self._files.items() if not os.fstat(file.fd).st_nlink]:
             os.close(self._files.pop(number).fd)
@@ -81,7 +80,6 @@ class Disk:
             os.close(fd)
 
     def end(self) -> None:
-        """Close everything."""
         self.open.clear()
         for file in self._files.values():
             os.close(file.fd)
@@ -137,8 +135,6 @@ def _applied(content: bytes, writes: Sequence[_Write]) -> bytes:
 
 
 class DiskModule:
-    """Stands for the module ``os``."""
-
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
@@ -151,7 +147,6 @@ class DiskModule:
             raise OSError(errno.EBADF, "the process is gone")
 
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
-        """As ``os.open``."""
         self._check()
         fd = os.open(path, flags, mode)
         self._disk.take(fd)
@@ -160,7 +155,6 @@ class DiskModule:
         return fd
 
     def close(self, fd: int) -> None:
-        """As ``os.close``."""
         self._check()
         self._disk.open.pop(fd, None)
         os.close(fd)
@@ -189,11 +183,9 @@ class DiskModule:
         return os.pwrite(fd, data, at)
 
     def pwrite(self, fd: int, data: Any, at: int) -> int:
-        """As ``os.pwrite``."""
         return self.pwritev(fd, [data], at)
 
     def ftruncate(self, fd: int, size: int) -> None:
-        """As ``os.ftruncate``."""
         self._check()
         os.ftruncate(fd, size)
         self._disk.open[fd][1].since.append((size, None))
@@ -220,7 +212,6 @@ class DiskModule:
             file.forced, file.since = _applied(file.forced, file.since), []
 
     def fdatasync(self, fd: int) -> None:
-        """As ``os.fdatasync``."""
         self.fsync(fd)
 
 
@@ -241,7 +232,6 @@ class FoldersModule:
         return getattr(shutil, name)
 
     def rmtree(self, path: Any, ignore_errors: bool = False) -> None:
-        """As ``shutil.rmtree``."""
         node = NODE.get()
         if node is None or node.alive:
             shutil.rmtree(path, ignore_errors=ignore_errors)

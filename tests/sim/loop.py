@@ -104,8 +104,6 @@ class _Clock:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """See the module."""
-
     def __init__(self, rng: random.Random, *, until_s: float) -> None:
         """``until_s``: simulated seconds after which the simulation counts as stuck."""
         super().__init__()
@@ -123,11 +121,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(lambda loop, coroutine, **more: _Task(coroutine, loop=loop, **more))
 
     def event(self, text: str) -> None:
-        """Write a line of the log."""
         self.log.append(f"{self.now - 1000:.6f} {text}")
 
     def time(self) -> float:
-        """Simulated seconds."""
         return self.now
 
     def passed(self, timeout: float | None) -> None:
@@ -158,14 +154,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> events.TimerHandle:
-        """As in asyncio."""
         timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        """As in asyncio; every node has a default executor of its own."""
         node = NODE.get()
         if executor is None and node is not None:
             node.executor = node.executor or ThreadPoolExecutor(1)

@@ -55,7 +55,6 @@ class Network:
         self.count = 0
 
     def delay(self) -> float:
-        """Of one message."""
         return self.weather.delay_s * (0.1 + 0.9 * self.rng.random())
 
     def later(self, delay: float, function: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
@@ -78,8 +77,6 @@ class Network:
 
 
 class SimServer:
-    """As ``grpc.aio.server()``."""
-
     def __init__(self, network: Network, node: Node) -> None:
         self._network, self.node = network, node
         self._handlers: list[Any] = []
@@ -87,11 +84,9 @@ class SimServer:
         self.started = False
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """As in gRPC."""
         self._handlers += handlers
 
     def add_insecure_port(self, address: str) -> int:
-        """As in gRPC."""
         if self._network.listening(address) is not None:
             raise RuntimeError(f"{address} is in use")
         self._address = address
@@ -99,18 +94,15 @@ class SimServer:
         return int(address.rpartition(":")[2])
 
     async def start(self) -> None:
-        """As in gRPC."""
         self.started = True
 
     async def stop(self, grace: float | None) -> None:
-        """As in gRPC: after ``grace`` seconds what is under way is cancelled."""
         self.started = False
         if grace:
             await asyncio.sleep(grace)
         self._network.break_all(self.node)
 
     def handler(self, path: str, metadata: Any) -> Any:
-        """What answers a method."""
         details = _Details(path, metadata)
         found = [made for generic in self._handlers if (made := generic.service(details)) is not None]
         return found[0] if found else None
@@ -127,8 +119,6 @@ class _AbortError(grpc.aio.AbortError):
 
 
 class ServerContext:
-    """As ``grpc.aio.ServicerContext``."""
-
     def __init__(self, exchange: Exchange, sent: Sequence[bytes]) -> None:
         self._exchange, self._left = exchange, deque(sent)
         self.status: tuple[grpc.StatusCode, str] | None = None
@@ -144,7 +134,6 @@ class ServerContext:
         return self._over
 
     def end(self, *, answered: bool) -> None:
-        """The call has ended."""
         self._over = answered
         for callback in self._callbacks:
             callback(self)
@@ -159,16 +148,13 @@ class ServerContext:
         return self._exchange.metadata
 
     def time_remaining(self) -> float | None:
-        """Seconds until the deadline."""
         until = self._exchange.until
         return None if until is None else max(0.0, until - self._exchange.network.loop.now)
 
     def peer(self) -> str:
-        """The connection."""
         return f"ipv4:{self._exchange.caller.name if self._exchange.caller else ''}"
 
     async def abort(self, code: grpc.StatusCode, details: str = "", _: Any = ()) -> Any:
-        """End the call."""
         self.status = code, details
         raise _AbortError
 

@@ -42,8 +42,6 @@ ON_DISK = (
 
 
 class TimeModule:
-    """Stands for the module ``time``."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
@@ -51,13 +49,11 @@ class TimeModule:
         return getattr(time, name)
 
     def monotonic(self) -> float:
-        """Simulated seconds. Work takes no time."""
         return self._loop.now
 
     perf_counter = process_time = thread_time = monotonic
 
     def monotonic_ns(self) -> int:
-        """Simulated nanoseconds."""
         return int(self._loop.now * 1e9)
 
     perf_counter_ns = monotonic_ns
@@ -68,17 +64,13 @@ class TimeModule:
         return 1.8e9 + self._loop.now + (node.clock_s if node is not None else 0.0)
 
     def time_ns(self) -> int:
-        """The time of day."""
         return int(self.time() * 1e9)
 
     def sleep(self, seconds: float) -> None:
-        """Let this thread wait."""
         current().park(seconds)
 
 
 class SecretsModule:
-    """Stands for the module ``secrets``."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
@@ -86,15 +78,12 @@ class SecretsModule:
         return getattr(secrets, name)
 
     def token_bytes(self, nbytes: int = 32) -> bytes:
-        """Seeded bytes."""
         return self._rng.randbytes(nbytes)
 
     def token_hex(self, nbytes: int = 32) -> str:
-        """Seeded digits."""
         return self._rng.randbytes(nbytes).hex()
 
     def randbits(self, k: int) -> int:
-        """Seeded bits."""
         return self._rng.getrandbits(k)
 
 
@@ -151,7 +140,6 @@ def _drop(*_: Any) -> Any:
 
 @contextlib.contextmanager
 def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]:
-    """Run what is within in the simulation."""
     clock = TimeModule(loop)
     instead: dict[int, Any] = {
         id(time): clock,
@@ -191,13 +179,13 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(sys.modules[name], "_JITTER", random.Random(loop.rng.random()))
     put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
     put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 60.0)  # there is none: looking costs steps
-    for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.loading"):
+    for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.graph"):
         put(sys.modules[name], "available_bytes", lambda: MEMORY_BYTES)  # what the real machine has is no seed's choice
     room = lambda: contextlib.nullcontext((MEMORY_BYTES, MEMORY_BYTES))  # noqa: E731
-    put(sys.modules["atta.daemon.loading"], "machine_room", room)
-    put(sys.modules["atta.daemon.loading"], "claim", lambda _: None)
-    put(sys.modules["atta.daemon.caches"], "aside", _at_once)  # a real thread would be done at a moment of its own
-    put(sys.modules["atta.daemon.caches"], "yield_processor", lambda _: None)
+    put(sys.modules["atta.daemon.graph"], "machine_room", room)
+    put(sys.modules["atta.daemon.graph"], "claim", lambda _: None)
+    put(sys.modules["atta.daemon.filling"], "aside", _at_once)  # a real thread would be done at a moment of its own
+    put(sys.modules["atta.daemon.filling"], "yield_processor", lambda _: None)
     for name, cached in _OPENED.items():  # daemons start again and again, and their files never change
         put(sys.modules["atta.partition.dataset"], name, cached)
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))

@@ -157,8 +157,6 @@ class SimThread:
 
 
 class SimLock:
-    """As ``threading.Lock``."""
-
     def __init__(self) -> None:
         self._held, self._waiting = False, deque[Callable[[], None]]()
 
@@ -193,8 +191,6 @@ class SimLock:
 
 
 class SimCondition:
-    """As ``threading.Condition``."""
-
     def __init__(self, lock: Any = None) -> None:
         self._lock = lock if lock is not None else SimLock()
         self._waiting: list[Callable[[], None]] = []
@@ -238,8 +234,6 @@ class SimCondition:
 
 
 class SimSemaphore:
-    """As ``threading.Semaphore``."""
-
     def __init__(self, value: int = 1) -> None:
         self._value, self._changed = value, SimCondition()
 
@@ -258,8 +252,6 @@ class SimSemaphore:
 
 
 class SimEvent:
-    """As ``threading.Event``."""
-
     def __init__(self) -> None:
         self._set, self._changed = False, SimCondition()
 
@@ -282,8 +274,6 @@ class SimEvent:
 
 
 class SimQueue:
-    """As ``queue.SimpleQueue``."""
-
     def __init__(self) -> None:
         self._items, self._changed = deque[Any](), SimCondition()
 
@@ -313,8 +303,6 @@ class SimQueue:
 
 
 class ThreadingModule:
-    """Stands for the module ``threading``."""
-
     Lock, RLock, Condition, Event = SimLock, SimLock, SimCondition, SimEvent
     Semaphore = BoundedSemaphore = SimSemaphore
 
@@ -331,7 +319,6 @@ class ThreadingModule:
         *,
         daemon: bool | None = None,
     ) -> SimThread:
-        """As ``threading.Thread``."""
         return SimThread(self._loop, target, name, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -339,8 +326,6 @@ class ThreadingModule:
 
 
 class QueueModule:
-    """Stands for the module ``queue``."""
-
     SimpleQueue = Queue = SimQueue
 
     def __getattr__(self, name: str) -> Any:

@@ -68,7 +68,6 @@ class World:
         self.loop.close()
 
     def event(self, text: str) -> None:
-        """Write a line of the log."""
         self.loop.event(text)
 
     def run(self, main: Callable[[], Any]) -> None:

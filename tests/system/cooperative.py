@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import networkx as nx
 import numpy as np
@@ -31,11 +33,12 @@ from atta.train.cooperative import (
     broadcast_weights,
     count_targets,
     exchange,
+    source,
     split_vertices,
     start_exchange,
     worker_view,
 )
-from atta.train.cooperative.halo import HaloRows, meet
+from atta.train.cooperative.halo import ReadRows, meet
 from atta.train.cooperative.shares import first_vertices
 from atta.train.cooperative.source import ExactSource
 
@@ -256,7 +259,7 @@ def own_graph(case: Case, server: int) -> TrainingGraph:
     )
 
 
-def found_rows(case: Case, groups: ServerGroups) -> HaloRows:
+def found_rows(case: Case, groups: ServerGroups) -> ReadRows:
     """This trainer's view where rows travel between servers."""
     place = groups.place
     graph = own_graph(case, place.server)
@@ -270,10 +273,8 @@ def own_batch(case: Case, groups: ServerGroups) -> TrainerBatch:
     """This trainer's tensors where rows travel between servers."""
     place, found = groups.place, found_rows(case, groups)
     elsewhere = [rank // case.trainers != place.server for rank in range(WORLD)]
-    across = ExactSource(
-        found.lists, len(found.view.own), dist.group.WORLD, transport=case.transport, elsewhere=elsewhere
-    )
-    return TrainerBatch.of(found.view, groups.inside, transport=case.transport, across=across)
+    across = ExactSource(found.lists, found.own, dist.group.WORLD, elsewhere=elsewhere)
+    return TrainerBatch.of(found.view, groups.inside, across=across)
 
 
 def owners(case: Case, graph: TrainingGraph, server: int) -> np.ndarray:
@@ -291,12 +292,12 @@ def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
     else:
         graph = server_graph(case, place.server)
         view = worker_view(graph, owners(case, graph, place.server), place.local_rank, case.trainers)
-        batch = TrainerBatch.of(view, groups.inside, transport=case.transport)
+        batch = TrainerBatch.of(view, groups.inside)
     model = CooperativeModel(build(case), OWN_LAYERS if case.model == "own" else None)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(place.rank)  # only the weights of rank 0 count
-    broadcast_weights(model, groups)
+    broadcast_weights(model)
     torch.manual_seed(place.rank)
     targets = count_targets(batch, groups)
     loss = backward(model, batch, groups, targets)
@@ -311,7 +312,7 @@ def run_case(case: Case, groups: ServerGroups) -> dict[str, Any]:
     return {"result": result, "loss": float(loss), "bytes": sent, "crossed": crossed}
 
 
-def check_exchange(groups: ServerGroups, transport: str) -> dict[str, Any]:
+def check_exchange(groups: ServerGroups) -> dict[str, Any]:
     """Derivatives of a function of exchanged rows, by backward and by differences.
 
     All trainers vary the same number at the same time.
@@ -320,7 +321,7 @@ def check_exchange(groups: ServerGroups, transport: str) -> dict[str, Any]:
     graph = server_graph(case, place.server)
     owner = owners(case, graph, place.server)
     view = worker_view(graph, owner, place.local_rank, 2)
-    batch = TrainerBatch.of(view, groups.inside, transport=transport)
+    batch = TrainerBatch.of(view, groups.inside)
     width = 3
     full = torch.from_numpy(np.random.default_rng(5).standard_normal((len(graph), width)))
     rows = len(view.own) + len(view.remote)
@@ -368,7 +369,7 @@ def check_fixed(groups: ServerGroups) -> dict[str, bool]:
     view = worker_view(graph, owners(case, graph, place.server), place.local_rank, 2)
     batch = TrainerBatch.of(view, groups.inside)
     model = CooperativeModel(build(case))
-    broadcast_weights(model, groups)
+    broadcast_weights(model)
     targets = count_targets(batch, groups)
     sent, gradients = [], []
     for _ in range(2):
@@ -408,13 +409,24 @@ def halves(groups: ServerGroups) -> bool:
     return torch.equal(second.finish(), -full[remote]) and torch.equal(first.finish(), full[remote])
 
 
+def transported(transport: str) -> AbstractContextManager[Any]:
+    """Rows travel as with other backends: gloo has both."""
+    return mock.patch.object(source, "BY_MESSAGES", () if transport == "collective" else source.BY_MESSAGES)
+
+
 def main(folder: Path, rank: int, which: str = "all") -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
     groups = {trainers: ServerGroups(trainers) for trainers in (1, 2, 4)}
     cases = QUICK if which == "quick" else (*EXACT, *ACROSS, *SINGLE, *WRONG, *RECOMPUTED)
-    results: dict[str, Any] = {case.name: run_case(case, groups[case.trainers]) for case in cases}
-    results["exchange"] = {t: check_exchange(groups[2], t) for t in ("messages", "collective")}
+    results: dict[str, Any] = {}
+    for case in cases:
+        with transported(case.transport):
+            results[case.name] = run_case(case, groups[case.trainers])
+    results["exchange"] = {}
+    for transport in ("messages", "collective"):
+        with transported(transport):
+            results["exchange"][transport] = check_exchange(groups[2])
     results["fixed"] = check_fixed(groups[2])
     results["crossing"] = check_crossing(groups[4])
     results["halves"] = halves(groups[2])

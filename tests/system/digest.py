@@ -26,7 +26,7 @@ import atta
 from atta.client.tables.remote import RemoteTable
 from atta.train import EpochReport, TrainConfig
 from atta.train.cooperative import TrainerBatch
-from atta.train.cooperative.shares import TrainerShare
+from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.exchange import predictions
 from atta.train.exchange.digest import DigestTrainer
@@ -107,11 +107,10 @@ QUICK = (BASE, FROZEN, *RESUMED, *UNCUT, SATS[0], SATS[2])
 CASES = (*PERIODS, *VARIANTS, DELAYED, *RESUMED, *SGD, FROZEN, *UNCUT, *CHECKPOINTED, *SATS, *SAT_RESUMED)
 
 
-def doubled(share: TrainerShare) -> TrainerShare:
-    """The same share with features in float64."""
-    view = share.view
+def doubled(view: WorkerView) -> WorkerView:
+    """The same view with features in float64."""
     features, halo = view.features.astype(np.float64), view.halo_features.astype(np.float64)
-    return replace(share, view=replace(view, features=features, halo_features=halo))
+    return replace(view, features=features, halo_features=halo)
 
 
 class Run:
@@ -123,8 +122,8 @@ class Run:
         self.trainer, self.epochs = trainer, list[dict[str, Any]]()
         if not case.uncut:
             trainer.model.double()
-            made = trainer._make_step
-            trainer._make_step = lambda share, *more, **named: made(doubled(share), *more, **named)  # type: ignore[method-assign]
+            whole = trainer.data.whole
+            trainer.data.whole = lambda watch: doubled(whole(watch))  # type: ignore[method-assign]
         if case.rate is not None:
             trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), case.rate)
         self.update, trainer.update = trainer.update, self.updated  # type: ignore[method-assign]
@@ -157,7 +156,7 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """Notes of all epochs, and which vertices are whose."""
-        view = self.trainer._kept(CLOCK).share.view
+        view = self.trainer._kept(CLOCK).graph.view
         return {
             "epochs": self.epochs,
             "own": torch.from_numpy(view.global_ids[: len(view.own)]),

@@ -19,14 +19,13 @@ import torch.distributed as dist
 
 from atta.train.cooperative import CooperativeModel, ServerGroups, TrainerBatch, broadcast_weights, count_targets
 from atta.train.cooperative.dropout import RowDropout
-from atta.train.cooperative.halo import ReadRows, all_rows, halo_rows, rows_of_trainers
-from atta.train.cooperative.source import Source, UnchangedRows, source_inside
-from atta.train.cooperative.step import own_backward, source_of, sum_gradients
+from atta.train.cooperative.exchange import own_backward, sum_gradients
+from atta.train.cooperative.halo import ReadRows, all_rows, rows_of_trainers
+from atta.train.cooperative.source import JoinedSource, RowPart, source_inside
 from atta.train.exchange.codecs import packing
 from atta.train.exchange.figures import RowFigures
-from atta.train.exchange.messages import StaleRows
-from atta.train.exchange.policies import ExactPolicy, PipeGcnPolicy, SancusPolicy
-from atta.train.exchange.policy import RowPolicy
+from atta.train.exchange.messages import RowSetting, StaleRows
+from atta.train.exchange.policies import PipeGcnPolicy, RowPolicy, SancusPolicy
 from atta.train.settings.servers import MESSAGE_CODECS
 from tests.system.cooperative import WORLD, Case, build, found_rows
 
@@ -68,9 +67,8 @@ class StaleCase:
 
     @property
     def policy(self) -> RowPolicy:
-        kinds = {"exchange": ExactPolicy, "sancus": SancusPolicy, "pipegcn": PipeGcnPolicy}
-        made: RowPolicy = kinds[self.system](**self.options)
-        return made
+        kinds: dict[str, type[RowPolicy]] = {"exchange": RowPolicy, "sancus": SancusPolicy, "pipegcn": PipeGcnPolicy}
+        return kinds[self.system](**self.options)
 
 
 def no_slack(bound: str) -> StaleCase:
@@ -162,34 +160,30 @@ QUICK = (
 """Cases that `make test` runs."""
 
 
-def reads_of(case: StaleCase, groups: ServerGroups) -> tuple[Any, ReadRows]:
+def reads_of(case: StaleCase, groups: ServerGroups) -> ReadRows:
     found, trainers = found_rows(case.base, groups), case.across == "trainers"
     if case.rows == "all":
-        return found, all_rows(found, groups.place, CPU, trainers=trainers)
-    return found, rows_of_trainers(found, groups.place) if trainers else halo_rows(found, groups.place)
+        return all_rows(found, groups.place, CPU, trainers=trainers)
+    return rows_of_trainers(found, groups.place) if trainers else found
 
 
 def source(case: StaleCase, reads: ReadRows, dtype: torch.dtype) -> StaleRows:
-    return StaleRows(case.policy, reads, RowFigures(), packing(case.codec, dtype))
+    return StaleRows(RowSetting(case.policy, reads, RowFigures(), packing(case.codec, dtype)))
 
 
 def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
     """Losses, gradients of the last epoch, weights after it, and payload of every epoch."""
-    found, reads = reads_of(case, groups)
-    view, dtype = found.view, getattr(torch, case.base.dtype)
+    reads = reads_of(case, groups)
+    view, dtype = reads.view, getattr(torch, case.base.dtype)
     stale, inside = source(case, reads, dtype), source_inside(view, groups.inside)
-    x = torch.from_numpy(view.features)
     batch = TrainerBatch.of(view, groups.inside, across=stale)
-    assert batch.x.data_ptr() == x.data_ptr()
-    halo: Source = UnchangedRows(stale, batch.x, torch.from_numpy(view.halo_features))
     if case.across == "trainers" and inside is not None:
         remote = inside.start(0, "forward", batch.x).finish()
-        batch.graph.source = UnchangedRows(stale, batch.x, torch.cat([remote, torch.from_numpy(view.halo_features)]))
-    else:
-        batch.graph.source = source_of(view, None if inside is None else UnchangedRows(inside, batch.x), halo)
+        features = torch.cat([remote, torch.from_numpy(view.halo_features)])
+        batch.graph.source = JoinedSource(batch.x, [RowPart(stale, len(features), features=features)])
     dropout = batch.graph.dropout = RowDropout(view, SEED) if case.base.dropout else None
     model = CooperativeModel(build(case.base))
-    broadcast_weights(model, groups)
+    broadcast_weights(model)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     count = count_targets(batch, groups)
     losses, payload, ages = [], [], []
@@ -221,7 +215,7 @@ def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
 
 def drive(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
     """Send rows whose values are the epoch, without a model. So each row that is read says how old it is."""
-    _, reads = reads_of(case, groups)
+    reads = reads_of(case, groups)
     stale = source(case, reads, torch.float64)
     read, figures = [], []
     for epoch in range(1, EPOCHS + 1):
@@ -258,7 +252,7 @@ def drive(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
 def ahead(folder: Path, groups: ServerGroups) -> bool:
     """Whether the first trainer ends its second epoch although no other has begun it: PipeGCN reads rows of the first."""
     case, first, ended = StaleCase("pipegcn"), dist.get_rank() == 0, folder / "ended"
-    _, reads = reads_of(case, groups)
+    reads = reads_of(case, groups)
     stale = source(case, reads, torch.float64)
     for epoch in (1, 2):
         stale.begin(epoch)

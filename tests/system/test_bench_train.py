@@ -91,7 +91,9 @@ def test_trainers_on_loopback(dataset: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_distdgl_learns_the_same(dataset: Path, tmp_path: Path) -> None:
     pytest.importorskip("dgl")
-    bench = TrainBench(str(dataset), WORKLOAD, vs=("dgl",), runs=1, netns="on", work=str(tmp_path), lr=0.02)
+    bench = TrainBench(
+        **vars(WORKLOAD), data=str(dataset), vs=("dgl",), runs=1, netns="on", work=str(tmp_path), lr=0.02
+    )
     document = run(bench).to_json()
     assert "error" not in document["results"]["dgl"], document["results"]["dgl"]
     for system in ("atta", "atta-pyg", "dgl"):

@@ -6,10 +6,7 @@ purpose, one that training would not notice, to show that the comparison finds i
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,36 +14,17 @@ import pytest
 import torch
 
 from tests.system import cooperative as harness
-from tests.system.cases import marked, which
+from tests.system.cases import marked, results_of, which
 from tests.system.cooperative import ACROSS, EXACT, RECOMPUTED, SINGLE, WORLD, WRONG, Case
+
+Results = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def results(
     preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """The results of each of the four trainers, by case."""
-    folder = tmp_path_factory.mktemp("cooperative")
-    command = [sys.executable, "-m", "tests.system.cooperative", str(folder)]
-    cases, root = which(request), Path(__file__).parents[2]
-    trainers = [
-        subprocess.Popen([*command, str(rank), cases], cwd=root, stderr=subprocess.PIPE, text=True)
-        for rank in range(WORLD)
-    ]
-    try:
-        end = time.monotonic() + 150
-        while any(t.poll() is None for t in trainers) and not any(t.poll() for t in trainers):
-            assert time.monotonic() < end, "the trainers hang"
-            time.sleep(0.05)
-        failed = [t for t in trainers if t.poll()]
-        assert not failed, failed[0].stderr.read() if failed[0].stderr else ""
-    finally:
-        for trainer in trainers:
-            trainer.kill()
-            trainer.wait()
-            assert trainer.stderr is not None
-            trainer.stderr.close()
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+) -> Results:
+    return results_of("tests.system.cooperative", tmp_path_factory.mktemp("cooperative"), which(request))
 
 
 def reference(case: Case) -> tuple[float, dict[str, torch.Tensor]]:
@@ -73,7 +51,7 @@ def error(result: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) ->
 
 
 @pytest.mark.parametrize("case", marked([*EXACT, *ACROSS], harness.QUICK))
-def test_gradient_is_that_of_the_whole_graph(results: list[dict[str, Any]], case: Case) -> None:
+def test_gradient_is_that_of_the_whole_graph(results: Results, case: Case) -> None:
     loss, expected = reference(case)
     mine = results[0][case.name]
     assert mine["loss"] == pytest.approx(loss, rel=1e-10)
@@ -83,47 +61,37 @@ def test_gradient_is_that_of_the_whole_graph(results: list[dict[str, Any]], case
 
 
 @pytest.mark.parametrize("case", marked(SINGLE, harness.QUICK))
-def test_in_single_precision(results: list[dict[str, Any]], case: Case) -> None:
+def test_in_single_precision(results: Results, case: Case) -> None:
     assert error(results[0][case.name]["result"], reference(case)[1]) < 1e-4
 
 
 @pytest.mark.parametrize("case", marked(WRONG, harness.QUICK))
-def test_mistakes_are_found(results: list[dict[str, Any]], case: Case) -> None:
+def test_mistakes_are_found(results: Results, case: Case) -> None:
     assert error(results[0][case.name]["result"], reference(case)[1]) > 5e-4
 
 
-@pytest.mark.parametrize("case", EXACT, ids=lambda c: c.name)
-def test_the_subgraph_knows_for_how_many_layers_it_is_exact(case: Case) -> None:
-    for server in range(WORLD // case.trainers):
-        exact = harness.server_graph(case, server).exact_layers()
-        assert exact is None or exact >= case.layers
-
-
-def test_a_subgraph_that_lacks_a_hop_says_so() -> None:
+def test_the_subgraph_knows_for_how_many_layers_it_is_exact() -> None:
+    """Whatever computes on it, one that lacks a hop says so."""
+    for case in {replace(case, model="gcn", owners="one", transport="auto", steps=0) for case in EXACT}:
+        for server in range(WORLD // case.trainers):
+            exact = harness.server_graph(case, server).exact_layers()
+            assert exact is None or exact >= case.layers
     for case in (c for c in WRONG if c.missing):
         assert [harness.server_graph(case, s).exact_layers() for s in (0, 1)] == [case.layers - case.missing] * 2
 
 
-def test_recomputed_activations_have_the_same_dropout(results: list[dict[str, Any]]) -> None:
+def test_recomputed_activations_have_the_same_dropout_and_exchange_once_more(results: Results) -> None:
     kept, recomputed = (results[0][case.name] for case in RECOMPUTED)
     assert error(recomputed["result"], kept["result"]) < 1e-12
     assert error(kept["result"], reference(RECOMPUTED[0])[1]) > 1e-3  # dropout changed something
-
-
-def test_recomputing_exchanges_once_more(results: list[dict[str, Any]]) -> None:
-    kept, recomputed = (sum(r[case.name]["bytes"] for r in results) for case in RECOMPUTED)
-    assert recomputed == 1.5 * kept
+    sent, again = (sum(r[case.name]["bytes"] for r in results) for case in RECOMPUTED)
+    assert again == 1.5 * sent
 
 
 @pytest.mark.parametrize("transport", ["messages", "collective"])
-def test_derivative_of_the_exchange(results: list[dict[str, Any]], transport: str) -> None:
-    for found in results:
-        assert found["exchange"][transport]["rows"]
-        assert found["exchange"][transport]["error"] < 1e-6
-
-
-@pytest.mark.parametrize("transport", ["messages", "collective"])
-def test_bytes_are_those_of_the_rows_that_are_read(results: list[dict[str, Any]], transport: str) -> None:
+def test_an_exchange_has_the_right_rows_derivative_and_bytes(results: Results, transport: str) -> None:
+    assert all(found["exchange"][transport]["rows"] for found in results)
+    assert all(found["exchange"][transport]["error"] < 1e-6 for found in results)
     for server in (0, 1):
         graph = harness.server_graph(Case("sage"), server)
         for local, other in ((0, 1), (1, 0)):
@@ -136,7 +104,7 @@ def test_bytes_are_those_of_the_rows_that_are_read(results: list[dict[str, Any]]
             assert ours["round_bytes"] == (len(sent) + len(received)) * row
 
 
-def test_bytes_that_cross_are_those_between_machines(results: list[dict[str, Any]]) -> None:
+def test_bytes_that_cross_are_those_between_machines(results: Results) -> None:
     owner = results[0]["crossing"]["owner"].tolist()
     read = {(s, owner[t]) for s, t in harness.server_graph(Case("sage", trainers=4), 0).edges.T.tolist()}
     for rank, found in enumerate(results):
@@ -149,7 +117,7 @@ def test_bytes_that_cross_are_those_between_machines(results: list[dict[str, Any
 @pytest.mark.parametrize(
     "case", marked([c for c in ACROSS if c.model in ("sage", "gcn") and not c.steps], harness.QUICK)
 )
-def test_bytes_between_servers_are_those_of_the_rows_that_they_read(results: list[dict[str, Any]], case: Case) -> None:
+def test_bytes_between_servers_are_those_of_the_rows_that_they_read(results: Results, case: Case) -> None:
     """Rows of hidden layers, and as much for their gradients; features are there from the beginning."""
     rank = np.empty(harness.VERTICES, np.int64)
     for server in range(WORLD // case.trainers):
@@ -163,10 +131,7 @@ def test_bytes_between_servers_are_those_of_the_rows_that_they_read(results: lis
     assert sum(found[case.name]["crossed"] for found in results) == expected
 
 
-def test_exchanges_may_overlap(results: list[dict[str, Any]]) -> None:
-    assert [found["halves"] for found in results] == [True] * WORLD
-
-
-def test_features_travel_once(results: list[dict[str, Any]]) -> None:
+def test_exchanges_may_overlap_and_features_travel_once(results: Results) -> None:
     for found in results:
+        assert found["halves"]
         assert found["fixed"] == {"less": True, "same": True, "others": True}

@@ -5,11 +5,7 @@ The other side computes with dense matrices. Edges between servers read rows of 
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,7 @@ from atta.partition.graph import GraphWriter
 from atta.train import fit
 from atta.train.models import whole_model
 from tests.system import digest as harness
-from tests.system.cases import marked, which
+from tests.system.cases import marked, results_of, trainers, which
 from tests.system.digest import (
     BASE,
     CHECKPOINTED,
@@ -47,7 +43,6 @@ from tests.waiting import eventually
 
 Results = list[dict[str, Any]]
 VERTICES, EDGES, CHANNELS, CLASSES = 120, 800, 5, 3
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -88,23 +83,6 @@ class Whole:
 WHOLE = Whole(between=True)
 
 
-@contextmanager
-def trainers(folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "tests.system.digest", str(folder)]
-    started = [
-        subprocess.Popen([*command, str(rank), *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        for rank in range(WORLD)
-    ]
-    try:
-        yield started
-    finally:
-        for trainer in started:
-            trainer.kill()
-            trainer.wait()
-            assert trainer.stderr is not None
-            trainer.stderr.close()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
     folder = tmp_path_factory.mktemp("cut")
@@ -125,21 +103,11 @@ def results(
     folder = tmp_path_factory.mktemp("digest")
     Whole(between=False).write(folder / "graph")
     partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
-    with (
-        atta.local(folder / "parts", threads=1) as uncut,
-        trainers(folder, str(cluster.cluster_file), str(uncut.cluster_file), which(request)) as started,
-    ):
-        end = time.monotonic() + 150
-        while any(t.poll() is None for t in started) and not any(t.poll() for t in started):
-            assert time.monotonic() < end, "the trainers hang"
-            time.sleep(0.05)
-        failed = [t for t in started if t.poll()]
-        assert not failed, failed[0].stderr.read() if failed[0].stderr else ""
-        assert not list(cluster.tables.specs())  # every run has dropped its own
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
-
-
-# -- what is computed --------------------------------------------------------------------------------------------------
+    with atta.local(folder / "parts", threads=1) as uncut:
+        clusters = str(cluster.cluster_file), str(uncut.cluster_file)
+        found = results_of("tests.system.digest", folder, *clusters, which(request))
+    assert not list(cluster.tables.specs())  # every run has dropped its own
+    return found
 
 
 def matrix(model: str) -> torch.Tensor:
@@ -332,9 +300,6 @@ def test_rows_that_backward_computes_again_are_published_once(results: Results) 
             assert all(a[key] == b[key] for key in ("ages", "sent", "pushed", "broadcasts"))
 
 
-# -- predictions -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", marked(SATS[:2], harness.QUICK))
 def test_predictions_are_read_only_where_they_are_better(results: Results, case: TableCase) -> None:
     plain, epochs = SATS[2], results[0][case.name]["epochs"]
@@ -362,9 +327,6 @@ def test_predictions_are_read_only_where_they_are_better(results: Results, case:
     assert not same(weights(results, plain), weights(results, case))
 
 
-# -- what is left behind -----------------------------------------------------------------------------------------------
-
-
 def digest_config(cluster: atta.LocalCluster, **options: Any) -> Any:
     return TableCase("digest", {"epochs": 2, **options}).config(str(cluster.cluster_file))
 
@@ -385,7 +347,7 @@ def test_a_run_that_is_killed_leaves_no_tables(
     preloaded_trainers: None, cluster: atta.LocalCluster, tmp_path: Path
 ) -> None:
     before = set(cluster.tables.specs())
-    with trainers(tmp_path, str(cluster.cluster_file), "forever") as started:
+    with trainers("tests.system.digest", tmp_path, str(cluster.cluster_file), "forever") as started:
         assert eventually(lambda: len(set(cluster.tables.specs()) - before) == 4, seconds=60)
         assert all(t.poll() is None for t in started)
     assert eventually(lambda: set(cluster.tables.specs()) == before, seconds=60)

@@ -159,6 +159,7 @@ BIG = 2**63 + 5
         ({"seed": -1}, r"seed -1: must be a whole number, 0 to 2\*\*64 - 1"),
         ({"seed": 1 << 64}, f"seed {1 << 64}"),
         ({"seed": 0.5}, "seed 0.5"),
+        ({"seed_policy": "globl"}, "seed policy 'globl'; did you mean 'global'"),
         ({"epochs": -1}, "epochs -1"),
         ({"epochs": 2.5}, "epochs 2.5"),
         ({"share": float("nan")}, "share nan: must be a positive number"),

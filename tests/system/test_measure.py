@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 import atta
@@ -94,26 +93,22 @@ def test_consumers_take_what_they_are_told_and_say_what_went_wrong(data: Path) -
     with atta.local(data, threads=1) as cluster:
         target = str(cluster.cluster_file)
         with Consumers(target, ranks) as consumers:
-            begun = _consumers()
+            begun = [*consumers._processes]
             assert len(begun) == 2
             whole = consumers.take(3)
             assert whole.batches == 3 * 2 * 5
             assert whole.cpu_s > 0
             assert consumers.take(2, 1, alone=True).batches == 2 * 2
-        assert not any(child.is_running() for child in begun)
+        assert all(child.poll() is not None for child in begun)
         absent = [{**ranks[0], "input_nodes": "absent"}, ranks[1]]
         with Consumers(target, absent) as consumers, pytest.raises(AttaError, match=r"a consumer: .*absent"):
             consumers.take(1)
         with Consumers(target, ranks) as consumers:
             consumers.take(1)
-            for child in _consumers():
+            for child in consumers._processes:
                 child.kill()
             with pytest.raises(AttaError, match="ended early, with exit code -9"):
                 consumers.take(1)
-
-
-def _consumers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "atta.simulate.consumers" in child.cmdline()]
 
 
 def test_a_trace_tells_the_same_sizes(data: Path, tmp_path: Path) -> None:

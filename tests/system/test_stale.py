@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +13,7 @@ from atta.kvstore.codecs import encoded_bytes
 from tests.masks import PLACES, Masks
 from tests.system import cooperative
 from tests.system import stale as harness
-from tests.system.cases import marked, which
+from tests.system.cases import marked, results_of, which
 from tests.system.cooperative import CHANNELS, VERTICES, WORLD
 from tests.system.stale import CODECS, DRIVEN, EPOCHS, EXACT, EXCHANGE, FROZEN, NO_SLACK, StaleCase
 from tests.system.test_cooperative import error, reference
@@ -30,35 +26,11 @@ Results = list[dict[str, Any]]
 def results(
     preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Results:
-    """The results of each of the four trainers, by case."""
-    folder = tmp_path_factory.mktemp("stale")
-    command = [sys.executable, "-m", "tests.system.stale", str(folder)]
-    cases, root = which(request), Path(__file__).parents[2]
-    trainers = [
-        subprocess.Popen([*command, str(rank), cases], cwd=root, stderr=subprocess.PIPE, text=True)
-        for rank in range(WORLD)
-    ]
-    try:
-        end = time.monotonic() + 300
-        while any(t.poll() is None for t in trainers) and not any(t.poll() for t in trainers):
-            assert time.monotonic() < end, "the trainers hang"
-            time.sleep(0.05)
-        failed = [t for t in trainers if t.poll()]
-        assert not failed, failed[0].stderr.read() if failed[0].stderr else ""
-    finally:
-        for trainer in trainers:
-            trainer.kill()
-            trainer.wait()
-            assert trainer.stderr is not None
-            trainer.stderr.close()
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return results_of("tests.system.stale", tmp_path_factory.mktemp("stale"), which(request))
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(a[name], b[name]) for name in a)
-
-
-# -- what is computed --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", marked(EXACT, harness.QUICK))
@@ -92,9 +64,6 @@ def test_pipegcn_is_exact_after_two_epochs_per_layer(results: Results, case: Sta
     assert mine["losses"][-1] == pytest.approx(loss, rel=1e-10)
     assert error(mine["gradients"], expected) < 1e-10
     assert [ages["1 forward"][:2] for ages in mine["ages"]] == [(0, 0)] + [(1, 1)] * 5
-
-
-# -- dropout -----------------------------------------------------------------------------------------------------------
 
 
 class Plain:
@@ -188,26 +157,15 @@ def test_stale_rows_have_the_masks_of_the_present_epoch(results: Results, case: 
     assert abs(wrong[1] / losses[1] - 1) > 1e-4
 
 
-def test_layers_that_are_computed_again_have_the_same_masks(results: Results) -> None:
-    for kept, again in zip(harness.RECOMPUTED[::2], harness.RECOMPUTED[1::2], strict=True):
+@pytest.mark.parametrize("cases", [harness.RECOMPUTED, harness.CHECKPOINTED], ids=["dropout", "none"])
+def test_layers_that_are_computed_again_have_the_same_masks_and_send_nothing_twice(
+    results: Results, cases: tuple[StaleCase, ...]
+) -> None:
+    for kept, again in zip(cases[::2], cases[1::2], strict=True):
         for rank in results:
             assert rank[kept.name]["payload"] == rank[again.name]["payload"]
             assert rank[kept.name]["losses"] == pytest.approx(rank[again.name]["losses"], rel=1e-12)
         assert error(results[0][again.name]["weights"], results[0][kept.name]["weights"]) < 1e-12
-
-
-# -- what layers that backward computes again do -----------------------------------------------------------------------
-
-
-def test_layers_that_are_computed_again_send_nothing_twice(results: Results) -> None:
-    for kept, again in zip(harness.CHECKPOINTED[::2], harness.CHECKPOINTED[1::2], strict=True):
-        for rank in results:
-            assert rank[kept.name]["payload"] == rank[again.name]["payload"]
-            assert rank[kept.name]["losses"] == pytest.approx(rank[again.name]["losses"], rel=1e-12)
-        assert error(results[0][again.name]["weights"], results[0][kept.name]["weights"]) < 1e-12
-
-
-# -- how old rows are --------------------------------------------------------------------------------------------------
 
 
 def read_ages(results: Results, case: StaleCase) -> list[list[torch.Tensor]]:
@@ -248,9 +206,6 @@ def test_the_gap_rule_sends_when_rows_have_changed_enough(results: Results) -> N
         assert [epoch for epoch, f in enumerate(figures, 1) if f["broadcasts"]] == list(range(1, EPOCHS + 1, 3))
         assert [float(found.max()) for found in ages] == [0, 1, 2] * (EPOCHS // 3)
         assert rank[f"driven {case.name}"]["copied"] > 0
-
-
-# -- what travels and is kept ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", marked(DRIVEN, harness.QUICK))

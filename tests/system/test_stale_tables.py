@@ -17,8 +17,8 @@ import torch
 
 import atta
 from atta.daemon.services.tables import LEASE_LOOK_S
-from atta.train.exchange.daemons import DaemonTable
-from atta.train.exchange.policy import Rule, exact, latest
+from atta.train.exchange.policies import LATEST, Rule, exact
+from atta.train.exchange.tables import DaemonTable
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -104,11 +104,11 @@ def test_the_newest_rows_replace_older_ones_at_once(small_graph: SmallGraph, clu
     for version, some in ((3, rows[:10]), (5, rows[:4]), (4, rows[:6])):  # a row never gets an older version
         held.publish(1, some, torch.full((len(some), 5), float(version)), version)
         held.flush()
-    values, versions = fetched(held, 1, rows[:10], latest())
+    values, versions = fetched(held, 1, rows[:10], LATEST)
     assert versions.tolist() == [5] * 4 + [4] * 2 + [3] * 4
     assert values[:, 0].tolist() == [float(version) for version in versions]
     with pytest.raises(atta.StaleRowError, match=f"layer 1: row {int(rows[10])} was never published"):
-        fetched(held, 1, rows[:11], latest())
+        fetched(held, 1, rows[:11], LATEST)
     held.close(delete=True)
 
 
@@ -139,7 +139,7 @@ def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: a
     other = table(cluster, "alive", {1: 5}, lease_s=lease_s)
     program = textwrap.dedent("""
         import sys, time, atta
-        from atta.train.exchange.daemons import DaemonTable
+        from atta.train.exchange.tables import DaemonTable
         cluster = atta.connect(sys.argv[1])
         DaemonTable(cluster.tables, {1: 5}, 300, job="dead", node_type="node", lease_s=2.0)
         print("made", flush=True)

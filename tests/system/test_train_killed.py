@@ -76,13 +76,14 @@ SANCUS = {**READING, "strategy": "sancus", "bound": "gap", "eps": 0.001, "warmup
 SAT = {**READING, "strategy": "sat", "sync_every": 2, "window": 3, "train_every": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "rank"),
     [
-        pytest.param(MINI_BATCHES, 1, id="mini-batches", marks=pytest.mark.slow),
+        pytest.param(MINI_BATCHES, 1, id="mini-batches"),
         pytest.param(SANCUS, 1, id="sancus"),
-        pytest.param(SAT, 0, id="sat", marks=pytest.mark.slow),
-        pytest.param(CO_BATCHES, 2, id="co-batches", marks=pytest.mark.slow),  # rank 2 extracts for the second server
+        pytest.param(SAT, 0, id="sat"),
+        pytest.param(CO_BATCHES, 2, id="co-batches"),  # rank 2 extracts for the second server
     ],
 )
 def test_the_job_names_it_and_goes_on_from_its_checkpoint(

@@ -71,9 +71,12 @@ def test_a_killed_run_goes_on_in_mid_epoch(
     folder = tmp_path / "killed"
     cut = replace(config, checkpoint=str(folder), checkpoint_steps=EVERY)
     with subprocess.Popen(command(cut), stderr=subprocess.PIPE, text=True) as job:
-        begun(cut, job, 1)[trainers - 1].kill()
+        found = begun(cut, job, 1)
+        found[trainers - 1].kill()
         _, said = job.communicate(timeout=WITHIN_S)
     assert job.returncode == 1, said
+    assert said.splitlines()[-1] == f"atta: error: trainer {trainers - 1} was killed by SIGKILL; out of memory?"
+    assert not psutil.wait_procs(found.values(), timeout=WITHIN_S)[1]
     place = place_in(folder)
     assert place.batch, "it was killed in mid-epoch"
     assert (place.epoch * STEPS // trainers + place.step) % EVERY == 0
@@ -155,7 +158,8 @@ def test_all_trainers_start_again_when_one_is_lost(
     assert_same([EpochReport.from_dict(e) for e in report["epochs"]], folder, through, whole)
 
 
-@pytest.mark.parametrize("trainers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("trainers", [1, 2])
 def test_a_stopped_trainer_ends_the_run(cluster: str, tmp_path: Path, trainers: int) -> None:
     config = config_of(cluster, trainers, epochs=100_000, checkpoint=str(tmp_path), checkpoint_steps=EVERY)
     with subprocess.Popen(command(replace(config, rank_timeout=3.0)), stderr=subprocess.PIPE, text=True) as job:

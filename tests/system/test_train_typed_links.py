@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import atta
-from atta.kvstore.spec import MutableSpec
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.models.links import decoder_named
@@ -270,13 +269,13 @@ def test_two_trainers_and_a_resumed_run(world: World, tmp_path: Path) -> None:
 @torch.no_grad()
 def scores_of_best(world: World, run: Path, pairs: np.ndarray) -> np.ndarray:
     """Inner products of both ends' rows, from the best weights of a run, over the whole graph at once."""
-    weights = torch.load(run / "best.pt", weights_only=True)["model"]
+    saved = torch.load(run / "best.pt", weights_only=True)
+    weights, ids = saved["model"], saved["embedding_ids"]["tag"]
     learnt = weights.pop("embeddings.tag")
     reach = TypeReach.of(world.running.schema, "item", 2, ("user",))
     model = TypedLinkModel(config(world).own, reach, ("user", "item"), decoder_named("dot", 12, 12))
     model.load_state_dict(weights)
-    order = MutableSpec("order-tag", COUNTS["tag"], policy="nodes:tag")
-    tags = learnt[torch.from_numpy(world.running.tables.create(order).locate(world.ids["tag"]))]
+    tags = learnt[(ids == torch.from_numpy(world.ids["tag"])[:, None]).int().argmax(1)]
     h = hidden_over_all_vertices(model.eval(), {**world.x, "tag": tags}, world.edges)
     places = (
         np.argsort(world.ids[t])[np.searchsorted(np.sort(world.ids[t]), ids)]

@@ -8,7 +8,7 @@ import pytest
 
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import SlotPool
-from atta.daemon.peers.underway import PullsUnderWay
+from atta.daemon.peers.owners import PullsUnderWay
 from atta.daemon.peers.watching import Hedges
 from atta.scheduler import Scheduler
 from tests.unit.invariants import watch

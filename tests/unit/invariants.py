@@ -17,9 +17,8 @@ import pytest
 
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Session
 from atta.daemon.engine.slots import SlotPool, _pages
-from atta.daemon.filling import FIRST_RETRY_S, LAST_RETRY_S, PieceQueue
+from atta.daemon.peers.owners import LOOKS, RESTS, Key, PullsUnderWay, _Habit, _LastPulls
 from atta.daemon.peers.sockets import MOST_TOKENS, TOKEN_BYTES, Tokens
-from atta.daemon.peers.underway import LOOKS, RESTS, Key, PullsUnderWay, _Habit, _LastPulls
 from atta.daemon.peers.watching import ENOUGH, LEAST_S, MOST, Hedges
 from atta.daemon.peers.watching import WINDOW as ANSWERS
 from atta.daemon.services.rooms import Room
@@ -34,7 +33,10 @@ from atta.kvstore.parameters.jobs import ArrivalJob, SummedJob
 from atta.kvstore.parameters.spec import WeightVersions
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
+from atta.train.dorylus.hand_out import HandOut, PoolSize
+from atta.train.dorylus.progress import PipelineProgress
 from atta.wire.memfiles import Gaps
+from tests.unit.scheduler.invariants import validate as check_scheduler  # noqa: F401 - by its name
 
 
 def validate(machine: Any, *given: Any) -> None:
@@ -70,7 +72,7 @@ def _validated(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_room(self: Room) -> None:
-    assert self._used == sum(self._by_connection.values()) <= self._in_all, f"{self._used} bytes are used"
+    assert self.used_bytes == sum(self._by_connection.values()) <= self._in_all, f"{self.used_bytes} bytes are used"
     for connection, nbytes in self._by_connection.items():
         assert 0 < nbytes <= self._per_connection, f"connection {connection} has {nbytes} bytes"
     for connection, queue in self._waiting.items():
@@ -166,16 +168,6 @@ def check_pulls_under_way(self: PullsUnderWay) -> None:
             assert len({*lengths}) == 1, f"{key}: shared rows of unequal lengths {lengths}"
             # A batch that was given up cancels what it waits for.
             assert not shared.came.done() or shared.came.cancelled(), f"{key}: rows came before their pull ended"
-
-
-def check_piece_queue(self: PieceQueue) -> None:
-    assert len(set(self._turns)) == len(self._turns), f"an owner has two turns: {list(self._turns)}"
-    assert set(self._turns) == {owner for owner, state in self._owners.items() if state.pieces}
-    for owner, state in self._owners.items():
-        assert all(piece.owner == owner for piece in state.pieces), f"owner {owner} has a piece of another"
-        assert FIRST_RETRY_S <= state.retry_s <= LAST_RETRY_S, f"owner {owner} is left alone for {state.retry_s} s"
-    if self._asked is not None:
-        assert self._owners[self._turns[0]].pieces[0] is self._asked[0], "the piece that was asked for is not first"
 
 
 def check_shard_arrays(self: ShardArrays, spec: MutableSpec) -> None:
@@ -277,3 +269,28 @@ def check_gaps(self: Gaps, taken: list[tuple[int, int]]) -> None:
         assert start == at < stop, f"the range {start} to {stop} follows one that ends at {at}"
         at = stop
     assert at == self._nbytes, f"ranges end at {at} of {self._nbytes}"
+
+
+def check_pipeline_progress(self: PipelineProgress) -> None:
+    begun = [one.epoch for one in self._intervals if one.version is not None]
+    assert max(begun, default=0) - self.finished <= self._bound, "intervals are too many epochs apart"
+    assert self.oldest <= (0 if self._mode != "async" else self._bound + 1), f"a row of age {self.oldest} was read"
+    for number, one in enumerate(self._intervals):
+        assert 0 <= one.stage <= len(self.stages), f"interval {number} is at stage {one.stage}"
+        if one.version is None:
+            assert not one.unacknowledged, f"interval {number} sent gradients before it had weights"
+            assert all(self.stages[s].by_trainer for s in range(one.stage)), f"interval {number} had none"
+        if one.stage == len(self.stages):
+            assert one.unacknowledged, f"interval {number} should have begun its next epoch"
+
+
+def check_hand_out(self: HandOut) -> None:
+    for work, task in self._open.items():
+        assert task.again <= self._most, f"{work} was relaunched {task.again} times"
+        assert task.waiting or task.workers, f"nobody does {work}, and it does not wait"
+        assert {w for w, (doing, _) in self._doing.items() if doing == work} == task.workers, f"workers of {work}"
+
+
+def check_pool_size(self: PoolSize) -> None:
+    assert 1 <= self.size <= self._limit, f"{self.size} workers, at most {self._limit}"
+    assert 0 <= self._rises < 3, f"{self._rises} rises"

@@ -40,7 +40,6 @@ PURE = (
     "atta.train.dorylus.hand_out",
     "atta.train.dorylus.progress",
     "atta.train.exchange.policies",
-    "atta.train.exchange.policy",
     "atta.client.sessions.cursor",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",

@@ -56,6 +56,7 @@ class CsvFile:
 
     @classmethod
     def open(cls, path: Path, separator: str = ",") -> CsvFile:
+        """Read the heading. Raises DataError: a name stands there twice."""
         load("importing CSV files", "pyarrow", "pyarrow.compute", "pyarrow.csv")
         whole = cls(path, separator, ())
         with whole._reader(()) as reader:
@@ -65,6 +66,7 @@ class CsvFile:
         return cls(path, separator, tuple(name for name in names if name))
 
     def cells(self, names: Sequence[str]) -> Iterator[list[Any]]:
+        """Columns as strings without spaces around them, some rows at a time. Raises DataError: one is missing."""
         if lost := [name for name in names if name not in self.names]:
             raise DataError(self.path, f"has no column {lost[0]!r}; there are: {', '.join(self.names)}")
         with self._reader(names) as reader:
@@ -80,6 +82,8 @@ class CsvFile:
         return whole.cast(pa.int64()) if plain or not len(whole) else whole
 
     def rows(self, name: str) -> FileRows | None:
+        """A column of numbers, or of lists of numbers of one length; None: it holds something else. Raises DataError: a cell is
+        empty, or lists differ in length."""
         forms = {"cells": dict(_FORMS), "lists": {kind: form for kind, form in _FORMS.items() if kind != "bool"}}
         widths, count = set(), 0
         for (cells,) in self.cells([name]):

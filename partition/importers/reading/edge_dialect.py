@@ -63,6 +63,7 @@ class EdgeFile:
 
     @property
     def tables(self) -> list[str]:
+        """Names of the columns that become tables."""
         return [name for name in self.places if name not in ("src", "dst", "relation")]
 
 

@@ -96,6 +96,7 @@ class EdgeStream:
         options.progress.stage(f"edges {edge_type}", total)
 
     def append(self, src: Array, dst: Array, tables: Mapping[str, Array] | None = None) -> None:
+        """Add edges, and their reverses if they are wanted. ``src`` and ``dst``: int64 [n]; ``tables``: rows by name."""
         self._forward.append(src, dst, tables)
         if self._backward is not None:
             self._backward.append(dst, src, tables)

@@ -47,6 +47,7 @@ class Foreign:
 
     @property
     def fields(self) -> Mapping[Any, Any]:
+        """The object's attributes by name."""
         return self.state if isinstance(self.state, dict) else {}
 
 

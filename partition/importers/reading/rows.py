@@ -54,9 +54,11 @@ class FileRows:
 
     @property
     def block_rows(self) -> int:
+        """Rows of a block of some megabytes, at least one."""
         return max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))))
 
     def whole(self) -> Array:
+        """Read all rows."""
         found = list(self.pieces())
         return np.concatenate(found) if found else np.empty((0, *self.row_shape), self.dtype)
 

@@ -89,11 +89,13 @@ class ImportOptions:
         self.dropped.add(str(name))
 
     def refuse_others(self, folder: Path, pattern: str, known: Collection[str], what: str = "file") -> None:
+        """Refuse files in ``folder`` that match ``pattern`` and are not ``known``."""
         for path in sorted(folder.glob(pattern)):
             if path.name not in known:
                 self.refuse(folder, path.name, f"the layout has no such {what}")
 
     def check_dropped(self) -> None:
+        """Raise ConfigError for a name to drop that nothing refused has."""
         if unused := sorted(self.drop - self.dropped):
             raise ConfigError(f"--drop {shlex.quote(unused[0])}: the source holds nothing of this name that is refused")
 

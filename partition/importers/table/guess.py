@@ -56,6 +56,7 @@ class ColumnLook:
 
     @classmethod
     def of(cls, name: str, cells: Any) -> ColumnLook:
+        """What the cells of a column, a chunked array, look like."""
         sort, whole = category(cells.type), cells.combine_chunks()
         if sort in (LISTS, OTHERS):
             return cls(sort, cells.type, len(cells), cells.null_count > 0)
@@ -66,24 +67,29 @@ class ColumnLook:
 
     @property
     def distinct(self) -> int:
+        """Number of different values; 0 of lists and others."""
         return 0 if self.unique is None else len(self.unique)
 
     @property
     def is_id(self) -> bool:
+        """Whether every cell has a value of its own."""
         return self.keys is not None and not self.has_empty and self.distinct == self.count > 0
 
     @property
     def is_category(self) -> bool:
+        """Whether few values come again and again."""
         if self.unique is None or self.distinct > min(_SHOWN, self.count // 2):
             return False
         return self.sort == TEXT or pa.types.is_integer(self.unique.type) or pa.types.is_boolean(self.unique.type)
 
     @property
     def words(self) -> list[str]:
+        """The different texts, if they are few."""
         return self.unique.to_pylist() if self.sort == TEXT and self.distinct <= _SHOWN else []
 
     @property
     def has_type_names(self) -> bool:
+        """Whether the texts may name types of edges or vertices."""
         try:
             return bool(self.words) and all(check_type_name("relation", value) for value in self.words)
         except ConfigError:
@@ -91,10 +97,12 @@ class ColumnLook:
 
     @cached_property
     def numbers(self) -> Any:
+        """The different numbers."""
         return self.unique.to_numpy(zero_copy_only=False) if self.sort == NUMBERS and self.distinct else np.zeros(0)
 
     @property
     def is_mask(self) -> bool:
+        """Whether all numbers are 0 or 1."""
         return len(self.numbers) > 0 and bool(np.isin(self.numbers, (0, 1)).all())
 
     @cached_property
@@ -108,6 +116,7 @@ class ColumnLook:
         return pa.array(self.numbers.astype(np.int64))
 
     def share_within(self, other: ColumnLook) -> float:
+        """The share of this column's ids that the other has, 0 to 1."""
         if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
             return 0.0
         return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from atta.cli.options import CommandGroup
 from atta.cli.output import quiet_option, say
 from atta.cli.token import role_option
 from atta.errors import ConfigError, DataError
@@ -29,7 +30,7 @@ _folder = click.argument("folder", type=click.Path(file_okay=False))
 _days = click.IntRange(1, 3650)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cert() -> None:
     """A test authority and certificates for TLS.
 
@@ -41,8 +42,8 @@ def cert() -> None:
 
 @cert.command()
 @_folder
-@click.option("--name", default="atta-test-authority", show_default=True, help="Its common name.")
-@click.option("--days", type=_days, default=365, show_default=True, help="How long it is good.")
+@click.option("--name", default="atta-test-authority", help="Its common name.")
+@click.option("--days", type=_days, default=365, help="How long it is good.")
 @quiet_option
 def authority(folder: str, *, name: str, days: int, quiet: bool) -> None:
     """Make an authority in FOLDER: ca.pem, which everybody needs, and ca.key, which signs.
@@ -63,7 +64,7 @@ def authority(folder: str, *, name: str, days: int, quiet: bool) -> None:
     multiple=True,
     help="IP address or name at which a daemon shows it; may be given several times. Without one it is for callers.",
 )
-@click.option("--days", type=_days, default=90, show_default=True, help="How long it is good.")
+@click.option("--days", type=_days, default=90, help="How long it is good.")
 @quiet_option
 def new(folder: str, name: str, *, roles: tuple[str, ...], hosts: tuple[str, ...], days: int, quiet: bool) -> None:
     """Make the certificate NAME.pem and its key NAME.key, signed by the authority in FOLDER.
@@ -88,8 +89,7 @@ _HOST = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za
 def make_authority(folder: Path, name: str, days: int) -> Path:
     """Make ``ca.pem`` and ``ca.key`` in ``folder``; returns the path of the first.
 
-    Raises:
-        ConfigError: the name is no name, or there is an authority already.
+    Raises ConfigError: the name is no name, or there is an authority already.
     """
     _check_name(name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,11 +105,8 @@ def make_certificate(
     """Make ``NAME.pem`` and ``NAME.key`` in ``folder``, signed by the authority there; returns the path of the first.
 
     ``roles`` stand in the certificate as URI names. Where ``hosts`` are given, a daemon may show it at these addresses.
-    ``begins``: from when it is good; None: from now.
-
-    Raises:
-        ConfigError: a name or host is none, the authority is missing, or the files exist.
-        DataError: the authority cannot be read.
+    ``begins``: from when it is good; None: from now. Raises ConfigError: a name or host is none, the authority is
+    missing, or the files exist; DataError: the authority cannot be read.
     """
     _check_name(name)
     paths = folder / "ca.pem", folder / "ca.key"
@@ -135,7 +132,7 @@ def make_certificate(
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name[:80]!r} is no name of a certificate: give 1 to 64 letters, digits, dots or dashes")
+        raise ConfigError(f"{name[:80]!r} cannot name a certificate: give 1 to 64 letters, digits, dots or dashes")
 
 
 def _host_name(host: str) -> x509.GeneralName:

@@ -46,14 +46,7 @@ def hand_out(report: Report, json_file: str | None, plot: str | None, *, quiet: 
 def figure(path: str | Path, size: tuple[float, float], columns: int = 1) -> Iterator[Any]:
     """Matplotlib's axes to draw on, an array for several ``columns``; the picture is written when the block ends.
 
-    Args:
-        path: see ``save_figure``.
-        size: width and height in inches.
-        columns: number of plots side by side.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or the file cannot be written.
-        DiskFullError: there is no space left.
+    ``size`` is in inches. Raises as ``save_figure``, and ConfigError without matplotlib.
     """
     mpl = load("--plot", "matplotlib")
     mpl.use("Agg")
@@ -69,9 +62,7 @@ def figure(path: str | Path, size: tuple[float, float], columns: int = 1) -> Ite
 def save_figure(canvas: Any, path: str | Path) -> None:
     """Write a matplotlib figure, whole or not at all, in the format that the ending of ``path`` names (else PNG).
 
-    Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space left.
+    Raises ConfigError: the file cannot be written; DiskFullError: there is no space left.
     """
     with StagedFile(path, overwrite=True) as partial:
         canvas.savefig(partial, dpi=150, format=Path(path).suffix.lstrip(".") or "png")

@@ -14,67 +14,39 @@ import click
 
 from atta.cli import INTERRUPTED
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError
+from atta.observe.lastwords import printable
 from atta.observe.machine.ending import heed_interrupts
-from atta.observe.printable import printable
 
-_MODULES = {
-    "schema": "graphs.tables",
-    "import": "graphs.data",
-    "export": "graphs.tables",
-    "generate": "graphs.data",
-    "partition": "graphs.partition",
-    "deploy": "graphs.tables",
-    "inspect": "graphs.data",
-    "plan": "graphs.partition",
-    "render": "cluster.rendering.command",
-    "serve": "cluster.serve",
-    "status": "cluster.status",
-    "top": "cluster.top",
-    "dashboard": "cluster.dashboard",
-    "trace": "cluster.trace",
-    "stop": "cluster.status",
-    "roll": "cluster.roll",
-    "tables": "cluster.tables",
-    "update": "cluster.update",
-    "token": "token",
-    "cert": "cert",
-    "train": "train",
-    "worker": "train",
-    "check": "predict",
-    "predict": "predict",
-    "simulate": "simulate",
+_COMMANDS = {
+    "schema": ("graphs.tables", "Guess the schema of a folder of tables."),
+    "import": ("graphs.data", "Turn a dataset in another format into a graph folder."),
+    "export": ("graphs.tables", "Turn a graph folder into another format."),
+    "generate": ("graphs.data", "Generate a graph that a GNN can learn from."),
+    "partition": ("graphs.partition", "Cut a graph into partitions."),
+    "deploy": ("graphs.tables", "Copy what one daemon needs of a partitioned dataset."),
+    "inspect": ("graphs.data", "Verify and describe a graph or a partitioned dataset."),
+    "plan": ("graphs.partition", "Estimate what partitioning takes, or which training strategy is fastest."),
+    "render": ("cluster.rendering.command", "Write what Kubernetes, Slurm or systemd need to run a cluster."),
+    "serve": ("cluster.serve", "Serve one partition until SIGTERM."),
+    "status": ("cluster.status", "Show what each daemon of a cluster does."),
+    "top": ("cluster.top", "Watch the daemons of a cluster and their sessions."),
+    "dashboard": ("cluster.dashboard", "Serve a page that shows a cluster and the curves of training."),
+    "trace": ("cluster.trace", "Write what the daemons did and decided as a timeline."),
+    "stop": ("cluster.status", "Ask every daemon of a cluster to drain and exit."),
+    "roll": ("cluster.roll", "Restart the daemons of a cluster one after another."),
+    "tables": ("cluster.tables", "List, save, load and drop the mutable tables of a cluster."),
+    "update": ("cluster.update", "Publish new rows of a dataset's tables while daemons serve."),
+    "token": ("token", "Make, list and revoke tokens, which say who may do what."),
+    "cert": ("cert", "Make a test authority and certificates for TLS."),
+    "train": ("train", "Train a model on sampled mini-batches, or on whole servers."),
+    "worker": ("train", "Compute tasks of a trainer of --strategy dorylus, which starts it."),
+    "check": ("predict", "Say whether a model gives on batches what it gives on the graph."),
+    "predict": ("predict", "Compute embeddings, scores or classes of vertices with a trained model."),
+    "bench": ("", "Measure against physical limits and peers."),
+    "chaos": ("", "Kill and starve the processes of a small cluster, and check what they deliver."),
+    "simulate": ("simulate", "Compute what a cluster of any size would do."),
 }
-_SUMMARIES = {
-    "schema": "Guess the schema of a folder of tables.",
-    "import": "Turn a dataset in another format into a graph folder.",
-    "export": "Turn a graph folder into another format.",
-    "generate": "Generate a graph that a GNN can learn from.",
-    "partition": "Cut a graph into partitions.",
-    "deploy": "Copy what one daemon needs of a partitioned dataset.",
-    "inspect": "Verify and describe a graph or a partitioned dataset.",
-    "plan": "Estimate what partitioning takes, or which training strategy is fastest.",
-    "render": "Write what Kubernetes, Slurm or systemd need to run a cluster.",
-    "serve": "Serve one partition until SIGTERM.",
-    "status": "Show what each daemon of a cluster does.",
-    "top": "Watch the daemons of a cluster and their sessions.",
-    "dashboard": "Serve a page that shows a cluster and the curves of training.",
-    "trace": "Write what the daemons did and decided as a timeline.",
-    "stop": "Ask every daemon of a cluster to drain and exit.",
-    "roll": "Restart the daemons of a cluster one after another.",
-    "tables": "List, save, load and drop the mutable tables of a cluster.",
-    "update": "Publish new rows of a dataset's tables while daemons serve.",
-    "token": "Make, list and revoke tokens, which say who may do what.",
-    "cert": "Make a test authority and certificates for TLS.",
-    "train": "Train a model on sampled mini-batches, or on whole servers.",
-    "worker": "Compute tasks of a trainer of --strategy dorylus, which starts it.",
-    "check": "Say whether a model gives on batches what it gives on the graph.",
-    "predict": "Compute embeddings, scores or classes of vertices with a trained model.",
-    "bench": "Measure against physical limits and peers.",
-    "chaos": "Kill and starve the processes of a small cluster, and check what they deliver.",
-    "simulate": "Compute what a cluster of any size would do.",
-}
-
-
+"""By name: the module of a command (empty: another package registers it), and a sentence about it."""
 _EXTRAS = {"bench": "bench", "chaos": "bench"}
 """Commands that another package registers, and the extra of Atta that installs it."""
 
@@ -86,13 +58,13 @@ class _LazyGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_SUMMARIES)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _MODULES:
+        module, _ = _COMMANDS.get(name, ("", ""))
+        if not module:
             return _registered(name)
-        module = import_module(f"atta.cli.{_MODULES[name]}")
-        return next((c for c in module.COMMANDS if c.name == name), None)
+        return next((c for c in import_module(f"atta.cli.{module}").COMMANDS if c.name == name), None)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -102,7 +74,7 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_SUMMARIES.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
 def _registered(name: str) -> click.Command | None:

@@ -14,19 +14,22 @@ from typing import Any, TypeVar
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES, PARTS, RATE, SIZE
+from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, Setting, SettingField, settings_of
 from atta.wire.parts import AUTO
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_QUANTITIES = {"bytes": SIZE, "s": DURATION, "rate": RATE}
-_LIST_TYPES = {int: INTS, str: NAMES}
+_QUANTITIES = {"bytes": SIZE, "s": DURATION, "ms": MILLISECONDS, "rate": RATE}
+_LIST_TYPES = {int: INTS, float: NUMBERS, str: NAMES}
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _LEFT = 24
 """Columns of help that options take; a longer one has a line of its own."""
+_SILENT: tuple[Any, ...] = (None, "", (), {})
+"""Defaults that help does not show."""
 _METAVARS = {
-    "integer": "N", "integer range": "N", "float": "X", "float range": "X", "integers": "N,N", "choice": "NAME", "names": "A,B",
+    "integer": "N", "integer range": "N", "float": "X", "float range": "X", "integers": "N,N", "numbers": "X,X",
+    "choice": "NAME", "names": "A,B",
     "duration": "TIME", "partitions": "PARTS", "directory": "DIR", "picture": "FILE",
 }  # fmt: skip
 
@@ -54,7 +57,8 @@ class _Percent(click.FloatRange):
 class GroupedCommand(click.Command):
     """A command whose help shows its options in groups, in a line or two each.
 
-    ``groups``: the names of options by heading, most used first. Options that no group names come last.
+    ``groups``: the names of options by heading, most used first. Options that no group names come last; commands may
+    share groups, and each has some of the options.
     """
 
     def __init__(self, *about: Any, groups: Mapping[str, str] | None = None, **more: Any) -> None:
@@ -66,12 +70,23 @@ class GroupedCommand(click.Command):
         options = {_key(p): p for p in self.get_params(ctx) if isinstance(p, click.Option) and not p.hidden}
         grouped = {name for names in self.groups.values() for name in names}
         rest = [name for name in options if name not in grouped]
-        for heading, names in (
-            *self.groups.items(),
-            *([("Other options" if grouped else "Options", rest)] if rest else []),
-        ):
-            with formatter.section(heading):
-                _write_rows(formatter, (_row(options[name], ctx) for name in names))
+        for heading, names in {**self.groups, "Other options" if grouped else "Options": rest}.items():
+            if rows := [_row(options[name], ctx) for name in names if name in options]:
+                with formatter.section(heading):
+                    _write_rows(formatter, rows)
+
+
+class CommandGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = GroupedCommand
+
+
+def command(
+    name: str | None = None, groups: Mapping[str, str] | None = None, cls: Any = GroupedCommand, **about: Any
+) -> Callable[[Any], Any]:
+    """Make a ``GroupedCommand`` of a function, as ``click.command`` does."""
+    return click.command(name, cls=cls, groups=groups, **about)
 
 
 class StrategyCommand(GroupedCommand):
@@ -166,7 +181,7 @@ def _rows_of_settings(settings: Iterable[SettingField], ctx: click.Context) -> l
 
 def _row(option: click.Option, ctx: click.Context) -> tuple[str, str]:
     """What help says of an option: its names, and its text with the default."""
-    key, text, shown = _key(option), (option.help or "").removesuffix("."), option.show_default
+    key, text = _key(option), (option.help or "").removesuffix(".")
     if option.is_flag:
         off = "".join(option.secondary_opts)
         names = f"--[no-]{key}" if off == f"--no-{key}" else f"--{key} / {off}" if off else f"--{key}"
@@ -177,12 +192,13 @@ def _row(option: click.Option, ctx: click.Context) -> tuple[str, str]:
         short = "|".join(choices) if len("|".join(choices)) < _LEFT - len(key) - 2 else ""
         metavar = option.metavar or short or _METAVARS.get(option.type.name, option.type.name.upper())
         if not (short or all(choice in text for choice in choices)):
-            text = f"{text}: {', '.join(choices)}"
+            text = f"{text}: {', '.join(choices)}" if text else ", ".join(choices)
         names = f"--{key} {metavar}"
-        default = "required" if option.required else str(option.get_default(ctx, call=False)) if shown else ""
-    default = shown if isinstance(shown, str) else default
+        value = option.to_info_dict()["default"]
+        default = "required" if option.required else "" if value in _SILENT else str(value)
+    default = option.show_default if isinstance(option.show_default, str) else default
     others = [name for name in option.opts if name != f"--{key}"]
-    return ", ".join((names, *others)), f"{text} [{default}]" if default else text
+    return ", ".join((names, *others)), " ".join(filter(None, (text, f"[{default}]" if default else "")))
 
 
 def inner_settings(config: type) -> list[SettingField]:
@@ -220,24 +236,21 @@ def _described(setting: SettingField) -> Option:
 def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
     about, name, default = _described(setting), f"--{setting.name}", setting.default
     if setting.kind is bool:
-        names = [f"{name}/--no-{setting.name}" if default else name, setting.field]
+        names = [f"{name}/--{about.also or f'no-{setting.name}'}" if default else name, setting.field]
         return names, {"help": about.help, "default": default, "is_flag": True}
     kind = _type(setting)
-    shown = about.unset or default not in (None, "")  # one default, in words where there are some
-    if default is not None and kind.name in ("size", "duration", "integers", "names") and default != AUTO:
-        default = _text(kind.name, default)  # what help shows
-    common = {"help": about.help, "type": kind, "show_default": shown, "metavar": about.metavar}
-    return [name, setting.field], {**common, **({"required": True} if setting.required else {"default": default})}
+    if default not in (None, (), AUTO) and (setting.listed or kind.name in ("size", "duration")):
+        default = _text(about.unit, default)  # what help shows
+    common = {"help": about.help, "type": kind, "metavar": about.metavar, "show_default": about.unset or None}
+    names = [name, *([f"--{about.also}"] if about.also else []), setting.field]
+    return names, {**common, **({"required": True} if setting.required else {"default": default})}
 
 
 def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapping[str, str]) -> dict[str, Any]:
     """Read ``NAME=VALUE,NAME=VALUE``: the values by field. The name alone turns a setting on that is on or off.
 
-    ``elsewhere``: what the error says of names that are known, but belong somewhere else.
-
-    Raises:
-        UnknownNameError: no setting has that name.
-        ConfigError: a setting is given twice, or refuses the value.
+    ``elsewhere``: what the error says of names that are known, but belong somewhere else. Raises UnknownNameError: no
+    setting has that name; ConfigError: a setting is given twice, or refuses the value.
     """
     known, found = {s.name: s for s in settings}, dict[str, str]()
     name = ""
@@ -268,15 +281,15 @@ def _read_setting(setting: SettingField, text: str) -> Any:
 
 def _type(setting: SettingField) -> click.ParamType[Any]:
     about = _described(setting)
-    if about.choices:
-        return click.Choice(about.choices)
     if setting.listed:
         return _LIST_TYPES[setting.kind]
+    if about.choices:
+        return click.Choice(about.choices)
     if about.unit == "s" and setting.kind is str:
         return _AutoOrDuration()
     if about.unit in _QUANTITIES:
         quantity = _QUANTITIES[about.unit]
-        return quantity.at_least(_text(quantity.name, about.at_least)) if about.at_least else quantity
+        return quantity.at_least(_text(about.unit, about.at_least)) if about.at_least else quantity
     if about.unit == "parts":
         return PARTS
     if about.unit == "percent":
@@ -300,13 +313,15 @@ def _whole(bound: float | None) -> int | None:
     return None if bound is None else int(bound)
 
 
-def _text(kind: str, value: Any) -> str:
+def _text(unit: str, value: Any) -> str:
     """A default as somebody would type it: ``4GiB``, ``500ms``, ``15,10,5``."""
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    if kind == "size":
-        unit, size = next(((u, s) for u, s in _SIZES if value and value % s == 0), ("", 1))
-        return f"{value // size}{unit}"
+        return ",".join(f"{entry:g}" if isinstance(entry, float) else str(entry) for entry in value)
+    if unit == "bytes":
+        name, size = next(((u, s) for u, s in _SIZES if value and value % s == 0), ("", 1))
+        return f"{value // size}{name}"
+    if unit == "ms":
+        value /= 1000
     return f"{1000 * value:g}ms" if 0 < value < 1 else f"{value:g}s"
 
 
@@ -349,11 +364,7 @@ def _key(option: click.Parameter) -> str:
 
 
 def _value(where: str, value: Any, option: click.Parameter, ctx: click.Context) -> Any:
-    """The value of a key, as the option gives it.
-
-    Raises:
-        ConfigError: it has the wrong type, or the option refuses it.
-    """
+    """The value of a key, as the option gives it. Raises ConfigError: wrong type, or the option refuses it."""
     if option.multiple and isinstance(value, list):
         once = click.Option([f"--{_key(option)}"], type=option.type)
         return [_value(where, entry, once, ctx) for entry in value]
@@ -378,7 +389,7 @@ def _wanted(kind: click.ParamType[Any]) -> tuple[str, tuple[type, ...]]:
         return "true or false", (bool,)
     if kind.name in ("size", "duration", "rate"):
         return "a number or a text with a unit", (int, float, str)
-    if kind.name in ("integers", "names"):
+    if kind.name in ("integers", "numbers", "names"):
         return "a list", (list,)
     if kind.name == "partitions":
         return "a partition, a list of them, or a text such as '0-2'", (int, list, str)

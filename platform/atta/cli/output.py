@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from atta.errors import ConfigError
 from atta.observe.extras import need
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 from atta.observe.settings import SIZES, amount_of
 from atta.wire.parts import AUTO, NODE_VARIABLES, PART_VARIABLES, as_parts, own_number, parse_parts
 
@@ -28,18 +28,8 @@ if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --he
     from atta.observe.progress import Progress
 
 _PIPE_COLUMNS = 160
-_DURATIONS = {
-    "": 1.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ns": 1e-9,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86_400.0,
-}
+_DURATIONS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATIONS |= {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATES = {f"{p}bit": 1000.0**i / 8 for i, p in enumerate(("", "k", "m", "g", "t"))}
 
 
@@ -89,8 +79,10 @@ def _word(text: str) -> str:
 
 SIZE = _Quantity("size", SIZES, "4GiB", whole=True)  # -> int, bytes
 DURATION = _Quantity("duration", _DURATIONS, "2ms", whole=False)  # -> float, seconds
+MILLISECONDS = _Quantity("duration", {unit: 1e3 * s for unit, s in _DURATIONS.items()}, "2ms", whole=False)  # -> float
 RATE = _Quantity("rate", _RATES, "1gbit", whole=False)  # -> float, bytes per second
 INTS = _Listed("integers", int, "15,10,5")  # -> tuple[int, ...]
+NUMBERS = _Listed("numbers", float, "1,2.5,10")  # -> tuple[float, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 
@@ -190,8 +182,7 @@ def _check_file(option: str, path: Path) -> None:
 def check_folder(option: str, path: str | Path) -> None:
     """Check that the folder ``path``, which need not exist, can be written to.
 
-    Raises:
-        ConfigError: it cannot; names ``option``.
+    Raises ConfigError, which names ``option``.
     """
     if "://" in str(path):
         return  # object storage, which is tried when it is used
@@ -226,19 +217,12 @@ TO_WRITE = _ToWrite()
 json_option = click.option(
     "--json", "json_file", type=TO_WRITE, metavar="FILE", help="Write the figures as JSON; - for stdout."
 )
+cluster_option = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 
 
 def refuse_given(options: Collection[str], why: str) -> None:
-    """Refuse options of the running command that somebody gave, whatever their values.
-
-    Args:
-        options: their names as arguments of the command's function.
-        why: what the message says after their names, such as "goes with --compare".
-
-    Raises:
-        click.UsageError: one was given; names all that were.
-    """
+    """Refuse ``options`` (names of arguments) that somebody gave, whatever their values. ``why`` follows them."""
     context = click.get_current_context()
     given = [
         "/".join(option.opts + option.secondary_opts)
@@ -257,8 +241,7 @@ def plot_option(what: str) -> Callable[[Any], Any]:
 def write_json(target: str | None, document: Mapping[str, Any]) -> None:
     """Write ``document`` to the file ``target``, completely or not at all; ``-``: to standard output; None: nowhere.
 
-    Raises:
-        ConfigError: the file cannot be written.
+    Raises ConfigError: the file cannot be written.
     """
     if target is not None:
         write_text("--json", target, json.dumps(document, indent=1, allow_nan=False) + "\n")
@@ -267,9 +250,7 @@ def write_json(target: str | None, document: Mapping[str, Any]) -> None:
 def write_text(option: str, target: str, text: str) -> None:
     """Write ``text`` to the file ``target`` that ``option`` names, completely or not at all; ``-``: to standard output.
 
-    Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space for it; nothing is left behind.
+    Raises ConfigError: the file cannot be written; DiskFullError: there is no space for it; nothing is left behind.
     """
     if target == "-":
         sys.stdout.write(text)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.options import GroupedCommand, config_option, settings_options
+from atta.cli.options import command, config_option, settings_options
 from atta.cli.output import check_folder, echo, json_option, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
 from atta.observe.extras import need
@@ -25,7 +25,7 @@ _GROUPS = {
 }
 
 
-@click.command(cls=GroupedCommand, groups=_GROUPS)
+@command(groups=_GROUPS)
 @config_option
 @settings_options(PredictConfig)
 @json_option
@@ -69,13 +69,13 @@ def _summary(report: PredictReport) -> str:
     return f"{report.vertices:,} {what}, {report.seconds:.1f} s"
 
 
-@click.command()
+@command()
 @click.argument("model", metavar="MODULE:NAME")
 @click.option("--data", type=click.Path(file_okay=False), help="Partitioned dataset; its daemons are started here.")
 @click.option("--cluster", "target", help="Cluster file, or host:port,host:port, of running daemons.")
-@click.option("--hops", type=click.IntRange(1, 32), help="Hops of the batches.  [default: as many as the model reads]")
-@click.option("--features", default="x", show_default=True, metavar="TABLE", help="Node table that the model reads.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the choice of vertices.")
+@click.option("--hops", type=click.IntRange(1, 32), show_default="as many as the model reads", help="Of the batches.")
+@click.option("--features", default="x", metavar="TABLE", help="Node table that the model reads.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the choice of vertices.")
 @json_option
 def check(
     *,

@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 
 
 class PlainConsole(Console):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from atta.cli.options import STRATEGY, StrategyCommand, config_option, inner_settings
+from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, inner_settings, settings_options
 from atta.cli.output import (
-    DURATION,
-    INTS,
     NAMES,
-    RATE,
     SIZE,
     TO_WRITE,
     echo,
@@ -29,20 +26,22 @@ from atta.cli.sizing import OPTIONS as SIZING
 from atta.cli.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import POLICIES, SchedulerConfig, policy_named
-from atta.simulate.pipeline import PipelineScenario, planned_costs
+from atta.scheduler.config import link_threads
+from atta.simulate import Profile, Scenario, load_profile, save_profile
+from atta.simulate import simulate as simulated
+from atta.simulate.cluster import SimulatedRun, document, table
+from atta.simulate.pipeline import PipelineOutcome, PipelineScenario, planned_costs, simulate_pipeline
 
-if TYPE_CHECKING:
-    from atta.simulate import Profile, Scenario
-    from atta.simulate.pipeline import PipelineOutcome, PipelineScenario
+COUNT = click.IntRange(min=1)
 
 _SWEPT = (
     "machines", "cores", "threads", "serve-threads", "link", "rtt", "policy", "prefetch", "requests", "queue",
     "neighbours", "peers", "train-ms", "train-threads", "batch-size", "cache-hit", "batches", "seed",
 )  # fmt: skip
 """Options that ``--sweep`` can vary."""
-_PIPELINE = {"machines", "threads", "seed", "rtt", "epochs"}
+_PIPELINE = {"machines", "threads", "seed", "rtt_s", "epochs"}
 """Options that go with ``--strategy``."""
-_MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_out", "threads"}
+_MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_outs", "threads"}
 """Options that go with ``--measure``."""
 
 
@@ -57,100 +56,36 @@ _GROUPS = {
 }
 
 
-@click.command(
+@command(
     cls=StrategyCommand,
     groups=_GROUPS,
     strategies={"dorylus": ("training with intervals and workers, simulated", inner_settings(PipelineScenario))},
 )
 @config_option
 @click.option("--profile", "profile_file", metavar="FILE", help="What batches cost: made by --measure, or by hand.")
-@click.option(
-    "--trace",
-    "trace_file",
-    metavar="FILE",
-    help="What batches cost, from a file of `atta trace`; instead of --profile.",
-)
-@click.option(
-    "--machines", type=click.IntRange(min=1), show_default="as measured", help="Each has a daemon and a trainer."
-)
-@click.option("--cores", type=click.IntRange(min=1), show_default="as measured", help="Cores per machine.")
-@click.option(
-    "--shared-cores", is_flag=True, help="All machines share the cores of one computer, as network namespaces do."
-)
-@click.option("--threads", type=click.IntRange(min=1), show_default="the cores", help="Worker threads of a daemon.")
-@click.option(
-    "--serve-threads",
-    type=click.IntRange(min=1),
-    show_default="as `atta serve`: half of --threads, at most 8",
-    help="Threads that exchange with other daemons.",
-)
-@click.option(
-    "--link", type=RATE, show_default="infinitely fast", help="Rate of each machine's link, each way, e.g. 1gbit."
-)
-@click.option("--rtt", type=DURATION, default="0ms", show_default=True, help="Round trip between two machines.")
+@click.option("--trace", "trace_file", metavar="FILE", help="The same from a file of `atta trace`.")
+@settings_options(Scenario)
+@click.option("--threads", type=COUNT, show_default="the cores", help="Worker threads of a daemon.")
 @click.option(
     "--policy", metavar=f"[{'|'.join(POLICIES)}]", show_default=f"{SchedulerConfig.policy}", help="When to launch."
 )
-@click.option("--prefetch", type=click.IntRange(min=1), show_default="4", help="Depth of the policy `prefetch`.")
-@click.option("--requests", type=click.IntRange(min=1), show_default="16", help="Requests to other daemons at once.")
+@click.option("--prefetch", type=COUNT, show_default="4", help="Depth of the policy `prefetch`.")
+@click.option("--requests", type=COUNT, show_default="16", help="Requests to other daemons at once.")
 @click.option("--queue", type=SIZE, show_default="1GiB", help="Most bytes of batches in flight or waiting.")
-@click.option(
-    "--neighbours",
-    type=click.IntRange(min=1),
-    show_default="all",
-    help="Most other machines that hold a machine's remote vertices.",
-)
-@click.option(
-    "--peers",
-    type=click.IntRange(min=1),
-    show_default="16",
-    help="Most machines that each asks one by one; beyond, a request stands for several.",
-)
-@click.option("--train-ms", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Training on one batch.")
-@click.option(
-    "--train-threads",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Cores that training uses; 0: it runs on a device.",
-)
-@click.option(
-    "--lockstep/--independent",
-    default=True,
-    show_default=True,
-    help="Trainers wait for each other after every batch, as under DDP.",
-)
-@click.option("--batch-size", type=click.IntRange(min=1), show_default="as measured", help="Seeds per batch.")
-@click.option(
-    "--num-neighbors", "--fan-out", "fan_out", type=INTS, show_default="as measured", help="In-neighbours by hop."
-)
-@click.option(
-    "--cache-hit", type=click.FloatRange(0, 1), show_default="as measured", help="Share of remote rows cached."
-)
-@click.option(
-    "--share-pulls/--no-share-pulls",
-    default=True,
-    show_default=True,
-    help="As in `atta serve`; needs a profile with `repeats`.",
-)
-@click.option("--batches", type=click.IntRange(min=1), default=50, show_default=True, help="Batches per machine.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the batches' sizes.")
+@click.option("--train-ms", type=click.FloatRange(min=0), default=0.0, help="Training on one batch.")
 @click.option("--sweep", metavar="OPTION=A,B,...", help=f"Simulate for several values of one of: {', '.join(_SWEPT)}.")
 @click.option("--measure", "source", metavar="DATASET|CLUSTER", help="Make a profile by a real run instead; see --out.")
 @click.option("--out", type=TO_WRITE, metavar="FILE", help="With --measure: the profile to write.")
 @click.option(
     "--epochs",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=2,
-    show_default=True,
     help="Epochs to measure with --measure, after a warm-up, or to simulate with --strategy.",
 )
 @click.option(
     "--data", help="With --measure CLUSTER: the dataset that it serves, to measure shares at home hop by hop."
 )
-@click.option(
-    "--split", default="train", show_default=True, help="With --measure: the split whose vertices are the seeds."
-)
+@click.option("--split", default="train", help="With --measure: the split whose vertices are the seeds.")
 @click.option(
     "--strategy",
     type=STRATEGY,
@@ -168,6 +103,7 @@ def simulate(
     json_file: str | None,
     *,
     quiet: bool,
+    settings: dict[str, Any],
     **options: Any,
 ) -> None:
     """Compute what a cluster of any size would do, with the scheduler that daemons run.
@@ -177,15 +113,15 @@ def simulate(
              atta simulate --profile profile.json --machines 8 --sweep cores=1,2,4
              atta simulate --strategy dorylus:workers=100,kill=0.1 --machines 4
     """
+    options |= settings
     if (strategy := options.pop("strategy")) is not None:
         refuse_given({"profile_file", "trace_file", "source"}, "--strategy needs no profile")
         refuse_given({"out", *options} - _PIPELINE, "does not go with --strategy")
-        given = {name: options[name] for name in ("machines", "threads", "seed", "epochs") if options[name] is not None}
+        given = {name: options[name] for name in _PIPELINE if options[name] is not None}
         del strategy["strategy"]
         if plan := strategy.get("plan"):
             given = planned_costs(plan, strategy.get("intervals", PipelineScenario.intervals)) | given
-        scenario = PipelineScenario(**given | strategy, rtt_s=options["rtt"])
-        run_pipeline(scenario, json_file, quiet=quiet)
+        run_pipeline(PipelineScenario(**given | strategy), json_file, quiet=quiet)
         return
     if source is not None:
         if out is None or profile_file is not None or trace_file is not None:
@@ -199,14 +135,12 @@ def simulate(
     refuse_given({"epochs"}, "goes with --measure and --strategy")
     check_sizing(options["instances"])
     profile = _profile(profile_file, trace_file, options)
-    option, values = _sweep(options.pop("sweep"))
-    swept = option.replace("-", "_")
+    option, swept, values = _sweep(options.pop("sweep"))
     refuse_given({swept}, f"--sweep {option} varies it")
     _check_depth(swept, [value for _, value in values] if swept == "policy" else [options["policy"]])
     if (instances := options["instances"]) is not None:
-        run_sizing(
-            _scenario(profile, options), instances, {name: options[name] for name in SIZING}, json_file, quiet=quiet
-        )
+        base, given = _scenario(profile, options), {name: options[name] for name in SIZING}
+        run_sizing(base, instances, given, json_file, quiet=quiet)
         return
     scenarios = {label: _scenario(profile, {**options, swept: value} if option else options) for label, value in values}
     _run(scenarios, option, Path(profile_file or trace_file or "").name, json_file, quiet=quiet)
@@ -223,21 +157,17 @@ def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[
         raise click.UsageError(
             "--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost"
         )
-    from atta.simulate import load_profile
     from atta.simulate.traced import profile_of_trace
 
     if profile_file is not None:
         return load_profile(profile_file)
     assert trace_file is not None
-    return profile_of_trace(trace_file, batch_size=options["batch_size"], fan_outs=options["fan_out"] or ())
+    return profile_of_trace(trace_file, batch_size=options["batch_size"], fan_outs=options["fan_outs"])
 
 
 def _run(scenarios: Mapping[str, Scenario], option: str, source: str, json_file: str | None, *, quiet: bool) -> None:
     """Simulate the scenarios of a sweep, or the only one, and show their figures."""
-    from atta.simulate import simulate
-    from atta.simulate.cluster import SimulatedRun, document, table
-
-    runs = [SimulatedRun(label, scenario, simulate(scenario)) for label, scenario in scenarios.items()]
+    runs = [SimulatedRun(label, scenario, simulated(scenario)) for label, scenario in scenarios.items()]
     if not quiet:
         for scenario in {run.scenario.epoch_batches: run.scenario for run in runs}.values():
             _warn_of_length(scenario)
@@ -250,78 +180,53 @@ def _warn_of_length(scenario: Scenario) -> None:
     """Warn if a scenario is longer than an epoch: a loader would end there and start again."""
     most, seeds = scenario.epoch_batches, scenario.epoch_seeds
     if most is not None and scenario.batches > most:
-        size = scenario.batch_size or scenario.profile.batch_size
         echo(
             f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of "
-            f"{size} on each of {scenario.machines} machines; beyond, more of the same are simulated",
+            f"{scenario.seeds} on each of {scenario.machines} machines; beyond, more of the same are simulated",
             err=True,
         )
 
 
-def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:
-    """The option that varies ("" for none) and its values, as text and as read."""
+def _sweep(text: str | None) -> tuple[str, str, list[tuple[str, Any]]]:
+    """The option that varies, its field ("" for none), and its values, as text and as read."""
     if text is None:
-        return "", [("", None)]
+        return "", "", [("", None)]
     option, equals, listed = text.partition("=")
     option = option.strip().removeprefix("--").replace("_", "-")
     if not equals or not listed:
         raise ConfigError(f"--sweep {text}: write it like cores=1,2,4")
     if option not in _SWEPT:
         raise UnknownNameError.of("option to sweep", option, _SWEPT)
-    (kind,) = (p.type for p in click.get_current_context().command.params if f"--{option}" in p.opts)
+    (param,) = (p for p in click.get_current_context().command.params if f"--{option}" in p.opts)
     try:
-        return option, [(entry, kind.convert(entry, None, None)) for entry in NAMES.convert(listed, None, None)]
+        values = [(entry, param.type.convert(entry, None, None)) for entry in NAMES.convert(listed, None, None)]
     except click.BadParameter as error:
         raise ConfigError(f"--sweep {text}: {error.message}") from None
+    return option, str(param.name), values
+
+
+_SCHEDULING = {"policy": "policy", "prefetch": "prefetch", "net_in_flight": "requests", "queue_bytes": "queue"}
+"""Fields of ``SchedulerConfig`` and the options that say them."""
 
 
 def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
-    from atta.scheduler.config import link_threads
-    from atta.simulate import Scenario
-
-    def given(**names: str) -> dict[str, Any]:
-        return {field: options[name] for field, name in names.items() if options[name] is not None}
-
-    def either(name: str, default: int) -> int:
-        return default if options[name] is None else int(options[name])
-
-    cores = either("cores", profile.cores)
-    threads = either("threads", cores)
-    scheduling = given(policy="policy", prefetch="prefetch", net_in_flight="requests", queue_bytes="queue")
-    return Scenario(
-        profile,
-        machines=either("machines", profile.parts),
-        cores=cores,
-        shared_cores=options["shared_cores"],
-        rtt_s=options["rtt"],
-        scheduler=SchedulerConfig(workers=threads, log_events=0, **scheduling),
-        serve_threads=either("serve_threads", link_threads(threads)),
-        train_s=1e-3 * options["train_ms"],
-        train_threads=options["train_threads"],
-        lockstep=options["lockstep"],
-        share_pulls=options["share_pulls"],
-        batches=options["batches"],
-        seed=options["seed"],
-        **given(
-            link="link",
-            neighbours="neighbours",
-            peers="peers",
-            batch_size="batch_size",
-            fan_outs="fan_out",
-            cache_hit="cache_hit",
-        ),
-    )
+    known = {field.name: options.get(field.name) for field in fields(Scenario) if field.name != "epochs"}
+    given = {"machines": profile.parts, "cores": profile.cores, **{k: v for k, v in known.items() if v is not None}}
+    threads = options["threads"] or given["cores"]
+    scheduling = {field: options[name] for field, name in _SCHEDULING.items() if options[name] is not None}
+    given.setdefault("serve_threads", link_threads(threads))
+    scheduler = SchedulerConfig(workers=threads, log_events=0, **scheduling)
+    return Scenario(profile, scheduler=scheduler, train_s=1e-3 * options["train_ms"], **given)
 
 
 def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) -> None:
-    from atta.simulate import save_profile
     from atta.simulate.measure import measure
 
     profile = measure(
         source,
         data=options["data"],
         batch_size=options["batch_size"] or 1024,
-        fan_outs=options["fan_out"] or (15, 10, 5),
+        fan_outs=options["fan_outs"] or (15, 10, 5),
         split=options["split"],
         epochs=options["epochs"],
         threads=options["threads"] or 1,
@@ -335,8 +240,6 @@ COMMANDS = [simulate]
 
 def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bool) -> None:
     """Simulate a pipeline, and show what it did."""
-    from atta.simulate.pipeline import simulate_pipeline
-
     outcome = simulate_pipeline(scenario)
     if not quiet and json_file != "-":
         _print_pipeline(scenario, outcome)

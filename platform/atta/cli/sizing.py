@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.table import Table
 
 from atta.cli.output import DURATION, RATE, SIZE, echo, printer, progress_bars, refuse_given, write_json
 from atta.errors import ConfigError
+from atta.partition.dataset import Dataset
+from atta.simulate import Scenario
+from atta.simulate.sizing import (
+    COUNTS,
+    ClusterChoice,
+    GraphCounts,
+    SampleBytes,
+    best,
+    choices,
+    instances_of,
+    sample_bytes,
+)
 from atta.wire.parts import read_toml
-
-if TYPE_CHECKING:
-    from atta.simulate import Scenario
-    from atta.simulate.sizing import ClusterChoice, GraphCounts, SampleBytes
 
 OTHER_DEGREE = 1.25
 """A mean in-degree that differs by more than this factor from the sample's is warned of."""
@@ -69,9 +78,6 @@ def check_sizing(instances: str | None) -> None:
 
 def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: str | None, *, quiet: bool) -> None:
     """Simulate the machines of ``file``, and show what an epoch takes and costs on each."""
-    from atta.partition.dataset import Dataset
-    from atta.simulate.sizing import COUNTS, GraphCounts, best, choices, instances_of, sample_bytes
-
     missing = [f"--{name}" for name in ("vertices", "edges", "sample") if given[name] is None]
     if missing:
         raise click.UsageError(f"--instances needs {', '.join(missing)}")
@@ -130,8 +136,6 @@ def _warn(sample: SampleBytes, graph: GraphCounts, base: Scenario) -> None:
 
 
 def _print(found: Sequence[ClusterChoice], chosen: ClusterChoice | None, within_s: float | None) -> None:
-    from rich.table import Table
-
     shown = Table(title="clusters, simulated")
     for name in ("machines", "of", "GiB each", "seeds/s", "epoch, s", "price of an epoch", "limited by"):
         shown.add_column(name, justify="left" if name in ("of", "limited by") else "right")

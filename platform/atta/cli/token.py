@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from atta.cli.options import CommandGroup
 from atta.cli.output import DURATION, TO_WRITE, echo, printer, quiet_option, say
 from atta.errors import ConfigError
 from atta.wire.security.files import rewrite, write_private
@@ -36,7 +37,7 @@ def role_option(required: bool) -> Callable[[Any], Any]:
     )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def token() -> None:
     """Tokens: who may do what on daemons with TLS.
 
@@ -48,10 +49,8 @@ def token() -> None:
 @_tokens
 @click.option("--name", required=True, help="Whose it is: log lines name it.")
 @role_option(required=True)
-@click.option("--expires", type=DURATION.at_least("1s"), default="90d", show_default=True, help="How long it is good.")
-@click.option(
-    "--out", type=TO_WRITE, default="-", show_default=True, help="Write it to this file, for its owner alone."
-)
+@click.option("--expires", type=DURATION.at_least("1s"), default="90d", help="How long it is good.")
+@click.option("--out", type=TO_WRITE, default="-", help="Write it to this file, for its owner alone.")
 @quiet_option
 def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: str, quiet: bool) -> None:
     """Make a token. It is shown or written once: the file of hashes cannot give it back.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from atta.cli.options import STRATEGY, StrategyCommand, config_option, inner_settings, settings_options
+from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, inner_settings, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
 from atta.errors import ConfigError
 from atta.observe.extras import need
@@ -32,7 +32,7 @@ OPTION_GROUPS = {
 }
 
 
-@click.command(
+@command(
     cls=StrategyCommand,
     groups=OPTION_GROUPS,
     strategies={name: (record.sentence, inner_settings(record.settings)) for name, record in STRATEGIES.items()},
@@ -43,18 +43,11 @@ OPTION_GROUPS = {
     "--strategy",
     type=STRATEGY,
     default=TrainConfig.strategy,
-    show_default=True,
     metavar="NAME[:SETTING=VALUE,...]",
     help=f"{', '.join(STRATEGIES)}; atta train --strategy NAME --help says more.",
 )
-@click.option("--nnodes", type=int, default=1, show_default=True, help="Machines; give this command on each.")
-@click.option(
-    "--node-rank",
-    type=NODE_RANK,
-    default="0",
-    show_default=True,
-    help="Which; auto: by Kubernetes, Slurm, host name.",
-)
+@click.option("--nnodes", type=int, default=1, help="Machines; give this command on each.")
+@click.option("--node-rank", type=NODE_RANK, default="0", help="Which; auto: by Kubernetes, Slurm, host name.")
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machines meet, on machine 0.")
 @json_option
 @quiet_option
@@ -109,7 +102,7 @@ def _print(report: TrainReport) -> None:
 _MOST_TEXT = 1024
 
 
-@click.command()
+@command()
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--number", type=int, default=-1, help="That the trainer gave it; -1: somebody else has started it.")
 def worker(address: str, number: int) -> None:

@@ -141,11 +141,8 @@ class Cluster:
 
     def wait_filled(self, deadline_s: float = 60.0) -> bool:
         """Wait until the daemons' caches are filled, so that first batches neither ask for what comes anyway nor share
-        machine and links with it.
-
-        Batches need no such wait. Fresh daemons fetch what is hot of other partitions within seconds, as long as all
-        daemons are there. Returns False if one is not done within ``deadline_s`` seconds.
-        """
+        machine and links with it; batches need no such wait. Returns False if one is not done within ``deadline_s``
+        seconds."""
         until = time.monotonic() + deadline_s
         for connection in self._connections:  # one after the other: many clients may wait, and all of them will be done
             while not connection.stats()["caches_filled"]:
@@ -177,15 +174,10 @@ class Cluster:
     ) -> BatchStream:
         """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since.
 
-        Args:
-            request: what to sample. Fields that depend on the daemon are set here.
-            timeout_s: how long it may take; None: the connection's deadline, and longer if the daemon is restarting.
-            search: where to look for the daemon before asking.
-            home: the partition whose daemon makes the batches; default: see ``home_daemon``.
-
-        Raises:
-            UnavailableError, DeadlineError: it does not answer.
-            WrongDatasetError: another dataset or partition is served at its address.
+        ``timeout_s``: how long it may take; None: the connection's deadline, and longer if the daemon is restarting.
+        ``search``: where to look for the daemon before asking. ``home``: the partition whose daemon makes the batches;
+        default: see ``home_daemon``. Raises UnavailableError and DeadlineError, and WrongDatasetError if another
+        partition is served there.
         """
         daemon = self.home_daemon(request.rank, request.world_size) if home is None else self.daemon_of(home)
         request.dataset_id = self.dataset_id
@@ -198,11 +190,9 @@ class Cluster:
             return self._open(daemon, request, timeout_s)
 
     def home_daemon(self, rank: int, world_size: int) -> int:
-        """The position of the daemon that makes a rank's batches, unless its loader says otherwise.
-
-        It is the daemon of the partition with the rank's seeds. If that one runs on another machine and others run on
-        this one, it is one of them: it hands batches over in shared memory. The batches are the same.
-        """
+        """The position of the daemon that makes a rank's batches, unless its loader says otherwise: that of the
+        partition with the rank's seeds, or if it runs on another machine, one on this machine, which hands batches
+        over in shared memory."""
         owner = self.daemon_of(home_of(rank, world_size, self.num_parts))
         mine = machine_id()
         here = [daemon for daemon, found in enumerate(self._descriptions) if found.machine == mine]
@@ -364,10 +354,8 @@ def connect(
 def _connect_waiting(
     where: Callable[[], Mapping[int, Addresses]], credentials: Credentials | None, deadline_s: float
 ) -> Cluster:
-    """Wait for daemons, and look again and again where they are: one that is lost may start on another machine.
-
-    Where daemons have replicas, each of them is waited for at its address, as the first ones are to be preferred.
-    """
+    """Wait for daemons, and look again and again where they are: one that is lost may start on another machine. Where
+    daemons have replicas, each of them is waited for at its address, as the first ones are to be preferred."""
     until, addresses = time.monotonic() + deadline_s, where()
     if any(len(replicas_of(daemon)) > 1 for daemon in addresses.values()):
         return connect_all(addresses, credentials, deadline_s=deadline_s, wait_s=deadline_s, where=where)
@@ -410,10 +398,7 @@ def connect_all(
     ended: Callable[[str], DaemonEndedError | None] | None = None,
 ) -> Cluster:
     """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS.
-
-    ``wait_s``: how long each partition's daemon is waited for while it starts; None: not at all. ``where``: see
-    ``Cluster``; ``ended``: see ``Connection``.
-    """
+    ``wait_s``: how long each partition's daemon is waited for while it starts; None: not at all."""
     connections: list[Connection] = []
     descriptions: list[Description] = []
     try:

@@ -100,12 +100,12 @@ class Patience:
 
 
 class Connection:
-    """A connection to one daemon. It reconnects by itself, with what the files of its credentials hold then. Every call has
-    a deadline and raises Atta's typed errors.
+    """A connection to one daemon. It reconnects by itself, with what the files of its credentials hold then. Every call
+    has a deadline and raises Atta's typed errors; after ``close`` it is ConfigError.
 
     Requests name the daemon that they are meant for, as far as it is known here: by ``part``, its first partition, or
     as ``meet`` has found it. Another daemon refuses them with WrongDatasetError. The same daemon, restarted, refuses
-    requests that need what the earlier process held with RestartedError. After ``close`` all of them are ConfigError.
+    requests that need what the earlier process held with RestartedError.
     """
 
     def __init__(
@@ -141,10 +141,8 @@ class Connection:
             self._meant, self._pinned = found.identity, None
 
     def pinned(self) -> Connection:
-        """This connection with requests that always name the daemon's present process, even after another ``meet``.
-
-        It is for sessions, which live in the daemon's memory. It shares the channel and ends with this connection.
-        """
+        """This connection with requests that always name the daemon's present process, even after another ``meet``: for
+        sessions, which live in the daemon's memory. It shares the channel and ends with this connection."""
         if self._pinned is None:
             self._pinned = copy.copy(self)
         return self._pinned
@@ -229,24 +227,11 @@ class Connection:
         check_release(release, self.address)
         with rpc.understanding(self.address):
             schema = Schema.from_json(json.loads(reply.schema))
-        served = range(reply.part, reply.part + reply.parts)
-        place = (reply.dataset_id, served, reply.num_parts)
-        contract = Contract(reply.contract, reply.operators)
         return Description(
-            reply.version,
-            *place,
-            schema,
-            reply.host,
-            reply.pid,
-            reply.incarnation,
-            contract,
-            release,
-            reply.draining,
-            tables_epoch=reply.tables_epoch,
-            tables_replicated=reply.tables_replicated,
-            files=reply.files,
-            broken=reply.broken,
-        )
+            reply.version, reply.dataset_id, range(reply.part, reply.part + reply.parts), reply.num_parts, schema,
+            reply.host, reply.pid, reply.incarnation, Contract(reply.contract, reply.operators), release, reply.draining,
+            reply.tables_epoch, reply.tables_replicated, reply.files, reply.broken,
+        )  # fmt: skip
 
     def unreached(self) -> list[str]:
         """Have the daemon connect its peers; the addresses of those that do not answer within a second."""
@@ -264,11 +249,9 @@ class Connection:
             return [SessionFigures.of_message(session) for session in reply.sessions]
 
     def report(self, figures: Sequence[JobFigures], keep_s: float) -> None:
-        """Have the daemon show the figures of a job for ``keep_s`` seconds; 0: forget the job.
-
-        The call does not wait, and nobody learns whether it failed: watching must not hold up a job. A report is left
-        out while the one before is under way. The last one, of 0 s, waits for it.
-        """
+        """Have the daemon show the figures of a job for ``keep_s`` seconds; 0: forget the job. The call does not wait,
+        and nobody learns whether it failed. A report is left out while the one before is under way; the last one, of
+        0 s, waits for it."""
         if keep_s == 0:
             self._finish_report()
         elif self._reporting is not None and not self._reporting.done():
@@ -282,8 +265,9 @@ class Connection:
         RemoteError: the daemon sends something else than a recording."""
         header = control_pb2.TraceHeader()
         entries: list[Entry] = []
+        chunks = self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s))
         try:
-            for chunk in self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s)):
+            for chunk in chunks:
                 if chunk.HasField("header"):
                     header = chunk.header
                 entries += from_lines(chunk.entries)

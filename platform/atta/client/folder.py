@@ -18,11 +18,7 @@ YOUNG_S = 60.0
 
 class OwnFolder:
     """Like ``tempfile.TemporaryDirectory``. A locked file in it shows that its process lives. Forked children of that
-    process leave the folder where it is.
-
-    Attributes:
-        name: path of the folder.
-    """
+    process leave the folder where it is."""
 
     def __init__(self, prefix: str) -> None:
         """Make a folder; also remove folders of this prefix whose processes were killed."""

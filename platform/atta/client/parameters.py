@@ -52,23 +52,18 @@ class JobState(NamedTuple):
 
 
 class JobWeights:
-    """The weights of one job. Requests may be repeated: the daemon applies each gradient once.
-
-    Methods raise RemoteError if the daemon does not answer, RestartedError if it has been started anew (the weights are
-    gone then), UnknownNameError if it does not have the job (any more), UnknownClientError if the life of a member is
-    over, and ConfigError for requests that make no sense.
-    """
+    """The weights of one job. Requests may be repeated: the daemon applies each gradient once. RestartedError says that
+    it has been started anew (the weights are gone then), UnknownNameError that it does not have the job any more,
+    UnknownClientError that the life of a member is over."""
 
     def __init__(self, connection: Connection, spec: ParameterSpec) -> None:
         """``connection``: to the process of the daemon that holds the weights (``Connection.pinned``)."""
         self._connection, self.spec = connection, spec
 
     def create(self, values: np.ndarray, state: JobState | None = None) -> int:
-        """Begin the job with ``values`` [size], unless it exists; returns the present version.
-
-        state: go on from it instead (``applies="summed"`` only). Raises QuotaExceededError: the daemon has no room;
-        ConfigError: a job of that name has another description, or the weights do not fit it.
-        """
+        """Begin the job with ``values`` [size], unless it exists; returns the present version. ``state``: go on from it
+        instead (``applies="summed"`` only). Raises QuotaExceededError, and ConfigError for a job with another
+        description."""
         request = weights_pb2.CreateWeightsRequest(spec=json.dumps(self.spec.to_dict()))
         payloads = {CREATE_VALUES: self._sent(values)}
         if state is not None:

@@ -165,10 +165,8 @@ def _session_rates(before: SessionFigures | None, after: SessionFigures, elapsed
 
 
 class Watch:
-    """Samples the daemons of a cluster. A context manager.
-
-    ``target``: as for ``atta.connect``. ``deadline_s``: how long a daemon may take before it counts as silent.
-    """
+    """Samples the daemons of a cluster, a target of ``atta.connect``. ``deadline_s``: how long a daemon may take before
+    it counts as silent."""
 
     def __init__(self, target: str | Path | Sequence[str], *, deadline_s: float = 2.0) -> None:
         credentials = credentials_for(target)

@@ -24,11 +24,8 @@ SNAPSHOTS = 16
 
 @dataclass(frozen=True)
 class DaemonConfig:
-    """What a daemon serves, how much it may use, and how long it waits.
-
-    Raises:
-        ConfigError: a value is outside the bounds of its option.
-    """
+    """What a daemon serves, how much it may use, and how long it waits. Raises ConfigError: a value is outside the
+    bounds of its option."""
 
     data: Annotated[str, Option("Partitioned dataset: a folder, or a URL such as s3://bucket/data.")]
     parts: Annotated[
@@ -235,11 +232,7 @@ class DaemonConfig:
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port for metrics; None: there are none.
-
-        Raises:
-            ConfigError: it is given twice, or is not an address.
-        """
+        """Host and port for metrics; None: there are none. Raises ConfigError: it is given twice, or is not an address."""
         if not self.metrics:
             return ("0.0.0.0", self.metrics_port) if self.metrics_port else None
         if self.metrics_port:

@@ -9,23 +9,22 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from atta import _native
 from atta.daemon.config import DaemonConfig
 from atta.daemon.durable.tables import DaemonTables
-from atta.daemon.engine.batches import DaemonBatches
+from atta.daemon.engine.engine import Engine
 from atta.daemon.graph import DaemonGraph
-from atta.daemon.limits import ensure_descriptors
-from atta.daemon.services.control import ControlService, JobBoard
-from atta.daemon.services.front import DaemonFront
+from atta.daemon.services.control import ControlService
+from atta.daemon.services.front import DaemonFront, ensure_descriptors
+from atta.daemon.services.sessions import SessionService
 from atta.errors import AttaError
 from atta.observe import logs
-from atta.observe.figures import ProcessFigures
+from atta.observe.machine.threads import aside
 from atta.observe.metrics import DaemonFigures
 from atta.samplers import kernels
 from atta.samplers.local.contract import operator_fingerprint, sampling_contract
@@ -37,6 +36,64 @@ SCRAPE_S = 5.0
 """How long a scrape waits for the event loop before it fails."""
 
 
+WATCH_S = 1.0
+"""How often a daemon looks whether its files have changed, in seconds."""
+
+
+class DaemonBatches:
+    """The engine of one daemon and its sessions."""
+
+    def __init__(self, config: DaemonConfig, graph: DaemonGraph, front: DaemonFront) -> None:
+        self._files = graph.files
+        self.engine = Engine(config, graph.versions.own, graph.peers, links=graph.links, files=graph.files)
+        guard = None if front.security is None else front.security.guard
+        self.sessions = SessionService(
+            config, self.engine, graph.versions, debts=front.debts, guard=guard, files=graph.files
+        )
+        self.services: dict[str, object] = {"SessionService": self.sessions}
+
+    def start(self) -> None:
+        """Listen for consumers on this machine."""
+        self.sessions.listen()
+
+    def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
+        return {
+            "watch_utilisation": self.engine.watch_utilisation(),
+            "expire_sessions": self.sessions.expire(),
+            "watch_files": self._watch_files(),
+        }
+
+    async def _watch_files(self) -> None:
+        """End all sessions when a file of the dataset has changed. The daemon goes on, to say so."""
+        replaced = False
+        while self._files.error is None:
+            await asyncio.sleep(WATCH_S)
+            await aside(self._files.look)
+            if self._files.replaced and not replaced:
+                replaced = True
+                log.warning("files replaced", cause=self._files.described)
+        log.error("file changed", cause=str(self._files.error))
+        self.engine.fail_all(self._files.error)
+        await asyncio.Event().wait()
+
+    def stats(self) -> dict[str, float]:
+        return {**self.engine.stats(), **self.sessions.stats()}
+
+    async def close(self) -> None:
+        self.sessions.nearby.close()
+        await self.engine.shutdown()
+
+
+class DaemonPart(Protocol):
+    """A part of a daemon, which makes and ends what it consists of."""
+
+    def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Its background tasks, by name."""
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges."""
+
+
 class Daemon:
     """One sampler daemon: create it, ``start`` it, ``wait`` for its end. ``drain`` ends it.
 
@@ -45,12 +102,8 @@ class Daemon:
     """
 
     def __init__(self, config: DaemonConfig) -> None:
-        """Load and check the partitions.
-
-        Raises:
-            DataError: a file is missing, truncated, altered or of another version.
-            ConfigError: there is no such partition or ranking of the cache. Also what ``OpenedData.of`` raises.
-        """
+        """Load and check the partitions. Raises DataError: a file is missing, truncated, altered or of another version.
+        ConfigError: there is no such partition or ranking of the cache. Also what ``OpenedData.of`` raises."""
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
         self.config, began = config, time.monotonic()
@@ -60,24 +113,13 @@ class Daemon:
         self.batches = DaemonBatches(config, self.graph, self.front)
         self.tables = DaemonTables(config, self.graph, self.front, self._begin)
         self._identity = Identity(config.parts.start, self.graph.dataset.dataset_id, new_incarnation())
-        self._jobs, self._process = JobBoard(time.monotonic), ProcessFigures()
         self._stopping, self._stopped = asyncio.Event(), asyncio.Event()
         self._orphaned = self._interrupted = False
         self._chores: list[asyncio.Task[None]] = []
         self._failure: AttaError | None = None
-        self._control = ControlService(
-            self._identity,
-            self.batches.engine,
-            self._process,
-            self._stats,
-            self._stopping.set,
-            jobs=self._jobs,
-            contract=contract,
-            draining=self._stopping.is_set,
-            unreached=self.graph.peers.unreached,
-            tables=self.tables.about,
-            files=self.graph.files,
-        )
+        parts = (self.graph, self.batches.engine, self.tables)
+        self._control = ControlService(self._identity, contract, parts, self._stats, self._stopping)
+        self._parts: tuple[DaemonPart, ...] = (self.batches, self.tables, self.graph, self.front)
         memory = self.graph.memory
         log.info(
             "loaded",
@@ -93,22 +135,19 @@ class Daemon:
         return self.front.address
 
     async def start(self) -> None:
-        """Listen and serve.
-
-        Raises:
-            ConfigError: the address cannot be bound. DataError: a file was cut short while it was loaded.
-        """
+        """Listen and serve. Raises ConfigError: the address cannot be bound. DataError: a file was cut short while it
+        was loaded."""
         self.graph.files.check()
         self.front.serve_metrics(self._identity, partial(_ask_loop, asyncio.get_running_loop(), self._figures))
         parts = (self.graph, self.batches, self.tables)
-        services = {name: service for part in parts for name, service in part.services().items()}
+        services = {name: service for part in parts for name, service in part.services.items()}
         recorder = self.batches.engine.recorder
         served = dict.fromkeys(("GraphService", "KvService"), recorder.served)
         self.front.bind(self._identity, {**services, "ControlService": self._control}, served, self.graph.files.check)
         self.graph.start(recorder)
         self.batches.start()
         await self.front.start()
-        for part in (*parts, self.front):
+        for part in self._parts:
             for name, chore in part.chores().items():
                 self._begin(name, chore)
         self._draining = asyncio.get_running_loop().create_task(self._drain_when_asked(), name="drain")
@@ -148,16 +187,16 @@ class Daemon:
         self._failure = self._failure or AttaError(f"the daemon's task {task.get_name()} died: {cause}")
 
     def _stats(self) -> dict[str, float]:
-        parts = (self.batches, self.tables, self.graph, self.front, self._process)
         return {
             "parts": float(len(self.config.parts)),
             "queue_limit_bytes": float(self.config.most_queue_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
-            **{name: value for part in parts for name, value in part.stats().items()},
+            **{name: value for part in self._parts for name, value in part.stats().items()},
+            **self._control.process.stats(),
         }
 
     def _figures(self) -> DaemonFigures:
-        return DaemonFigures(self._stats(), self.batches.engine.session_figures(), self._jobs.figures())
+        return DaemonFigures(self._stats(), self.batches.engine.session_figures(), self._control.jobs.figures())
 
     def drain(self) -> None:
         """Begin to stop; a second call exits at once. A signal handler of the event loop may call it."""
@@ -178,12 +217,8 @@ class Daemon:
         self._stopping.set()
 
     async def wait(self) -> None:
-        """Wait until the daemon has stopped.
-
-        Raises:
-            AttaError: its tables are not saved, or it stopped because one of its background tasks died.
-            KeyboardInterrupt: it stopped because of Ctrl-C.
-        """
+        """Wait until the daemon has stopped. Raises AttaError: its tables are not saved, or it stopped because one of
+        its background tasks died. KeyboardInterrupt: it stopped because of Ctrl-C."""
         await self._stopped.wait()
         if self._failure is not None:
             raise self._failure
@@ -213,24 +248,16 @@ class Daemon:
 
 def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]) -> DaemonFigures:
     """Call ``read`` on the event loop, where no figure changes meanwhile. The thread of a scrape calls this."""
-    answer: Future[DaemonFigures] = Future()
 
-    def ask() -> None:
-        try:
-            answer.set_result(read())
-        except Exception as error:
-            answer.set_exception(error)
+    async def ask() -> DaemonFigures:
+        return read()
 
-    loop.call_soon_threadsafe(ask)
-    return answer.result(SCRAPE_S)
+    return asyncio.run_coroutine_threadsafe(ask(), loop).result(SCRAPE_S)
 
 
 def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
-    """Run a daemon until SIGTERM, SIGINT or a Stop request. ``ready`` is called with the address once it serves.
-
-    Raises:
-        ConfigError: the process may not open enough files. Also what ``Daemon`` raises.
-    """
+    """Run a daemon until SIGTERM, SIGINT or a Stop request. ``ready`` is called with the address once it serves. Raises
+    ConfigError: the process may not open enough files. Also what ``Daemon`` raises."""
     kernels.retain_heap()
     _native.outlive_torn_maps()
     ensure_descriptors(config.max_sessions)

@@ -1,9 +1,5 @@
-"""Brings what batches will want from other daemons before they ask: in the background, piece by piece. Nobody ever
-waits for it.
-
-First the owners say the in-degrees of remote vertices. Then it is chosen whose in-edges to keep
-(``atta.kvstore.cache.choice``). The owners say the digests of these, and then the in-edges come piece by piece. Every
-piece is compared with the digests.
+"""What a daemon keeps of other daemons' partitions, and what brings it before batches ask: in the background, piece by piece.
+Nobody ever waits for it, and batches are the same whatever is here.
 """
 
 from __future__ import annotations
@@ -12,7 +8,7 @@ import asyncio
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -22,19 +18,31 @@ from typing import Any, TypeVar
 import numpy as np
 import structlog
 
-from atta.daemon.peers.owners import AskedOwners, SampledRows
-from atta.daemon.peers.peers import AskedPeers
+from atta.daemon.config import DaemonConfig
+from atta.daemon.peers.links import DaemonLinks
+from atta.daemon.peers.owners import Owners, SampledRows
+from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError
 from atta.kvstore.cache import EdgeCache, RowCache
-from atta.kvstore.cache.choice import MOST_DEGREE, Candidates, HotVertices, choose, edge_types_into
+from atta.kvstore.cache.choice import (
+    MOST_DEGREE,
+    Candidates,
+    Division,
+    HotVertices,
+    candidates,
+    choose,
+    divide,
+    edge_types_into,
+)
 from atta.kvstore.cache.edges import Piece, in_pieces
 from atta.kvstore.cache.ranking import HaloHeat
-from atta.kvstore.cache.rows import ChosenRows
+from atta.kvstore.cache.rows import ChosenRows, check_share
+from atta.observe.machine.threads import aside, yield_processor, yielding_thread
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.methods import Method
-from atta.samplers.shard import Answer
+from atta.samplers.shard import Answer, Shard
 
 FIRST_RETRY_S = 0.05
 """How long an owner is left alone that is away, the first time. Daemons of a cluster start at about the same time."""
@@ -44,76 +52,12 @@ LAST_RETRY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FillPiece:
-    """A part of what is to be filled in that its owner answers with one message or a few.
-
-    ``fetch`` asks the owner and puts the answer into place. It returns the bytes that came: 0 if the piece is here by
-    now. It raises AttaError if the owner is away or refuses. A piece is fetched again then.
-    """
+    """A part of what is to be filled in that its owner answers with one message or a few. ``fetch`` asks the owner and
+    puts the answer into place. It returns the bytes that came: 0 if the piece is here by now. It raises AttaError if
+    the owner is away or refuses. A piece is fetched again then."""
 
     owner: int
     fetch: Callable[[], Awaitable[int]]
-
-
-@dataclass(slots=True)
-class _Owner:
-    pieces: deque[FillPiece]
-    due: float = -math.inf  # when it may be asked
-    retry_s: float = FIRST_RETRY_S  # from FIRST_RETRY_S to LAST_RETRY_S
-
-
-class PieceQueue:
-    """The pieces that are left, by owner in the order in which they are wanted.
-
-    ``next`` names a piece. ``came`` or ``failed`` says what became of it before ``next`` is called again.
-    """
-
-    def __init__(self, pieces: Mapping[int, Iterable[FillPiece]], *, bytes_per_s: float) -> None:
-        """``pieces`` by owner, in the order in which the owners are asked first. ``bytes_per_s``: above 0."""
-        self._owners = {owner: _Owner(deque(of)) for owner, of in pieces.items()}
-        self._turns = deque(owner for owner, state in self._owners.items() if state.pieces)  # those with pieces left
-        self._bytes_per_s = bytes_per_s
-        self._due = -math.inf  # when the rate allows another piece
-        self._asked: tuple[FillPiece, float] | None = None  # named by ``next``, and when: the first piece of its owner
-
-    @property
-    def left(self) -> int:
-        """Number of pieces that are not here."""
-        return sum(len(state.pieces) for state in self._owners.values())
-
-    def next(self, now: float) -> FillPiece | float | None:
-        """The piece to fetch now, or the seconds until there may be one; None: nothing is left."""
-        if not self._turns:
-            return None
-        at = max(self._due, min(self._owners[owner].due for owner in self._turns))
-        if at > now:
-            return at - now
-        while self._owners[self._turns[0]].due > now:
-            self._turns.rotate(-1)
-        piece = self._owners[self._turns[0]].pieces[0]
-        self._asked = piece, now
-        return piece
-
-    def came(self, nbytes: int) -> None:
-        """The piece is here; ``nbytes`` came for it."""
-        state, asked_at = self._answered()
-        state.pieces.popleft()
-        state.retry_s = FIRST_RETRY_S
-        self._due = asked_at + nbytes / self._bytes_per_s
-        if state.pieces:
-            self._turns.rotate(-1)
-        else:
-            self._turns.popleft()
-
-    def failed(self, now: float) -> None:
-        """The owner is away or refuses."""
-        state, _ = self._answered()
-        state.due, state.retry_s = now + state.retry_s, min(2 * state.retry_s, LAST_RETRY_S)
-        self._turns.rotate(-1)
-
-    def _answered(self) -> tuple[_Owner, float]:
-        assert self._asked is not None, "no piece was asked for"
-        (piece, at), self._asked = self._asked, None
-        return self._owners[piece.owner], at
 
 
 Result = TypeVar("Result")
@@ -121,16 +65,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class FillSource:
-    """The other daemons of a cluster.
+    """The other daemons of a cluster: owners answer with rows and in-edges, over links where there are some, peers with
+    degrees and digests. ``pool`` checks and copies what comes, beside the workers and below them."""
 
-    Attributes:
-        owners: answer with rows and in-edges, over links where there are some.
-        peers: answer with degrees and digests.
-        pool: checks and copies what comes, beside the workers and below them.
-    """
-
-    owners: AskedOwners
-    peers: AskedPeers
+    owners: Owners
+    peers: Peers
     pool: Executor
 
     async def work(self, function: Callable[..., Result], *args: Any) -> Result:
@@ -150,15 +89,28 @@ FILL_BYTES = 4 << 20
 def row_pieces(cache: RowCache, heat: HaloHeat, source: FillSource) -> Iterator[FillPiece]:
     """All chosen rows, about ``FILL_BYTES`` of an owner at a time, in the order in which they are wanted."""
     dataset = heat.dataset
+
+    async def fetch(node_type: str, kept: ChosenRows, owner: int, slots: np.ndarray) -> int:
+        """Pull the rows that batches have not brought meanwhile."""
+        slots = kept.absent(slots)
+        if not len(slots):
+            return 0
+        tables, places = tuple(kept.tables), np.arange(len(slots))
+        blocks = [np.empty((len(slots), table[:1].nbytes), dtype=np.uint8) for table in kept.tables.values()]
+        starts = of_one_owner(dataset.num_parts, owner, len(slots))
+        await source.owners.pull([FeatureItem(node_type, tables, kept.ids[slots], places, starts)], [blocks])
+        await source.work(kept.keep, tables, slots, places, blocks)
+        return len(slots) * kept.row_bytes
+
     for node_type, kept in cache.chosen():
         asked = _edges_of(kept.ids, heat, node_type)
         step = max(1, FILL_BYTES // kept.row_bytes)
         bounds = np.searchsorted(kept.ids, dataset.book.offsets[node_type])
         for owner, (low, high) in enumerate(pairwise(bounds.tolist())):
-            rows = _OwnedRows(node_type, kept, owner, dataset.num_parts, source)
             slots = low + np.argsort(-asked[low:high], kind="stable")
             for first in range(0, high - low, step):
-                yield FillPiece(owner, partial(rows.fetch, np.sort(slots[first : first + step])))
+                part = np.sort(slots[first : first + step])
+                yield FillPiece(owner, partial(fetch, node_type, kept, owner, part))
 
 
 def _edges_of(ids: np.ndarray, heat: HaloHeat, node_type: str) -> np.ndarray:
@@ -171,105 +123,72 @@ def _edges_of(ids: np.ndarray, heat: HaloHeat, node_type: str) -> np.ndarray:
     return edges
 
 
-@dataclass(frozen=True)
-class _OwnedRows:
-    """Chosen rows of one owner."""
-
-    node_type: str
-    kept: ChosenRows
-    owner: int
-    parts: int
-    source: FillSource
-
-    async def fetch(self, slots: np.ndarray) -> int:
-        """Pull the rows of ``slots`` that batches have not brought meanwhile. Returns the bytes that came."""
-        slots = self.kept.absent(slots)
-        if not len(slots):
-            return 0
-        tables, places = tuple(self.kept.tables), np.arange(len(slots))
-        blocks = [np.empty((len(slots), table[:1].nbytes), dtype=np.uint8) for table in self.kept.tables.values()]
-        starts = of_one_owner(self.parts, self.owner, len(slots))
-        wanted = FeatureItem(self.node_type, tables, self.kept.ids[slots], places, starts)
-        await self.source.owners.pull([wanted], [blocks])
-        await self.source.work(self.kept.keep, tables, slots, places, blocks)
-        return len(slots) * self.kept.row_bytes
-
-
 log = structlog.get_logger("atta.filling")
 
 
-def pieces_by_owner(pieces: Iterable[FillPiece], home: int) -> dict[int, list[FillPiece]]:
-    """``pieces`` by owner.
-
-    Every daemon begins with the owner that follows its partition ``home``, so they do not all ask the same one.
-    """
-    found: dict[int, list[FillPiece]] = defaultdict(list)
-    for piece in pieces:
-        found[piece.owner].append(piece)
-    return {owner: found[owner] for owner in sorted(found, key=lambda owner: (owner < home, owner))}
-
-
-def connections(owners: Iterable[int]) -> Iterator[FillPiece]:
-    """Pieces of nothing. Before the filler fetches one, it connects the owner."""
-    return (FillPiece(owner, _nothing) for owner in owners)
-
-
-async def _nothing() -> int:
-    return 0
-
-
 class Filler:
-    """Fills in what batches will want from other daemons, until it is cancelled."""
+    """Fetches pieces from their owners, which take turns. An owner that is away or refuses is left alone for a time that
+    doubles, while the others go on."""
 
-    def __init__(self, reached: Callable[[int], Awaitable[bool]], queue: PieceQueue | None = None) -> None:
-        """``reached``: whether an owner is there now. It does not wait for one that is away. ``queue``: for ``run``; None:
-        it is set later."""
-        self._reached = reached
-        self.queue = PieceQueue({}, bytes_per_s=1) if queue is None else queue
+    def __init__(self, reached: Callable[[int], Awaitable[bool]], *, home: int, bytes_per_s: float) -> None:
+        """``reached``: whether an owner is there now. It does not wait for one that is away. ``home``: the own partition.
+        ``bytes_per_s``: above 0."""
+        self._reached, self._home, self._bytes_per_s = reached, home, bytes_per_s
+        self.left = 0
+        """Number of pieces that are not here."""
         self._bytes = self._failures = 0
 
-    @property
-    def done(self) -> bool:
-        """Whether all pieces are here."""
-        return self.queue.left == 0
-
-    async def run(self) -> None:
-        """Fetch all pieces, then rest."""
-        await self.fill(self.queue)
-        await asyncio.Event().wait()
-
-    async def fill(self, queue: PieceQueue) -> None:
-        """Fetch all pieces of ``queue``."""
-        began, before = time.monotonic(), self._bytes
-        while (following := queue.next(time.monotonic())) is not None:
-            if isinstance(following, FillPiece):
-                await self._fetch(queue, following)
-            else:
-                await asyncio.sleep(following)
+    async def fill(self, pieces: Iterable[FillPiece]) -> None:
+        """Fetch all pieces, those of an owner in the order in which they are wanted."""
+        queues: dict[int, deque[FillPiece]] = defaultdict(deque)
+        for piece in pieces:
+            queues[piece.owner].append(piece)
+            self.left += 1
+        # Every daemon begins with the owner that follows its partition, so they do not all ask the same one.
+        turns = deque(sorted(queues, key=lambda owner: (owner < self._home, owner)))
+        due, waits = dict.fromkeys(turns, -math.inf), dict.fromkeys(turns, FIRST_RETRY_S)
+        began, before, next_at = time.monotonic(), self._bytes, -math.inf
+        while turns:
+            now = time.monotonic()
+            if (wait := max(next_at, min(due[owner] for owner in turns)) - now) > 0:
+                await asyncio.sleep(wait)
+                continue
+            while due[turns[0]] > now:
+                turns.rotate(-1)
+            owner = turns[0]
+            turns.rotate(-1)
+            if (nbytes := await self._fetched(queues[owner][0])) is None:
+                due[owner], waits[owner] = time.monotonic() + waits[owner], min(2 * waits[owner], LAST_RETRY_S)
+                continue
+            queues[owner].popleft()
+            if not queues[owner]:
+                turns.pop()
+            self.left -= 1
+            self._bytes += nbytes
+            waits[owner], next_at = FIRST_RETRY_S, now + nbytes / self._bytes_per_s
         if came := self._bytes - before:
             log.info("filled", mbytes=came // 1_000_000, seconds=round(time.monotonic() - began, 2))
 
-    async def _fetch(self, queue: PieceQueue, piece: FillPiece) -> None:
+    async def _fetched(self, piece: FillPiece) -> int | None:
+        """The bytes that came; None: the owner is away or refuses."""
         try:
-            if not await self._reached(piece.owner):
-                queue.failed(time.monotonic())
-                return
-            nbytes = await piece.fetch()
+            return await piece.fetch() if await self._reached(piece.owner) else None
         except AttaError as error:
             self._failures += 1
-            queue.failed(time.monotonic())
             log.info("not filled yet", owner=piece.owner, error=str(error))
-            return
-        self._bytes += nbytes
-        queue.came(nbytes)
+            return None
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         return {
             "filled_bytes": float(self._bytes),
             "fill_failures": float(self._failures),
-            "fill_pieces_left": float(self.queue.left),
+            "fill_pieces_left": float(self.left),
         }
+
+
+async def connected() -> int:
+    """What fetches a piece of nothing: before the filler does so, it connects the owner."""
+    return 0
 
 
 FetchAll = Callable[[Iterable[FillPiece]], Awaitable[None]]
@@ -279,37 +198,36 @@ _QUESTION = graph_pb2.ProbeRequest
 class EdgeFilling:
     """Fills an ``EdgeCache``, once. Batches never wait for it."""
 
-    def __init__(self, dataset: Dataset, cache: EdgeCache, source: FillSource, parts: Collection[int]) -> None:
-        """``parts``: the partitions whose daemons can be asked. In-edges of the others stay away."""
+    def __init__(
+        self, dataset: Dataset, cache: EdgeCache, source: FillSource, parts: Collection[int], fetch_all: FetchAll
+    ) -> None:
+        """``parts``: the partitions whose daemons can be asked. In-edges of the others stay away. ``fetch_all`` returns
+        when all pieces are here."""
         self._dataset, self._cache, self._source, self._parts = dataset, cache, source, parts
-        self.done = False
+        self._fetch_all, self.done = fetch_all, False
         """Whether nothing more comes, be it that something failed."""
 
-    async def run(self, asked: Sequence[Candidates], fetch_all: FetchAll) -> None:
-        """Fill the cache with in-edges of some of ``asked``, then rest until cancelled. ``fetch_all`` returns when all
-        pieces are here.
-
-        The daemon works without these edges, so a failure is only logged.
-        """
+    async def run(self, asked: Sequence[Candidates]) -> None:
+        """Fill the cache with in-edges of some of ``asked``. The daemon works without them, so a failure is only
+        logged."""
         try:
             if self._cache.limit_bytes > 0:
-                await self._fill(asked, fetch_all)
+                await self._fill(asked)
         except Exception as error:
             log.exception("no edges kept", exc_info=error)
         self.done = True
-        await asyncio.Event().wait()
 
-    async def _fill(self, asked: Sequence[Candidates], fetch_all: FetchAll) -> None:
-        degrees = await self._told(_QUESTION.DEGREE, asked, fetch_all, unknown=MOST_DEGREE + 1)
+    async def _fill(self, asked: Sequence[Candidates]) -> None:
+        degrees = await self._answers(_QUESTION.DEGREE, asked, unknown=MOST_DEGREE + 1)
         hot = await self._source.work(choose, self._dataset, self._cache.part, asked, degrees, self._cache.limit_bytes)
         cut = [in_pieces(of_type, self._dataset.book.offsets[of_type.node_type]) for of_type in hot]
         await self._source.work(self._cache.reserve, [of_type for of_type, _ in cut])
-        digests = await self._told(_QUESTION.DIGEST, [of_type for of_type, _ in cut], fetch_all)
+        digests = await self._answers(_QUESTION.DIGEST, [of_type for of_type, _ in cut])
         ordered = sorted(
             ((piece, of_type, of) for (of_type, pieces), of in zip(cut, digests, strict=True) for piece in pieces),
             key=lambda found: found[0].tier,
         )
-        await fetch_all(FillPiece(p.owner, partial(self._fetch, p, of_type, of)) for p, of_type, of in ordered)
+        await self._fetch_all(FillPiece(p.owner, partial(self._fetch, p, of_type, of)) for p, of_type, of in ordered)
         self._cache.completed()
         figures = self._cache.stats()
         vertices, refused = int(figures["edge_cache_rows"]), int(figures["edge_cache_refused"])
@@ -318,32 +236,31 @@ class EdgeFilling:
     def _into(self, node_type: str) -> tuple[str, ...]:
         return edge_types_into(self._dataset.schema, node_type)
 
-    async def _told(
-        self, question: Any, asked: Sequence[Candidates | HotVertices], fetch_all: FetchAll, *, unknown: int = 0
+    async def _answers(
+        self, question: Any, asked: Sequence[Candidates | HotVertices], *, unknown: int = 0
     ) -> list[np.ndarray]:
         """What the owners say of all vertices: for each of ``asked`` int64 [n, edge types]. It is ``unknown`` where no
         daemon can be asked."""
         found = [np.full((len(a.ids), len(self._into(a.node_type))), unknown, dtype=np.int64) for a in asked]
-        await fetch_all(
+        await self._fetch_all(
             piece for a, out in zip(asked, found, strict=True) for piece in self._questions(question, a, out)
         )
         return found
 
     def _questions(self, question: Any, asked: Candidates | HotVertices, out: np.ndarray) -> Iterator[FillPiece]:
         """Pieces that put the answers for ``asked`` into ``out``, one for each owner."""
-        of_owner = np.searchsorted(self._dataset.book.offsets[asked.node_type], asked.ids, side="right") - 1
+        offsets = self._dataset.book.offsets[asked.node_type]
+        of_owner = np.searchsorted(offsets, asked.ids, side="right") - 1
+
+        async def ask(owner: int, mine: np.ndarray) -> int:
+            rows = asked.ids[mine] - offsets[owner]
+            for column, edge_type in enumerate(self._into(asked.node_type)):
+                out[mine, column] = await self._source.peers[owner].probe(edge_type, question, rows)
+            return 8 * len(rows)
+
         for owner in np.unique(of_owner).tolist():
             if owner in self._parts:
-                mine = np.flatnonzero(of_owner == owner)
-                yield FillPiece(owner, partial(self._tell, question, owner, asked, mine, out))
-
-    async def _tell(
-        self, question: Any, owner: int, asked: Candidates | HotVertices, mine: np.ndarray, out: np.ndarray
-    ) -> int:
-        rows = asked.ids[mine] - self._dataset.book.offsets[asked.node_type][owner]
-        for column, edge_type in enumerate(self._into(asked.node_type)):
-            out[mine, column] = await self._source.peers[owner].probe(edge_type, question, rows)
-        return 8 * len(rows)
+                yield FillPiece(owner, partial(ask, owner, np.flatnonzero(of_owner == owner)))
 
     async def _fetch(self, piece: Piece, hot: HotVertices, digests: np.ndarray) -> int:
         """Take one piece of in-edges. One that differs from what the owner has is left out."""
@@ -368,3 +285,84 @@ def _joined_answers(pieces: list[SampledRows]) -> Answer:
         np.concatenate([getattr(answer, name) for answer in answers]) for name in ("counts", "neighbors", "edge_ids")
     )
     return Answer(counts, neighbors, edge_ids)
+
+
+class DaemonCaches:
+    """Rows and in-edges of other partitions, within the memory that both may take."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        shard: Shard,
+        peers: Peers,
+        links: DaemonLinks | None,
+        *,
+        known: Collection[int],
+        limit_bytes: int,
+    ) -> None:
+        """Nothing is kept before the chores run. ``known``: the owners whose daemons can be asked. Raises UnknownNameError,
+        ConfigError: as ``HaloHeat`` and ``check_share``."""
+        self._config, self._peers, self._links = config, peers, links
+        self._dataset, self._owner, self._known = shard.dataset, shard.part, known
+        self._limit_bytes, self._chosen = limit_bytes, False
+        check_share(config.cache_share)
+        self._heat = HaloHeat(self._dataset, self._owner, config.cache_rank, config.cache_fanouts)
+        self.rows, self.edges = RowCache(), EdgeCache(self._dataset, self._owner)
+        pool = yielding_thread("atta-fill")
+        owners = Owners(peers, self._dataset, pool) if links is None else links.owners(pool)
+        self._source = FillSource(owners, peers, pool)
+        # What is counted is rows: in-edges have a filler of their own.
+        self._filler, edges = (
+            Filler(self._reached, home=self._owner, bytes_per_s=config.cache_fill or 1) for _ in range(2)
+        )
+        self._edge_filling = EdgeFilling(self._dataset, self.edges, self._source, self._known, edges.fill)
+
+    def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What connects the peers, and chooses and fills the caches, in the background."""
+        return {"connect": self._connect(), "fill": self._fill()}
+
+    def stats(self) -> dict[str, float]:
+        figures = self._filler.stats()
+        figures["fill_pieces_left"] += not self._chosen
+        filled = not figures["fill_pieces_left"] and self._edge_filling.done
+        return {**self.rows.stats(), **self.edges.stats(), **figures, "caches_filled": float(filled)}
+
+    async def _connect(self) -> None:
+        await self._filler.fill(FillPiece(owner, connected) for owner in sorted({*self._known} - {self._owner}))
+        await asyncio.Event().wait()
+
+    async def _fill(self) -> None:
+        """The daemon works without caches, so a failure is only logged."""
+        pieces: list[FillPiece] = []
+        asked: list[Candidates] = []
+        try:
+            if self._limit_bytes > 0 and self._dataset.num_parts > 1:
+                began = time.monotonic()
+                pieces, asked = await aside(self._choose, self._heat)  # a daemon that stops does not wait for it
+                log.info("cache chosen", mbytes=self._limit_bytes >> 20, seconds=round(time.monotonic() - began, 2))
+        except Exception as error:
+            log.exception("no rows and edges kept", exc_info=error)
+        del self._heat  # its arrays are as long as the HALO
+        self._chosen = True
+        await asyncio.gather(self._filler.fill(pieces), self._edge_filling.run(asked))
+        await asyncio.Event().wait()
+
+    def _choose(self, heat: HaloHeat) -> tuple[list[FillPiece], list[Candidates]]:
+        """Choose whose rows to keep: the pieces to fetch, and the vertices whose in-degrees are asked for."""
+        yield_processor("atta-choose")
+        config, share = self._config, self._config.cache_share
+        division = Division(self._limit_bytes, 0)
+        if config.cache_edges and config.cache_fill:  # batches do not bring in-edges
+            division = divide(heat, limit_bytes=self._limit_bytes, share=share)
+        self.rows.choose(heat, limit_bytes=division.rows, share=share)
+        self.edges.limit_bytes = division.edges
+        pieces = row_pieces(self.rows, heat, self._source) if config.cache_fill else ()
+        known = [piece for piece in pieces if piece.owner in self._known]
+        return known, candidates(heat, limit_bytes=division.edges, share=share) if division.edges else []
+
+    async def _reached(self, owner: int) -> bool:
+        """Whether an owner is there. If so, there is a link to it, and the first batches need not wait for one."""
+        there = await self._peers[owner].connection.reached()
+        if there and self._links is not None:
+            await self._links.attach(owner)
+        return there

@@ -2,36 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from atta.daemon.caches import DaemonCaches
+import structlog
+
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.recorder import Recorder
-from atta.daemon.loading import OpenedData
-from atta.daemon.peers.connection import PeerAddresses
+from atta.daemon.filling import DaemonCaches
+from atta.daemon.peers.connection import Alike, PeerAddresses, PeerSettings
 from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.peers import Peers, moved_at_once
-from atta.daemon.services.control import UpdateService
-from atta.daemon.services.data import GraphService, KvService
+from atta.daemon.services.data import AnswerMaker, GraphService, IdService, KvService
 from atta.daemon.services.front import DaemonFront
-from atta.daemon.services.string_ids import IdService
-from atta.daemon.versions import LiveVersions
+from atta.daemon.versions import LiveVersions, UpdateService
+from atta.errors import ConfigError
 from atta.kvstore.store import Store
+from atta.observe.machine.memory import available_bytes, claim, machine_room
+from atta.partition.dataset import MANIFEST, Dataset, part_folder
+from atta.partition.disk.files import read_page_by_page
+from atta.partition.disk.watching import WatchedFiles
+from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
 from atta.samplers.shard import Shard
 from atta.wire.identity import Contract
+from atta.wire.parts import Addresses, groups_of, parts_text, spread
+
+log = structlog.get_logger("atta.daemon")
+ALL = 1 << 62
+"""More memory than any machine has."""
+
+
+@dataclass(frozen=True)
+class OpenedData:
+    """A dataset as one daemon of a cluster sees it. Daemons own its vertices, each those of its partitions.
+
+    Attributes:
+        dataset: its parts are the partitions of one daemon each.
+        owner: the number of this daemon among them.
+        peers: addresses of the known daemons, by their numbers; several: replicas.
+        resident: whether to load what this daemon serves into memory; several partitions are there anyway.
+        memory: how memory was divided: also whether what is served is loaded, and the memory for hot rows and in-edges of
+            other partitions.
+        files: those that the daemon reads while it serves.
+    """
+
+    dataset: Dataset
+    owner: int
+    peers: Mapping[int, Addresses]
+    resident: bool
+    memory: MemoryPlan
+    files: WatchedFiles
+
+    @classmethod
+    def of(cls, config: DaemonConfig) -> OpenedData:
+        """Open the partitions of ``config``. With ``verify`` every byte of them is read, which may take minutes. Raises
+        DataError: a file is missing, truncated, altered or of another version. ConfigError: there is no such partition,
+        the cluster file spreads the partitions in another way, or what is served does not fit into memory."""
+        parts = [*config.parts]
+        dataset = Dataset.open(config.data, parts=parts, verify=False)
+        need = needs_of(dataset, [config.parts])[0]
+        log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=need.partition // 1_000_000)
+        groups = spread(config.parts, config.peers, dataset.num_parts)
+        memory = _divided(config, need)
+        resident = memory.copies and len(parts) == 1
+        files = _watched(dataset, config.parts, copied=memory.copies)
+        if config.verify:
+            dataset = Dataset.open(config.data, parts=parts)
+        if memory.pages:
+            read_page_by_page()
+        addresses = groups_of(config.peers)
+        peers = {owner: addresses[group] for owner, group in enumerate(groups) if group in addresses}
+        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, memory, files)
+
+
+def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
+    """Files that a daemon goes on reading. Once loaded, node tables are not read again, but edges are in part."""
+    own = tuple(f"{part_folder(part)}/" for part in parts)
+    left_out = tuple(f"{folder}nodes/" for folder in own) if copied else ()
+    names = [name for name in dataset.files if name.startswith(("shared/", *own)) and not name.startswith(left_out)]
+    return WatchedFiles(dataset.path, MANIFEST, {name: dataset.files[name] for name in names})
+
+
+def _divided(config: DaemonConfig, need: Needs) -> MemoryPlan:
+    """What this daemon takes; others on this machine learn of it. Arrays of several partitions are in memory as soon as
+    they are joined."""
+    joined = len(config.parts) > 1
+    if joined:
+        _check_joinable(config, need.partition)
+    memory = "copy" if joined else config.memory
+    wish = MemoryWish(memory, config.cache_bytes, config.buffer_bytes)
+    with machine_room() as (limit, free):
+        plan = _planned(need, MachineRoom(limit, free), wish)
+        claim(plan.total)
+    return plan
+
+
+def _planned(need: Needs, room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
+    """What one daemon takes. It is what was asked for, if nothing is left to decide; and as little as possible where
+    others have been promised all memory that is free, as they may never take it. Raises ConfigError: what is to be
+    loaded does not fit."""
+    if wish.memory != "auto" and wish.cache is not None:
+        return plan_memory([need], MachineRoom(ALL, ALL), wish)
+    try:
+        return plan_memory([need], room, wish)
+    except ConfigError:
+        if wish.memory == "copy":
+            raise
+    return plan_memory([need], MachineRoom(ALL, ALL), replace(wish, memory="map", cache=wish.cache or 0))
+
+
+def _check_joinable(config: DaemonConfig, nbytes: int) -> None:
+    served = parts_text(config.parts)
+    if config.memory in ("map", "disk"):
+        raise ConfigError(
+            f"--memory {config.memory}: partitions {served} of one daemon are loaded, because their files cannot be mapped "
+            "one after another; use --memory copy, or one daemon per partition"
+        )
+    if nbytes > (free := available_bytes()):
+        raise ConfigError(
+            f"partitions {served} take {nbytes >> 20} MiB of memory, {free >> 20} MiB are available: start one daemon per "
+            "partition, which can map its files"
+        )
 
 
 class DaemonGraph:
-    """The partitions of one daemon, and its way to the others. ``close`` comes after the engine's shutdown.
-
-    Attributes:
-        dataset, owner, files, memory: see ``OpenedData``.
-        shard, store: edges and rows of this daemon.
-        peers, links: the other daemons; links are None where there are none.
-        caches: rows and in-edges of other partitions.
-        versions: of the dataset.
-    """
+    """The partitions of one daemon (``OpenedData``), its copies of others, and its way to their daemons; links are None where
+    there are none. ``close`` comes after the engine's shutdown."""
 
     def __init__(self, config: DaemonConfig, contract: Contract, front: DaemonFront) -> None:
         """Load and check the partitions. ``contract``: how this daemon draws. Raises as ``OpenedData.of``."""
@@ -40,47 +137,32 @@ class DaemonGraph:
         self.files, self.memory = opened.files, opened.memory
         self.shard = Shard(self.dataset, self.owner, resident=resident)
         self.store = Store(self.dataset, self.owner, resident=resident)
-        self.peers = Peers(
-            opened.peers,
-            self.dataset,
+        settings = PeerSettings(
             config.peer_deadline_s,
             config.peer_delay_s,
-            front.outgoing,
-            contract=contract,
-            own=config.listen,
+            credentials=front.outgoing,
+            alike=Alike(contract, config.listen),
             moved=PeerAddresses(config.peers, config.peers_file).now,
         )
+        self.peers = Peers(opened.peers, self.dataset, settings, config.listen)
         self.links: DaemonLinks | None = None
         if config.links and self.dataset.num_parts > 1:
             encrypted = front.outgoing is not None
             self.links = DaemonLinks(config, self.dataset, self.shard, self.store, self.peers, encrypted=encrypted)
-        self.caches = DaemonCaches(config, opened, self.peers, self.links)
+        self.caches = DaemonCaches(
+            config, self.shard, self.peers, self.links, known=opened.peers.keys(), limit_bytes=opened.memory.cache
+        )
         rows, edges = self.caches.rows, self.caches.edges
         self.versions = LiveVersions(config.data, self.store, self.shard, rows, edges, resident=resident)
-        at, answers = (front.pool, config.listen), front.answers
-        self._graph = GraphService(self.shard, *at, answers=answers, versions=self.versions)
-        at_once = moved_at_once(config.threads)
-        dataset_id = self.dataset.dataset_id
-        self._kv = KvService(
-            self.store,
-            dataset_id,
-            front.pool,
-            address=config.listen,
-            at_once=at_once,
-            answers=answers,
-            versions=self.versions,
-        )
-        self._ids = IdService(self.dataset, self.owner, self.store, *at, answers=answers)
-
-    def services(self) -> dict[str, object]:
-        """By name."""
-        found = {
-            "GraphService": self._graph,
-            "KvService": self._kv,
-            "IdService": self._ids,
+        make = AnswerMaker(self.dataset.dataset_id, config.listen, front.pool, front.answers)
+        self.make: AnswerMaker = make
+        self.services: dict[str, object] = {
+            "GraphService": GraphService(self.shard, make, self.versions),
+            "KvService": KvService(self.store, replace(make, at_once=moved_at_once(config.threads)), self.versions),
+            "IdService": IdService(self.dataset, self.owner, self.store, make),
             "UpdateService": UpdateService(self.versions),
+            **({} if self.links is None else {"LinkService": self.links.service}),
         }
-        return found if self.links is None else {**found, "LinkService": self.links.service}
 
     def start(self, recorder: Recorder) -> None:
         """Listen for links, whose requests ``recorder`` tells. Raises ConfigError: the port is in use."""
@@ -89,12 +171,10 @@ class DaemonGraph:
             self.links.listen()
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Its background tasks."""
         found = {**self.caches.chores(), "watch_versions": self.versions.watch()}
         return found if self.links is None else {**found, "accept_links": self.links.service.accept()}
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         links = {} if self.links is None else self.links.stats()
         return {**self.caches.stats(), **self.peers.stats(), **self.versions.stats(), **links}
 

@@ -1,8 +1,5 @@
-"""The versions of the dataset that a daemon holds: it loads what sessions and peers read, and lets go of the rest.
-
-``atta.kvstore.live.book`` decides; this file owns files, memory and the clock. All of it runs on the event loop;
-threads read files.
-"""
+"""The versions of the dataset that a daemon holds: it loads what sessions and peers read, and lets go of the rest
+(``atta.kvstore.live.book`` decides). All of it runs on the event loop; threads read files."""
 
 from __future__ import annotations
 
@@ -16,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from atta.errors import AttaError, DataError, QuotaExceededError
+from atta.daemon.services.handling import Context
+from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.rows import bytes_of
 from atta.kvstore.live.book import HeldEdges, LiveEdges, Rows, Sources, VersionBook, edges_only, graph_rows, source_of
@@ -24,8 +22,10 @@ from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.store import Store, Table
 from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import Dataset, VertexTimes
+from atta.protos.v1 import update_pb2
 from atta.samplers import kernels
 from atta.samplers.batch.items import EDGES, TIME
+from atta.samplers.batch.state import NO_SOURCES
 from atta.samplers.shard import PartEdges, Shard
 
 log = structlog.get_logger("atta.daemon")
@@ -41,7 +41,8 @@ class VersionView:
 
     Attributes:
         number: of the version; 0: the dataset itself.
-        sources: where the rows of its tables are, and its edges.
+        store: the rows of this daemon's vertices.
+        sources: where the version's rows are in it, and its edges.
         dataset: the dataset, with the version's numbers of edges.
         shard: the partition, with the version's edges.
         rows: the cache of its remote rows.
@@ -49,6 +50,7 @@ class VersionView:
     """
 
     number: int
+    store: Store = field(repr=False)
     sources: Sources = field(repr=False)
     dataset: Dataset = field(repr=False)
     shard: Shard = field(repr=False)
@@ -68,22 +70,19 @@ Held = np.ndarray | HeldEdges | HeldTimes
 
 
 class LiveVersions:
-    """``open`` and ``close`` are for sessions, ``tables`` and ``graph`` for peers, the rest for whoever publishes."""
+    """``own`` is the dataset itself. ``open`` and ``close`` are for sessions, ``tables`` and ``graph`` for peers, the rest for
+    whoever publishes."""
 
     def __init__(
         self, data: str | Path, store: Store, shard: Shard, rows: RowCache, edges: EdgeCache, *, resident: bool
     ) -> None:
-        """Load the newest version on the disk. ``rows`` and ``edges``: what is kept of the dataset's own.
-
-        Raises:
-            DataError: a file of it is missing or damaged.
-            QuotaExceededError: it does not fit into memory.
-        """
+        """Load the newest version on the disk. ``rows`` and ``edges``: what is kept of the dataset's own. Raises
+        DataError: a file of it is missing or damaged. QuotaExceededError: it does not fit into memory."""
         dataset = shard.dataset
         self._folder, self._dataset, self._owner = VersionFolder(data, dataset.dataset_id), dataset, shard.part
         self._store, self._edges, self._resident = store, LiveEdges(dataset, shard), resident
         self.book = VersionBook()
-        self._caches, self._edge_cache = {0: rows}, edges
+        self._caches, self.own = {0: rows}, VersionView(0, store, NO_SOURCES, dataset, shard, rows, edges)
         self._loading: dict[tuple[Rows, str], asyncio.Future[Held]] = {}
         self._prepared_at = 0.0
         self.book.refresh(self._on_disk())
@@ -99,7 +98,6 @@ class LiveVersions:
         return self._store.live_bytes + self._edges.nbytes
 
     def stats(self) -> dict[str, float]:
-        """Gauges."""
         return {
             "tables_version": float(self.book.newest),
             "tables_versions_read": float(len(self.book.in_use())),
@@ -110,12 +108,9 @@ class LiveVersions:
     # -- sessions and peers --------------------------------------------------------------------------------------------
 
     async def open(self, number: int | None) -> VersionView:
-        """The version for a session; None: the newest. ``close`` must follow.
-
-        Raises:
-            UnknownNameError: it does not exist any more; names those that do.
-            DataError: a file of it is missing or damaged. QuotaExceededError: it does not fit into memory.
-        """
+        """The version for a session; None: the newest. ``close`` must follow. Raises UnknownNameError: it does not
+        exist any more; names those that do. DataError: a file of it is missing or damaged. QuotaExceededError: it does
+        not fit into memory."""
         if number is not None and number not in self.book.known:
             await self._look()
         number = self.book.open(number)
@@ -126,8 +121,8 @@ class LiveVersions:
             self._closed(number)
             raise
         dataset, shard = self._edges.of(sources)
-        kept = None if edges_only(sources) else self._edge_cache
-        return VersionView(number, sources, dataset, shard, self._cache(number), kept)
+        kept = None if edges_only(sources) else self.own.edges
+        return VersionView(number, self._store, sources, dataset, shard, self._cache(number), kept)
 
     def close(self, view: VersionView) -> None:
         """A session has ended. What it alone has read goes."""
@@ -138,11 +133,8 @@ class LiveVersions:
         self._trim()
 
     async def tables(self, node_type: str, names: Sequence[str], version: int) -> list[Table]:
-        """The tables that a peer's pull names.
-
-        Raises:
-            UnknownNameError: there is no such table or version; names those that exist. Also what ``open`` raises.
-        """
+        """The tables that a peer's pull names. Raises UnknownNameError: there is no such table or version; names those
+        that exist. Also what ``open`` raises."""
         if not version:
             return [self._store.table(node_type, name) for name in names]
         sources = await self._asked_sources(version)
@@ -152,12 +144,9 @@ class LiveVersions:
         return [self._store.table(*one) for one in wanted]
 
     async def graph(self, edge_type: str, version: int) -> Shard:
-        """This daemon's partition, for a peer that asks about edges of one type, and times of their sources, as a version
-        has them.
-
-        Raises:
-            UnknownNameError: there is no such version; names those that exist. Also what ``open`` raises.
-        """
+        """This daemon's partition, for a peer that asks about edges of one type, and times of their sources, as a
+        version has them. Raises UnknownNameError: there is no such version; names those that exist. Also what ``open``
+        raises."""
         if not version:
             return self._edges.shard
         known, schema = await self._asked_sources(version), self._dataset.schema
@@ -189,12 +178,9 @@ class LiveVersions:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     async def prepare(self, number: int, version_id: str) -> None:
-        """Read and check a version that is about to be committed. Sessions do not see it yet.
-
-        Raises:
-            DataError: it is not on this machine's disk, or damaged, or another one.
-            UnknownNameError, QuotaExceededError: see ``VersionBook.prepare``; it does not fit into memory.
-        """
+        """Read and check a version that is about to be committed. Sessions do not see it yet. Raises DataError: it is
+        not on this machine's disk, or damaged, or another one. UnknownNameError, QuotaExceededError: see
+        ``VersionBook.prepare``; it does not fit into memory."""
         if number in self.book.known:
             return  # the request is repeated
         found = await asyncio.to_thread(self._folder.read, number)
@@ -211,11 +197,8 @@ class LiveVersions:
             raise
 
     async def commit(self, number: int) -> None:
-        """The version is committed on the disk: sessions that open from now on read it.
-
-        Raises:
-            DataError: it is not committed on this machine's disk.
-        """
+        """The version is committed on the disk: sessions that open from now on read it. Raises DataError: it is not
+        committed on this machine's disk."""
         await self._look()
         if number not in self.book.known:
             raise DataError(self._folder.place(number), "is not committed")
@@ -327,3 +310,32 @@ class LiveVersions:
 
     def _on_disk(self) -> dict[int, Sources]:
         return {number: files.sources for number, files in self._folder.committed().items()}
+
+
+MOST_NUMBER = 10**9
+"""Numbers of versions are below this: their folders have names of at most nine digits."""
+
+
+class UpdateService:
+    """The versions that one daemon serves."""
+
+    def __init__(self, versions: LiveVersions) -> None:
+        self._versions = versions
+
+    async def publish(self, request: update_pb2.PublishRequest, context: Context) -> update_pb2.PublishReply:
+        if not 0 < request.number < MOST_NUMBER:
+            raise ConfigError(f"version {request.number}: must be 1 to {MOST_NUMBER - 1}")
+        match request.phase:
+            case update_pb2.PublishRequest.PREPARE:
+                await self._versions.prepare(request.number, request.id)
+            case update_pb2.PublishRequest.COMMIT:
+                await self._versions.commit(request.number)
+            case update_pb2.PublishRequest.ABORT:
+                self._versions.abort(request.number)
+            case _:
+                raise ConfigError(f"phase {request.phase}: there is none of this number")
+        return update_pb2.PublishReply(newest=self._versions.book.newest, bytes=self._versions.nbytes)
+
+    async def versions(self, request: update_pb2.VersionsRequest, context: Context) -> update_pb2.VersionsReply:
+        book = self._versions.book
+        return update_pb2.VersionsReply(newest=book.newest, versions=sorted(book.known), in_use=book.in_use())

@@ -57,16 +57,10 @@ class _BoundedHandler(WSGIRequestHandler):
 def bounded_listener(
     host: str, port: int, app: App, encrypted: Callable[[socket.socket], socket.socket] = lambda plain: plain
 ) -> WSGIServer:
-    """A server of ``app`` that listens; the caller runs it.
+    """A server of ``app`` that listens; the caller runs it. ``port`` 0: any free one, see ``server_port``.
 
-    Args:
-        host: an address of this machine, with or without brackets.
-        port: 0: any free one, see ``server_port``.
-        app: what answers.
-        encrypted: does the handshake of a connection, and raises OSError or ValueError if there is none.
-
-    Raises:
-        OSError: the port is in use, or the address is not of this machine.
+    ``encrypted`` does the handshake of a connection, and raises OSError or ValueError if there is none. Raises OSError:
+    the port is in use, or the address is not of this machine.
     """
     host = host.strip("[]")
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]

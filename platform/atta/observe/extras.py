@@ -34,10 +34,9 @@ def not_installed(*packages: str) -> str:
 
 
 def need(what: str, *packages: str) -> None:
-    """Check that the ``packages`` for ``what`` are installed; all belong to one extra.
+    """Check that the ``packages`` for ``what``, all of one extra, are installed.
 
-    Raises:
-        ConfigError: a package is missing; names the extra to install.
+    ConfigError names the extra to install.
     """
     if missing(*packages):
         raise ConfigError(f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}]")
@@ -46,8 +45,7 @@ def need(what: str, *packages: str) -> None:
 def load(what: str, *modules: str) -> Any:
     """Import ``modules``, whose packages belong to one extra, and return the first.
 
-    Raises:
-        ConfigError: one cannot be imported; says what to install for ``what``.
+    Raises ConfigError: one cannot be imported; says what to install for ``what``.
     """
     packages = list(dict.fromkeys(name.split(".")[0] for name in modules))
     try:
@@ -60,11 +58,7 @@ def load(what: str, *modules: str) -> Any:
 
 
 def member(what: str, module: str, name: str) -> Any:
-    """What a user's own ``module`` calls ``name``.
-
-    Raises:
-        ConfigError: it cannot be imported; begins with ``what``.
-    """
+    """What a user's own ``module`` calls ``name``. Raises ConfigError: it cannot be imported; begins with ``what``."""
     try:
         return getattr(import_module(module), name)
     except Exception as error:  # the module runs, so this may be anything

@@ -1,7 +1,8 @@
-"""Hands the error of a failed process to the process that started it, so that the type of the error survives.
+"""What a process says in the end: text that a terminal may be shown, and the error for the process that started it.
 
-The parent names a file in the environment variable ``ATTA_LAST_WORDS``. The command line writes one JSON object there.
-Nothing in it is evaluated: the type is the name of one of ``atta.errors``, the fields are numbers and texts.
+The parent names a file in the environment variable ``ATTA_LAST_WORDS``. The command line writes one JSON object there, so
+that the type of the error survives. Nothing in it is evaluated: the type is the name of one of ``atta.errors``, the fields
+are numbers and texts.
 """
 
 from __future__ import annotations
@@ -58,3 +59,18 @@ def error_in(text: str) -> AttaError | None:
         return error_of(json.loads(text))
     except ValueError:
         return None
+
+
+def printable(text: str) -> str:
+    """``text`` with an escape, as in Python's literals, for each character that is neither printable nor a tab or line end.
+
+    Control characters would be obeyed: they clear the screen, give the window a title, or turn the line around.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\t\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return str(error).partition("\n")[0]

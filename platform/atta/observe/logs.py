@@ -20,14 +20,12 @@ from collections.abc import Callable
 
 import structlog
 
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 
 LIMIT_BYTES = 4 << 20
 """At most this many bytes of text wait to be written."""
 ENTRY_BYTES = 64
 """Bytes that a write takes besides its text."""
-PROGRESS_S = 10.0
-"""How often a stage of work that goes on is logged."""
 LAST_WORDS_S = 1.0
 """How long a process that ends waits for its last lines to be written."""
 
@@ -154,26 +152,3 @@ def _told_text(count: int) -> str:
 def _told_json(count: int) -> str:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return json.dumps({"event": "log lines were left out", "lines": count, "level": "warning", "timestamp": now})
-
-
-class LoggedProgress:
-    """Logs how far a stage is, from time to time, and its end. Several threads may advance it."""
-
-    def __init__(self) -> None:
-        self._name, self._total, self._done = "", 0, 0
-        self._next, self._lock = 0.0, threading.Lock()
-
-    def stage(self, name: str, total: int | None) -> None:
-        """Begin a stage."""
-        self._name, self._total, self._done = name, total or 0, 0
-        self._next = time.monotonic() + PROGRESS_S
-
-    def advance(self, amount: int) -> None:
-        """Count, and log if it is time."""
-        with self._lock:
-            self._done += amount
-            if self._done < self._total and time.monotonic() < self._next:
-                return
-            self._next = time.monotonic() + PROGRESS_S
-            done, total = self._done, self._total
-        structlog.get_logger("atta").info(self._name, done=done, of=total)

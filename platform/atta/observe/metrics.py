@@ -108,10 +108,7 @@ def _understood(accept: str) -> str:
 def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> Callable[[], None]:
     """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine.
 
-    Returns what ends it.
-
-    Raises:
-        ConfigError: the port is in use, or the address is not of this machine.
+    Returns what ends it. Raises ConfigError: the port is in use, or the address is not of this machine.
     """
     try:
         serving = bounded_listener(host, port, metrics_app(collector))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Protocol
+
+PROGRESS_S = 10.0
+"""How often a stage of work that goes on is logged."""
 
 
 class Progress(Protocol):
@@ -23,3 +28,28 @@ class Silent:
 
     def advance(self, amount: int) -> None:
         """Ignore the step."""
+
+
+class LoggedProgress:
+    """Logs how far a stage is, from time to time, and its end. Several threads may advance it."""
+
+    def __init__(self) -> None:
+        self._name, self._total, self._done = "", 0, 0
+        self._next, self._lock = 0.0, threading.Lock()
+
+    def stage(self, name: str, total: int | None) -> None:
+        """Begin a stage."""
+        self._name, self._total, self._done = name, total or 0, 0
+        self._next = time.monotonic() + PROGRESS_S
+
+    def advance(self, amount: int) -> None:
+        """Count, and log if it is time."""
+        with self._lock:
+            self._done += amount
+            if self._done < self._total and time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + PROGRESS_S
+            done, total = self._done, self._total
+        import structlog  # libraries that only report to others do without
+
+        structlog.get_logger("atta").info(self._name, done=done, of=total)

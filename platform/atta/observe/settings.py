@@ -30,7 +30,7 @@ SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
 """Units of memory, in bytes."""
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Zµ]*)")
 
-Unit = Literal["", "bytes", "s", "rate", "percent", "parts"]
+Unit = Literal["", "bytes", "s", "ms", "rate", "percent", "parts"]
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ class Option:
     Attributes:
         help: one sentence for people.
         name: name of the option, without dashes; empty: the field's name.
-        unit: what the field's number counts. ``bytes``, ``s`` and ``rate`` (bytes per second) accept units in text
-            (``4GiB``, ``2ms``, ``1gbit``). A field that is a text has ``auto``, or the number of seconds. ``percent`` is
-            given in percent and stored as a share: 50 is 0.5. ``parts``: partitions, such as ``0-2``.
-        choices: the only values allowed.
+        also: another name of it; of a switch that is on: the name that turns it off.
+        unit: what the field's number counts. ``bytes``, ``s``, ``ms`` and ``rate`` (bytes per second) accept units in
+            text (``4GiB``, ``2ms``, ``1gbit``). A field that is a text has ``auto``, or the number of seconds.
+            ``percent`` is given in percent and stored as a share: 50 is 0.5. ``parts``: partitions, such as ``0-2``.
+        choices: the only values allowed; of each entry where the field is a tuple.
         at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
         too_many: why there is an upper bound, in parentheses at the end of the message.
         metavar: what help shows in place of the type.
@@ -54,6 +55,7 @@ class Option:
     help: str
     _: KW_ONLY
     name: str = ""
+    also: str = ""
     unit: Unit = ""
     choices: tuple[str, ...] = ()
     at_least: float | None = None
@@ -78,15 +80,9 @@ class NoOption:
 
 @dataclass(frozen=True)
 class SettingField:
-    """One field of a settings dataclass.
+    """One field of a settings dataclass. ``kind``: type of the value, or of each entry of a tuple (``listed``).
 
-    Attributes:
-        field: its name in Python.
-        option: the field's ``Option``.
-        kind: type of the value, or of each entry of a tuple.
-        listed: whether the field is a tuple.
-        default: None if the field may be None or has no default; ``required`` tells which.
-        required: whether the field has no default.
+    ``default`` is None if the field may be None or has no default; ``required`` tells which.
     """
 
     field: str
@@ -140,26 +136,23 @@ def _kind(hint: Any) -> tuple[type, bool]:
 def check_bounds(config: object) -> None:
     """Refuse values of a settings dataclass that are outside the bounds or choices of their options.
 
-    Raises:
-        UnknownNameError: a value is not one of the choices; names the nearest choice.
-        ConfigError: a number is too small or too large.
+    Raises UnknownNameError: a value is not one of the choices; names the nearest choice; ConfigError: a number is too
+    small or too large.
     """
     for setting in settings_of(type(config)):
         option, value = setting.option, getattr(config, setting.field)
         if isinstance(option, NoOption) or value is None:
             continue
-        if option.choices and value not in option.choices:
-            raise UnknownNameError.of(setting.field.replace("_", " "), value, option.choices)
-        for number in value if setting.listed else (value,):
-            _check_number(setting.given(number), option, number)
-
-
-def _check_number(what: str, option: Option, number: Any) -> None:
-    if option.at_least is not None and number < option.at_least:
-        raise ConfigError(f"{what}: must be at least {option.at_least}")
-    if option.at_most is not None and number > option.at_most:
-        reason = f" ({option.too_many})" if option.too_many else ""
-        raise ConfigError(f"{what}: must be at most {option.at_most}{reason}")
+        for entry in value if setting.listed else (value,):
+            if option.choices and entry not in option.choices:
+                raise UnknownNameError.of(setting.field.replace("_", " "), entry, option.choices)
+            if entry != entry:  # noqa: PLR0124 - NaN is no number that has bounds
+                raise ConfigError(f"{setting.given(entry)}: must be a finite number")
+            if option.at_least is not None and entry < option.at_least:
+                raise ConfigError(f"{setting.given(entry)}: must be at least {option.at_least}")
+            if option.at_most is not None and entry > option.at_most:
+                reason = f" ({option.too_many})" if option.too_many else ""
+                raise ConfigError(f"{setting.given(entry)}: must be at most {option.at_most}{reason}")
 
 
 def amount_of(text: str, units: Mapping[str, float]) -> float | None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 _PACKAGES = ("atta", "torch", "torch_geometric", "dgl", "numpy", "grpcio", "protobuf", "pymetis")
+
+
+try:
+    __version__ = version("atta")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
 
 
 def machine() -> dict[str, Any]:
     """CPU model, usable cores, memory in bytes, and the GPU if torch is loaded and sees one."""
+    import psutil  # only here: `import atta` reads the version
+
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -42,7 +49,5 @@ def _cpu() -> str:
 
 
 def _gpu() -> str | None:
-    import sys
-
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None

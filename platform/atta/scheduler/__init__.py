@@ -20,10 +20,12 @@ Nothing here waits, measures or sends: the daemon, the tests and the simulator d
 (``Scheduler.log``) tells which event caused which actions. docs/internals/scheduler.md has the formulas, and the decisions where
 the paper is silent.
 
-Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``score``, ``pace``,
-``coarse``, ``fine``, ``costs``, ``scheduler`` (ties them together), ``wakeups``, ``config``.
+Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``pace``, ``coarse``,
+``fine``, ``costs``, ``scheduler`` (ties them together), ``config``.
 """
 
+from atta.scheduler.coarse import SessionView
+from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.events import (
     Action,
     BatchReady,
@@ -43,8 +45,7 @@ from atta.scheduler.events import (
     WakeAt,
 )
 from atta.scheduler.policies import POLICIES, Policy, policy_named
-from atta.scheduler.scheduler import Scheduler, SchedulerConfig
-from atta.scheduler.views import SessionView
+from atta.scheduler.scheduler import Scheduler
 
 __all__ = [
     "POLICIES",

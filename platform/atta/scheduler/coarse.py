@@ -1,21 +1,22 @@
-"""The coarse level (ByteGNN §4.2): what it knows of a session when it decides whether to launch the next DAG.
+"""The coarse level (ByteGNN §4.2): what it knows of a session when it decides whether to launch the next DAG, what it
+shows of it, and when it looks again.
 
-``policies`` decides with it, ``score`` has the formulas. Beyond them stand caps on batches and bytes
+``policies`` decides with it, ``pace`` has the formulas. Beyond them stand caps on batches and bytes
 (``ScheduledSession.within_caps``) and a limit on how fast the number of batches at once may rise
 (``ScheduledSession.may_widen``). Times are milliseconds here, seconds outside.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from atta.samplers.dag.spec import Plan
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.pace import Pace
-
-__all__ = ["Load", "ScheduledSession"]
+from atta.scheduler.pace import Pace, launch_score
 
 _ALWAYS = 4
 """Number of batches that a session may hold in any case from the start."""
@@ -46,7 +47,7 @@ class Load:
 
 @dataclass(eq=False)
 class ScheduledSession:
-    """The coarse level's state of one session. ``validate`` checks the invariants that the comments name."""
+    """The coarse level's state of one session. Comments name its invariants."""
 
     name: str
     plan: Plan = field(repr=False)
@@ -159,24 +160,91 @@ class ScheduledSession:
             return False
         return self.held_bytes + self.pace.batch_bytes <= min(config.queue_bytes, free_bytes)
 
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        name = f"session {self.name!r}"
-        assert 0 <= self.announced <= self.launched <= len(self.batches), (
-            f"{name}: announced {self.announced}, launched {self.launched} of {len(self.batches)}"
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """One session as the coarse level sees it."""
+
+    name: str
+    batches: int  # of the session in all
+    launched: int  # of these so far
+    in_flight: int  # launched and not finished
+    finished: int  # Q: finished and not taken
+    finished_bytes: int  # of these
+    score: float  # launch score; 0 before the first launch
+    sigma: float | None  # what the score has to reach; None until the first batch is finished
+    sample_ms: float | None  # running mean: launch to end of a DAG; None until known
+    train_ms: float | None  # running mean: consumers' time per batch; None until known
+
+
+def view(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> SessionView:
+    """``session`` at time ``now`` (seconds of the scheduler's clock)."""
+    pace, score = session.pace, 0.0
+    if session.last_launch > -math.inf:
+        score = launch_score(
+            1e3 * max(now - session.last_launch, 0.0),
+            utilisation=load.percent,
+            queued=session.line[0],
+            sample_ms=pace.sample_ms,
+            train_ms=pace.train_ms,
+            config=config,
         )
-        assert self.in_flight >= 0, f"{name}: {self.in_flight} batches are in flight"
-        assert self.in_flight + len(self.waiting) == self.launched - self.announced, (
-            f"{name}: {self.in_flight} in flight and {len(self.waiting)} waiting are not launched - announced"
-        )
-        assert len(self.dags) == self.launched - self.announced, f"{name}: {len(self.dags)} DAGs are not announced"
-        numbers = [*self.dags]
-        assert numbers == sorted(numbers), f"{name}: DAGs out of launch order"
-        unannounced = {self.batches[at] for at in range(self.announced, self.launched)}
-        assert self.waiting.keys() <= unannounced, f"{name}: waiting batches were not launched, or were announced"
-        assert not self.queue.keys() & unannounced, f"{name}: queued batches were not announced"
-        assert len(self.queue) <= self.announced, f"{name}: more batches in the queue than announced"
-        held = sum(nbytes for _, nbytes in self.waiting.values()) + sum(self.queue.values())
-        assert self.finished_bytes == held, f"{name}: finished_bytes is {self.finished_bytes}, not {held}"
-        assert 0 <= self.widening <= self.in_flight, f"{name}: {self.widening} of {self.in_flight} widen"
-        assert self.pace.most >= self.in_flight or not self.in_flight, f"{name}: more in flight than pace.most"
+    return SessionView(
+        session.name,
+        len(session.batches),
+        session.launched,
+        session.in_flight,
+        session.finished,
+        session.finished_bytes,
+        score,
+        pace.sigma,
+        pace.sample_ms,
+        pace.train_ms,
+    )
+
+
+EARLY_S = 1e-4
+"""How much too early a check may happen. Timers and clocks round differently, and asking for another tick would
+spin."""
+
+
+class WakeUps:
+    """Checks of sessions in order of time; at most one wake-up is asked for, that of the earliest check."""
+
+    def __init__(self) -> None:
+        self._checks: list[tuple[float, int, ScheduledSession]] = []
+        """A heap. An entry counts if it is its session's ``check_at`` and the session is open; others are out of
+        date."""
+        self._sequence = count()
+        self._asked: float | None = None
+        """The wake-up that the shell holds. After ``next`` it is no later than the earliest check that counts."""
+
+    def plan(self, session: ScheduledSession, when: float) -> None:
+        """Look at ``session`` again at ``when``; replaces its check before."""
+        session.check_at = when
+        heapq.heappush(self._checks, (when, next(self._sequence), session))
+
+    def due(self, now: float) -> ScheduledSession | None:
+        """A session whose check is due, once; None: there is none."""
+        checks = self._checks
+        while checks and checks[0][0] <= now + EARLY_S:
+            when, _, session = heapq.heappop(checks)
+            if when == session.check_at and not session.closed:
+                return session
+        return None
+
+    def arrived(self) -> None:
+        """The shell's wake-up has come."""
+        self._asked = None
+
+    def next(self, now: float) -> float | None:
+        """When to be woken; None: the shell holds that wake-up, or an earlier one, or none is needed."""
+        checks = self._checks
+        while checks and (checks[0][0] != checks[0][2].check_at or checks[0][2].closed):
+            heapq.heappop(checks)
+        if self._asked is not None and self._asked <= now:
+            self._asked = None
+        if checks and (self._asked is None or checks[0][0] < self._asked):
+            self._asked = checks[0][0]
+            return self._asked
+        return None

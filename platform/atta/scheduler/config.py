@@ -6,17 +6,19 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 
-__all__ = ["SchedulerConfig"]
 MOST_THREADS = 8
 """Most threads that serve links. One moves about as many bytes as a fast network."""
 
 
+_LEAST = {
+    "workers net_in_flight chunk_rows queue_bytes fetch_bytes prefetch calibration_batches widening_batches": 1,
+    "at_hand buffer_bytes max_dags log_events": 0,
+}
+
+
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Settings of both levels. Units stand in the names; utilisations are percent of the whole machine.
-
-    Raises ConfigError for values that make no sense.
-    """
+    """Units stand in the names; utilisations are percent of the whole machine."""
 
     workers: int = 2
     """Number of CPU tasks that run at once."""
@@ -66,28 +68,17 @@ class SchedulerConfig:
     """Length of the decision log; 0 = none."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "workers",
-            "net_in_flight",
-            "chunk_rows",
-            "queue_bytes",
-            "fetch_bytes",
-            "prefetch",
-            "calibration_batches",
-            "widening_batches",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("at_hand", "buffer_bytes", "max_dags", "log_events"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
-        for name in ("target_queue", "empty_queue", "least_headroom", "utilisation_window_s", "sleep_s"):
+        for names, least in _LEAST.items():
+            for name in names.split():
+                if not getattr(self, name) >= least:
+                    raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in "target_queue empty_queue least_headroom utilisation_window_s sleep_s averaging".split():  # noqa: SIM905
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be positive")
-        if not 0 < self.averaging <= 1:
-            raise ConfigError(f"averaging is {self.averaging}, must lie in (0, 1]")
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.averaging > 1:
+            raise ConfigError(f"averaging must be at most 1, not {self.averaging}")
         if not 0 <= self.target_utilisation < 100:
-            raise ConfigError(f"target_utilisation is {self.target_utilisation}, must lie in [0, 100)")
+            raise ConfigError(f"target_utilisation must be at least 0 and below 100, not {self.target_utilisation}")
 
     @property
     def dag_cap(self) -> int:

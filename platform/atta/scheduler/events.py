@@ -12,26 +12,6 @@ from dataclasses import dataclass, field, fields
 from atta.samplers.dag.instance import OwnedVertices, Task
 from atta.samplers.dag.spec import Plan
 
-__all__ = [
-    "Action",
-    "BatchReady",
-    "BatchTaken",
-    "CancelDag",
-    "ConsumersHold",
-    "Event",
-    "FailSession",
-    "LaunchDag",
-    "RunTask",
-    "SessionClosed",
-    "SessionOpened",
-    "TaskDone",
-    "TaskFailed",
-    "Tick",
-    "Utilisation",
-    "WakeAt",
-]
-
-
 MOST_SHOWN = 8
 """Largest number of entries of a sequence that a repr lists."""
 

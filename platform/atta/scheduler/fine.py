@@ -8,8 +8,6 @@ of running tasks.
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,8 +15,6 @@ from atta.samplers.dag.instance import DagInstance, Kind, Task
 from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.costs import CostModel
 from atta.scheduler.policies import TaskOrder
-
-__all__ = ["Dag", "LaneQueue"]
 
 
 @dataclass(eq=False, slots=True)
@@ -89,23 +85,6 @@ class LaneQueue:
         """A running task has answered."""
         self.running -= 1
         self.fetching -= _row_bytes(task)
-
-    def validate(self, name: str, dags: Iterable[Dag], running: Iterable[Task]) -> None:
-        """Raise AssertionError where an invariant does not hold.
-
-        ``dags``: all that exist; ``running``: those of this lane.
-        """
-        known, tasks = {id(dag) for dag in dags}, [*running]
-        assert self.running == len(tasks), f"lane {name}: {self.running} tasks are counted as running, {len(tasks)} run"
-        assert self.running <= self._most, f"lane {name}: {self.running} tasks run, at most {self._most} may"
-        assert self.running == self._most or not self._heap, f"lane {name} idles while tasks wait"
-        for _, _, dag, task, _ in self._heap:
-            assert not dag.cancelled, f"lane {name}: {task} of cancelled DAG {dag.id} waits"
-            assert id(dag) in known, f"lane {name}: {task} of unknown DAG {dag.id} waits"
-        fetching = sum(map(_row_bytes, tasks)) + sum(_row_bytes(entry[3]) for entry in self._heap)
-        assert math.isclose(self.fetching, fetching, rel_tol=1e-6, abs_tol=1.0), (
-            f"lane {name}: fetches {self.fetching} bytes, not {fetching}"
-        )
 
 
 def _row_bytes(task: Task) -> float:

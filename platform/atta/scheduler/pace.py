@@ -1,16 +1,60 @@
-"""What has been measured about the batches of a session, and what the next session of the same loader inherits of
-it."""
+"""What has been measured about the batches of a session, what the next session of the same loader inherits of it, and the
+launch score of ByteGNN (§4.2, Algorithm 1), which follows from it. docs/internals/scheduler.md explains the terms.
+
+::
+
+    balance = T_sample / (T_train * max(Q, Q0))        Q: finished batches not yet taken
+    f(C)    = max(floor, 101 - exp(C / c)),  c = 100 / ln 101
+    score   = T_gap * f(C) * balance                   T_gap: milliseconds since the session's last launch
+    launch if score >= sigma
+
+Times are milliseconds, utilisations percent of the whole machine.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.score import threshold
 
-__all__ = ["KEPT_PACES", "SIZE_MARGIN", "Pace", "PaceMemory"]
+_C = 100.0 / math.log(101.0)
+
+
+def headroom(utilisation: float) -> float:
+    """f(C) before its floor: 100 on an idle machine, 0 on a fully used one; ``utilisation`` in percent."""
+    return 101.0 - math.exp(min(max(utilisation, 0.0), 100.0) / _C)
+
+
+def balance(sample_ms: float | None, train_ms: float | None, queued: float, empty_queue: float) -> float:
+    """How far sampling lags behind training. While a time is unknown, both count as equal."""
+    ratio = sample_ms / train_ms if sample_ms is not None and train_ms is not None else 1.0
+    return ratio / max(queued, empty_queue)
+
+
+def launch_score(
+    gap_ms: float,
+    *,
+    utilisation: float,
+    queued: float,
+    sample_ms: float | None,
+    train_ms: float | None,
+    config: SchedulerConfig,
+) -> float:
+    """The launch score, with Q0 and the floor of f."""
+    room = max(headroom(utilisation), config.least_headroom)
+    return gap_ms * room * balance(sample_ms, train_ms, queued, config.empty_queue)
+
+
+def threshold(sample_ms: float, config: SchedulerConfig) -> float:
+    """sigma, from the operating point (C*, Q*) at which the machine should settle.
+
+    There T_gap equals T_train, so the score equals T_sample * f(C*) / Q*.
+    """
+    return sample_ms * headroom(config.target_utilisation) / config.target_queue
+
 
 SIZE_MARGIN = 1.125
 """How much larger than the largest batch so far the next ones may be. Sizes within a session differ by a few
@@ -91,13 +135,6 @@ class PaceMemory:
         self._paces.move_to_end(loader)
         if len(self._paces) > KEPT_PACES:
             self._paces.popitem(last=False)
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        assert len(self._paces) <= KEPT_PACES, f"{len(self._paces)} paces are kept"
-        for loader, pace in self._paces.items():
-            assert loader, "a pace without a loader is kept"
-            assert pace.finished, f"the pace of loader {loader!r} has no finished batch"
 
 
 def _mean(old: float | None, new: float, weight: float) -> float:

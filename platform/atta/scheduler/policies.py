@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from atta.errors import UnknownNameError
 from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.score import launch_score
-
-__all__ = ["POLICIES", "LaunchRule", "Policy", "TaskOrder", "policy_named"]
+from atta.scheduler.pace import launch_score
 
 LaunchRule = Callable[[ScheduledSession, Load, float, SchedulerConfig], float]
 """(session, load, now, config) -> seconds until the next launch is due: 0 = now, inf = not before another event."""
@@ -31,14 +29,7 @@ TaskOrder = Callable[[int, float], tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A launch policy.
-
-    Attributes:
-        rule: when to launch the next DAG of a session.
-        order: which ready task runs next.
-        help: one sentence for users.
-        has_depth: whether ``SchedulerConfig.prefetch`` is its depth.
-    """
+    """When to launch the next DAG of a session, and which ready task runs next. ``has_depth``: it is ``prefetch``."""
 
     rule: LaunchRule
     order: TaskOrder

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from atta.samplers.dag.instance import DagInstance, Lane, Task
-from atta.scheduler.coarse import Load, ScheduledSession
+from atta.scheduler.coarse import Load, ScheduledSession, SessionView, WakeUps, view
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.costs import CostModel
 from atta.scheduler.events import (
@@ -30,10 +30,6 @@ from atta.scheduler.events import (
 from atta.scheduler.fine import Dag, LaneQueue
 from atta.scheduler.pace import Pace, PaceMemory
 from atta.scheduler.policies import policy_named
-from atta.scheduler.views import SessionView, view
-from atta.scheduler.wakeups import WakeUps
-
-__all__ = ["Scheduler", "SchedulerConfig", "SchedulerError"]
 
 
 class SchedulerError(AssertionError):
@@ -143,35 +139,6 @@ class Scheduler:
         """Every open session, in the order of opening, at time ``now`` (default: that of the latest event)."""
         at = self._now if now is None else now
         return tuple(view(session, self._load, at, self._config) for session in self._sessions.values())
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant between two events does not hold; for tests."""
-        by_session = dict.fromkeys(self._sessions, 0)
-        for number, dag in self._dags.items():
-            assert number == dag.id < self._next_dag, f"DAG {dag.id} is kept as {number} before {self._next_dag}"
-            if dag.cancelled:
-                assert dag.running, f"DAG {number} is cancelled, runs nothing and is still kept"
-                continue
-            assert self._sessions.get(dag.session.name) is dag.session, f"DAG {number}: its session is not open"
-            assert number in dag.session.dags, f"DAG {number} is unknown to its session"
-            by_session[dag.session.name] += 1
-        for name, session in self._sessions.items():
-            assert session.name == name, f"session {session.name!r} is kept as {name!r}"
-            assert not session.closed, f"session {name!r} is closed and still kept"
-            session.validate()
-            count = by_session[name]
-            assert count == session.in_flight, f"session {name!r}: {session.in_flight} in flight, {count} DAGs"
-            waits = (name in self._held_back) + (name in self._cramped) + (session.check_at < math.inf)
-            assert waits <= session.hungry, f"session {name!r} waits for {waits} things to launch its next batch"
-            self._wakeups.validate(session)
-        strangers = (self._held_back.keys() | self._cramped.keys()) - self._sessions.keys()
-        assert not strangers, f"closed sessions wait: {sorted(strangers)}"
-        for lane, queue in self._lanes.items():
-            running = [task for dag in self._dags.values() for task in dag.running if task.lane is lane]
-            queue.validate(lane.value, self._dags.values(), running)
-        assert self._taken_bytes >= 0, f"consumers hold {self._taken_bytes} bytes"
-        assert 0.0 <= self._load.percent <= 100.0, f"the utilisation is {self._load.percent} %"
-        self._paces.validate()
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from atta.samplers.dag.instance import Lane
-from atta.simulate.machine import Machine, Prices
+from atta.simulate.machine import Machine
 from atta.simulate.resources import Clock, Cores, Switch
 from atta.simulate.scenario import BatchModel, Scenario
 
@@ -96,19 +96,11 @@ class SimulatedCluster:
         self.scenario = scenario
         self.model = BatchModel(scenario)
         self.clock = Clock()
-        prices, switch = Prices(self.model), Switch(self.clock, PAYLOAD * scenario.link, scenario.rtt_s)
+        switch = Switch(self.clock, PAYLOAD * scenario.link, scenario.rtt_s)
         apart = range(1 if scenario.shared_cores else scenario.machines)
         self._cores = [Cores(self.clock, scenario.cores) for _ in apart]
         self.machines = [
-            Machine(
-                i,
-                scenario,
-                self.model,
-                prices,
-                clock=self.clock,
-                switch=switch,
-                cores=self._cores[i % len(self._cores)],
-            )
+            Machine(i, self.model, clock=self.clock, switch=switch, cores=self._cores[i % len(self._cores)])
             for i in range(scenario.machines)
         ]
         self._finished = 0
@@ -260,7 +252,7 @@ def _config(scenario: Scenario) -> dict[str, Any]:
     del config["profile"]
     if math.isinf(config["link"]):
         config["link"] = None  # JSON has no infinity
-    config["batch_size"] = scenario.batch_size or scenario.profile.batch_size
+    config["batch_size"] = scenario.seeds
     config["fan_outs"] = list(scenario.fan_outs or scenario.profile.fan_outs)
     config["epoch_batches"] = scenario.epoch_batches
     return config

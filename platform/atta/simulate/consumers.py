@@ -52,8 +52,8 @@ class TakenBatches:
 class Consumers:
     """A process per rank, until the block ends.
 
-    They are processes, as trainers are. Threads of one process would wait for each other, and the daemons would have the
-    processors' caches for themselves meanwhile.
+    They are processes, as trainers are. Threads of one process would wait for each other, and the daemons would have
+    the processors' caches for themselves meanwhile.
     """
 
     def __init__(self, target: str, loaders: Sequence[Mapping[str, Any]], start: Start = start_here) -> None:
@@ -68,10 +68,7 @@ class Consumers:
             raise
 
     def take(self, epochs: int, most: int | None = None, *, alone: bool = False) -> TakenBatches:
-        """Have every rank take ``epochs``, of each at most ``most`` batches (None: all).
-
-        ``alone``: one rank after another. Raises AttaError: a rank could not.
-        """
+        """Have every rank take ``epochs``, of each at most ``most`` batches. ``alone``: one rank after another."""
         question = json.dumps({"epochs": epochs, "most": most})
         answers = []
         for turn in [[process] for process in self._processes] if alone else [self._processes]:

@@ -19,11 +19,8 @@ MOST_EDGES = 256
 class Expanded:
     """The expanded vertices of one hop. Entry 0: of other machines. Entry 1: of the batch's own machine.
 
-    Attributes:
-        counts: float64 [2, MOST_EDGES + 1], number of vertices (once per edge type) by their number of sampled edges.
-        edges: float64 [2], number of sampled edges.
-        home: float64 [2], number of sampled edges with a source on the batch's own machine.
-        vertices: float64 [2], number of vertices.
+    ``counts`` [2, MOST_EDGES + 1]: vertices (once per edge type) by their number of sampled edges. ``home``: number of
+    sampled edges with a source on the batch's own machine.
     """
 
     counts: np.ndarray

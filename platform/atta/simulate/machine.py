@@ -1,4 +1,4 @@
-"""One simulated machine: a trainer, and the shell around the real scheduler, like a daemon's engine; and what its work costs."""
+"""One simulated machine: a trainer, and the shell around the real scheduler, like a daemon's engine."""
 
 from __future__ import annotations
 
@@ -24,72 +24,9 @@ from atta.scheduler import (
     policy_named,
 )
 from atta.scheduler.costs import brief_us, is_brief
-from atta.simulate.profile import Linear
+from atta.simulate.profile import Linear, Remote
 from atta.simulate.resources import Clock, Cores, Pool, Port, Switch
-from atta.simulate.scenario import BatchModel, Scenario
-
-
-@dataclass(frozen=True)
-class TaskPrice:
-    """CPU seconds."""
-
-    fixed_s: float
-    per_unit_s: float
-
-
-@dataclass(frozen=True)
-class RequestPrice:
-    """Bytes per unit of cost, and the work at both ends."""
-
-    request: float
-    answer: float
-    serve: TaskPrice
-    receive: TaskPrice
-
-
-class Prices:
-    """What tasks cost in seconds and bytes, by (kind, hop) of their operator; the same for all machines."""
-
-    def __init__(self, model: BatchModel) -> None:
-        profile, loop = model.profile, model.profile.loop
-        second = 1e-6 / model.uncrowded
-        self.hop = {op.id: op.hop for op in model.plan.ops} | {"": 0}
-        self.batch_s, self.session_s = second * profile.batch_us, second * profile.session_us
-        self.loop_batch_s, self.loop_task_s = second * loop.batch_us, second * loop.task_us
-        self.loop_request_s, self.loop_answer_s = second * loop.request_us, second * loop.answer_us
-        self.loop_byte_s, self.loop_session_s = second * loop.us_per_byte, second * loop.session_us
-        self.wake_s = 1e-6 * profile.wake_us
-        self._local: dict[tuple[Kind, int], TaskPrice] = {}
-        self._remote: dict[tuple[Kind, int], RequestPrice] = {}
-        for hop in range(len(model.hops)):
-            for kind in Kind:
-                price = model.remote(kind.value, hop)
-                self._local[kind, hop] = _price(model.local(kind.value, hop), second)
-                self._remote[kind, hop] = RequestPrice(
-                    price.request_bytes, price.answer_bytes, _price(price.serve, second), _price(price.receive, second)
-                )
-
-    def local(self, task: Task) -> float:
-        """CPU seconds of a task at home."""
-        price = self._local[task.kind, self.hop[task.op]]
-        return price.fixed_s + price.per_unit_s * task.cost
-
-    def cost(self, kind: Kind, share: OwnedVertices) -> float:
-        """One owner's part of the cost of a task of other owners."""
-        return share.feature_bytes if kind is Kind.FEATURE else share.degree
-
-    def remote(self, task: Task) -> RequestPrice:
-        """The cost of a request that a task of other owners sends."""
-        return self._remote[task.kind, self.hop[task.op]]
-
-    def copied(self, nbytes: float) -> float:
-        """CPU seconds to copy rows at hand."""
-        return self._local[Kind.FEATURE, 0].per_unit_s * nbytes
-
-
-def _price(cost: Linear, second: float) -> TaskPrice:
-    return TaskPrice(second * cost.fixed_us, second * cost.us_per_unit)
-
+from atta.simulate.scenario import BatchModel
 
 UTILISATION_PERIOD_S = 0.1
 """How often the CPU utilisation is sampled, in seconds, as in ``atta.daemon.engine.engine``."""
@@ -101,12 +38,12 @@ LEAST_TRAIN_MS = 1e-3
 class _RemoteTask:
     """A task of other owners that is under way. It is done when all owners have answered.
 
-    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.underway``.
+    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.owners``.
     """
 
     dag: int
     task: Task
-    price: RequestPrice
+    price: Remote
     since: float  # when its batch was begun: owners answer older ones first
     sent: float
     stands_for: float  # number of requests that each of its requests stands for
@@ -127,17 +64,8 @@ class _OwnersPart:
 class Machine:
     """Runs one session of ``scenario.batches`` batches and serves the other machines."""
 
-    def __init__(
-        self,
-        index: int,
-        scenario: Scenario,
-        model: BatchModel,
-        prices: Prices,
-        *,
-        clock: Clock,
-        switch: Switch,
-        cores: Cores,
-    ) -> None:
+    def __init__(self, index: int, model: BatchModel, *, clock: Clock, switch: Switch, cores: Cores) -> None:
+        scenario = model.scenario
         self.index, self.peers = index, list[Machine]()
         self.cores = cores
         self.port = Port()
@@ -151,12 +79,12 @@ class Machine:
         self.requests = 0.0  # sent to other machines
         self.lane_s = dict.fromkeys(Lane, 0.0)  # sum over the tasks of a lane of the time that they took
         self.loop, self.serving, self._workers, self._consumer = (
-            Pool(clock, cores, threads, wakes * prices.wake_s)
+            Pool(clock, cores, threads, wakes * 1e-6 * model.profile.wake_us)
             for threads, wakes in ((1, 1), (scenario.serve_threads, 1), (scenario.scheduler.workers, 1), (1, 2))
         )  # a batch reaches the consumer by way of a thread of the connection
         self._scheduler = Scheduler(scenario.scheduler, index)
         self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
-        self._scenario, self._model, self._prices = scenario, model, prices
+        self._scenario, self._model, self._costs = scenario, model, model.profile.loop
         self._clock, self._switch = clock, switch
         self._brief_us = brief_us(scenario.scheduler.workers)
         self._scales = model.scales(index, scenario.trainer_batches)
@@ -182,10 +110,11 @@ class Machine:
         self._opened += 1
         batches = range(number * count, (number + 1) * count)
         opened = SessionOpened(f"s{number}", self._model.plan, batches, batch_bytes=known, loader="loader")
-        if self._prices.session_s:
-            self.cores.run(self._prices.session_s, self._on_loop, self._prices.loop_session_s, self._send, opened)
+        outside = self._model.second * self._model.profile.session_us
+        if outside:
+            self.cores.run(outside, self._on_loop, self._costs.session_us, self._send, opened)
         else:
-            self._on_loop(self._prices.loop_session_s, self._send, opened)
+            self._on_loop(self._costs.session_us, self._send, opened)
 
     # -- the daemon ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +131,7 @@ class Machine:
                     self.held += 1
                     self.most_held = max(self.most_held, self.held)
                 case BatchReady(batch=batch):
-                    self._on_loop(self._prices.loop_batch_s, self._hand_over, batch)
+                    self._on_loop(self._costs.batch_us, self._hand_over, batch)
                 case WakeAt(when=when):
                     self._wake += 1
                     self._clock.at(when, self._tick, self._wake)
@@ -211,7 +140,7 @@ class Machine:
 
     def _run(self, dag: int, task: Task) -> None:
         """Run a task at home: a brief one on the event loop, others on a worker."""
-        batch, seconds = self._dags[dag][0], self._prices.local(task)
+        batch, seconds = self._dags[dag][0], self._model.local(task)
         vertices = self._model.vertices(batch) * self._scales[batch]
         if is_brief(task, self._brief_us, seeds=self._model.batch_size, vertices=vertices):
             self.loop.run(0.0, seconds, self._ran, dag, task, self._clock.now)
@@ -222,18 +151,18 @@ class Machine:
         if number == self._wake:
             self._send(Tick())
 
-    def _on_loop(self, seconds: float, then: Callable[..., None], *args: Any) -> None:
-        """Call ``then(*args)`` after the event loop has spent ``seconds`` on it. It does one thing at a time."""
-        if seconds:
-            self.loop.run(0.0, seconds, then, *args)
+    def _on_loop(self, us: float, then: Callable[..., None], *args: Any) -> None:
+        """Call ``then(*args)`` after the event loop has spent ``us`` of the profile on it. It does one thing at a time."""
+        if us:
+            self.loop.run(0.0, self._model.second * us, then, *args)
         else:
             then(*args)
 
     def _ran(self, dag: int, task: Task, started: float, nbytes: float = 0.0) -> None:
         """A task has ended; ``nbytes``: of answers to it. The event loop has work with it before the scheduler hears of
         it."""
-        loop_s = self._prices.loop_task_s + self._prices.loop_byte_s * nbytes
-        self._on_loop(loop_s, self._task_done, dag, task, started, self._clock.now - started)
+        loop_us = self._costs.task_us + self._costs.us_per_byte * nbytes
+        self._on_loop(loop_us, self._task_done, dag, task, started, self._clock.now - started)
 
     def _task_done(self, dag: int, task: Task, started: float, seconds: float) -> None:
         growth: list[OwnedVertices] = []
@@ -241,7 +170,7 @@ class Machine:
         self.lane_s[task.lane] += self._clock.now - started
         if task.kind is Kind.SEED or task.kind is Kind.JOIN:
             batch = self._dags[dag][0]
-            growth = self._model.growth(self.index, batch, self._prices.hop[task.op], self._scales[batch])
+            growth = self._model.growth(self.index, batch, self._model.hop[task.op], self._scales[batch])
         elif task.kind is Kind.END:
             batch, launched = self._dags.pop(dag)
             self.completions_s.append(self._clock.now - launched)
@@ -265,17 +194,17 @@ class Machine:
         """Send every owner of a remote task one request."""
         now = self._clock.now
         since = self._dags[dag][1] if self._oldest_first else now
-        price, stands_for = self._prices.remote(task), self._model.requests(owners)
+        price, stands_for = self._model.remote(task), self._model.requests(owners)
         remote = _RemoteTask(dag, task, price, since, now, stands_for)
         if task.kind is Kind.FEATURE:
             self._leave_out(remote)
         if remote.asked < 1.0:
             remote.left += 1
-            self.cores.run(self._prices.copied(task.cost * (1.0 - remote.asked)), self._answered, remote)
+            self.cores.run(self._model.copied(task.cost * (1.0 - remote.asked)), self._answered, remote)
         if remote.asked > 0.0:
             remote.left += len(owners)
             for share in owners:
-                units = remote.asked * self._prices.cost(task.kind, share)
+                units = remote.asked * (share.feature_bytes if task.kind is Kind.FEATURE else share.degree)
                 self._ask_owner(self.peers[share.owner], _OwnersPart(remote, units))
 
     def _leave_out(self, remote: _RemoteTask) -> None:
@@ -293,26 +222,28 @@ class Machine:
 
     def _ask_owner(self, owner: Machine, part: _OwnersPart) -> None:
         self.requests += part.of.stands_for
-        nbytes = part.units * part.of.price.request
+        nbytes = part.units * part.of.price.request_bytes
         # A request is only a few packets.
         self._switch.send(self.port, owner.port, nbytes, owner.serve, self, part, urgent=True)
 
     def serve(self, other: Machine, part: _OwnersPart) -> None:
         """A request of another machine has arrived."""
-        price, requests = part.of.price.serve, part.of.stands_for
-        seconds = price.fixed_s * requests + price.per_unit_s * part.units
-        loop_s = self._prices.loop_request_s * requests
-        self._on_loop(loop_s, self.serving.run, part.of.since, seconds, self._answer, other, part)
+        requests, seconds = part.of.stands_for, self._seconds(part.of.price.serve, part)
+        then = (self.serving.run, part.of.since, seconds, self._answer, other, part)
+        self._on_loop(self._costs.request_us * requests, *then)
 
     def _answer(self, other: Machine, part: _OwnersPart) -> None:
-        self._switch.send(self.port, other.port, part.units * part.of.price.answer, other.receive, part)
+        self._switch.send(self.port, other.port, part.units * part.of.price.answer_bytes, other.receive, part)
 
     def receive(self, part: _OwnersPart) -> None:
         """The answer to a request has arrived. Threads that serve take in what has come before they serve more."""
-        price, requests = part.of.price.receive, part.of.stands_for
-        seconds = price.fixed_s * requests + price.per_unit_s * part.units
-        loop_s = self._prices.loop_answer_s * requests
-        self._on_loop(loop_s, self.serving.run, -math.inf, seconds, self._answered, part.of)
+        requests, seconds = part.of.stands_for, self._seconds(part.of.price.receive, part)
+        then = (self.serving.run, -math.inf, seconds, self._answered, part.of)
+        self._on_loop(self._costs.answer_us * requests, *then)
+
+    def _seconds(self, price: Linear, part: _OwnersPart) -> float:
+        """CPU time of one end of the requests that ``part`` stands for."""
+        return self._model.second * (price.fixed_us * part.of.stands_for + price.us_per_unit * part.units)
 
     def _answered(self, remote: _RemoteTask) -> None:
         """An owner's answer is here, or what was at hand is copied. Rows that earlier tasks bring may not be here."""
@@ -323,7 +254,7 @@ class Machine:
     def _is_here(self, remote: _RemoteTask) -> None:
         """All that a remote task wants is here, also the rows that later tasks wait for."""
         self._pulls.pop(remote, None)
-        nbytes = remote.asked * remote.task.cost * remote.price.answer
+        nbytes = remote.asked * remote.task.cost * remote.price.answer_bytes
         self._ran(remote.dag, remote.task, remote.sent, nbytes)
         for later in remote.later:
             del later.earlier[remote]
@@ -333,7 +264,7 @@ class Machine:
     # -- the trainer ---------------------------------------------------------------------------------------------------
 
     def _hand_over(self, batch: int) -> None:
-        self._consumer.run(0.0, self._prices.batch_s, self._deliver, batch)
+        self._consumer.run(0.0, self._model.second * self._model.profile.batch_us, self._deliver, batch)
 
     def _deliver(self, batch: int) -> None:
         self._queue.add(batch)

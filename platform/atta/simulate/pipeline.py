@@ -26,15 +26,7 @@ from atta.train.dorylus.progress import MODES, PipelineProgress, PipelineStage, 
 
 @dataclass(frozen=True)
 class PipelineScenario:
-    """A job of ``dorylus``. Raises ConfigError for numbers out of range.
-
-    Attributes:
-        machines: each has a trainer.
-        epochs: to simulate.
-        threads: with which a trainer gathers.
-        rtt_s: round trip between machines, and to workers.
-        seed: of everything that is drawn.
-    """
+    """A job of ``dorylus``, with a trainer of ``threads`` per machine. Raises ConfigError for numbers out of range."""
 
     machines: Annotated[int, NoOption("an option of every simulation")] = 2
     intervals: Annotated[int, Setting("Intervals of each trainer.", at_least=1, at_most=4096)] = 16
@@ -91,8 +83,7 @@ def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
     """The fields of a scenario that a file of ``atta plan --strategy auto --json`` tells: its machines and layers, and
     what one of ``intervals`` costs by the sizes and rates of the plan.
 
-    Raises:
-        DataError: the file cannot be read or is no such file.
+    Raises DataError: the file cannot be read or is no such file.
     """
     from atta.train.planning.sizes import PlannedModel, Rates, ServerWork, interval_costs
 
@@ -105,20 +96,16 @@ def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
     except OSError as error:
         raise DataError(path, f"cannot read the plan: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(path, f"is no file of `atta plan --strategy auto --json`: {error}") from error
+        raise DataError(path, f"is not a file of `atta plan --strategy auto --json`: {error}") from error
 
 
 @dataclass(frozen=True)
 class PipelineOutcome:
     """What a simulated pipeline did.
 
-    Attributes:
-        epoch_s: by epoch, seconds from the end of the one before until all intervals of all machines have ended it.
-        oldest: the greatest age of a row that was read, in epochs.
-        relaunched, lost, ignored: as ``HandOut`` counts them, over all machines.
-        workers: how many there should be at the end, over all machines.
-        busy: share of the time in which a trainer gathers or scatters, mean over their threads.
-        working: share of their time in which workers have a task.
+    ``epoch_s``: by epoch, until all intervals of all machines have ended it. ``oldest``: the greatest age of a row that
+    was read, in epochs. ``relaunched``, ``lost`` and ``ignored`` are counted by ``HandOut``. ``busy``: share of the
+    time in which a trainer gathers or scatters, mean over threads; ``working``: in which workers have a task.
     """
 
     epoch_s: list[float]
@@ -179,9 +166,6 @@ class SimulatedPipeline:
             self._step(trainer)
         self._clock.at(_TICK_S, self._tick)
         self._clock.run()
-        for trainer in self._trainers:
-            trainer.progress.validate()
-            trainer.hand_out.validate()
         now, counts = self._clock.now, [trainer.hand_out for trainer in self._trainers]
         return PipelineOutcome(
             np.diff([0.0, *self._ends]).tolist(),

@@ -30,6 +30,14 @@ class Linear:
     fixed_us: float = 0.0
     us_per_unit: float = 0.0
 
+    def at(self, units: float) -> float:
+        """Microseconds of a task of this cost."""
+        return self.fixed_us + self.us_per_unit * units
+
+    def times(self, ratio: float) -> Linear:
+        """Tasks that do so many times as much per unit."""
+        return Linear(self.fixed_us, self.us_per_unit * ratio)
+
 
 @dataclass(frozen=True)
 class Remote:
@@ -180,20 +188,15 @@ class Profile:
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Read a profile.
-
-    Raises:
-        DataError: the file is missing or is not a profile, or a field is missing, unknown or makes no sense; names the
-            field.
-    """
+    """Read a profile. DataError names a field that is missing or unknown or makes no sense."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(path, f"cannot read the profile: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(path, f"is no JSON: {error}") from error
+        raise DataError(path, f"is not JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise DataError(path, f'is no profile: "format" must be "{FORMAT}"')
+        raise DataError(path, f'is not a profile: "format" must be "{FORMAT}"')
     if (version := document.pop("version", None)) != VERSION:
         raise DataError(path, f"is a profile of version {version!r}, this release reads version {VERSION}")
     try:
@@ -205,12 +208,7 @@ def load_profile(path: str | Path) -> Profile:
 
 
 def save_profile(path: str | Path, profile: Profile) -> None:
-    """Write a profile.
-
-    Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space left.
-    """
+    """Write a profile. Raises ConfigError: the file cannot be written; DiskFullError: there is no space left."""
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(profile)}
     with StagedFile(path, overwrite=True) as partial:
         partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -6,11 +6,13 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from atta.errors import ConfigError
+from atta.observe.settings import NoOption, Option, check_bounds
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
-from atta.samplers.dag.instance import OwnedVertices
+from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig, policy_named
@@ -28,67 +30,86 @@ class Scenario:
     Raises ConfigError for values that make no sense.
     """
 
-    profile: Profile
-    machines: int = 2
-    cores: int = 2
-    shared_cores: bool = False
-    """Whether all machines run on one computer and share its cores, as network namespaces do."""
-    link: float = math.inf
-    """Rate of a machine's link in bytes per second, each way."""
-    rtt_s: float = 0.0
-    scheduler: SchedulerConfig = field(default_factory=lambda: SchedulerConfig(log_events=0))
-    serve_threads: int = 2
-    """Number of threads of a daemon that answer others, and take in their answers."""
-    neighbours: int | None = None
-    """Largest number of other machines that hold a machine's remote vertices; None: all."""
-    peers: int = 16
-    """Most peers that a simulated machine asks one by one. Where a task would ask more, every request stands for
-    several, with the fixed costs of all of them."""
-    train_s: float = 0.0
+    profile: Annotated[Profile, NoOption("a file")]
+    machines: Annotated[int, Option("Each has a daemon and a trainer.", at_least=1, unset="as measured")] = field(
+        default_factory=lambda: 2
+    )
+    cores: Annotated[int, Option("Cores per machine.", at_least=1, unset="as measured")] = field(
+        default_factory=lambda: 2
+    )
+    shared_cores: Annotated[bool, Option("All machines share the cores of one computer, as network namespaces do.")] = (
+        False
+    )
+    link: Annotated[
+        float, Option("Rate of each machine's link, each way, e.g. 1gbit.", unit="rate", unset="infinitely fast")
+    ] = field(default_factory=lambda: math.inf)
+    """Bytes per second."""
+    rtt_s: Annotated[float, Option("Round trip between two machines.", name="rtt", unit="s", at_least=0)] = 0.0
+    scheduler: Annotated[SchedulerConfig, NoOption("options of the command")] = field(
+        default_factory=lambda: SchedulerConfig(log_events=0)
+    )
+    serve_threads: Annotated[
+        int,
+        Option(
+            "Threads that exchange with other daemons.",
+            at_least=1,
+            unset="as `atta serve`: half of --threads, at most 8",
+        ),
+    ] = field(default_factory=lambda: 2)
+    neighbours: Annotated[
+        int | None,
+        Option("Most other machines that hold a machine's remote vertices.", at_least=1, unset="all"),
+    ] = None
+    peers: Annotated[
+        int, Option("Most machines that each asks one by one; beyond, a request stands for several.", at_least=1)
+    ] = 16
+    """A request that stands for several has the fixed costs of all of them."""
+    train_s: Annotated[float, NoOption("--train-ms says it")] = 0.0
     """Seconds of training on one batch."""
-    train_threads: int = 0
-    """Number of cores that training uses; 0 = training runs on a device."""
-    lockstep: bool = True
-    """Whether trainers wait for each other after every batch, as under DDP. Otherwise each goes on alone."""
-    batch_size: int = 0
-    """Number of seeds of a batch; 0 = the profile's."""
-    fan_outs: tuple[int, ...] = ()
-    """Fan-outs hop by hop; empty = the profile's."""
-    cache_hit: float | None = None
-    """Share of remote rows found in the cache; None = the profile's."""
-    growth: float = 1.0
+    train_threads: Annotated[int, Option("Cores that training uses; 0: it runs on a device.", at_least=0)] = 0
+    lockstep: Annotated[
+        bool, Option("Trainers wait for each other after every batch, as under DDP.", also="independent")
+    ] = True
+    batch_size: Annotated[int, Option("Seeds per batch.", at_least=0, unset="as measured")] = 0
+    """0 = the profile's."""
+    fan_outs: Annotated[
+        tuple[int, ...], Option("In-neighbours by hop.", name="num-neighbors", also="fan-out", unset="as measured")
+    ] = ()
+    """Empty = the profile's."""
+    cache_hit: Annotated[
+        float | None, Option("Share of remote rows cached.", at_least=0, at_most=1, unset="as measured")
+    ] = None
+    growth: Annotated[float, NoOption("--vertices says it")] = 1.0
     """How many times as many vertices and seeds the graph has as the measured one, with degrees alike. Batches of a
     larger graph meet fewer vertices twice; batches in flight are taken to have none in common."""
-    share_pulls: bool = True
-    """Whether a batch shares the rows that another batch of the machine waits for. Needs a profile with ``repeats``."""
-    batches: int = 50
-    """Number of batches per machine."""
-    epochs: int = 0
+    share_pulls: Annotated[bool, Option("As in `atta serve`; needs a profile with `repeats`.")] = True
+    """Whether a batch shares the rows that another batch of the machine waits for."""
+    batches: Annotated[int, Option("Batches per machine.", at_least=1)] = 50
+    epochs: Annotated[int, NoOption("for comparisons with loaders")] = 0
     """Number of epochs of a trainer, each in a session of its own, as a loader runs them. The last batch of an epoch has
     the seeds that are left. 0: one session of ``batches`` full batches. Needs a profile with ``epoch_seeds``."""
-    seed: int = 0
-    known_batch_bytes: bool = False
+    seed: Annotated[int, Option("Of the batches' sizes.")] = 0
+    known_batch_bytes: Annotated[bool, NoOption("loaders tell it or not")] = False
     """Whether the scheduler is told the size of a batch. Otherwise it samples one alone first."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         policy_named(self.scheduler.policy)
-        for name in ("machines", "cores", "serve_threads", "neighbours", "peers", "batches"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}, must be at least 1")
         if self.epochs and not self.epoch_seeds:
             raise ConfigError(f"epochs is {self.epochs}, but the profile does not tell how many seeds an epoch has")
-        for name in ("rtt_s", "train_s", "train_threads", "batch_size", "epochs"):
+        for name in ("rtt_s", "train_s", "epochs"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be finite and not negative")
-        if not self.link > 0:
-            raise ConfigError(f"link is {self.link} bytes per second, must be positive")
-        if not 0 < self.growth < math.inf:
-            raise ConfigError(f"growth is {self.growth}, must be positive")
-        if self.cache_hit is not None and not 0 <= self.cache_hit <= 1:
-            raise ConfigError(f"cache_hit is {self.cache_hit}, must lie in [0, 1]")
+                raise ConfigError(f"{name} is {getattr(self, name)}: must be finite and not negative")
+        for name, finite in (("link", False), ("growth", True)):
+            if not getattr(self, name) > 0 or (finite and math.isinf(self.growth)):
+                raise ConfigError(f"{name} is {getattr(self, name)}: must be above 0")
         if any(f < 1 and f != -1 for f in self.fan_outs):
-            raise ConfigError(f"fan_outs are {list(self.fan_outs)}: must be positive, or -1 for all neighbours")
+            raise ConfigError(f"--num-neighbors {list(self.fan_outs)}: must be above 0, or -1 for all neighbours")
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds of a full batch."""
+        return self.batch_size or self.profile.batch_size
 
     @property
     def epoch_seeds(self) -> int:
@@ -101,7 +122,7 @@ class Scenario:
         seeds = self.epoch_seeds
         if not seeds:
             return None
-        return math.ceil(seeds / (self.machines * (self.batch_size or self.profile.batch_size)))
+        return math.ceil(seeds / (self.machines * self.seeds))
 
     @property
     def session_batches(self) -> int:
@@ -116,8 +137,8 @@ class Scenario:
     @property
     def last_seeds(self) -> float:
         """Mean number of seeds of a session's last batch."""
-        size = self.batch_size or self.profile.batch_size
-        return self.epoch_seeds / self.machines - (self.session_batches - 1) * size if self.epochs else size
+        left = self.epoch_seeds / self.machines - (self.session_batches - 1) * self.seeds
+        return left if self.epochs else self.seeds
 
 
 _ONE_TYPE = Schema(
@@ -131,10 +152,8 @@ class BatchModel:
 
     def __init__(self, scenario: Scenario) -> None:
         profile, schema = scenario.profile, _ONE_TYPE
-        self.profile = profile
-        self.uncrowded = 1.0 if scenario.shared_cores else profile.crowding
-        """How many times as much CPU time as in the scenario everything has taken where it was measured."""
-        self.batch_size = scenario.batch_size or profile.batch_size
+        self.scenario, self.profile = scenario, profile
+        self.batch_size = scenario.seeds
         self.fan_outs = scenario.fan_outs or profile.fan_outs
         spec = neighbor_spec(schema, Hops(self.fan_outs), seed_type="node")
         self.plan: Plan = check_spec(spec, schema)
@@ -156,6 +175,12 @@ class BatchModel:
         self.shares_pulls = scenario.share_pulls and scenario.growth == 1 and len(profile.repeats) > 1
         self._overlap = Overlap(profile.repeats, self.cache_hit)
         self._away: dict[int, float] = {}  # bytes of a batch's remote rows, by machine
+        self.second = 1e-6 / (1.0 if scenario.shared_cores else profile.crowding)
+        """Seconds of a microsecond of the profile. Where it was measured, everything may have taken longer."""
+        self.hop = {op.id: op.hop for op in self.plan.ops} | {"": 0}
+        hops = [(kind, hop) for hop in range(len(self.hops)) for kind in Kind]
+        self._local = {(kind, hop): self._at_home(kind, hop) for kind, hop in hops}
+        self._remote = {(kind, hop): self._elsewhere(kind, hop) for kind, hop in hops}
 
     def scales(self, machine: int, batches: int) -> list[float]:
         """Size of each batch of a machine relative to the mean: log-normal with mean 1, independent of timing."""
@@ -247,27 +272,26 @@ class BatchModel:
         """Size of a finished batch, in proportion to its vertices."""
         return round(self.profile.batch_bytes * scale * self.vertices(batch) / max(1.0, self._measured_vertices))
 
-    def local(self, kind: str, hop: int = 0) -> Linear:
-        """CPU time of a task whose data is at home."""
-        cost = self.profile.local.get(kind, Linear())
-        return _sampling(cost, self._edges_ratio["own"][hop]) if kind == "neighborhood" else cost
+    def local(self, task: Task) -> float:
+        """CPU seconds of a task at home."""
+        return self.second * self._local[task.kind, self.hop[task.op]].at(task.cost)
 
-    def remote(self, kind: str, hop: int = 0) -> Remote:
-        """Bytes and CPU time of a request to another daemon."""
-        cost = self.profile.remote.get(kind, Remote())
-        if kind != "neighborhood":
-            return cost
-        ratio = self._edges_ratio["other"][hop]
-        return replace(
-            cost,
-            answer_bytes=cost.answer_bytes * ratio,
-            serve=_sampling(cost.serve, ratio),
-            receive=_sampling(cost.receive, ratio),
-        )
+    def remote(self, task: Task) -> Remote:
+        """Bytes and CPU microseconds of each request of a task of other owners."""
+        return self._remote[task.kind, self.hop[task.op]]
 
+    def copied(self, nbytes: float) -> float:
+        """CPU seconds to copy rows at hand."""
+        return self.second * self._local[Kind.FEATURE, 0].us_per_unit * nbytes
 
-def _sampling(cost: Linear, ratio: float) -> Linear:
-    return Linear(cost.fixed_us, cost.us_per_unit * ratio)
+    def _at_home(self, kind: Kind, hop: int) -> Linear:
+        cost = self.profile.local.get(kind.value, Linear())
+        return cost.times(self._edges_ratio["own"][hop]) if kind is Kind.NEIGHBORHOOD else cost
+
+    def _elsewhere(self, kind: Kind, hop: int) -> Remote:
+        cost = self.profile.remote.get(kind.value, Remote())
+        ratio = self._edges_ratio["other"][hop] if kind is Kind.NEIGHBORHOOD else 1.0
+        return Remote(cost.request_bytes, cost.answer_bytes * ratio, cost.serve.times(ratio), cost.receive.times(ratio))
 
 
 def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> list[float]:

@@ -49,15 +49,10 @@ class GraphCounts:
 
 @dataclass(frozen=True)
 class SampleBytes:
-    """Bytes of a sample's partitions.
+    """Bytes of a sample's partitions: per vertex and per edge in the memory of the daemon that has them.
 
-    Attributes:
-        size: of the sample.
-        per_vertex: of its own vertices, in the memory of the daemon that has them.
-        per_edge: the same of edges.
-        shared: of all vertices, in the memory of every daemon.
-        vertex_numbers, edge_numbers: of ``per_edge``, numbers of vertices and of edges that fit into 32 bits.
-        row: bytes of the table rows of a vertex.
+    ``shared``: per vertex in the memory of every daemon. ``vertex_numbers``, ``edge_numbers``: of ``per_edge``, numbers
+    of vertices and of edges that fit into 32 bits. ``row``: of the tables, per vertex.
     """
 
     size: GraphCounts
@@ -69,13 +64,7 @@ class SampleBytes:
     row: float
 
     def daemon(self, graph: GraphCounts, machines: int, cache: int, buffer: int) -> int:
-        """Bytes that each daemon of a larger graph needs, one per machine.
-
-        Args:
-            graph: the larger graph.
-            machines: number of daemons.
-            cache, buffer: the daemon's bounds for rows of others and for batches, in bytes.
-        """
+        """Bytes that each of ``machines`` daemons of a larger graph needs. ``cache``, ``buffer``: its bounds."""
         wide = self.vertex_numbers * (graph.vertices >= _NARROW) + self.edge_numbers * (graph.edges >= _NARROW)
         part = (graph.vertices * self.per_vertex + graph.edges * (self.per_edge + wide)) / machines
         rows = graph.vertices * (1 - 1 / machines) * self.row
@@ -84,11 +73,7 @@ class SampleBytes:
 
 
 def sample_bytes(dataset: Dataset) -> SampleBytes:
-    """What the manifest of a partitioned sample tells.
-
-    Raises:
-        ConfigError: it has no edges.
-    """
+    """What the manifest of a partitioned sample tells. Raises ConfigError: it has no edges."""
     schema = dataset.schema
     size = GraphCounts(sum(schema.node_counts.values()), sum(schema.edge_counts.values()))
     if not size.edges:
@@ -124,15 +109,7 @@ _KEYS = ("name", "cores", "memory", "link", "price")
 
 @dataclass(frozen=True)
 class Instance:
-    """One kind of machine.
-
-    Attributes:
-        name: what its provider calls it.
-        cores: of a machine.
-        memory: bytes.
-        link: bytes per second, each way.
-        price: of an hour.
-    """
+    """One kind of machine. ``link``: bytes per second, each way. ``price``: of an hour."""
 
     name: str
     cores: int
@@ -144,15 +121,10 @@ class Instance:
 def instances_of(
     found: Mapping[str, Any], source: str, *, size: Callable[[str], int], rate: Callable[[str], float]
 ) -> list[Instance]:
-    """The kinds of machines that a TOML document lists.
+    """The kinds of machines that the TOML document ``found`` of the file ``source`` lists.
 
-    Args:
-        found: the document.
-        source: names it in errors.
-        size, rate: read ``"128GiB"`` and ``"10gbit"``; they raise ValueError for anything else.
-
-    Raises:
-        ConfigError: a key is unknown or missing, or a value makes no sense; names it.
+    ``size`` and ``rate`` read ``"128GiB"`` and ``"10gbit"``; they raise ValueError for anything else. Raises
+    ConfigError, which names the key, if one is unknown or missing or a value makes no sense.
     """
     listed = found.get("instance")
     if found.keys() != {"instance"} or not isinstance(listed, list) or not listed:
@@ -193,15 +165,7 @@ USABLE = 0.9
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """A number of machines of one kind, and an epoch on them.
-
-    Attributes:
-        instance, machines: what the cluster consists of.
-        memory: bytes that each daemon needs.
-        outcome: of the simulation.
-        epoch_s: seconds of an epoch at the simulated rate.
-        epoch_price: of all machines for that time.
-    """
+    """A number of machines of one kind, and an epoch on them. ``memory``: bytes of each daemon."""
 
     instance: Instance
     machines: int
@@ -236,18 +200,10 @@ def choices(
     buffer: int,
     said: Callable[[str, int], None] = lambda name, machines: None,
 ) -> Iterator[ClusterChoice]:
-    """Simulate every kind of machine in the numbers of ``fitting_counts``.
+    """Simulate every kind of machine in the numbers of ``fitting_counts``, and tell ``said`` what comes next.
 
-    Args:
-        base: policy, batches, trainer, round trip and profile; its machines, cores and links are replaced.
-        sample: bytes of a sample's partitions.
-        graph: how large the graph is.
-        instances: the kinds of machines.
-        cache, buffer: bounds of each daemon for rows of others and for batches, in bytes.
-        said: is told what is simulated next.
-
-    Raises:
-        ConfigError: the profile does not tell the number of seeds of an epoch.
+    ``base``: policy, batches, trainer, round trip and profile; its machines, cores and links are replaced. ``cache``,
+    ``buffer``: bounds of each daemon, in bytes. Raises ConfigError: the profile does not tell the seeds of an epoch.
     """
     if not base.profile.epoch_seeds:
         raise ConfigError(

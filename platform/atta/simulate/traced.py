@@ -47,10 +47,8 @@ def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_out
     """Read a trace of daemons that made batches of ``NeighborLoader``.
 
     ``batch_size``, ``fan_outs``: needed if the trace begins after the session was opened. Of several kinds of sessions,
-    the one with the most batches is taken.
-
-    Raises:
-        DataError: the file is not a trace, or has no whole batch of such a loader.
+    the one with the most batches is taken. Raises DataError: the file is not a trace, or has no whole batch of such a
+    loader.
     """
     events, cores = _read(path)
     given = (batch_size, ",".join(map(str, fan_outs))) if batch_size and fan_outs else None
@@ -84,7 +82,7 @@ def _read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
     except OSError as error:
         raise DataError(path, f"cannot read the trace: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(path, "is no trace: write one with `atta trace`") from error
+        raise DataError(path, "is not a trace; `atta trace` writes one") from error
 
 
 def _dags(events: Iterable[dict[str, Any]]) -> dict[tuple[int, int], _Dag]:

@@ -34,7 +34,7 @@ from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed, patience_of
-from atta.train.steps.schedule import LearningRate
+from atta.train.steps.step import LearningRate
 from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import check_watched, task_on, watched_by
 from atta.train.tasks.targets import class_weights, count_targets_of, counts_of
@@ -153,13 +153,17 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         figures.check_loss()
         figures = replace(figures, learning_rate=self.learning_rate.present)
         if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
-            start = time.perf_counter()
-            metrics = self._metrics()
-            seconds = self._max(time.perf_counter() - start)
-            figures = replace(figures, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
+            figures = self.evaluated(figures)
         self.learning_rate.epoch_done(figures.metric(self.watched.metric))
         self.display.line(figures.line())
         return figures
+
+    def evaluated(self, report: EpochReport) -> EpochReport:
+        """The report with figures of validation and test; every rank calls this."""
+        start = time.perf_counter()
+        metrics = self._metrics()
+        seconds = self._max(time.perf_counter() - start)
+        return replace(report, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
 
     def _stops(self, epochs: Sequence[EpochReport]) -> bool:
         patience = patience_of(self.config)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, UnavailableError
 from atta.observe.extras import load
-from atta.observe.printable import first_line
+from atta.observe.lastwords import first_line
 from atta.wire.clusterfile import check_address, read_cluster, read_credentials
 from atta.wire.parts import Addresses, groups_of
 

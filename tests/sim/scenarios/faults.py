@@ -84,7 +84,6 @@ async def back(world: World, address: str) -> None:
 
 
 async def healed(world: World, addresses: Sequence[str]) -> None:
-    """Everything works again."""
     world.network.weather = Weather(delay_s=0.002)
     world.network.cuts.clear()
     for address in addresses:

@@ -67,7 +67,6 @@ def _gone(world: World, asked: float, told: str) -> None:
 
 
 async def leases(world: World) -> None:
-    """See the module."""
     addresses = [world.address(part) for part in range(PARTS)]
     for part in range(PARTS):
         await world.serve(part, peers=dict(enumerate(addresses)))

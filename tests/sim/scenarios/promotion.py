@@ -65,12 +65,10 @@ class Machines:
         await self._serve(self.holder, durability="replica", backup=self.backup)
 
     async def start_backup(self) -> None:
-        """Start the backup."""
         self.copied = False
         await self._serve(self.backup, keep_backup=True, promote_after_s=PROMOTE_AFTER_S)
 
     async def start_witness(self) -> None:
-        """Start the daemon of the other partition."""
         await self._serve(self.witness, durability="process")
 
     async def _serve(self, address: str, **settings: Any) -> None:
@@ -188,7 +186,6 @@ async def _split(world: World, names: list[str], addresses: list[str], lasts_s: 
 
 
 async def _happens(world: World, machines: Machines, rules: Rules, clients: list[str]) -> None:
-    """One event."""
     rng, kind = world.rng, world.rng.choice(KINDS)
     lasts_s = rng.choice([0.05, 0.5, 3.0, 8.0])
     if kind == "split":
@@ -213,7 +210,6 @@ async def _happens(world: World, machines: Machines, rules: Rules, clients: list
 
 
 async def promotion(world: World) -> None:
-    """See the module."""
     folder, rng = Path(mkdtemp(prefix="atta-sim-")), world.rng
     try:
         with Rules(world).kept() as rules:

@@ -141,7 +141,6 @@ def _clients(world: World, reads: list[Read], work_s: float, replicas: int) -> d
 
 
 async def sessions(world: World) -> None:
-    """See the module."""
     rng = world.rng
     undisturbed = rng.random() < 0.15
     replicas = rng.choice([1, 2])

@@ -65,7 +65,6 @@ def _connected(world: World) -> Any:
 
 
 async def tables(world: World) -> None:
-    """See the module."""
     folder, rng = Path(mkdtemp(prefix="atta-sim-")), world.rng
     try:
         durability, log_bytes = rng.choice(["process", "disk"]), rng.choice([1 << 10, 4 << 10, 1 << 20])

@@ -110,7 +110,6 @@ def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
 
 
 async def weights(world: World) -> None:
-    """See the module."""
     addresses = [world.address(part) for part in range(PARTS)]
     for part in range(PARTS):
         await world.serve(part, peers=dict(enumerate(addresses)))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError
 from atta.partition import Dataset
 from atta_bench.pieces import kv
 from atta_bench.pieces.kv import KvBench
@@ -30,31 +30,6 @@ def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"rows": 0}, "--rows 0"),
-        ({"dim": 0}, "--dim 0"),
-        ({"batch": -1}, "--batch -1"),
-        ({"repeats": 0}, "--repeats 0"),
-        ({"runs": 0}, "--runs 0"),
-        ({"rows": 10, "batch": 11}, "--batch 11: rows are distinct, and there are 10"),
-        ({"threads": ()}, "--threads"),
-        ({"threads": (1, 0)}, "--threads 1,0"),
-        ({"threads": (2, 2)}, "--threads 2,2: names a number twice"),
-        ({"link": "fast"}, "rate 'fast'"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        KvBench(**options)
-
-
-def test_unknown_peer_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(UnknownNameError, match="dgl"):
-        KvBench(vs=("dlg",))
 
 
 @pytest.mark.parametrize(("link", "capacity"), [("1gbit", 125e6), ("200mbit", 25e6), ("1.5kbit", 187.5), ("8bit", 1.0)])

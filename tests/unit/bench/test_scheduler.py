@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from atta.errors import ConfigError, UnknownNameError
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.processes import Measured, Usage
-from atta_bench.lab.workload import BenchWorkload
 from atta_bench.loader.scheduler import SchedulerBench, figures
-
-WORK = BenchWorkload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"policies": ("fifo",)}, "two-level must be among them"),
-        ({"depths": ()}, "--depths"),
-        ({"depths": (2, 0)}, "--depths 2,0"),
-        ({"rtt_ms": -1.0}, "--rtt -1 ms"),
-        ({"vs": ("dgl",), "rtt_ms": 1.0}, "--vs dgl: only Atta"),
-        ({"link": "fast"}, "rate 'fast'"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        SchedulerBench("somewhere", WORK, **options)
-
-
-@pytest.mark.parametrize("think_ms", [-1.0, float("nan"), float("inf")])
-def test_consumers_take_a_time_that_makes_sense(think_ms: float) -> None:
-    with pytest.raises(ConfigError, match="--think"):
-        replace(WORK, think_ms=think_ms)
-
-
-def test_an_unknown_policy_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(UnknownNameError, match="sequential"):
-        SchedulerBench("somewhere", WORK, policies=("two-level", "sequentail"))
 
 
 @pytest.mark.parametrize(("rate", "bits"), [("1gbit", 1e9), ("200mbit", 2e8), ("1.5kbit", 1500.0), ("8bit", 8.0)])
@@ -55,7 +23,7 @@ def epoch(rank: int, number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_the_busiest_resource_is_named() -> None:
-    bench = SchedulerBench("somewhere", replace(WORK, think_ms=50.0), link="1mbit")
+    bench = SchedulerBench((2, 2), 8, data="somewhere", think_ms=50.0, link="1mbit")
     epochs = [
         epoch(r, n, make_ms=[1.0] * 9 + [11.0], queue_bytes=100.0 * r + n or None) for r in range(2) for n in range(2)
     ]
@@ -80,7 +48,7 @@ def test_peers_without_such_figures_have_none() -> None:
     epochs = [epoch(r, 0) for r in range(2)]
     found = figures(
         Measured(epochs, epochs, Usage(2.0, 2.0, 1.0, (0, 0)), Usage(2.0, 2.0, 1.0, (0, 0))),
-        bench=SchedulerBench("somewhere", WORK),
+        bench=SchedulerBench((2, 2), 8, data="somewhere"),
         hosts=2,
     )
     assert set(found) >= {"seeds_per_s", "epoch_s", "busy/cores", "busiest"}

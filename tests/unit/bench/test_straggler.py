@@ -7,7 +7,6 @@ import itertools
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import psutil
 import pytest
@@ -16,10 +15,9 @@ from click.testing import CliRunner
 from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.train.dorylus.faults import WorkerFaults
-from atta.train.planning.value import PriceList
 from atta_bench.train.run import JITTER, StopPattern, Straggler, trainer_process
-from atta_bench.train.settings import StrategiesBench
 from atta_bench.train.strategies import values
+from atta_bench.train.value import PriceList
 from tests.waiting import eventually
 
 
@@ -41,19 +39,6 @@ def test_the_command_refuses_bad_patterns_in_one_line(text: str, word: str) -> N
     assert isinstance(answer.exception, ConfigError)
     assert word in str(answer.exception)
     assert "\n" not in str(answer.exception)
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ({"stop": StopPattern(4, 1, 2)}, "no trainer 4; there are 4"),
-        ({"worker_faults": "kill=1"}, "kill is out of range"),
-        ({"worker_faults": "kill=0.1,seed=3"}, "the seed is that of the round"),
-    ],
-)
-def test_faults_must_fit_the_benchmark(settings: dict[str, Any], word: str) -> None:
-    with pytest.raises(ConfigError, match=word):
-        StrategiesBench("d", strategies=("full",), **settings)
 
 
 def test_turns_follow_from_the_seed_and_stay_within_a_ninth() -> None:

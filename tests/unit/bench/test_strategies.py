@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from atta.cli.main import cli
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.processes import Measured, Usage
@@ -18,37 +18,6 @@ from atta_bench.results import BenchReport
 from atta_bench.train.run import Trained
 from atta_bench.train.settings import SHARE, STRATEGIES, VARIANT, StrategiesBench, Variant
 from atta_bench.train.strategies import accuracies, epochs_of, external_rate, figures
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ({"strategies": ("ful",)}, "full"),
-        ({"strategies": ()}, "--strategies"),
-        ({"vs": ("pyg",)}, "pyg"),
-        ({"vs": ("dgl",), "model": "gcn"}, "sage"),
-        ({"servers": 0}, "--servers 0"),
-        ({"epochs": 0}, "--epochs 0"),
-        ({"external_share": 0.5, "link": "1gbit"}, "one of them"),
-        ({"external_share": 1.0}, "--external-share 1.0"),
-        ({"external_share": 0.5, "strategies": ("cooperative",)}, "name it"),
-        ({"external_share": 0.5, "servers": 1}, "at least 2 servers"),
-        ({"external_share": 0.5, "share_of": "sancus"}, "`sancus` between servers"),
-        ({"variants": (Variant("a", ()), Variant("a", ()))}, "--variant a: this name is given twice"),
-        ({"variants": (Variant("a", (), {"strategy": "exchange", "eps": 1.0}),)}, "--variant a: eps: belongs to"),
-        (
-            {"variants": (Variant("a", (), {"strategy": "exchange", "trainers_per_server": 1}),)},
-            "--variant a: --trainers 4 --trainers-per-server 1: make 4 servers",
-        ),
-        ({"link": "fast"}, "fast"),
-        ({"target": 1.5}, "--target 1.5"),
-        ({"eas": (1,)}, "eas=1"),
-        ({"num_neighbors": (5, 5)}, "2 hops for 3 layers"),
-    ],
-)
-def test_nonsense_is_refused(settings: dict[str, Any], word: str) -> None:
-    with pytest.raises((ConfigError, UnknownNameError), match=word):
-        StrategiesBench("d", **settings)
 
 
 def test_every_strategy_is_a_command() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,8 @@ from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta_bench.lab.processes import Measured, Usage
-from atta_bench.lab.workload import BenchWorkload, Recipe
+from atta_bench.lab.workload import Recipe
 from atta_bench.train.benchmark import PHASES, TrainBench, figures, run
-
-WORK = BenchWorkload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"hidden": 0}, "--hidden 0"),
-        ({"lr": 0.0}, "--lr 0"),
-        ({"lr": math.nan}, "--lr nan"),
-        ({"lr": math.inf}, "--lr inf"),
-        ({"runs": 0}, "--runs 0"),
-        ({"cache_share": 101}, "--cache-share 101"),
-        ({"netns": "maybe"}, "maybe"),
-        ({"link": "fast"}, "rate 'fast'"),
-        ({"link": "1gbit", "netns": "off"}, "not with --netns off"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        TrainBench("somewhere", WORK, **options)
-
-
-def test_unknown_peer_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(UnknownNameError, match="dgl"):
-        TrainBench("somewhere", WORK, vs=("dlg",))
 
 
 def dataset(folder: Path, **tables: np.ndarray) -> str:
@@ -56,15 +29,14 @@ def test_a_dataset_must_have_features_labels_and_seeds(tmp_path: Path) -> None:
     x, y = np.ones((10, 3), np.float32), np.arange(10) % 2
     (tmp_path / "bare").mkdir()
     with pytest.raises(ConfigError, match=r"x \(.*\) and y"):
-        run(TrainBench(dataset(tmp_path / "bare", x=x), WORK))
+        run(TrainBench((2, 2), 8, data=dataset(tmp_path / "bare", x=x)))
     (tmp_path / "full").mkdir()
     full = dataset(tmp_path / "full", x=x, y=y)
     for split, error, words in (("trian", UnknownNameError, "train"), ("few", ConfigError, "too few")):
-        workload = BenchWorkload((2,), 8, split=split, warm_up=1, epochs=1, seconds=0)
         with pytest.raises(error, match=words):
-            run(TrainBench(full, workload))
+            run(TrainBench((2,), 8, data=full, split=split))
     with pytest.raises(AttaError, match="absent"):
-        run(TrainBench(str(tmp_path / "absent"), WORK))
+        run(TrainBench(data=str(tmp_path / "absent")))
 
 
 def epoch(rank: int, epoch: int, start: float, stop: float, **more: float) -> dict[str, Any]:

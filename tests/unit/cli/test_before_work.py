@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from atta.errors import ConfigError
 from atta_bench import command as measuring
 from atta_bench.command import bench
 from atta_bench.graphs import GraphSource, graph_folder, work_folder
-from atta_bench.lab.workload import BenchWorkload
-from atta_bench.pieces.cache import CacheBench
 from atta_bench.pieces.partition import PartitionBench, _measure
 
 WRITTEN = {"--json", "--plot", "--out"}
@@ -180,22 +178,6 @@ NUMBERS = {
 def test_benchmarks_refuse_numbers_that_make_no_sense(option: click.Option, value: str) -> None:
     with pytest.raises(click.BadParameter, match=rf"{value} is not in the range"):
         option.type.convert(value, option, None)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: CacheBench("d", epochs=1), "^--epochs 1: must be at least 2$"),
-        (lambda: CacheBench("d", batch_size=0), "^--batch-size 0: must be at least 1$"),
-        (lambda: PartitionBench("g", parts=0), "^--parts 0: must be at least 1$"),
-        (lambda: PartitionBench("g", methods=()), "^--methods: name at least one$"),
-        (lambda: BenchWorkload((2,), 8, seconds=-1.0), "^--seconds -1: must not be negative$"),
-        (lambda: BenchWorkload((2,), 8, timeout_s=0.0), "^--timeout 0: must be positive$"),
-    ],
-)
-def test_benchmarks_name_the_option_that_is_wrong(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make()
 
 
 def test_a_graph_that_makes_no_sense_is_not_begun(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "absent" in done.stderr
 
 
-@pytest.mark.parametrize("name", list(root._SUMMARIES))
+@pytest.mark.parametrize("name", list(root._COMMANDS))
 def test_every_listed_command_exists_and_shows_an_example(name: str) -> None:
     command = root.cli.get_command(click.Context(root.cli), name)
     assert command is not None
@@ -109,7 +109,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr.strip() == "[]"
-    assert all(name in done.stdout for name in root._SUMMARIES)
+    assert all(name in done.stdout for name in root._COMMANDS)
 
 
 @pytest.mark.parametrize("name", list(root._EXTRAS))
@@ -122,7 +122,7 @@ def test_commands_of_extras_say_how_to_install_them(name: str, monkeypatch: pyte
 
 
 def test_version() -> None:
-    from atta.observe.version import __version__
+    from atta.observe.versions import __version__
 
     assert run("--version").stdout.strip() == f"atta, version {__version__}"
 

@@ -229,12 +229,6 @@ def test_words_survive_systemd() -> None:
     assert '--save "a b" --job 100%% --x $$HOME --y "q\\"\\\\"' in text["atta-trainer-0.service"]
 
 
-def test_words_survive_kubernetes() -> None:
-    cluster = DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=("--job", "$(A) $$B"))
-    *_, job = yaml.safe_load_all(kubernetes_manifest(KubernetesPlan(cluster, "i", "c")))
-    assert job["spec"]["template"]["spec"]["containers"][0]["args"][-2:] == ["--job", "$$(A) $$$$B"]
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("render")

@@ -176,7 +176,8 @@ def test_a_restart_never_takes_the_old_process_for_the_new_one(seed: int) -> Non
             Seen(0, "a:1", incarnation, draining=draw.random() < 0.3, leaving=not incarnation and draw.random() < 0.5)
         )
         restart.look(history[-1])
-        restart.validate()
+        assert (restart.phase is Phase.JOINING) == bool(restart.after), f"{restart.phase} with {restart.after!r}"
+        assert restart.after != "old", "the process of before counts as its successor"
         served = any(one.incarnation == "new" and not one.draining for one in history)
         gone = any(not one.incarnation and not one.leaving for one in history)
         assert (restart.phase is Phase.JOINING) == served

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.services import string_ids as strings
-from atta.daemon.services.string_ids import StringIndex
+from atta.daemon.services import data as strings
+from atta.daemon.services.data import StringIndex
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph.strings import as_strings, string_width, to_rows, to_strings
 from atta.partition.schema import Schema, TableSpec

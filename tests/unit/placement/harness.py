@@ -16,11 +16,11 @@ import numpy as np
 
 from atta import _native
 from atta.daemon.engine.access import ClusterAccess
-from atta.daemon.engine.tasks import AtHome, RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.engine.tasks import RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.links import LinkedOwners, LinkSteps, Numbers, register
-from atta.daemon.peers.owners import AskedOwners, Owners
+from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.daemon.peers.sockets import Attaching
-from atta.daemon.peers.underway import PullsUnderWay
+from atta.daemon.versions import VersionView
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.choice import HotVertices, edge_types_into
 from atta.kvstore.store import Store
@@ -30,7 +30,7 @@ from atta.partition.graph import Graph, GraphWriter
 from atta.protos.v1 import graph_pb2
 from atta.samplers.batch.items import BatchSeeds, FeatureItem, SampleItem, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, layout_of
-from atta.samplers.batch.state import BatchState
+from atta.samplers.batch.state import NO_SOURCES, BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import DagInstance, Kind, Lane, Task
 from atta.samplers.dag.spec import Plan
@@ -71,7 +71,7 @@ class Typed:
 
 
 class Neighbour:
-    """Answers a task's requests to a peer (``AskedPeer``) from a partition's shard and tables, edges of a few rows at a
+    """Answers a task's requests to a peer from a partition's shard and tables, edges of a few rows at a
     time."""
 
     address = "nowhere"
@@ -147,6 +147,10 @@ class Placed:
                 assert np.array_equal(out.filled(name), again.filled(name)), name
         return out
 
+    def view(self, home: int, edges: EdgeCache | None, rows: RowCache) -> VersionView:
+        """What a batch of the partition's daemon reads at home."""
+        return VersionView(0, self.stores[home], NO_SOURCES, self.dataset, self.shards[home], rows, edges)
+
     def _batch(
         self,
         plan: Plan,
@@ -166,17 +170,17 @@ class Placed:
         )  # fmt: skip
         pulls = order.choice([None, PullsUnderWay(POOL, self.dataset.schema.node_counts)])
         at_once = order.choice([0, 1 << 20])
-        messages: AskedOwners = Owners(self, self.dataset, POOL, at_once=at_once)
-        linked = Linked(self, home, messages) if order.random() < 0.5 else None
-        owners = linked.owners if linked is not None else messages
+        peers, view = cast(Any, self), self.view(home, edges.cache, cache)
+        linked = Linked(self, home, at_once) if order.random() < 0.5 else None
+        owners = linked.owners if linked is not None else Owners(peers, self.dataset, POOL, at_once=at_once)
 
         async def run(task: Task) -> TaskResult:
             if task.lane is Lane.CPU:
-                return run_local(state, task, AtHome(self.shards[home], self.stores[home], edges.cache, cache))
+                return run_local(state, task, view)
             if is_program(task, home):
-                return await run_program(state, task, ClusterAccess(self.shards[home], self, POOL), POOL)
+                return await run_program(state, task, ClusterAccess(self.shards[home], peers, POOL), POOL)
             self.expanded_elsewhere += task.kind is Kind.NEIGHBORHOOD
-            context = RemoteContext(self, owners, cache, POOL, pulls, at_once=at_once)
+            context = RemoteContext(peers, owners, cache, POOL, pulls, at_once=at_once)
             return await run_remote(state, task, context)
 
         async def make() -> None:
@@ -205,7 +209,7 @@ class Linked:
 
     missing: frozenset[int] = frozenset()
 
-    def __init__(self, placed: Placed, home: int, messages: AskedOwners) -> None:
+    def __init__(self, placed: Placed, home: int, at_once: int) -> None:
         self._links, self._others = _native.Links(1), [owner for owner in range(len(placed.shards)) if owner != home]
         for owner in self._others:
             near, far = socket.socketpair()
@@ -215,7 +219,8 @@ class Linked:
             self._links.attach(owner, near.detach())
         self._steps = LinkSteps(self._links, 60.0, self._nobody_is_silent)
         attaching = cast(Attaching, self)  # all are attached, and what is lost stays lost
-        self.owners = LinkedOwners(self._links, self._steps, attaching, messages, placed.dataset)
+        own, peers = (self._links, self._steps, attaching), cast(Any, placed)
+        self.owners = LinkedOwners(*own, peers=peers, dataset=placed.dataset, pool=POOL, at_once=at_once)
 
     async def _nobody_is_silent(self, owners: list[int]) -> None:
         pass

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.engine.tasks import AtHome, run_local
+from atta.daemon.engine.tasks import run_local
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.cache import RowCache
 from atta.samplers.batch.items import BatchSeeds, StreamPosition
@@ -28,7 +28,7 @@ from atta.samplers.methods import Method
 from tests.unit.placement.harness import Placed, Typed
 from tests.unit.placement.strategies import assigned, graphs
 
-DRAWS = 2500
+DRAWS = 4000
 
 
 def norms(edge_type: str) -> st.SearchStrategy[EdgeNorm]:
@@ -158,7 +158,7 @@ def batches(placed: Placed, plan: Plan, numbers: range, times: np.ndarray | None
     """All vertices as seeds, sampled in this thread by what daemons run. Batches take each other's place."""
     dataset, ids = placed.dataset, np.arange(placed.dataset.schema.node_counts["a"])
     layout, pool = layout_of(plan, dataset.schema, len(ids), edge_ids=False), CompactorPool(dataset.schema.node_counts)
-    buffer, home = np.empty(layout.capacity, np.uint8), AtHome(placed.shards[0], placed.stores[0], None, RowCache())
+    buffer, home = np.empty(layout.capacity, np.uint8), placed.view(0, None, RowCache())
     for number in numbers:
         out, at = BatchArrays.over(layout, buffer), StreamPosition(number, 0, 0)
         state = BatchState(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,32 +13,28 @@ from hypothesis import strategies as st
 
 from atta.errors import DataError
 from atta.train.cooperative.source import Direction
-from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy
-from atta.train.exchange.policy import NEVER, RowPolicy
+from atta.train.exchange.policies import NEVER, DigestPolicy, PipeGcnPolicy, RowPolicy, SancusPolicy
 from atta.train.planning.count import Question, Servers, count_sizes
 from atta.train.planning.explain import advise, forecasts, recorded_losses
 from atta.train.planning.forecast import Forecast, Forecaster
 from atta.train.planning.sizes import Machines
-from atta.train.strategies.digest import async_forecasts, digest_forecasts, sat_forecasts
-from atta.train.strategies.dorylus import dorylus_forecasts
-from atta.train.strategies.exchange import GAP_SENDS, exchange_forecasts, pipegcn_forecasts, sancus_forecasts
+from atta.train.strategies import STRATEGIES
+from atta.train.strategies.exchange import GAP_SENDS
 from tests.unit.operators.oracles import Graph, graphs
 from tests.unit.planning.test_forecast import MACHINES, MODEL, RATES, SIZES
 
-Predict = Callable[[Forecaster], Iterator[Forecast]]
-
-POLICIES: list[tuple[Predict, RowPolicy]] = [
-    (exchange_forecasts, ExactPolicy()),
-    (sancus_forecasts, SancusPolicy(eps=1.0)),
-    (pipegcn_forecasts, PipeGcnPolicy()),
-    (digest_forecasts, DigestPolicy(sync_every=10)),
-    (sat_forecasts, DigestPolicy(sync_every=10)),
+POLICIES: list[tuple[str, RowPolicy]] = [
+    ("exchange", RowPolicy()),
+    ("sancus", SancusPolicy(eps=1.0)),
+    ("pipegcn", PipeGcnPolicy()),
+    ("digest", DigestPolicy(sync_every=10)),
+    ("sat", DigestPolicy(sync_every=10)),
 ]
 
 
-def one(predict: Predict, forecaster: Forecaster | None = None) -> Forecast:
+def one(strategy: str, forecaster: Forecaster | None = None) -> Forecast:
     """The first: with default settings."""
-    return next(iter(predict(forecaster or Forecaster(SIZES, MACHINES, MODEL, RATES))))
+    return next(iter(STRATEGIES[strategy].forecasts(forecaster or Forecaster(SIZES, MACHINES, MODEL, RATES))))
 
 
 def sent_epochs(policy: RowPolicy, direction: Direction, first: int, count: int) -> int:
@@ -54,17 +49,15 @@ def sent_epochs(policy: RowPolicy, direction: Direction, first: int, count: int)
     return sent
 
 
-@pytest.mark.parametrize(("predict", "policy"), POLICIES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("strategy", "policy"), POLICIES)
 @given(graph=graphs(), layers=st.integers(1, 4))
 @settings(max_examples=20)
-def test_bytes_are_those_of_every_edge_and_epoch(
-    graph: Graph, layers: int, predict: Predict, policy: RowPolicy
-) -> None:
+def test_bytes_are_those_of_every_edge_and_epoch(graph: Graph, layers: int, strategy: str, policy: RowPolicy) -> None:
     bounds = np.arange(3) * graph.nodes // 2
     whole = Servers(graph.local, bounds, np.arange(graph.nodes))
     sizes = count_sizes(whole, Question(2, 1, layers))
     model = replace(MODEL, layers=layers)
-    found = one(predict, Forecaster(sizes, Machines(2, 1), model, RATES))
+    found = one(strategy, Forecaster(sizes, Machines(2, 1), model, RATES))
     epochs, received = 20, []
     for server in range(2):
         own = set(range(bounds[server], bounds[server + 1]))
@@ -74,8 +67,8 @@ def test_bytes_are_those_of_every_edge_and_epoch(
     assert found.row_bytes * epochs == pytest.approx(max(received))
 
 
-@pytest.mark.parametrize(("predict", "policy"), POLICIES[1:], ids=lambda value: getattr(value, "__name__", ""))
-def test_ages_are_those_that_the_policy_allows(predict: Predict, policy: RowPolicy) -> None:
+@pytest.mark.parametrize(("strategy", "policy"), POLICIES[1:])
+def test_ages_are_those_that_the_policy_allows(strategy: str, policy: RowPolicy) -> None:
     versions, ages = [0], set()
     for epoch in range(1, 141):
         if policy.publishes(epoch, "forward", 0, versions[-1]):
@@ -85,40 +78,40 @@ def test_ages_are_those_that_the_policy_allows(predict: Predict, policy: RowPoli
         held = max(version for version in versions if rule.oldest <= version <= rule.newest)
         if epoch > 100:
             ages.add(epoch - held)
-    assert one(predict).ages == (min(ages), max(ages))
+    assert one(strategy).ages == (min(ages), max(ages))
 
 
 def test_times_by_hand() -> None:
-    exchange = one(exchange_forecasts)
+    exchange = one("exchange")
     # 150 rows in layers 2 and 3, there and back; gradients of weights are 4 rows. A link takes 50 rows per second.
     assert exchange.external == pytest.approx((150 * 4 + 4) / 50)
     assert exchange.row_bytes == 150 * 2 * 2 * 10 * 4
-    sancus, digest = one(sancus_forecasts), one(digest_forecasts)
+    sancus, digest = one("sancus"), one("digest")
     assert sancus.external == pytest.approx((150 * 2 * 1.5 + 4) / 50)
     assert digest.external == pytest.approx((150 * 2 / 10 + 4) / 50)
     assert digest.compute == exchange.compute
-    sat = one(sat_forecasts)
+    sat = one("sat")
     # Half of 300 HALO rows each trainer, five versions in every tenth epoch, at 8/3 of a layer's row.
     assert sat.compute - exchange.compute == pytest.approx(150 * 0.5 * (8 / 3) / 100)
     assert sat.external == digest.external
 
 
 def test_pipegcn_takes_the_larger_of_computing_and_exchange() -> None:
-    slow = one(pipegcn_forecasts)
+    slow = one("pipegcn")
     rest = slow.internal + 4 / 50
     assert slow.compute == pytest.approx(13.5)
     assert slow.seconds == pytest.approx(max(13.5, 600 / 50) + rest)
-    slower = one(pipegcn_forecasts, Forecaster(SIZES, MACHINES, MODEL, replace(RATES, external=5)))
+    slower = one("pipegcn", Forecaster(SIZES, MACHINES, MODEL, replace(RATES, external=5)))
     assert slower.seconds == pytest.approx(max(13.5, 600 / 5) + slower.internal + 4 / 5)
 
 
 def test_copies_take_memory() -> None:
-    exchange, digest, sat = one(exchange_forecasts), one(digest_forecasts), one(sat_forecasts)
+    exchange, digest, sat = one("exchange"), one("digest"), one("sat")
     assert digest.memory - exchange.memory == 2 * 150 * 10 * 4  # two versions of half of 2 layers of 150 rows
     assert sat.memory - exchange.memory == 7 * 150 * 10 * 4
     little = replace(MACHINES, memory=exchange.memory)
-    assert one(exchange_forecasts, Forecaster(SIZES, little, MODEL, RATES)).fits
-    assert not one(digest_forecasts, Forecaster(SIZES, little, MODEL, RATES)).fits
+    assert one("exchange", Forecaster(SIZES, little, MODEL, RATES)).fits
+    assert not one("digest", Forecaster(SIZES, little, MODEL, RATES)).fits
 
 
 def test_of_equally_fast_strategies_the_exact_one_is_chosen() -> None:
@@ -134,25 +127,25 @@ def test_of_equally_fast_strategies_the_exact_one_is_chosen() -> None:
 
 def test_one_server_reads_nothing_of_others() -> None:
     alone = Forecaster(SIZES, Machines(1, 2), MODEL, RATES)
-    assert not [found for predict, _ in POLICIES for found in predict(alone)]
-    assert not [*async_forecasts(alone), *dorylus_forecasts(alone)]
+    for strategy in (*(name for name, _ in POLICIES), "digest-async", "dorylus"):
+        assert not list(STRATEGIES[strategy].forecasts(alone))
 
 
 def test_a_stale_choice_says_ages_bytes_and_risk() -> None:
     kinds = {f.kind for f in forecasts(SIZES, MACHINES, MODEL, RATES)}
     assert {"exchange", "sancus", "pipegcn"} <= kinds
-    said = " ".join(advise([one(digest_forecasts), one(exchange_forecasts)]).sentences)
+    said = " ".join(advise([one("digest"), one("exchange")]).sentences)
     assert "It receives 1.17 KiB of rows per epoch and server; rows of other servers are 1 to 10 epochs old." in said
     assert "What may cost accuracy: gradients end at the cut" in said
     assert "The fastest with exact gradients, exchange, takes" in said
-    said = " ".join(advise([one(pipegcn_forecasts), one(exchange_forecasts)]).sentences)
+    said = " ".join(advise([one("pipegcn"), one("exchange")]).sentences)
     assert "are 1 epoch old." in said
     assert "With a link" not in said  # what it hides depends on the link
-    assert "What may cost" not in " ".join(advise([one(exchange_forecasts)]).sentences)
+    assert "What may cost" not in " ".join(advise([one("exchange")]).sentences)
 
 
 def test_the_three_bounds_of_sancus() -> None:
-    age, turns, gap = sancus_forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES))
+    age, turns, gap = STRATEGIES["sancus"].forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES))
     assert (turns.seconds, turns.memory, turns.row_bytes) == (age.seconds, age.memory, age.row_bytes)
     assert turns.options[1] == "sancus:bound=adaptive,eps=1"
     assert age.options[1] == "sancus:eps=1"
@@ -170,17 +163,20 @@ ALONE = Machines(4, 1)
 
 def test_without_barriers_one_link_carries_all_gradients() -> None:
     forecaster = Forecaster(SIZES, ALONE, MODEL, RATES)
-    alone, digest = one(async_forecasts, forecaster), one(digest_forecasts, forecaster)
+    alone, digest = one("digest-async", forecaster), one("digest", forecaster)
     weights = 40 / 10  # rows
     assert alone.external - digest.external == pytest.approx((3 * weights - 2 * 3 / 4 * weights) / 50)
     assert (alone.row_bytes, alone.memory, alone.compute) == (digest.row_bytes, digest.memory, digest.compute)
     assert (alone.ages, alone.exact) == ((1, None), False)
-    assert not list(async_forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES)))  # trainers of a server would wait
+    assert not list(
+        STRATEGIES["digest-async"].forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES))
+        # Trainers of a server would wait for each other.
+    )
 
 
 def test_dorylus_hides_rows_and_pays_for_workers() -> None:
     forecaster = Forecaster(SIZES, ALONE, MODEL, RATES)
-    found, exchange = one(dorylus_forecasts, forecaster), one(exchange_forecasts, forecaster)
+    found, exchange = one("dorylus", forecaster), one("exchange", forecaster)
     own = SIZES.exchanged.vertices
     # A third of each layer's rows is computed again; sums and rows go to workers and back, once more in backward.
     assert found.compute - exchange.compute == pytest.approx(3 * own / 3 / 100)
@@ -188,9 +184,9 @@ def test_dorylus_hides_rows_and_pays_for_workers() -> None:
     assert found.row_bytes == exchange.row_bytes
     assert found.hidden == pytest.approx(min(found.compute, 600 / 50))
     for other in (replace(ALONE, trainers=2), replace(ALONE, device="cuda")):
-        assert not list(dorylus_forecasts(Forecaster(SIZES, other, MODEL, RATES)))
+        assert not list(STRATEGIES["dorylus"].forecasts(Forecaster(SIZES, other, MODEL, RATES)))
     deep = replace(MODEL, model="deepergcn")
-    assert not list(dorylus_forecasts(Forecaster(SIZES, ALONE, deep, RATES)))
+    assert not list(STRATEGIES["dorylus"].forecasts(Forecaster(SIZES, ALONE, deep, RATES)))
 
 
 def test_every_strategy_that_reads_rows_of_others_is_ranked() -> None:

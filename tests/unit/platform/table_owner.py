@@ -19,9 +19,6 @@ from atta.client.tables.lending import Lender
 from atta.client.tables.pushes import Registration, TableShard
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.durable.journal import Journal
-from atta.daemon.peers.peers import CHUNK_BYTES
-from atta.daemon.services.data import TurnPool
-from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError
 from atta.kvstore.durable.store import TableStore
@@ -31,10 +28,11 @@ from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 from atta.wire.bulk import PUSH_VALUES
+from tests.unit.platform.answers import maker
 
 CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
 PULL, PUSH = rpc.METHODS["TableService.Pull"], rpc.METHODS["TableService.Push"]
-POOL = TurnPool(2, "test-owners")
+MAKE = maker(2)
 TURN = threading.RLock()
 """Who holds it runs an event loop."""
 
@@ -100,10 +98,7 @@ class Owner:
             self.store = TableStore(folder, {}, forced=False, keep_bytes=1 << 20)
             tables.recovered(self.store.open(partial(tables.prepare, resume=True)).tables)
             loop.run_until_complete(self._keep(tables))
-        answers = AnswerRoom(1 << 30, 3 * CHUNK_BYTES)
-        self.service = TableService(
-            dataset, number, tables, POOL, snapshots=None, answers=answers, journal=self.journal
-        )
+        self.service = TableService(dataset, number, tables, MAKE, snapshots=None, journal=self.journal)
 
     async def _keep(self, tables: Tables) -> None:
         assert self.store is not None

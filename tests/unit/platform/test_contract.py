@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from concurrent import futures
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
 from atta.client.every import check_together
-from atta.daemon.peers.connection import Alike, PeerConnection
+from atta.daemon.peers.connection import Alike, PeerConnection, PeerSettings
 from atta.errors import SamplingContractError
-from atta.protos.v1 import control_pb2
 from atta.samplers.local import contract as golden
 from atta.samplers.methods import Method
-from atta.wire import rpc
-from atta.wire.identity import OWN, Contract, Identity, check_contract
+from atta.wire.identity import Contract, Identity, check_contract
+from tests.unit.platform.answers import described
 
 MINE = Contract("1234", "abcd")
 
@@ -89,29 +86,11 @@ def test_equal_ones_are_accepted_and_none_is_not() -> None:
         check_contract(Contract(), "a:1", MINE, "b:2")
 
 
-def described(part: int, contract: Contract) -> tuple[Any, str]:
-    """A daemon that only says who it is, and its address."""
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    reply = control_pb2.DescribeReply(
-        part=part,
-        dataset_id="d",
-        incarnation="i",
-        contract=contract.draws,
-        operators=contract.operators,
-        oldest_protocol=OWN.oldest,
-        newest_protocol=OWN.newest,
-    )
-    server.add_generic_rpc_handlers([rpc.handlers("ControlService", {"Describe": lambda request, context: reply})])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    return server, f"127.0.0.1:{port}"
-
-
 def meet(addresses: tuple[str, ...]) -> str:
     """The address of the replica that a peer's link settles on."""
 
     async def run() -> str:
-        link = PeerConnection(addresses, Identity(1, "d"), 20.0, connect_s=5.0, alike=Alike(MINE, "me:1"))
+        link = PeerConnection(addresses, Identity(1, "d"), PeerSettings(20.0, connect_s=5.0, alike=Alike(MINE, "me:1")))
         try:
             await link.ready()
             return link.address
@@ -122,14 +101,11 @@ def meet(addresses: tuple[str, ...]) -> str:
 
 
 def test_a_peer_that_draws_differently_is_refused_and_a_replica_is_taken() -> None:
-    (odd, one), (good, two) = described(1, Contract("9999", "abcd")), described(1, MINE)
-    try:
+    mine = {"contract": MINE.draws, "operators": MINE.operators}
+    with described(**{**mine, "contract": "9999"}) as one, described(**mine) as two:
         with pytest.raises(SamplingContractError, match=f"{one}: would draw other batches than me:1"):
             meet((one,))
         assert meet((one, two)) == two
-    finally:
-        odd.stop(None)
-        good.stop(None)
 
 
 def test_status_tells_replicas_that_draw_differently() -> None:

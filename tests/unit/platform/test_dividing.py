@@ -11,9 +11,9 @@ import pytest
 
 from atta.client.local import starting
 from atta.client.local.starting import divided_memory
-from atta.daemon import loading
+from atta.daemon import graph as loading
 from atta.daemon.config import DaemonConfig
-from atta.daemon.loading import OpenedData
+from atta.daemon.graph import OpenedData
 from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.filling import EdgeFilling, Filler, FillPiece, FillSource, PieceQueue, pieces_by_owner
+from atta.daemon.filling import EdgeFilling, Filler, FillSource
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
@@ -82,26 +82,15 @@ def fill(placed: Placed, peers: Mapping[int, Neighbour], *, limit: int = 1 << 20
             return peer.away < 0
         return True
 
-    async def fetch_all(pieces: Iterable[FillPiece]) -> None:
-        queue = PieceQueue(pieces_by_owner(pieces, 0), bytes_per_s=1e12)
-        await Filler(reached).fill(queue)
-
     async def run() -> None:
         heat = HaloHeat(placed.dataset, 0, fan_outs=(3, 2))
         asked = candidates(heat, limit_bytes=limit, share=None)
         with ThreadPoolExecutor(1) as pool:
             source = FillSource(Owners(peers, placed.dataset, pool), peers, pool)
-            await until_complete(EdgeFilling(placed.dataset, cache, source, peers.keys()).run(asked, fetch_all))
-
-    async def until_complete(work: Coroutine[Any, Any, None]) -> None:
-        chore = asyncio.create_task(work)
-        until = asyncio.get_running_loop().time() + most_s
-        while not cache._complete and asyncio.get_running_loop().time() < until and not chore.done():
-            await asyncio.sleep(0.005)
-        assert not chore.done(), "the chore of a daemon must not end"
-        chore.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await chore
+            filler = Filler(reached, home=0, bytes_per_s=1e12)
+            filling = EdgeFilling(placed.dataset, cache, source, peers.keys(), filler.fill)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(filling.run(asked), most_s)
 
     asyncio.run(run())
     return cache

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.daemon.peers import watching as hedges
+from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.peers import Peer
 from atta.daemon.peers.watching import Hedges
 from atta.errors import ConfigError
-from atta.protos.v1 import control_pb2, kv_pb2
+from atta.protos.v1 import kv_pb2
 from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA
-from atta.wire.identity import OWN
 from atta.wire.rpc import Bulk
+from tests.unit.platform.answers import DATASET, description, serving
 
-DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
 ROWS = np.arange(5, dtype=np.int64)
 
 
@@ -89,30 +87,19 @@ class Owner:
         return Bulk(kv_pb2.PullReply(), {PULL_DATA: ROWS.tobytes()})
 
 
-async def describe(_request: Any, _context: Any) -> Any:
-    return control_pb2.DescribeReply(
-        dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
-    )
-
-
 async def talk(owner: Owner, requests: int, warm: int = hedges.ENOUGH) -> tuple[Peer, list[bytes]]:
-    server = grpc.aio.server()
-    control = rpc.handlers("ControlService", {"Describe": describe})
-    server.add_generic_rpc_handlers((control, rpc.handlers("KvService", {"Pull": owner.pull})))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    peer = Peer(1, f"127.0.0.1:{port}", DATASET, deadline_s=20.0)
-    for _ in range(warm):
-        peer.hedges.answered("KvService.Pull", 0.001)
-    got = []
-    try:
-        for _ in range(requests):
-            item = FeatureItem("node", ("x",), ROWS, np.arange(len(ROWS)))
-            got.append(bytes(await peer.pull(item)))
-    finally:
-        await peer.close()
-        await server.stop(grace=None)
-    return peer, got
+    async def describe(_request: Any, _context: Any) -> Any:
+        return description()
+
+    async with serving({"ControlService": {"Describe": describe}, "KvService": {"Pull": owner.pull}}) as address:
+        peer = Peer(1, address, DATASET, PeerSettings(20.0))
+        for _ in range(warm):
+            peer.hedges.answered("KvService.Pull", 0.001)
+        item = FeatureItem("node", ("x",), ROWS, np.arange(len(ROWS)))
+        try:
+            return peer, [bytes(await peer.pull(item)) for _ in range(requests)]
+        finally:
+            await peer.connection.close()
 
 
 def test_a_request_that_hangs_is_answered_over_another_connection_and_given_up() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.client.inference.block import DegreeRule, LayerBlock, in_degrees, one_prepared
-from atta.client.inference.task import AwaitStage, InferencePlan, RunShare, block_size, share_count
+from atta.client.inference.task import InferencePlan, InferenceStep, block_size, share_count
 from atta.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def test_shares_are_divided_evenly_and_without_gaps(shares: int, world: int) -> 
 def test_any_order_of_processes_does_each_share_once_after_the_stage_before(stages, shares, world, random) -> None:
     plans = [InferencePlan(stages, shares, rank, world) for rank in range(world)]
     done, runs = np.zeros((stages, shares), bool), []
-    at_work: dict[int, RunShare] = {}
+    at_work: dict[int, InferenceStep] = {}
     while True:
         rank = random.randrange(world)
         if rank in at_work:
@@ -34,14 +34,15 @@ def test_any_order_of_processes_does_each_share_once_after_the_stage_before(stag
             done[step.stage, step.share] = True
             continue
         step = plans[rank].next(done)
-        if isinstance(step, RunShare):
+        if step and step.share is not None:
             assert step.stage == 0 or done[step.stage - 1].all()
             runs.append(step)
             at_work[rank] = step
         if done.all():
             break
         # Somebody can always go on, so nobody waits for ever.
-        assert at_work or any(isinstance(plan.next(done), RunShare) for plan in plans)
+        steps = [plan.next(done) for plan in plans]
+        assert at_work or any(step and step.share is not None for step in steps)
     assert len(runs) == len(set(runs)) == stages * shares
     assert all(plan.next(done) is None for plan in plans)
 
@@ -49,11 +50,11 @@ def test_any_order_of_processes_does_each_share_once_after_the_stage_before(stag
 def test_a_process_whose_files_are_finished_still_computes_what_others_read() -> None:
     plan = InferencePlan(2, 2, rank=0, world=2)
     done = np.array([[False, False], [True, False]])
-    assert plan.next(done) == RunShare(0, 0)
+    assert plan.next(done) == InferenceStep(0, 0)
     done[0, 0] = True
     assert plan.next(done) is None
-    assert InferencePlan(2, 2, rank=1, world=2).next(np.array([[True, False], [True, False]])) == RunShare(0, 1)
-    assert InferencePlan(2, 2, rank=1, world=2).next(np.array([[False, True], [True, False]])) == AwaitStage(0)
+    assert InferencePlan(2, 2, rank=1, world=2).next(np.array([[True, False], [True, False]])) == InferenceStep(0, 1)
+    assert InferencePlan(2, 2, rank=1, world=2).next(np.array([[False, True], [True, False]])) == InferenceStep(0, None)
 
 
 def test_nothing_is_computed_when_all_files_are_finished() -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Delivery, Session, SessionRequest
 from atta.daemon.engine.slots import Slot, SlotPool
-from atta.daemon.peers import underway
+from atta.daemon.peers import owners as underway
 from atta.daemon.peers import watching as hedges
-from atta.daemon.peers.underway import Pull, PullsUnderWay
+from atta.daemon.peers.owners import Pull, PullsUnderWay
 from atta.daemon.peers.watching import Hedges
 from atta.wire.memfiles import Gaps
 from tests.unit.invariants import validate
@@ -74,11 +74,8 @@ async def opened() -> Session:
         (lambda s: (s.close(), s._changed.clear()), "requests still wait"),
     ],
 )
-def test_sessions(damage: Callable[[Any], object], words: str) -> None:
-    async def run() -> None:
-        breaks(await opened(), damage, words)
-
-    asyncio.run(run())
+async def test_sessions(damage: Callable[[Any], object], words: str) -> None:
+    breaks(await opened(), damage, words)
 
 
 # -- slots -------------------------------------------------------------------------------------------------------------
@@ -181,18 +178,14 @@ def first(pulls: PullsUnderWay) -> Pull:
         (lambda p: setattr(p._habits[KEY[0]], "shared", 10**6), "rows were found"),
     ],
 )
-def test_pulls_under_way(damage: Callable[[Any], object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pulls_under_way(damage: Callable[[Any], object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(underway, "LEAST_ROWS", 1)
-
-    async def run() -> None:
-        with ThreadPoolExecutor(1) as threads:
-            pulls, rows = PullsUnderWay(threads), np.arange(20)
-            out = np.zeros((20, 3), dtype=np.float32)
-            for _ in range(2):
-                pulls.begin(KEY, rows, rows, [out])
-            breaks(pulls, damage, words)
-
-    asyncio.run(run())
+    with ThreadPoolExecutor(1) as threads:
+        pulls, rows = PullsUnderWay(threads), np.arange(20)
+        out = np.zeros((20, 3), dtype=np.float32)
+        for _ in range(2):
+            pulls.begin(KEY, rows, rows, [out])
+        breaks(pulls, damage, words)
 
 
 # -- what logs show ----------------------------------------------------------------------------------------------------

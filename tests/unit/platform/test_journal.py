@@ -18,9 +18,6 @@ import pytest
 
 from atta.daemon.durable import journal as journal_module
 from atta.daemon.durable.journal import Journal
-from atta.daemon.peers.peers import CHUNK_BYTES
-from atta.daemon.services.data import TurnPool
-from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import QuotaExceededError, UnknownClientError
 from atta.kvstore.durable.store import TableStore
@@ -29,6 +26,7 @@ from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
+from tests.unit.platform.answers import maker
 
 SPEC = MutableSpec("rows", 1000, "<i8", row_shape=(100,))
 DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])
@@ -44,10 +42,7 @@ class Kept:
         self.tables.recovered(self.store.open(partial(self.tables.prepare, resume=True)).tables)
         self.journal = Journal(self.store, self.tables, log_bytes=log_bytes)
         self.tables.recorder = self.journal
-        answers, pool = AnswerRoom(1 << 30, 3 * CHUNK_BYTES), TurnPool(1, "test")
-        self.service = TableService(
-            DATASET, 0, self.tables, pool, snapshots=folder / "saved", answers=answers, journal=self.journal
-        )
+        self.service = TableService(DATASET, 0, self.tables, maker(), snapshots=folder / "saved", journal=self.journal)
         self.running = asyncio.create_task(self.journal.run())
 
     async def create(self) -> int:

@@ -16,8 +16,8 @@ import pytest
 from atta.client.tables import lending
 from atta.client.tables.lending import Lender, Loan
 from atta.daemon.engine import lent
-from atta.daemon.engine.arenas import Arena
 from atta.daemon.engine.lent import LentFiles, UnusableError
+from atta.daemon.engine.slots import Arena
 from atta.protos.v1.table_pb2 import LentMemory
 from atta.wire import memfiles
 

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -84,77 +84,63 @@ async def greeted(reply: link_pb2.AttachReply, token: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_token_opens_one_link(local: bool) -> None:
-    async def main() -> None:
-        async with serving() as (service, links):
-            reply = await reply_of(service)
-            if not local:
-                reply.local = "nobody"
-            sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
-            assert (tls, reply.secret) == (None, b"")
-            with sock:
-                assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
-                while not links.served:
-                    await asyncio.sleep(0.001)
-                with pytest.raises(OSError, match="refused the token"):  # it is used
-                    await _connected(f"127.0.0.1:{reply.port}", reply)
-            assert links.peers == [7]
-
-    asyncio.run(main())
+async def test_a_token_opens_one_link(local: bool) -> None:
+    async with serving() as (service, links):
+        reply = await reply_of(service)
+        if not local:
+            reply.local = "nobody"
+        sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
+        assert (tls, reply.secret) == (None, b"")
+        with sock:
+            assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
+            while not links.served:
+                await asyncio.sleep(0.001)
+            with pytest.raises(OSError, match="refused the token"):  # it is used
+                await _connected(f"127.0.0.1:{reply.port}", reply)
+        assert links.peers == [7]
 
 
 @pytest.mark.parametrize("kind", ["wrong", "late", "half"])
-def test_other_tokens_open_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tokens_open_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(listening, "time", clock)
     monkeypatch.setattr(listening, "GREETING_S", 0.2)
-
-    async def main() -> None:
-        async with serving() as (service, links):
-            reply = await reply_of(service)
-            token = {"wrong": b"x" * 16, "late": reply.token, "half": reply.token[:7]}[kind]
-            if kind == "late":
-                clock.now += 10.0
-            assert await greeted(reply, token) == b""
-            assert links.served == []
-            if kind != "late":  # the right one is good still
-                assert await greeted(reply, reply.token) == ACCEPTED
-
-    asyncio.run(main())
+    async with serving() as (service, links):
+        reply = await reply_of(service)
+        token = {"wrong": b"x" * 16, "late": reply.token, "half": reply.token[:7]}[kind]
+        if kind == "late":
+            clock.now += 10.0
+        assert await greeted(reply, token) == b""
+        assert links.served == []
+        if kind != "late":  # the right one is good still
+            assert await greeted(reply, reply.token) == ACCEPTED
 
 
-def test_silent_connections_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connections_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "GREETING_S", 0.2)
     monkeypatch.setattr(listening, "MOST_GREETINGS", 3)
-
-    async def main() -> None:
-        async with serving() as (service, links):
-            reply = await reply_of(service)
-            silent = [await asyncio.open_connection("127.0.0.1", reply.port) for _ in range(10)]
-            assert await greeted(reply, reply.token) == ACCEPTED
-            for reader, writer in silent:
-                assert await reader.read(1) == b""
-                writer.close()
-            assert links.peers == [7]
-
-    asyncio.run(main())
-
-
-def test_another_service_at_the_port_is_no_link() -> None:
-    async def main() -> None:
-        async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(16)
-            writer.write(b"HTTP/1.1")
+    async with serving() as (service, links):
+        reply = await reply_of(service)
+        silent = [await asyncio.open_connection("127.0.0.1", reply.port) for _ in range(10)]
+        assert await greeted(reply, reply.token) == ACCEPTED
+        for reader, writer in silent:
+            assert await reader.read(1) == b""
             writer.close()
+        assert links.peers == [7]
 
-        server = await asyncio.start_server(other, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            reply = link_pb2.AttachReply(version=1, port=port, local="nobody", token=b"x" * 16)
-            with pytest.raises(OSError, match="something else"):
-                await _connected(f"127.0.0.1:{port}", reply)
 
-    asyncio.run(main())
+async def test_another_service_at_the_port_is_no_link() -> None:
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(16)
+        writer.write(b"HTTP/1.1")
+        writer.close()
+
+    server = await asyncio.start_server(other, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        reply = link_pb2.AttachReply(version=1, port=port, local="nobody", token=b"x" * 16)
+        with pytest.raises(OSError, match="something else"):
+            await _connected(f"127.0.0.1:{port}", reply)
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -188,55 +174,48 @@ WITH_TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSS
 
 
 @pytest.mark.parametrize("local", [True, pytest.param(False, marks=WITH_TLS)])
-def test_links_to_other_machines_are_encrypted(local: bool) -> None:
-    async def main() -> None:
-        async with serving(encrypted=True) as (service, links):
-            reply, other = await reply_of(service), await reply_of(service)
-            assert len(reply.secret) == 32
-            assert reply.secret != other.secret
-            if not local:
-                reply.local = "nobody"
-            sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
-            with sock:
-                while not links.served:
-                    await asyncio.sleep(0.001)
-                assert (links.peers, links.encrypted, tls is not None) == ([7], [not local], not local)
-
-    asyncio.run(main())
+async def test_links_to_other_machines_are_encrypted(local: bool) -> None:
+    async with serving(encrypted=True) as (service, links):
+        reply, other = await reply_of(service), await reply_of(service)
+        assert len(reply.secret) == 32
+        assert reply.secret != other.secret
+        if not local:
+            reply.local = "nobody"
+        sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
+        with sock:
+            while not links.served:
+                await asyncio.sleep(0.001)
+            assert (links.peers, links.encrypted, tls is not None) == ([7], [not local], not local)
 
 
 @WITH_TLS
 @pytest.mark.parametrize("kind", ["another", "none", "certificate"])
-def test_who_does_not_know_the_secret_gets_no_link(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_know_the_secret_gets_no_link(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "GREETING_S", 0.3)
-
-    async def main() -> None:
-        async with serving(encrypted=True) as (service, links):
-            reply = await reply_of(service)
-            reply.local = "nobody"
-            if kind == "another":
-                reply.secret = bytes(32)
-                with pytest.raises(LinkNotSecure, match="does not know the secret"):
-                    await _connected(f"127.0.0.1:{reply.port}", reply)
-            else:
-                reader, writer = await asyncio.open_connection("127.0.0.1", reply.port)
-                writer.write(reply.token)
-                assert await reader.readexactly(len(ACCEPTED)) == ACCEPTED
-                if kind == "certificate":  # TLS without the secret
-                    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                    plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
-                    with pytest.raises((ssl.SSLError, OSError)):
-                        await writer.start_tls(plain)
-                else:  # it waits for frames
-                    assert await reader.read() == b""
-                writer.close()
-            assert links.served == []
-            good = await reply_of(service)  # others are not in its way
-            good.local = "nobody"
-            sock, _ = await _connected(f"127.0.0.1:{good.port}", good)
-            sock.close()
-
-    asyncio.run(main())
+    async with serving(encrypted=True) as (service, links):
+        reply = await reply_of(service)
+        reply.local = "nobody"
+        if kind == "another":
+            reply.secret = bytes(32)
+            with pytest.raises(LinkNotSecure, match="does not know the secret"):
+                await _connected(f"127.0.0.1:{reply.port}", reply)
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", reply.port)
+            writer.write(reply.token)
+            assert await reader.readexactly(len(ACCEPTED)) == ACCEPTED
+            if kind == "certificate":  # TLS without the secret
+                plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
+                with pytest.raises((ssl.SSLError, OSError)):
+                    await writer.start_tls(plain)
+            else:  # it waits for frames
+                assert await reader.read() == b""
+            writer.close()
+        assert links.served == []
+        good = await reply_of(service)  # others are not in its way
+        good.local = "nobody"
+        sock, _ = await _connected(f"127.0.0.1:{good.port}", good)
+        sock.close()
 
 
 @WITH_TLS
@@ -260,110 +239,97 @@ def test_a_server_with_a_certificate_instead_of_the_secret_is_refused(tmp_path: 
     far.close()
 
 
-@WITH_TLS
-def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
-    """A relay sees no row in the clear; one changed bit ends the link, and nothing false is taken."""
+@contextlib.contextmanager
+def relayed(back: Callable[[bytes, Callable[[bytes], None]], None]) -> Iterator[tuple[Owner, _native.Links]]:
+    """An owner, and links encrypted to it through a relay; ``back(data, send)`` passes on what the owner sends."""
     owner, me = Owner(), _native.Links(1)
-    near, one = pairs("tcp")
-    other, far = pairs("tcp")
-    change, seen = threading.Event(), bytearray()
+    (near, one), (other, far) = pairs("tcp"), pairs("tcp")
 
-    def relay(source: socket.socket, to: socket.socket, *, watched: bool) -> None:
-        source.setblocking(True)
+    def relay(
+        source: socket.socket, to: socket.socket, pass_on: Callable[[bytes, Callable[[bytes], None]], None]
+    ) -> None:
         with contextlib.suppress(OSError):
-            while data := bytearray(source.recv(1 << 16)):
-                if watched:
-                    seen.extend(data)
-                    if change.is_set():
-                        data[len(data) // 2] ^= 1
-                to.setblocking(True)
-                to.sendall(data)
+            while data := source.recv(1 << 16):
+                pass_on(data, to.sendall)
         for sock in (source, to):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    threads = [
-        threading.Thread(target=relay, args=(one, other), kwargs={"watched": False}),
-        threading.Thread(target=relay, args=(other, one), kwargs={"watched": True}),
-    ]
+    ways = (one, other, lambda data, send: send(data)), (other, one, back)
+    threads = [threading.Thread(target=relay, args=way) for way in ways]
+    for sock in (one, other):
+        sock.setblocking(True)
     for thread in threads:
         thread.start()
     asks, serves = encrypted(near, far)
     owner.links.serve(far.detach(), -1, serves)
     me.attach(1, near.detach(), asks)
-    rows = np.arange(1000)
-    out = np.zeros((1000, 100), np.uint8)
-    step = me.step()
-    pull(step, rows, [out])
-    done(me, ask(me, step))
-    table = as_bytes(owner.tables[0][0])
-    assert np.array_equal(out, table[rows])
-    assert len(seen) > out.nbytes
-    assert not any(bytes(table[row]) in bytes(seen) for row in range(0, 1000, 50))
-    change.set()
-    step = me.step()
-    pull(step, rows, [np.zeros_like(out)])
-    done(me, ask(me, step))
-    assert step.left()
-    assert me.stats()["links_malformed"] == 0  # encryption has found it, not the frames' check
-    for links in (me, owner.links):
-        links.close()
-    for thread in threads:
-        thread.join(60)
-    for sock in (one, other):
-        sock.close()
+    try:
+        yield owner, me
+    finally:
+        for links in (me, owner.links):
+            links.close()
+        for thread in threads:
+            thread.join(60)
+        for sock in (one, other):
+            sock.close()
+
+
+@WITH_TLS
+def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
+    """A relay sees no row in the clear; one changed bit ends the link, and nothing false is taken."""
+    change, seen = threading.Event(), bytearray()
+
+    def back(data: bytes, send: Callable[[bytes], None]) -> None:
+        seen.extend(data)
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= change.is_set()
+        send(bytes(changed))
+
+    with relayed(back) as (owner, me):
+        rows, table = np.arange(1000), as_bytes(owner.tables[0][0])
+        out = np.zeros((1000, 100), np.uint8)
+        step = me.step()
+        pull(step, rows, [out])
+        done(me, ask(me, step))
+        assert np.array_equal(out, table[rows])
+        assert len(seen) > out.nbytes
+        assert not any(bytes(table[row]) in bytes(seen) for row in range(0, 1000, 50))
+        change.set()
+        step = me.step()
+        pull(step, rows, [np.zeros_like(out)])
+        done(me, ask(me, step))
+        assert step.left()
+        assert me.stats()["links_malformed"] == 0  # encryption has found it, not the frames' check
 
 
 @WITH_TLS
 def test_a_record_that_has_come_in_part_keeps_nobody_busy() -> None:
-    owner, me = Owner(), _native.Links(1)
-    near, one = pairs("tcp")
-    other, far = pairs("tcp")
-    for sock in (one, other):
-        sock.setblocking(True)
-    stop = threading.Event()
+    stop, answered = threading.Event(), 0
 
-    def forward() -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
-                other.sendall(data)
-
-    def back() -> None:
+    def back(data: bytes, send: Callable[[bytes], None]) -> None:
         """Holds back the last byte of the first answer until it is told."""
-        answered = 0
-        with contextlib.suppress(OSError):
-            while data := other.recv(1 << 16):
-                answered += len(data)
-                if answered > 100_000 and not stop.is_set():
-                    one.sendall(data[:-1])
-                    stop.wait(60)
-                    data = data[-1:]
-                one.sendall(data)
+        nonlocal answered
+        answered += len(data)
+        if answered > 100_000 and not stop.is_set():
+            send(data[:-1])
+            stop.wait(60)
+            data = data[-1:]
+        send(data)
 
-    threads = [threading.Thread(target=run) for run in (forward, back)]
-    for thread in threads:
-        thread.start()
-    asks, serves = encrypted(near, far)
-    owner.links.serve(far.detach(), -1, serves)
-    me.attach(1, near.detach(), asks)
-    rows, step = np.arange(1000).repeat(4), me.step()
-    out = np.zeros((len(rows), 25), np.float32)
-    pull(step, rows, [out])
-    ask(me, step)
-    time.sleep(0.3)  # what has come is taken in
-    before = time.process_time()
-    time.sleep(1.0)
-    assert time.process_time() - before < 0.5  # an end that asks again and again takes all of it
-    assert not step.done
-    stop.set()
-    done(me, step)
-    assert np.array_equal(out, owner.tables[0][0][rows])
-    for links in (me, owner.links):
-        links.close()
-    for thread in threads:
-        thread.join(60)
-    for sock in (one, other):
-        sock.close()
+    with relayed(back) as (owner, me):
+        rows, step = np.arange(1000).repeat(4), me.step()
+        out = np.zeros((len(rows), 25), np.float32)
+        pull(step, rows, [out])
+        ask(me, step)
+        time.sleep(0.2)  # what has come is taken in
+        before = time.process_time()
+        time.sleep(0.6)
+        assert time.process_time() - before < 0.3  # an end that asks again and again takes all of it
+        assert not step.done
+        stop.set()
+        done(me, step)
+        assert np.array_equal(out, owner.tables[0][0][rows])
 
 
 @pytest.mark.parametrize(

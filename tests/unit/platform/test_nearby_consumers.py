@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,21 +73,19 @@ class Consumer:
         return BatchHeader.FromString(packet) if packet else None
 
 
-def run(work: Callable[[NearbyConsumers, Numbers, Session], Awaitable[None]]) -> None:
-    async def all_of_it() -> None:
-        numbers, session = Numbers(), new_session()
-        home = NearbyConsumers(numbers)
-        home.begin(session)  # nobody can connect yet, which does no harm
-        home.listen()
-        try:
-            await work(home, numbers, session)
-        finally:
-            home.close()
-            home.close()
-        assert len(home) == session.busy == 0
-        assert not home.name
-
-    asyncio.run(all_of_it())
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[tuple[NearbyConsumers, Numbers, Session]]:
+    numbers, session = Numbers(), new_session()
+    home = NearbyConsumers(numbers.at_once)
+    home.begin(session)  # nobody can connect yet, which does no harm
+    home.listen()
+    try:
+        yield home, numbers, session
+    finally:
+        home.close()
+        home.close()
+    assert len(home) == session.busy == 0
+    assert not home.name
 
 
 async def met(home: NearbyConsumers, session: Session) -> Consumer:
@@ -102,8 +100,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_batches_come_when_they_are_asked_for() -> None:
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
+async def test_batches_come_when_they_are_asked_for() -> None:
+    async with serving() as (home, numbers, session):
         consumer = await met(home, session)
         for number in (0, 1, 1, 2):
             await consumer.ask(number)
@@ -120,13 +118,11 @@ def test_batches_come_when_they_are_asked_for() -> None:
         await again.ask(3)
         assert await again.answer() == batch(3)
 
-    run(work)
 
-
-def test_a_batch_that_does_not_come_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_does_not_come_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "PENDING_S", 0.05)
 
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
+    async with serving() as (home, numbers, session):
         consumer = await met(home, session)
         for _ in range(2):
             await consumer.ask(3)
@@ -139,11 +135,9 @@ def test_a_batch_that_does_not_come_is_pending(monkeypatch: pytest.MonkeyPatch) 
         assert await consumer.answer() == batch(3)
         assert len(numbers.asked) == 3  # nobody waited when it was finished
 
-    run(work)
 
-
-def test_whatever_else_the_answer_is_the_daemon_hangs_up() -> None:
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
+async def test_whatever_else_the_answer_is_the_daemon_hangs_up() -> None:
+    async with serving() as (home, numbers, session):
         for request in (numbers.wrong, numbers.broken, numbers.long):
             consumer = await met(home, session)
             await consumer.ask(request)
@@ -163,11 +157,9 @@ def test_whatever_else_the_answer_is_the_daemon_hangs_up() -> None:
         await other.ask(2)
         assert await other.answer() == batch(2)
 
-    run(work)
 
-
-def test_only_who_has_the_token_of_an_open_session_is_answered() -> None:
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
+async def test_only_who_has_the_token_of_an_open_session_is_answered() -> None:
+    async with serving() as (home, numbers, session):
         for token in (b"x", session.token[:-1], session.token + b"x", bytes(16), new_session("other").token):
             stranger = Consumer(home)
             await stranger.send(token)
@@ -190,13 +182,11 @@ def test_only_who_has_the_token_of_an_open_session_is_answered() -> None:
         late = await met(home, session)
         assert await late.answer() is None
 
-    run(work)
 
-
-def test_those_who_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_who_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "GREETING_S", 0.3)
 
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
+    async with serving() as (home, _numbers, session):
         silent = [Consumer(home) for _ in range(MOST_GREETINGS)]
         await until(lambda: len(home) == MOST_GREETINGS)
         assert await Consumer(home).answer() is None
@@ -207,19 +197,15 @@ def test_those_who_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         await consumer.ask(0)
         assert await consumer.answer() == batch(0)
 
-    run(work)
 
-
-def test_other_users_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
+async def test_other_users_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (home, _numbers, session):
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         other = await met(home, session)
         assert await other.answer() is None
 
-    run(work)
 
-
-def test_without_descriptors_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_descriptors_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that cannot be had must end: the consumer would wait for an answer."""
 
     class Full(socket.socket):
@@ -231,7 +217,7 @@ def test_without_descriptors_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> No
                 raise OSError(errno.EMFILE, "Too many open files")
             return super().accept()
 
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
+    async with serving() as (home, _numbers, session):
         asyncio.get_running_loop().remove_reader(home._socket)
         full = Full(fileno=home._socket.detach())  # type: ignore[union-attr]
         home._socket = full
@@ -248,8 +234,6 @@ def test_without_descriptors_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> No
         await until(lambda: len(home) == 0)
         assert len(os.listdir("/proc/self/fd")) == before  # one is kept again
 
-    run(work)
-
 
 REQUESTS = st.builds(
     lambda sequence, released: NextRequest(sequence=sequence, released=released).SerializeToString(),
@@ -262,18 +246,19 @@ PACKETS = st.one_of(REQUESTS, st.binary(min_size=1, max_size=40), st.just(b"\0" 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(PACKETS, max_size=6), min_size=1, max_size=6))
 def test_any_packets_leave_the_daemon_serving(callers: list[list[bytes]]) -> None:
-    async def work(home: NearbyConsumers, numbers: Numbers, session: Session) -> None:
-        for packets in callers:
-            caller = Consumer(home)
-            with contextlib.suppress(OSError):  # it has hung up
-                for packet in packets:
-                    await caller.send(session.token if packet == b"token" else packet)
-                    await asyncio.sleep(0)
-            caller.sock.close()
-        await until(lambda: len(home) == 0)
-        assert session.busy == 0
-        consumer = await met(home, session)
-        await consumer.ask(1)
-        assert await consumer.answer() == batch(1)
+    async def run() -> None:
+        async with serving() as (home, _, session):
+            for packets in callers:
+                caller = Consumer(home)
+                with contextlib.suppress(OSError):  # it has hung up
+                    for packet in packets:
+                        await caller.send(session.token if packet == b"token" else packet)
+                        await asyncio.sleep(0)
+                caller.sock.close()
+            await until(lambda: len(home) == 0)
+            assert session.busy == 0
+            consumer = await met(home, session)
+            await consumer.ask(1)
+            assert await consumer.answer() == batch(1)
 
-    run(work)
+    asyncio.run(run())

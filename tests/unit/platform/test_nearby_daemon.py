@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.client.sessions import nearby as asking
+from atta.client.sessions import slots as asking
 from atta.client.sessions import stream as streams
-from atta.client.sessions.nearby import NearbyDaemon
+from atta.client.sessions.slots import NearbyDaemon
 from atta.client.sessions.stream import BatchStream
 from atta.errors import ConfigError, DeadlineError, RemoteError
 from atta.protos.v1 import session_pb2

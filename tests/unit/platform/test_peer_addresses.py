@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from atta.daemon.peers.connection import PeerAddresses
-from atta.errors import DaemonEndedError
+from atta.daemon.peers.connection import PeerAddresses, PeerConnection, PeerSettings
+from atta.errors import DaemonEndedError, UnavailableError
 from atta.wire.clusterfile import read_cluster, write_cluster
+from atta.wire.identity import Identity
 
 FIRST, SECOND = range(1), range(1, 2)
 
@@ -59,3 +61,23 @@ def test_a_peer_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(DaemonEndedError, match="was killed"):
         addresses.now(FIRST)
     assert addresses.now(SECOND) == known[1], "a replica is left"
+
+
+def test_a_peer_that_goes_and_comes_back_is_spoken_of_twice() -> None:
+    async def story() -> None:
+        link = PeerConnection("127.0.0.1:1", Identity(1, "d"), PeerSettings(20.0))
+        steps = [("met", "aa"), ("lost", ""), ("lost", ""), ("met", "aa"), ("met", "aa"), ("met", "bb"), ("met", "bb")]
+        for what, incarnation in steps:
+            if what == "lost":
+                link._say_lost(UnavailableError("p", "is away"))
+            else:
+                link._say_met(Identity(1, "d", incarnation))
+        await link.close()
+
+    with capture_logs() as logs:
+        asyncio.run(story())
+    assert [(entry["event"], entry.get("restarted")) for entry in logs] == [
+        ("peer lost", None),
+        ("peer is back", False),
+        ("peer is back", True),
+    ]

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
+from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.peers import Peer
 from atta.errors import RemoteError, WrongDatasetError
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
+from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch.items import FeatureItem
-from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA
-from atta.wire.identity import HEADER, OWN
+from atta.wire.identity import HEADER
 from atta.wire.rpc import Bulk
+from tests.unit.platform.answers import DATASET, description, serving
 
-DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
 ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))
 
 
@@ -35,14 +34,7 @@ class Owner:
     async def describe(self, _request: Any, context: Any) -> Any:
         self._note("Describe", context)
         await asyncio.sleep(0.01)
-        return control_pb2.DescribeReply(
-            dataset_id=self.dataset_id,
-            part=self.part,
-            parts=self.parts,
-            incarnation="i",
-            oldest_protocol=OWN.oldest,
-            newest_protocol=OWN.newest,
-        )
+        return description(dataset_id=self.dataset_id, part=self.part, parts=self.parts)
 
     async def pull(self, _request: Any, context: Any) -> Any:
         self._note("Pull", context)
@@ -61,21 +53,16 @@ class Owner:
 
 async def ask(owner: Owner, *requests: Any) -> list[Any]:
     """The answers that a peer of partition 1 of dataset "d" gets when it sends all requests at once."""
-    server = grpc.aio.server()
     services = {
         "ControlService": {"Describe": owner.describe},
         "KvService": {"Pull": owner.pull},
         "GraphService": {"Pair": owner.pair, "Probe": owner.probe},
     }
-    server.add_generic_rpc_handlers(tuple(rpc.handlers(name, methods) for name, methods in services.items()))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    peer = Peer(1, f"127.0.0.1:{port}", DATASET, deadline_s=20.0)
-    try:
-        return await asyncio.gather(*(request(peer) for request in requests), return_exceptions=True)
-    finally:
-        await peer.close()
-        await server.stop(grace=None)
+    async with serving(services) as address:
+        peer = Peer(1, address, DATASET, PeerSettings(20.0))
+        answers = await asyncio.gather(*(request(peer) for request in requests), return_exceptions=True)
+        await peer.connection.close()
+        return answers
 
 
 async def pull(peer: Peer) -> bytes:

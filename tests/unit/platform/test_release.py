@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent import futures
+from contextlib import nullcontext
 from typing import Any
 
 import grpc
@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.client.control import Connection
-from atta.daemon.peers.connection import PeerConnection
+from atta.daemon.peers.connection import PeerConnection, PeerSettings
 from atta.errors import DrainingError, ProtocolError, UnavailableError
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.identity import OWN, Identity, Release, check_release, release_of
+from tests.unit.platform.answers import described
 
 NUMBERS = st.integers(1, 9)
 
@@ -33,22 +34,9 @@ def test_two_releases_work_together_if_they_share_a_protocol(a: int, b: int, c: 
             check_release(found, "x:1", own)
 
 
-def described(**about: Any) -> tuple[Any, str]:
-    """A daemon that only says who it is, and its address."""
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    schema = '{"num_parts": 1}'
-    reply = control_pb2.DescribeReply(part=1, dataset_id="d", incarnation="i", schema=schema, **about)
-    server.add_generic_rpc_handlers([rpc.handlers("ControlService", {"Describe": lambda request, context: reply})])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    return server, f"127.0.0.1:{port}"
-
-
 def meet(address: str) -> None:
-    """Connect as a peer does."""
-
     async def run() -> None:
-        link = PeerConnection((address,), Identity(1, "d"), 20.0, connect_s=5.0)
+        link = PeerConnection((address,), Identity(1, "d"), PeerSettings(20.0, connect_s=5.0))
         try:
             await link.ready()
         finally:
@@ -58,7 +46,6 @@ def meet(address: str) -> None:
 
 
 def ask(address: str) -> Release:
-    """Connect as a client does."""
     connection = Connection(address, 5.0, part=1)
     try:
         return connection.describe().release
@@ -69,23 +56,15 @@ def ask(address: str) -> Release:
 @pytest.mark.parametrize("call", [meet, ask])
 def test_clients_and_peers_refuse_what_they_cannot_speak_with(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schema, "from_json", classmethod(lambda cls, document: None))
-    cases = [
-        ({"version": "0.0.9"}, False),
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({"version": "0.0.9", "oldest_protocol": 0, "newest_protocol": 0}, False),
         ({"version": "0.2", "oldest_protocol": 2, "newest_protocol": 3}, True),
         ({"version": "7.0", "oldest_protocol": 8, "newest_protocol": 9}, False),
     ]
     for about, accepted in cases:
-        server, address = described(**about)
-        try:
-            if accepted:
-                call(address)
-            else:
-                with pytest.raises(
-                    ProtocolError, match=r"speaks protocols? .*\(Atta [07]\.0.*\), this process protocol 2"
-                ):
-                    call(address)
-        finally:
-            server.stop(None)
+        wrong = pytest.raises(ProtocolError, match=r"speaks protocols? .*\(Atta [07]\.0.*\), this process protocol 2")
+        with described(schema='{"num_parts": 1}', **about) as address, nullcontext() if accepted else wrong:
+            call(address)
 
 
 def test_a_daemon_tells_what_it_speaks() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from atta import errors
 from atta.daemon.config import DaemonConfig
-from atta.daemon.limits import grpc_options
+from atta.daemon.services.front import grpc_options
 from atta.wire import rpc
 from atta.wire.bulk import ARRAYS_BYTES
 from atta.wire.pieces import MESSAGE_BYTES, announced

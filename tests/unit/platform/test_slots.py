@@ -20,8 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.client.sessions.slots import SlotMaps
-from atta.daemon.engine.arenas import Arena, Gaps, arena_bytes
-from atta.daemon.engine.slots import GROWN_BATCHES, IDLE_S, IDLE_SIZES, Slot, SlotPool, slot_size, stale_sizes
+from atta.daemon.engine.slots import (
+    GROWN_BATCHES,
+    IDLE_S,
+    IDLE_SIZES,
+    Arena,
+    Gaps,
+    Slot,
+    SlotPool,
+    arena_bytes,
+    slot_size,
+    stale_sizes,
+)
 from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1.session_pb2 import SharedSlot
 from atta.wire import memfiles
@@ -38,13 +48,11 @@ def pool() -> Iterator[SlotPool]:
 
 
 def told(slot: Slot, **other: Any) -> SharedSlot:
-    """The description of a slot that a consumer gets."""
     of = {"path": slot.path, "capacity": slot.capacity, "offset": slot.offset, "nonce": slot.nonce}
     return SharedSlot(**{**of, "inode": slot.arena.inode, **other})
 
 
 def memory_files() -> int:
-    """Number of descriptors of memory files."""
     links = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -176,7 +184,6 @@ def test_another_batch_in_the_slot_is_noticed(pool: SlotPool) -> None:
 
 
 def test_a_released_slot_is_used_again_but_not_while_it_is_looked_at(pool: SlotPool) -> None:
-    """The kernel decides whether a slot is in use, not the session."""
     first = pool.acquire(CAPACITY)
     pool.release(first)
     assert pool.acquire(CAPACITY) is first
@@ -247,7 +254,6 @@ def populating(work: list[Callable[[], None]]) -> Iterator[SlotPool]:
 
 
 def fill(slot: Slot, *pages: int) -> None:
-    """Write to some pages of the slot."""
     for page in pages:
         slot.buffer[4096 * page + 100] = 7
 

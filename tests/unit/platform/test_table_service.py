@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.peers.peers import CHUNK_BYTES
-from atta.daemon.services.data import TurnPool
-from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError
 from atta.kvstore.durable.saved import TablesWriter
@@ -25,17 +22,17 @@ from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES
 from atta.wire.rpc import Bulk
+from tests.unit.platform.answers import maker
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))
 DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])
 CLIENT = 1
 CONTEXT: Any = SimpleNamespace(peer=lambda: "somewhere")
-ANSWERS = AnswerRoom(1 << 30, 3 * CHUNK_BYTES)
 
 
 async def started(tables: Tables, folder: Path) -> TableService:
     """A service whose answers are made on a single thread."""
-    service = TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=folder, answers=ANSWERS)
+    service = TableService(DATASET, 0, tables, maker(), snapshots=folder)
     await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(SPEC.to_dict())), CONTEXT)
     tables.get("rows").register(CLIENT)
     return service
@@ -54,34 +51,28 @@ async def answer(service: TableService, rows: np.ndarray, **more: Any) -> list[A
     return [chunk async for chunk in service.pull(request, CONTEXT)]
 
 
-def test_a_reader_that_names_the_version_gets_the_values_alone(tmp_path: Path) -> None:
+async def test_a_reader_that_names_the_version_gets_the_values_alone(tmp_path: Path) -> None:
     spec = MutableSpec("versioned", 1000, row_shape=(2,), versioned=True)
     values = np.arange(20, dtype=np.float32).reshape(10, 2)
-
-    async def story() -> None:
-        service = await started(Tables(1 << 20), tmp_path)
-        await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(spec.to_dict())), CONTEXT)
-        service._tables.get("versioned").register(CLIENT)
-        push = table_pb2.PushRowsRequest(
-            name="versioned", op="write", client=CLIENT, sequence=1, versioned=True, version=7
-        )
-        await service.push(Bulk(push, {PUSH_ROWS: np.arange(10).tobytes(), PUSH_VALUES: values.tobytes()}), CONTEXT)
-        asked = np.array([3, 0, 3])
-        for dtype, narrow in ((np.int32, True), (np.int64, False)):
-            (chunk,) = await answer(service, asked.astype(dtype), narrow_rows=narrow, version=7)
-            assert list(chunk.payloads) == [ROWS_VALUES]
-            assert np.array_equal(np.frombuffer(chunk.payloads[ROWS_VALUES], np.float32).reshape(3, 2), values[asked])
-        (chunk,) = await answer(service, asked, version=7, codec="fp16")
-        assert np.array_equal(np.frombuffer(chunk.payloads[ROWS_VALUES], np.float16).reshape(3, 2), values[asked])
-        with pytest.raises(StaleRowError, match="table versioned: row 2 has version 7; the reader may use 6"):
-            await answer(service, np.array([2]), version=6)
-        with pytest.raises(StaleRowError, match="row 10 was never written with a version; the reader may use 0"):
-            await answer(service, np.array([10]), version=0)
-        unversioned = table_pb2.PullRowsRequest(name="rows", rows=np.arange(2).tobytes(), version=0)
-        with pytest.raises(ConfigError, match="table rows: its rows have no versions"):
-            [chunk async for chunk in service.pull(unversioned, CONTEXT)]
-
-    asyncio.run(story())
+    service = await started(Tables(1 << 20), tmp_path)
+    await service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(spec.to_dict())), CONTEXT)
+    service._tables.get("versioned").register(CLIENT)
+    push = table_pb2.PushRowsRequest(name="versioned", op="write", client=CLIENT, sequence=1, versioned=True, version=7)
+    await service.push(Bulk(push, {PUSH_ROWS: np.arange(10).tobytes(), PUSH_VALUES: values.tobytes()}), CONTEXT)
+    asked = np.array([3, 0, 3])
+    for dtype, narrow in ((np.int32, True), (np.int64, False)):
+        (chunk,) = await answer(service, asked.astype(dtype), narrow_rows=narrow, version=7)
+        assert list(chunk.payloads) == [ROWS_VALUES]
+        assert np.array_equal(np.frombuffer(chunk.payloads[ROWS_VALUES], np.float32).reshape(3, 2), values[asked])
+    (chunk,) = await answer(service, asked, version=7, codec="fp16")
+    assert np.array_equal(np.frombuffer(chunk.payloads[ROWS_VALUES], np.float16).reshape(3, 2), values[asked])
+    with pytest.raises(StaleRowError, match="table versioned: row 2 has version 7; the reader may use 6"):
+        await answer(service, np.array([2]), version=6)
+    with pytest.raises(StaleRowError, match="row 10 was never written with a version; the reader may use 0"):
+        await answer(service, np.array([10]), version=0)
+    unversioned = table_pb2.PullRowsRequest(name="rows", rows=np.arange(2).tobytes(), version=0)
+    with pytest.raises(ConfigError, match="table rows: its rows have no versions"):
+        [chunk async for chunk in service.pull(unversioned, CONTEXT)]
 
 
 def added(service: TableService, sequence: int, count: int) -> Any:
@@ -90,42 +81,35 @@ def added(service: TableService, sequence: int, count: int) -> Any:
     return service.push(Bulk(request, payloads), CONTEXT)
 
 
-def test_pushes_wait_for_a_copy_and_nobody_else_does(tmp_path: Path) -> None:
+async def test_pushes_wait_for_a_copy_and_nobody_else_does(tmp_path: Path) -> None:
     """The event loop handles small pushes, threads handle large ones. A waiting push must block neither."""
-
-    async def story() -> None:
-        service = await started(Tables(1 << 20), tmp_path)
-        with service._tables.get("rows")._gate.exclusive():  # as while a snapshot is copied
-            pushes = [asyncio.ensure_future(added(service, number, count)) for number, count in enumerate((2, 900))]
-            for count in (1, 1000):
-                assert await asyncio.wait_for(pulled(service, count), 30) == 0
-            assert not any(push.done() for push in pushes)
-        assert [(await asyncio.wait_for(push, 30)).applied for push in pushes] == [True, True]
-        assert await pulled(service, 1000) == 902
-
-    asyncio.run(story())
+    service = await started(Tables(1 << 20), tmp_path)
+    with service._tables.get("rows")._gate.exclusive():  # as while a snapshot is copied
+        pushes = [asyncio.ensure_future(added(service, number, count)) for number, count in enumerate((2, 900))]
+        for count in (1, 1000):
+            assert await asyncio.wait_for(pulled(service, count), 30) == 0
+        assert not any(push.done() for push in pushes)
+    assert [(await asyncio.wait_for(push, 30)).applied for push in pushes] == [True, True]
+    assert await pulled(service, 1000) == 902
 
 
-def test_saving_keeps_no_thread_from_pulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_saving_keeps_no_thread_from_pulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written, save = threading.Event(), Tables.snapshot
 
     def slow_disk(*args: Any, **options: Any) -> None:
         assert written.wait(60)
         save(*args, **options)
 
-    async def story() -> None:
-        monkeypatch.setattr(Tables, "snapshot", slow_disk)
-        service = await started(Tables(1 << 20), tmp_path)
-        request = table_pb2.SnapshotRequest(name="one", snapshot="0" * 16, hold_s=60)
-        saving = asyncio.ensure_future(service.save(request, CONTEXT))
-        try:
-            assert await asyncio.wait_for(pulled(service, 1000), 30) == 0
-            assert not saving.done()
-        finally:
-            written.set()
-        assert [json.loads(table.spec)["name"] for table in (await saving).tables] == ["rows"]
-
-    asyncio.run(story())
+    monkeypatch.setattr(Tables, "snapshot", slow_disk)
+    service = await started(Tables(1 << 20), tmp_path)
+    request = table_pb2.SnapshotRequest(name="one", snapshot="0" * 16, hold_s=60)
+    saving = asyncio.ensure_future(service.save(request, CONTEXT))
+    try:
+        assert await asyncio.wait_for(pulled(service, 1000), 30) == 0
+        assert not saving.done()
+    finally:
+        written.set()
+    assert [json.loads(table.spec)["name"] for table in (await saving).tables] == ["rows"]
 
 
 def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: Path) -> None:
@@ -159,7 +143,7 @@ def test_a_daemon_without_tables_keeps_the_older_snapshot(tmp_path: Path) -> Non
         tables = Tables(1 << 20)
         for name in names:
             tables.create(MutableSpec(name, 3))
-        await TableService(DATASET, 0, tables, TurnPool(1, "test"), snapshots=tmp_path, answers=ANSWERS).finish()
+        await TableService(DATASET, 0, tables, maker(), snapshots=tmp_path).finish()
 
     asyncio.run(end("first"))
     asyncio.run(end())

@@ -14,8 +14,6 @@ from atta.protos.v1 import table_pb2
 
 
 class FakeConnection:
-    """A daemon that describes its table, or has none."""
-
     def __init__(self, address: str, spec: MutableSpec | None) -> None:
         self.address, self._spec = address, spec
 

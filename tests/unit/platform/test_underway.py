@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.engine.tasks import PullCounts, RemoteContext, WantedRows, pull_jointly
-from atta.daemon.peers import underway
-from atta.daemon.peers.owners import Owners
-from atta.daemon.peers.underway import PullsUnderWay
+from atta.daemon.engine.tasks import RemoteContext, TaskResult, WantedRows, pull_jointly
+from atta.daemon.peers import owners as underway
+from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.samplers.batch.items import FeatureItem
 from tests.unit.invariants import validate
 
@@ -72,7 +71,7 @@ class Batches:
         self.pulls, self.sent = PullsUnderWay(pool, {"node": int(OFFSETS[-1])}), list[int]()
         self._pool, self._at_once = pool, at_once
 
-    async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[PullCounts, Any] | None:
+    async def make(self, rows: np.ndarray, start: int, turns: int, tables: str = "x") -> tuple[TaskResult, Any] | None:
         """A batch that begins after ``start`` turns; None: an owner failed. Afterwards its memory is overwritten."""
         for _ in range(start):
             await asyncio.sleep(0)
@@ -129,29 +128,23 @@ def test_every_batch_has_its_rows(
             pulled, arrays = made
             for name, x in zip(tables, arrays, strict=True):
                 np.testing.assert_array_equal(x, TABLES[name][rows])
-            assert pulled.remote + pulled.shared == len(rows)
-            assert pulled.nbytes == pulled.remote * 12 * len(tables)
-            sent += pulled.remote
+            assert pulled.remote_rows + pulled.shared_rows == len(rows)
+            assert pulled.remote_bytes == pulled.remote_rows * 12 * len(tables)
+            sent += pulled.remote_rows
         assert sent <= len(daemon.sent)
         assert not daemon.pulls._last  # nothing remains after the last pull
 
     asyncio.run(run())
 
 
-def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> None:
+async def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> None:
     """The first batch fails to bring some rows. The second batch then asks for them itself."""
-
-    async def run() -> None:
-        daemon = Batches(pool)
-        first, second = await asyncio.gather(
-            daemon.make(np.arange(0, 20), 0, FAILS), daemon.make(np.arange(10, 30), 1, 1)
-        )
-        assert first is None
-        assert second is not None
-        np.testing.assert_array_equal(second[1][0], TABLES["x"][10:30])
-        assert (second[0].remote, second[0].shared) == (20, 0)
-
-    asyncio.run(run())
+    daemon = Batches(pool)
+    first, second = await asyncio.gather(daemon.make(np.arange(0, 20), 0, FAILS), daemon.make(np.arange(10, 30), 1, 1))
+    assert first is None
+    assert second is not None
+    np.testing.assert_array_equal(second[1][0], TABLES["x"][10:30])
+    assert (second[0].remote_rows, second[0].shared_rows) == (20, 0)
 
 
 def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:
@@ -159,59 +152,49 @@ def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:
         daemon = Batches(pool)
         first, second, third = np.arange(0, 20), np.arange(10, 30), np.arange(5, 35)
         made = await asyncio.gather(daemon.make(first, 0, 8), daemon.make(second, 1, 3), daemon.make(third, 2, 3))
-        assert [m and (m[0].remote, m[0].shared) for m in made] == [(20, 0), (10, 10), (5, 25)]
+        assert [m and (m[0].remote_rows, m[0].shared_rows) for m in made] == [(20, 0), (10, 10), (5, 25)]
         await daemon.make(first, 0, 1)  # no other batch waits for these now
         return daemon.sent
 
     assert sorted(asyncio.run(run())) == sorted([*range(35), *range(20)])
 
 
-def test_a_batch_that_is_given_up_leaves_nothing_behind(pool: ThreadPoolExecutor) -> None:
-    async def run() -> None:
-        daemon = Batches(pool)
-        slow = asyncio.ensure_future(daemon.make(np.arange(20), 0, 10**6 + 1))
-        quick = asyncio.ensure_future(daemon.make(np.arange(20), 2, 1))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        slow.cancel()
-        made = await asyncio.wait_for(quick, 20)
-        assert made is not None
-        np.testing.assert_array_equal(made[1][0], TABLES["x"][:20])
-        assert slow.cancelled() or (await asyncio.gather(slow, return_exceptions=True))
-        assert not daemon.pulls._last
-
-    asyncio.run(run())
+async def test_a_batch_that_is_given_up_leaves_nothing_behind(pool: ThreadPoolExecutor) -> None:
+    daemon = Batches(pool)
+    slow = asyncio.ensure_future(daemon.make(np.arange(20), 0, 10**6 + 1))
+    quick = asyncio.ensure_future(daemon.make(np.arange(20), 2, 1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    slow.cancel()
+    made = await asyncio.wait_for(quick, 20)
+    assert made is not None
+    np.testing.assert_array_equal(made[1][0], TABLES["x"][:20])
+    assert slow.cancelled() or (await asyncio.gather(slow, return_exceptions=True))
+    assert not daemon.pulls._last
 
 
-def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor) -> None:
-    async def run() -> None:
-        pulls, rows = PullsUnderWay(pool), np.arange(20)
-        out = np.zeros((20, 3), dtype=np.float32)
-        opened = [pulls.begin(KEY, rows, rows, [out])]
-        for key in (
-            ("other", ("x",), ""),
-            ("node", ("x", "y"), ""),
-            ("node", ("x",), "fp16"),
-        ):
-            opened.append(pulls.begin(key, rows, rows, [out]))
-        assert [len(pull.expected) for pull in opened] == [0] * 4
-        assert len(pulls.begin(KEY, rows, rows, [out]).expected) == 1
-
-    asyncio.run(run())
+async def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor) -> None:
+    pulls, rows = PullsUnderWay(pool), np.arange(20)
+    out = np.zeros((20, 3), dtype=np.float32)
+    opened = [pulls.begin(KEY, rows, rows, [out])]
+    for key in (
+        ("other", ("x",), ""),
+        ("node", ("x", "y"), ""),
+        ("node", ("x",), "fp16"),
+    ):
+        opened.append(pulls.begin(key, rows, rows, [out]))
+    assert [len(pull.expected) for pull in opened] == [0] * 4
+    assert len(pulls.begin(KEY, rows, rows, [out]).expected) == 1
 
 
-def test_what_is_remembered_is_bounded(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_remembered_is_bounded(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(underway, "MOST_ROWS", 100)
-
-    async def run() -> None:
-        pulls = PullsUnderWay(pool)
-        for first in range(0, 2000, 20):
-            rows = np.arange(first, first + 30)
-            opened = pulls.begin(KEY, rows, rows - first, [np.zeros((30, 3), dtype=np.float32)])
-            assert sum(len(shared.chosen) for shared in opened.expected) in {0, 10}
-        assert len(pulls._last[KEY]._pull) <= 400
-
-    asyncio.run(run())
+    pulls = PullsUnderWay(pool)
+    for first in range(0, 2000, 20):
+        rows = np.arange(first, first + 30)
+        opened = pulls.begin(KEY, rows, rows - first, [np.zeros((30, 3), dtype=np.float32)])
+        assert sum(len(shared.chosen) for shared in opened.expected) in {0, 10}
+    assert len(pulls._last[KEY]._pull) <= 400
 
 
 class Pulls:
@@ -234,30 +217,23 @@ class Pulls:
         return sum(len(shared.chosen) for shared in pull.expected)
 
 
-def test_pulls_do_not_look_for_long_where_nothing_is_shared(pool: ThreadPoolExecutor) -> None:
-    async def run() -> None:
-        pulls = Pulls(pool)
-        assert [pulls.one(20 * i) for i in range(underway.LOOKS)] == [0] * underway.LOOKS
-        # The same rows again and again: nobody looks.
-        assert [pulls.one(0) for _ in range(underway.RESTS)] == [0] * underway.RESTS
-        assert not pulls.under_way._last  # and nothing is remembered
-        # Then they look again, and go on as they find something.
-        again = 10 * underway.LOOKS
-        assert [pulls.one(0) for _ in range(again)] == [0, *[20] * (again - 1)]
-
-    asyncio.run(run())
+async def test_pulls_do_not_look_for_long_where_nothing_is_shared(pool: ThreadPoolExecutor) -> None:
+    pulls = Pulls(pool)
+    assert [pulls.one(20 * i) for i in range(underway.LOOKS)] == [0] * underway.LOOKS
+    # The same rows again and again: nobody looks.
+    assert [pulls.one(0) for _ in range(underway.RESTS)] == [0] * underway.RESTS
+    assert not pulls.under_way._last  # and nothing is remembered
+    # Then they look again, and go on as they find something.
+    again = 10 * underway.LOOKS
+    assert [pulls.one(0) for _ in range(again)] == [0, *[20] * (again - 1)]
 
 
 @pytest.mark.parametrize(("step", "rest"), [(10, False), (19, False), (20, True)])
-def test_whether_pulls_look_follows_from_the_share_that_they_find(
+async def test_whether_pulls_look_follows_from_the_share_that_they_find(
     pool: ThreadPoolExecutor, step: int, rest: bool
 ) -> None:
     """Each pull has 20 - ``step`` rows of the one before: half, a twentieth, none."""
-
-    async def run() -> None:
-        pulls, count = Pulls(pool), 4 * underway.LOOKS
-        found = [pulls.one(step * i) for i in range(count)]
-        assert found == [0, *[20 - step] * (count - 1)]
-        assert pulls.under_way._habits["node"].rests is rest
-
-    asyncio.run(run())
+    pulls, count = Pulls(pool), 4 * underway.LOOKS
+    found = [pulls.one(step * i) for i in range(count)]
+    assert found == [0, *[20 - step] * (count - 1)]
+    assert pulls.under_way._habits["node"].rests is rest

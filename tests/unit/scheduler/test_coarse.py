@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError
 from atta.scheduler import SchedulerConfig
 from atta.scheduler.coarse import Load, ScheduledSession
-from atta.scheduler.pace import KEPT_PACES, SIZE_MARGIN, Pace, PaceMemory
+from atta.scheduler.pace import KEPT_PACES, SIZE_MARGIN, Pace, PaceMemory, balance, headroom, launch_score
 from atta.scheduler.policies import by_score
-from atta.scheduler.score import balance, headroom, launch_score
 from tests.unit.scheduler.harness import PLANS
+from tests.unit.scheduler.invariants import check_paces
 
 CONFIG = SchedulerConfig()
 times = st.floats(0.01, 1e5)
@@ -266,7 +266,7 @@ def test_the_paces_of_the_loaders_used_last_are_kept() -> None:
         memory.keep("used often", Pace(finished=2))
         memory.keep("empty", Pace())
         memory.keep("", Pace(finished=1))
-    memory.validate()
+    check_paces(memory)
     assert len(memory) == KEPT_PACES
     assert memory.get("used often") == Pace(finished=2)
     assert memory.get("loader5") is None
@@ -278,9 +278,9 @@ def test_the_paces_of_the_loaders_used_last_are_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"workers": 0}, "workers is 0"),
-        ({"queue_bytes": 0}, "queue_bytes is 0"),
-        ({"max_dags": -1}, "max_dags is -1"),
+        ({"workers": 0}, "workers must be at least 1, not 0"),
+        ({"queue_bytes": 0}, "queue_bytes must be at least 1"),
+        ({"max_dags": -1}, "max_dags must be at least 0, not -1"),
         ({"averaging": 0.0}, "averaging"),
         ({"target_utilisation": 100.0}, "target_utilisation"),
         ({"sleep_s": 0.0}, "sleep_s"),

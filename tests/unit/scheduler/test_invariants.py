@@ -12,6 +12,7 @@ from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.fine import Dag, LaneQueue
 from atta.scheduler.pace import KEPT_PACES, Pace
 from tests.unit.scheduler.harness import PLANS, Shell
+from tests.unit.scheduler.invariants import check_lane, validate
 
 WAITING = {99: (0, 7)}
 
@@ -26,7 +27,7 @@ def busy() -> Scheduler:
     for _ in range(3):
         shell.finish()
     scheduler = shell.scheduler
-    scheduler.validate()
+    validate(scheduler)
     assert scheduler._dags
     assert session(scheduler).queue
     return scheduler
@@ -126,14 +127,14 @@ def test_what_is_broken_is_named(name: str) -> None:
     damage, words = BROKEN[name]
     damage(scheduler)
     with pytest.raises(AssertionError, match=words):
-        scheduler.validate()
+        validate(scheduler)
 
 
 def test_a_task_of_an_unknown_dag_is_named() -> None:
     scheduler = busy()
     queue = lane(scheduler)
     with pytest.raises(AssertionError, match="unknown DAG"):
-        queue.validate("cpu", [], [entry[3] for entry in queue._heap][: queue.running])
+        check_lane(queue, "cpu", [], [entry[3] for entry in queue._heap][: queue.running])
 
 
 def test_events_in_logs_leave_out_bulk() -> None:

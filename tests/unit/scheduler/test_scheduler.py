@@ -28,6 +28,7 @@ from atta.scheduler import (
 )
 from atta.scheduler.scheduler import SchedulerError
 from tests.unit.scheduler.harness import PLANS, Shell
+from tests.unit.scheduler.invariants import validate
 
 
 def opened(
@@ -98,7 +99,7 @@ def test_a_worker_has_its_next_task_at_hand() -> None:
         number, task = runs(actions)[0]
         following = runs(scheduler.on(TaskDone(number, task, []), 0.001))
         assert len(following) == 1  # one for the one that has ended
-        scheduler.validate()
+        validate(scheduler)
 
 
 def test_finished_batches_come_out_in_order() -> None:

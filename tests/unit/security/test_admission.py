@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import re
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +17,16 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
 from structlog.testing import capture_logs
 
 from atta.cli.cert import make_certificate
-from atta.daemon.security.admission import EVERY_S, Admitted, AuditLines, CallGuard, Refusal, Refused
-from atta.daemon.security.certificates import ServedCertificate, WatchedTokens, end_of
-from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts
+from atta.daemon.admission import EVERY_S, Admitted, AuditLines, CallGuard, Refusal, Refused, end_of
+from atta.daemon.security import ServedCertificate, WatchedTokens
+from atta.daemon.services.handling import Handling, add_health_and_reflection
+from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts, RequestRoom
 from atta.wire import rpc
+from atta.wire.identity import HEADER, Bound, Identity
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 from atta.wire.security.tokens import METRICS, ROLES, Role
@@ -33,28 +35,32 @@ from tests.unit.security.authority import Authority, anonymous
 UNDECODABLE = b"\xff" * 5
 NAMES = [*(role.value for role in Role), "all"]
 PARSED: list[str] = []
-"""Methods whose request has been parsed."""
+"""Connections whose request has been read."""
 
 
-async def _refuse(name: str, raw: bytes, context: Any) -> None:
-    """What every handler does: parse, and say what is wrong."""
-    PARSED.append(name)
-    try:
-        rpc.METHODS[name].decode_request(raw)
-    except ValueError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+class Read(RequestRoom):
+    async def read(self, context: Any, check_size: Callable[[int], None]) -> Any:
+        PARSED.append(context.peer())
+        return await super().read(context, check_size)
 
 
-def _handler(name: str) -> Any:
-    async def one(_: Any, context: Any) -> Any:
-        await _refuse(name, await context.read(), context)
-        return rpc.METHODS[name].reply()
+class Anything:
+    """Answers every method of every service with nothing."""
 
-    async def stream(_: Any, context: Any) -> AsyncIterator[Any]:
-        await _refuse(name, await context.read(), context)
-        yield rpc.METHODS[name].reply()
+    def __init__(self, service: str) -> None:
+        self._methods = {re.sub(r"(?<!^)(?=[A-Z])", "_", n.partition(".")[2]).lower(): m
+                         for n, m in rpc.METHODS.items() if n.startswith(f"{service}.")}  # fmt: skip
 
-    return stream if rpc.METHODS[name].streams else one
+    def __getattr__(self, name: str) -> Any:
+        method = self._methods[name]
+
+        async def one(request: Any, context: Any) -> Any:
+            return method.reply()
+
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            yield method.reply()
+
+        return stream if method.streams else one
 
 
 @contextlib.asynccontextmanager
@@ -63,13 +69,11 @@ async def daemon(authority: Authority, callers: str) -> AsyncIterator[str]:
     own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
     certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
     guard = CallGuard(WatchedTokens(str(authority.token_file)).now)
-    server = grpc.aio.server(interceptors=(guard,))
+    server, here = grpc.aio.server(), Identity(1, "d", "i")
+    handling = Handling(here, "here:1", Read(1 << 30), admit=guard.admit)
     services = {name.partition(".")[0] for name in rpc.METHODS}
-    for service in services:
-        methods = {n.partition(".")[2]: _handler(n) for n in rpc.METHODS if n.partition(".")[0] == service}
-        server.add_generic_rpc_handlers((rpc.handlers(service, methods, raw=True),))
-    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)  # type: ignore[attr-defined]
-    reflection.enable_server_reflection([f"atta.v1.{service}" for service in services], server)
+    server.add_generic_rpc_handlers([handling.service(service, Anything(service)) for service in services])
+    add_health_and_reflection(server, [f"atta.v1.{service}" for service in services], guard.admit)
     port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
     await server.start()
     try:
@@ -84,7 +88,7 @@ async def status(channel: Any, method: str, header: tuple[tuple[str, str], ...],
     A stream of one message is sent as a single request is: of a refusal that overtakes it, gRPC's client then says
     what was refused. While it writes a stream it says ``Internal error``.
     """
-    path = f"/{method}"
+    path, header = f"/{method}", ((HEADER, Identity(1, "d", "i").header(Bound.PROCESS)[0][1]), *header)
     streams = method.startswith("grpc.reflection") or method.endswith("/Watch")
     try:
         if streams or any(m.path == path and m.streams for m in rpc.METHODS.values()):
@@ -120,7 +124,7 @@ def needed(method: str) -> set[str]:
     return {"reader", "writer"} if kind == "IdService" or name in {"Pull", "Locate"} else {"writer"}
 
 
-METHODS = [method for method in ROLES if method != METRICS]
+METHODS = [method for method in ROLES if method not in (METRICS, "grpc.health.v1.Health/List")]  # gRPC has none
 
 
 def wanted(method: str, name: str) -> set[str]:
@@ -139,7 +143,9 @@ def tokens(authority: Authority) -> Iterator[dict[str, str]]:
     authority.token_file.unlink()
 
 
-def test_every_method_and_role_by_token(authority: Authority, stranger: Authority, tokens: dict[str, str]) -> None:
+async def test_every_method_and_role_by_token(
+    authority: Authority, stranger: Authority, tokens: dict[str, str]
+) -> None:
     expired = authority.tokens(valid=timedelta(seconds=-1))
     forged = tokens["all"][:-4] + ("0000" if not tokens["all"].endswith("0000") else "1111")
     bad = {
@@ -151,45 +157,37 @@ def test_every_method_and_role_by_token(authority: Authority, stranger: Authorit
         "of another scheme": ((("authorization", f"Basic {tokens['all']}"),), "not one `Bearer TOKEN`"),
         "two": (bearer(tokens["all"]) * 2, "not one `Bearer TOKEN`"),
     }
-
-    async def run() -> None:
-        async with (
-            daemon(authority, "token") as address,
-            grpc.aio.secure_channel(address, anonymous(authority)) as channel,
-        ):
-            for method in METHODS:
-                PARSED.clear()
-                for what, (header, words) in bad.items():
-                    code, details = await status(channel, method, header)
-                    assert (code, words in details) == ("UNAUTHENTICATED", True), (method, what, details)
-                    assert details.startswith(rpc.ACCESS)
-                assert PARSED == [], method
-                for name in NAMES:
-                    code, details = await status(channel, method, bearer(tokens[name]))
-                    assert code in wanted(method, name), (method, name, details)
-                    assert tokens[name] not in details
-            assert await status(channel, "atta.v1.KvService/Absent", bearer(tokens["all"])) == (
-                "UNIMPLEMENTED", "Method not found!",
-            )  # fmt: skip
-
-    asyncio.run(run())
+    async with (
+        daemon(authority, "token") as address,
+        grpc.aio.secure_channel(address, anonymous(authority)) as channel,
+    ):
+        for method in METHODS:
+            PARSED.clear()
+            for what, (header, words) in bad.items():
+                code, details = await status(channel, method, header)
+                assert (code, words in details) == ("UNAUTHENTICATED", True), (method, what, details)
+                assert details.startswith(rpc.ACCESS)
+            assert PARSED == [], method
+            for name in NAMES:
+                code, details = await status(channel, method, bearer(tokens[name]))
+                assert code in wanted(method, name), (method, name, details)
+                assert tokens[name] not in details
+        assert await status(channel, "atta.v1.KvService/Absent", bearer(tokens["all"])) == (
+            "UNIMPLEMENTED", "Method not found!",
+        )  # fmt: skip
 
 
-def test_every_method_and_role_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
+async def test_every_method_and_role_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
     shown = {name: authority.certificate(f"has-{name}", name) for name in NAMES[:-1]}
     shown["all"] = authority.certificate("has-all", *NAMES[:-1])
-
-    async def run() -> None:
-        async with daemon(authority, "certificate") as address:
-            for name, credentials in shown.items():
-                async with grpc.aio.secure_channel(address, credentials.for_channel()) as channel:
-                    for method in METHODS:
-                        code, details = await status(channel, method, ())
-                        assert code in wanted(method, name), (method, name, details)
-                        code, details = await status(channel, method, bearer("atta"))
-                        assert (code, "malformed" in details) == ("UNAUTHENTICATED", True), (method, details)
-
-    asyncio.run(run())
+    async with daemon(authority, "certificate") as address:
+        for name, credentials in shown.items():
+            async with grpc.aio.secure_channel(address, credentials.for_channel()) as channel:
+                for method in METHODS:
+                    code, details = await status(channel, method, ())
+                    assert code in wanted(method, name), (method, name, details)
+                    code, details = await status(channel, method, bearer("atta"))
+                    assert (code, "malformed" in details) == ("UNAUTHENTICATED", True), (method, details)
 
 
 def test_a_certificate_without_a_role_may_bring_a_token(authority: Authority, tokens: dict[str, str]) -> None:
@@ -215,7 +213,7 @@ def test_a_certificate_that_ends_ends_the_calls_of_its_connection(
 ) -> None:
     """TLS has looked at its dates when the connection began, and does not do so again. A good token does not help."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
     credentials, method = authority.certificate("has-peer", "peer"), "atta.v1.KvService/Pull"
 
     async def run() -> list[Any]:
@@ -419,16 +417,12 @@ def test_a_connection_waits_for_its_refusals_when_there_are_many(monkeypatch: py
         paused.append(seconds)
         await nap(0)
 
-    async def continuation(_: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(_handler("ControlService.Stop"))
-
     async def run() -> None:
         guard = CallGuard(lambda: None, debts=Debts(), most_waiting=7)
-        handler = await guard.intercept_service(continuation, SimpleNamespace(method="/atta.v1.ControlService/Stop"))
 
         async def refused(connection: str) -> None:
             with pytest.raises(PermissionError, match="UNAUTHENTICATED"):
-                await handler.unary_unary(b"", Context(peer=lambda: connection))
+                await guard.admit("atta.v1.ControlService/Stop", Context(peer=lambda: connection))
 
         for _ in range(int(FREE_S / NOT_ADMITTED_S) - 1):
             await refused("a")

@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 
 from atta.cli.cert import cert, make_authority, make_certificate
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.certificates import ServedCertificate
-from atta.daemon.security.security import DaemonSecurity, check_exposure, is_loopback
+from atta.daemon.security import DaemonSecurity, ServedCertificate, check_exposure, is_loopback
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
 from atta.wire.named import credentials_for
@@ -115,7 +114,7 @@ def test_a_renewed_certificate_is_seen_and_a_bad_one_is_not_taken(authority: Aut
     renewed = served.context()
     assert renewed is not context
     assert served._renewed() is not None
-    assert served._found.cert == Path(second.cert).read_bytes()
+    assert served._shown.cert == Path(second.cert).read_bytes()
     assert served._renewed() is None
     with capture_logs() as lines:
         Path(files.key).unlink()
@@ -148,7 +147,7 @@ def test_a_renewed_key_that_cannot_be_read_is_tried_again(
     assert [line["log_level"] for line in lines] == ["error"]
     assert lines[0]["error"] == f"{files.ca}: cannot be read: Permission denied"
     assert served._renewed() is not None
-    assert served._found.cert == Path(second.cert).read_bytes()
+    assert served._shown.cert == Path(second.cert).read_bytes()
 
 
 def unreadable(_: Path) -> bytes:
@@ -239,7 +238,7 @@ def test_certificates_are_made(tmp_path: Path) -> None:
     for mistake, error in [
         (("authority", folder), "exists already"),
         (("new", folder, "daemon-0"), "exists already"),
-        (("new", folder, "x/CN=y"), "no name of a certificate"),
+        (("new", folder, "x/CN=y"), "cannot name a certificate"),
         (("new", folder, "ca"), "has no authority"),
         (("new", folder, "b", "--host", "h,URI:atta:role/operator"), "neither an IP address"),
     ]:

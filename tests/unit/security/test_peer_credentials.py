@@ -21,12 +21,14 @@ import pytest
 
 from atta.cli.cert import make_certificate
 from atta.client.control import Connection
+from atta.daemon import security as renewal
+from atta.daemon.admission import CallGuard
 from atta.daemon.durable.shipping import Shipping
-from atta.daemon.peers.connection import PeerConnection
+from atta.daemon.peers.connection import PeerConnection, PeerSettings
 from atta.daemon.peers.peers import Peer
-from atta.daemon.security import certificates as renewal
-from atta.daemon.security.admission import CallGuard
-from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
+from atta.daemon.security import ServedCertificate, WatchedTokens
+from atta.daemon.services.handling import Handling
+from atta.daemon.services.rooms import RequestRoom
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
@@ -39,31 +41,35 @@ from atta.wire.security.tokens import TokenFile, read_tokens
 from tests.unit.security.authority import Authority
 
 
+class _Says:
+    def __init__(self, reply: Any) -> None:
+        self._reply = reply
+
+    def __getattr__(self, name: str) -> Any:
+        async def method(request: Any, context: Any) -> Any:
+            return self._reply
+
+        return method
+
+
 @contextlib.asynccontextmanager
 async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
     """The address of the daemon of partition 1 of dataset "d"."""
 
-    async def describe(_raw: bytes, _context: Any) -> Any:
-        return control_pb2.DescribeReply(
-            dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
-        )
-
-    async def probe(_raw: bytes, _context: Any) -> Any:
-        return graph_pb2.ProbeReply(values=bytes(8))
-
-    async def piece(_raw: bytes, _context: Any) -> Any:
-        return backup_pb2.PieceReply()
-
+    described = control_pb2.DescribeReply(
+        dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
+    )
     services = {
-        "ControlService": {"Describe": describe},
-        "GraphService": {"Probe": probe},
-        "BackupService": {"Piece": piece},
+        "ControlService": described,
+        "GraphService": graph_pb2.ProbeReply(values=bytes(8)),
+        "BackupService": backup_pb2.PieceReply(),
     }
     own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
     tokens = WatchedTokens(str(authority.token_file)).now if callers == "token" else lambda: None
-    server = grpc.aio.server(interceptors=(CallGuard(tokens),))
-    for service, methods in services.items():
-        server.add_generic_rpc_handlers((rpc.handlers(service, methods, raw=True),))
+    server = grpc.aio.server()
+    handling = Handling(Identity(1, "d", "i"), "here:1", RequestRoom(1 << 30), admit=CallGuard(tokens).admit)
+    for service, reply in services.items():
+        server.add_generic_rpc_handlers((handling.service(service, _Says(reply)),))
     certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
     port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
     await server.start()
@@ -94,7 +100,7 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
     async def run() -> bytes:
         async with owner(authority, "certificate") as address:
             give(bad)
-            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
+            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=0.5, credentials=own))
             shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
             try:
                 with pytest.raises(UnavailableError):
@@ -117,12 +123,12 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
     assert asyncio.run(run()) == bytes(8)
 
 
-def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
+async def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
     schema = SimpleNamespace(edge_tables={})
     dataset: Any = SimpleNamespace(schema=schema, dataset_id="d", groups={1: range(1, 2)})
     own = Credentials(authority.certificate("p").ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
@@ -132,55 +138,49 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
         for end in ("pem", "key"):
             shutil.copy(authority.folder / f"{name}.{end}", tmp_path / f"own.{end}")
 
-    async def run() -> None:
-        nonlocal now
-        async with owner(authority, "certificate") as address:
-            give("short", 1)
-            peer = Peer(1, address, dataset, 20.0, connect_s=5.0, credentials=own)
-            shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
-            asking = (
-                lambda: peer.probe("e", 0, np.arange(1)),
-                lambda: shipping._ask("Piece", backup_pb2.PieceRequest()),
-            )
-            try:
-                await asyncio.gather(*(ask() for ask in asking))
-                now += timedelta(days=1.5)
-                for ask in asking:
-                    with pytest.raises(NotAuthenticatedError, match="the certificate short has expired"):
-                        await ask()
-                give("long", 3)
-                await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
-            finally:
-                await peer.close()
-                await shipping.close()
-
-    asyncio.run(run())
+    async with owner(authority, "certificate") as address:
+        give("short", 1)
+        peer = Peer(1, address, dataset, PeerSettings(20.0, connect_s=5.0, credentials=own))
+        shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
+        asking = (
+            lambda: peer.probe("e", 0, np.arange(1)),
+            lambda: shipping._ask("Piece", backup_pb2.PieceRequest()),
+        )
+        try:
+            await asyncio.gather(*(ask() for ask in asking))
+            now += timedelta(days=1.5)
+            for ask in asking:
+                with pytest.raises(NotAuthenticatedError, match="the certificate short has expired"):
+                    await ask()
+            give("long", 3)
+            await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
+        finally:
+            await peer.connection.close()
+            await shipping.close()
 
 
-def test_a_client_brings_a_renewed_certificate(
+async def test_a_client_brings_a_renewed_certificate(
     authority: Authority, stranger: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one of a stranger stands for one that has expired: the daemon refuses both without a word."""
     monkeypatch.setattr(channels, "LOOK_S", 0.0)
     good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
     own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
-
-    async def run() -> None:
-        async with owner(authority, "certificate") as address:
-            shutil.copy(bad.cert, own.cert)
-            shutil.copy(bad.key, own.key)
-            client = Connection(address, 20.0, credentials=own)
-            probe = partial(asyncio.to_thread, client.pinned().call, "GraphService.Probe", graph_pb2.ProbeRequest())
-            try:
-                shutil.copy(good.cert, own.cert)  # its key comes later
-                with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
-                    await probe()
-                shutil.copy(good.key, own.key)
-                assert (await probe()).values == bytes(8)
-            finally:
-                client.close()
-
-    asyncio.run(run())
+    async with owner(authority, "certificate") as address:
+        shutil.copy(bad.cert, own.cert)
+        shutil.copy(bad.key, own.key)
+        client = Connection(address, 20.0, credentials=own)
+        probe = partial(
+            asyncio.to_thread, client.pinned().call, "ControlService.Describe", control_pb2.DescribeRequest()
+        )
+        try:
+            shutil.copy(good.cert, own.cert)  # its key comes later
+            with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
+                await probe()
+            shutil.copy(good.key, own.key)
+            assert (await probe()).dataset_id == "d"
+        finally:
+            client.close()
 
 
 def test_channels_of_before_are_kept_for_calls_that_are_under_way(
@@ -225,7 +225,7 @@ def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> No
         (tmp_path / "token").write_text(f"{token}\n")
         credentials = replace(plain, token=str(tmp_path / "token")) if token else plain
         async with owner(authority, "token") as address:
-            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=credentials)
+            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=credentials))
             try:
                 return await ask(link)
             finally:
@@ -259,18 +259,18 @@ def test_a_new_token_is_brought_over_the_connections_that_exist(
     async def run() -> None:
         give(first)
         async with owner(authority, "token") as address:
-            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
+            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=own["peer"]))
             client = Connection(address, 20.0, credentials=own["all"])
-            probe = partial(asyncio.to_thread, client.call, "GraphService.Probe", graph_pb2.ProbeRequest())
+            probe = partial(asyncio.to_thread, client.call, "ControlService.Describe", control_pb2.DescribeRequest())
             try:
                 usual = link.usual
-                assert await ask(link) == (await probe()).values == bytes(8)
+                assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
                 give(second)
                 known = [*read_tokens(authority.token_file).entries.values()]
                 authority.token_file.write_text(TokenFile.of(known[len(first) :]).text())
-                assert await ask(link) == (await probe()).values == bytes(8)
+                assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
                 Path(own["all"].token).unlink()
-                assert (await probe()).values == bytes(8)
+                assert (await probe()).dataset_id == "d"
                 assert link.usual is usual
                 authority.token_file.write_text(TokenFile.of(known[: len(first)]).text())
                 with pytest.raises(NotAuthenticatedError, match="the token is unknown"):

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from atta.daemon.security.admission import CallGuard
-from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
-from atta.daemon.security.security import serve_guarded_metrics
+from atta.daemon.admission import CallGuard
+from atta.daemon.security import ServedCertificate, WatchedTokens, serve_metrics_to
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures
 from atta.wire.security.files import TlsFiles
@@ -52,9 +51,9 @@ def served(authority: Authority) -> Iterator[Served]:
     good, expired = authority.tokens(), authority.tokens(valid=timedelta(seconds=-1))
     guard = CallGuard(WatchedTokens(str(authority.token_file)).now)
     collector = DaemonCollector(0, {"dataset": "d"}, lambda: DaemonFigures({"parts": 1.0}, ()))
-    port = serve_guarded_metrics("127.0.0.1", 0, collector, certificate, guard)
+    port = serve_metrics_to(certificate, guard, "127.0.0.1", 0, collector)
     with pytest.raises(ConfigError, match=f"port {port}"):
-        serve_guarded_metrics("127.0.0.1", port, collector, certificate, guard)
+        serve_metrics_to(certificate, guard, "127.0.0.1", port, collector)
     yield Served(port, ssl.create_default_context(cafile=own.ca), good, expired, Path(own.cert))
     authority.token_file.unlink()
 

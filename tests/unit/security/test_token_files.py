@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from atta.cli.token import token as command
-from atta.daemon.security.admission import Admitted, CallGuard, Proof, Refused
-from atta.daemon.security.certificates import WatchedTokens
+from atta.daemon.admission import Admitted, CallGuard, Proof, Refused
+from atta.daemon.security import WatchedTokens
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.security.credentials import AUTHORIZATION, Credentials, TokenHeader
 from atta.wire.security.files import stamp_of

@@ -168,6 +168,6 @@ def test_the_command_takes_what_a_plan_tells_but_for_what_is_given(tmp_path: Pat
 @pytest.mark.parametrize("changed", [{"rates": 5}, {"network": {}}, {"sizes": {}}, {"machines": {"servers": "x"}}])
 def test_files_that_are_no_plan_are_named(tmp_path: Path, changed: dict[str, Any]) -> None:
     file, _ = plan(tmp_path, **changed)
-    for path, words in ((file, "is no file of `atta plan"), (tmp_path / "none.json", "cannot read the plan")):
+    for path, words in ((file, "is not a file of `atta plan"), (tmp_path / "none.json", "cannot read the plan")):
         with pytest.raises(DataError, match=words):
             planned_costs(path, 4)

@@ -37,7 +37,7 @@ def spoil(tmp_path: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"format": "other"}, "is no profile"),
+    ({"format": "other"}, "is not a profile"),
     ({"version": 2}, "version 2, this release reads version 3"),
     ({"version": None}, "version None"),
     ({"loop__task": 1.0}, "did you mean 'task_us'"),
@@ -72,10 +72,10 @@ def test_no_file_and_no_json(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read"):
         load_profile(tmp_path / "absent.json")
     (tmp_path / "p.json").write_text("{")
-    with pytest.raises(DataError, match="no JSON"):
+    with pytest.raises(DataError, match="not JSON"):
         load_profile(tmp_path / "p.json")
     (tmp_path / "p.json").write_text("[]")
-    with pytest.raises(DataError, match="no profile"):
+    with pytest.raises(DataError, match="not a profile"):
         load_profile(tmp_path / "p.json")
 
 

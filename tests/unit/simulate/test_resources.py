@@ -60,16 +60,6 @@ def test_messages_cut_through_and_wait_at_both_ends() -> None:
     assert ends == pytest.approx({"a to c": 1.5, "a to b": 2.5, "b to c": 3.5})
 
 
-def test_a_connection_sends_in_order() -> None:
-    clock, ends = Clock(), {}
-    switch, a, b = Switch(clock, float(PIECE_BYTES), 0.0), Port(), Port()
-    for name, pieces in (("first", 1.0), ("second", 2.5), ("third", 1.0)):
-        switch.send(a, b, pieces * PIECE_BYTES, lambda name=name: ends.__setitem__(name, clock.now))
-    clock.run()
-    assert ends == pytest.approx({"first": 1.0, "second": 3.5, "third": 4.5})
-    assert a.sent == b.received == 4.5 * PIECE_BYTES
-
-
 def test_connections_take_turns_and_urgent_messages_overtake_them() -> None:
     clock, ends = Clock(), {}
     switch, a, b, c = Switch(clock, float(PIECE_BYTES), 0.0), Port(), Port(), Port()

@@ -105,8 +105,8 @@ def test_a_trace_that_begins_late_needs_to_be_told(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, "cannot read"),
-        ("nothing", "is no trace"),
-        ("[]", "is no trace"),
+        ("nothing", "is not a trace"),
+        ("[]", "is not a trace"),
         (json.dumps({"traceEvents": []}), "no batch was begun and finished"),
     ],
 )

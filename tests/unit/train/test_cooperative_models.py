@@ -37,10 +37,11 @@ from atta.train.cooperative.source import (
     Direction,
     JoinedSource,
     Payload,
+    RowPart,
     Source,
-    UnchangedRows,
     source_inside,
 )
+from tests.unit.train.graphs import batch_of, training_graph
 
 VERTICES = 30
 
@@ -48,21 +49,12 @@ VERTICES = 30
 @pytest.fixture
 def graph(rng: np.random.Generator) -> TrainingGraph:
     edges = rng.integers(0, VERTICES, (2, 90))
-    edges = edges[:, edges[0] != edges[1]]
-    return TrainingGraph(
-        global_ids=np.arange(VERTICES),
-        edges=edges,
-        features=rng.standard_normal((VERTICES, 5)),
-        labels=rng.integers(0, 3, VERTICES),
-        loss_mask=rng.random(VERTICES) < 0.5,
-        in_degrees=np.bincount(edges[1], minlength=VERTICES),
-        distance=np.zeros(VERTICES, np.int64),
-    )
+    return training_graph(edges[:, edges[0] != edges[1]], VERTICES, rng)
 
 
 @pytest.fixture
 def batch(graph: TrainingGraph) -> TrainerBatch:
-    return TrainerBatch.of(worker_view(graph, np.zeros(VERTICES, np.int64), 0, 1))
+    return batch_of(graph)
 
 
 def two_layers(middle: torch.nn.Module) -> torch.nn.Module:
@@ -121,8 +113,7 @@ def test_an_extracted_closure_gives_the_gradient_of_the_whole_graph(rng: np.rand
         assert exact is None or exact >= 2
         assert set(graph.global_ids[graph.loss_mask].tolist()) == set(seeds.tolist())
         model = kind(5, 8, 2, 3).double()
-        batch = TrainerBatch.of(worker_view(graph, np.zeros(len(graph), np.int64), 0, 1))
-        backward(CooperativeModel(model), batch, None, graph.num_targets)
+        backward(CooperativeModel(model), batch_of(graph), None, graph.num_targets)
         mine = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         model.zero_grad()
         scores = model(torch.from_numpy(x), torch.from_numpy(np.stack([source, target])))[seeds]
@@ -149,6 +140,19 @@ def test_train_and_eval_reach_the_layers(batch: TrainerBatch) -> None:
     assert torch.equal(model(batch.x, batch.graph), model(batch.x, batch.graph))
 
 
+class Empty(Source):
+    """No remote rows; notes who asked."""
+
+    sent = crossed = Payload()
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Direction]] = []
+
+    def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
+        self.asked.append((layer, direction))
+        return Arrival(lambda: rows[:0] if direction == "forward" else rows.new_zeros((VERTICES, *rows.shape[1:])))
+
+
 @pytest.mark.parametrize("kind", [pyg.SAGEConv, pyg.GCNConv])
 def test_interior_rows_are_computed_while_others_travel(
     kind: type, batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
@@ -156,19 +160,10 @@ def test_interior_rows_are_computed_while_others_travel(
     """Forward: send, compute, wait. Backward: send gradients, compute, wait."""
     events: list[str] = []
 
-    class Alone(Source):
-        """Says when it is asked, and that there are no remote rows."""
-
-        sent = crossed = Payload()
-
+    class Alone(Empty):
         def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-            assert layer == 3
             events.append(direction)
-            return Arrival(lambda: waited(rows[:0] if direction == "forward" else torch.zeros_like(batch.x)))
-
-    def waited(rows: torch.Tensor) -> torch.Tensor:
-        events.append("wait")
-        return rows
+            return super().start(layer, direction, rows).then(lambda found: events.append("wait") or found)  # type: ignore[func-returns-value]
 
     def computed(_: torch.nn.Module, inputs: Any, out: torch.Tensor) -> None:
         events.append("compute")
@@ -178,19 +173,13 @@ def test_interior_rows_are_computed_while_others_travel(
     # All rows are interior here. The other half of the layer has none.
     layer = kind(5, 3).double()
     layer.register_propagate_forward_hook(lambda m, i, out: computed(m, i, out) if len(out) else None)
-    Exchanged(layer, 3)(batch.x.requires_grad_(), batch.graph).sum().backward()
+    Exchanged(layer)(batch.x.requires_grad_(), batch.graph).sum().backward()
     assert events == ["forward", "compute", "wait", "backward", "compute", "wait"]
 
 
 def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
     batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Empty(Source):
-        sent = crossed = Payload()
-
-        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-            return Arrival(lambda: rows[:0] if direction == "forward" else torch.zeros_like(batch.x))
-
     monkeypatch.setattr(batch.graph, "source", Empty())
     gc.collect()
     gc.disable()
@@ -223,43 +212,35 @@ def test_layers_of_ones_own(batch: TrainerBatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("norm", "name"),
+    ("model", "cause"),
     [
-        (torch.nn.BatchNorm1d(8), "BatchNorm1d"),
-        (pyg.BatchNorm(8), "BatchNorm"),
-        (pyg.GraphNorm(8), "GraphNorm"),
-        (pyg.PairNorm(), "PairNorm"),
-        (pyg.LayerNorm(8), "LayerNorm"),
-        (torch.nn.InstanceNorm1d(8), "InstanceNorm1d"),
-    ],
-)
-def test_normalisation_over_rows_is_refused(norm: torch.nn.Module, name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} normalises over rows, which breaks equality"):
-        CooperativeModel(two_layers(norm))
-
-
-def test_the_batch_norm_inside_gen_conv_is_refused() -> None:
-    with pytest.raises(ConfigError, match="for GENConv: norm='layer'"):
-        CooperativeModel(pyg.DeepGCNLayer(pyg.GENConv(8, 8), torch.nn.LayerNorm(8), torch.nn.ReLU()))
-
-
-@pytest.mark.parametrize(
-    ("layer", "cause"),
-    [
+        *(
+            (two_layers(norm), f"{type(norm).__name__} normalises over rows, which breaks equality")
+            for norm in (
+                torch.nn.BatchNorm1d(8),
+                pyg.BatchNorm(8),
+                pyg.GraphNorm(8),
+                pyg.PairNorm(),
+                pyg.LayerNorm(8),
+                torch.nn.InstanceNorm1d(8),
+            )
+        ),
+        (pyg.DeepGCNLayer(pyg.GENConv(8, 8), torch.nn.LayerNorm(8), torch.nn.ReLU()), "for GENConv: norm='layer'"),
         (pyg.APPNP(3, 0.1), "APPNP: takes one set of vertices"),
         (pyg.TAGConv(5, 3), "TAGConv: takes one set of vertices"),
         (pyg.SAGEConv(5, 3, flow="target_to_source"), "SAGEConv: flow 'target_to_source'"),
         (pyg.GCNConv(5, 3, improved=True), r"improved=True\): has no cooperative form"),
+        (torch.nn.Linear(5, 3), "has no message-passing layer"),
     ],
 )
-def test_layers_that_cannot_tell_sources_from_targets_are_refused(layer: torch.nn.Module, cause: str) -> None:
+def test_models_that_mix_rows_or_cannot_tell_sources_from_targets_are_refused(
+    model: torch.nn.Module, cause: str
+) -> None:
     with pytest.raises(ConfigError, match=cause):
-        CooperativeModel(layer)
+        CooperativeModel(model)
 
 
 def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: TrainingGraph) -> None:
-    with pytest.raises(ConfigError, match="has no message-passing layer"):
-        CooperativeModel(torch.nn.Linear(5, 3))
     with pytest.raises(UnknownNameError, match="did you mean 'convs'"):
         CooperativeModel(pyg.GraphSAGE(5, 8, 2, 3), layers=["conv"])
     with pytest.raises(ConfigError, match="argument edge_weight has no cooperative form"):
@@ -270,8 +251,6 @@ def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: TrainingGra
         CooperativeGraph(worker_view(graph, np.arange(VERTICES) % 2, 1, 2))
     with pytest.raises(ConfigError, match="this trainer is the only one"):
         start_exchange(batch.x, batch.graph)
-    with pytest.raises(ConfigError, match="transport 'fax'"):
-        source_inside(batch.graph.view, transport="fax")
     with pytest.raises(ConfigError, match="there are no targets"):
         backward(CooperativeModel(pyg.SAGEConv(5, 3).double()), batch, None, 0)
     with pytest.raises(UnknownNameError, match="deep model"):
@@ -281,16 +260,7 @@ def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: TrainingGra
 
 
 def test_loops_without_their_weights_are_refused(rng: np.random.Generator) -> None:
-    loops = TrainingGraph(
-        global_ids=np.arange(2),
-        edges=np.array([[0, 1], [0, 0]]),
-        features=rng.standard_normal((2, 5)),
-        labels=np.zeros(2, np.int64),
-        loss_mask=np.ones(2, np.bool_),
-        in_degrees=np.array([1, 0]),
-        distance=np.zeros(2, np.int64),
-    )
-    batch = TrainerBatch.of(worker_view(loops, np.zeros(2, np.int64), 0, 1))
+    batch = batch_of(training_graph(np.array([[0, 1], [0, 0]]), 2, rng))
     with pytest.raises(ConfigError, match="has self-loops"):
         CooperativeModel(pyg.GCNConv(5, 3, add_self_loops=False).double())(batch.x, batch.graph)
 
@@ -317,7 +287,7 @@ class Numbered(Source):
 
 def test_joined_sources_answer_for_their_rows() -> None:
     parts = Numbered(3, 1), Numbered(5, 2)
-    joined = JoinedSource([(part, part.rows) for part in parts])
+    joined = JoinedSource(torch.zeros(2, 1), [RowPart(part, part.rows) for part in parts])
     assert joined.start(7, "forward", torch.ones(2, 1)).finish().tolist() == [[3], [5], [5]]
     assert joined.start(7, "backward", torch.tensor([[1.0], [2], [4]])).finish().tolist() == [[8], [8]]
     assert [part.asked[1] for part in parts] == [(7, "backward", [1]), (7, "backward", [2, 4])]
@@ -327,30 +297,27 @@ def test_joined_sources_answer_for_their_rows() -> None:
 
 def test_rows_that_never_change_are_asked_for_once() -> None:
     inner, fixed = Numbered(3, 1), torch.ones(2, 1)
-    kept = UnchangedRows(inner, fixed)
+    kept = JoinedSource(fixed, [RowPart(inner, 1)])
     assert [kept.start(0, "forward", fixed).finish().tolist() for _ in range(3)] == [[[3]]] * 3
     assert len(inner.asked) == 1
     for rows in (fixed.clone(), fixed.clone().requires_grad_()):
         kept.start(0, "forward", rows)
-    kept.start(0, "backward", fixed)
+    kept.start(0, "backward", fixed[:1])
     assert len(inner.asked) == 4
-    known = UnchangedRows(inner, fixed, torch.full((1, 1), 9.0))
+    known = JoinedSource(fixed, [RowPart(inner, 1, features=torch.full((1, 1), 9.0))])
     assert known.start(0, "forward", fixed).finish().tolist() == [[9]]
     assert len(inner.asked) == 4
+    asking = JoinedSource(fixed, [RowPart(inner, 1, keeps=False)])
+    assert [asking.start(0, "forward", fixed).finish().tolist() for _ in range(2)] == [[[3]]] * 2
+    assert len(inner.asked) == 6
     assert kept.sent == inner.sent
 
 
 def test_layers_ask_by_their_numbers(batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the modules; recomputed layers ask by the same number again."""
 
-    class Empty(Numbered):
-        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-            super().start(layer, direction, rows[:0])
-            return Arrival(lambda: rows[:0] if direction == "forward" else rows.new_zeros((VERTICES, *rows.shape[1:])))
-
     model = DeepGNN(5, 8, 3, num_layers=3, dropout=0.0, checkpointed=True).double()
-    monkeypatch.setattr(batch.graph, "source", source := Empty(0, 0))
+    monkeypatch.setattr(batch.graph, "source", source := Empty())
     backward(CooperativeModel(model), batch, None, count_targets(batch, None))
-    asked = [(layer, direction) for layer, direction, _ in source.asked]
     again = [(layer, way) for layer in (2, 1, 0) for way in ("forward", "backward")]
-    assert asked == [(0, "forward"), (1, "forward"), (2, "forward"), *again]
+    assert source.asked == [(0, "forward"), (1, "forward"), (2, "forward"), *again]

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError
 from atta.train import TrainConfig
-from atta.train.cooperative import CooperativeModel, TrainerBatch, TrainingGraph, worker_view
+from atta.train.cooperative import CooperativeModel, TrainerBatch
 from atta.train.cooperative.memory import Size, estimate, fewest_batches
 from atta.train.models import whole_model
+from tests.unit.train.graphs import batch_of, training_graph
 
 
 def config(**settings: Any) -> TrainConfig:
@@ -66,16 +67,9 @@ def kept_for_backward(settings: TrainConfig, batch: TrainerBatch) -> int:
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat", "resgcn+", "deepergcn"])
 def test_the_estimate_is_of_the_size_of_what_autograd_keeps(model: str) -> None:
     n, edges = 400, np.random.default_rng(3).integers(0, 400, (2, 4000))
-    graph = TrainingGraph(
-        global_ids=np.arange(n),
-        edges=edges,
-        features=np.random.default_rng(4).standard_normal((n, 40)).astype(np.float32),
-        labels=np.zeros(n, np.int64),
-        loss_mask=np.ones(n, np.bool_),
-        in_degrees=np.bincount(edges[1][edges[0] != edges[1]], minlength=n),
-        distance=np.zeros(n, np.int64),
-    )
-    batch = TrainerBatch.of(worker_view(graph, np.zeros(n, np.int64), 0, 1))
+    rng = np.random.default_rng(4)
+    features = rng.standard_normal((n, 40)).astype(np.float32)
+    batch = batch_of(training_graph(edges, n, rng, features=features))
     settings = config(model=model, layers=6, hidden=32, heads=4)
     kept = kept_for_backward(settings, batch)
     assert kept <= estimate(settings, Size.of(batch.graph.view), 40, 0) <= 4 * kept

@@ -18,9 +18,7 @@ from atta.train.checkpoint import BEST, LAST, load_checkpoint, load_weights, sav
 from atta.train.models import build_model, whole_model
 from atta.train.reports.epochs import Watched
 from atta.train.settings.common import parse_early_stop, patience_of
-from atta.train.steps.allreduce import SyncClock
-from atta.train.steps.schedule import LearningRate
-from atta.train.steps.step import StepPart, step_parts, timed_step
+from atta.train.steps.step import LearningRate, StepPart, SyncClock, step_parts, timed_step
 from atta.train.steps.timing import Stopwatch
 from atta.train.tasks.choice import watched_by
 
@@ -103,9 +101,6 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(schedule: str, saved: int) -> No
         assert rates(settings, figures, saved=saved) == rates(settings, figures)
 
 
-# -- several batches in a step -----------------------------------------------------------------------------------------
-
-
 @given(st.integers(0, 30), st.integers(1, 8))
 def test_each_step_has_a_first_and_a_last_batch_and_weighs_one(batches: int, together: int) -> None:
     steps: list[list[StepPart]] = []
@@ -138,9 +133,6 @@ def test_accumulated_gradients_are_those_of_one_large_batch() -> None:
         assert update.call_count == 3
         ends.append(model.weight.detach())
     torch.testing.assert_close(ends[0], ends[1])
-
-
-# -- what is watched ---------------------------------------------------------------------------------------------------
 
 
 def test_early_stopping_names_a_metric_and_a_patience() -> None:
@@ -196,9 +188,6 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / BEST).write_bytes(b"no archive")
     with pytest.raises(DataError, match=BEST):
         load_weights(tmp_path, build_model(SAMPLED, 3, 2), CPU)
-
-
-# -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
 def test_checkpoints_keep_the_schedule_and_refuse_another(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from atta.daemon.engine.slots import SlotPool
 from atta.errors import ConfigError
 from atta.protos.v1.session_pb2 import SharedSlot
 from atta.train.launching.worker import choose_device
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -18,13 +18,14 @@ import structlog
 
 from atta.cli.cluster.page import MOST_CHARACTERS, TrainerHistory, View, figures_of, page
 from atta.cli.cluster.trace import recorded
-from atta.cli.output import DURATION, quiet_option, say
+from atta.cli.options import command
+from atta.cli.output import DURATION, cluster_option, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.security import DaemonSecurity, check_reached_by_others
+from atta.daemon.security import DaemonSecurity, check_reached_by_others, is_loopback
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
-from atta.wire.clusterfile import listening_at
+from atta.wire.clusterfile import check_address, listening_at
 from atta.wire.security.tokens import METRICS
 
 SCRAPE_S = 2.0
@@ -32,8 +33,9 @@ SCRAPE_S = 2.0
 
 
 class Watching:
-    """Samples once per ``interval_s`` on a thread of its own. A context manager. However many browsers look, daemons are
-    asked once.
+    """Samples once per ``interval_s`` on a thread of its own. A context manager.
+
+    However many browsers look, daemons are asked once.
     """
 
     def __init__(
@@ -94,9 +96,6 @@ def _scrape(trainer: TrainerHistory) -> None:
         trainer.error = f"no metrics: {reason}"
 
 
-PATHS = ("/", "/trace")
-"""What there is."""
-
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
     "X-Content-Type-Options": "nosniff",
@@ -107,15 +106,15 @@ HEADERS = {
 
 
 def _answer(path: str, page: Callable[[], str], trace: Callable[[], str]) -> tuple[int, str, str]:
-    """Status, type and text for one of ``PATHS``."""
+    """Status, type and text of an answer."""
     try:
-        return (200, "text/html; charset=utf-8", page()) if path == "/" else (200, "application/json", trace())
+        if path == "/":
+            return 200, "text/html", page()
+        if path == "/trace":
+            return 200, "application/json", trace()
     except AttaError as error:
-        return 502, "text/plain; charset=utf-8", f"{error}\n"
-
-
-def _unknown(path: str) -> tuple[int, str, str]:
-    return 404, "text/plain; charset=utf-8", f"{path[:100]!r}: there are / and /trace\n"
+        return 502, "text/plain", f"{error}\n"
+    return 404, "text/plain", f"{path[:100]!r}: there are / and /trace\n"
 
 
 def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
@@ -124,11 +123,11 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO") or "/"
         if environ.get("REQUEST_METHOD") != "GET":
-            status, kind, text = 501, "text/plain; charset=utf-8", "GET alone\n"
+            status, kind, text = 501, "text/plain", "GET alone\n"
         else:
-            status, kind, text = _answer(path, page, trace) if path in PATHS else _unknown(path)
+            status, kind, text = _answer(path, page, trace)
         body = text.encode()
-        headers = {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}
+        headers = {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
         start_response(f"{status} {HTTPStatus(status).phrase}", list(headers.items()))
         return [body]
 
@@ -138,11 +137,9 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
 def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
 ) -> WSGIServer:
-    """A server that listens; the caller runs ``serve_forever``. ``page``, ``trace``: make the answers. ``option``: what
-    errors name.
+    """A server that listens; the caller runs ``serve_forever``.
 
-    Raises:
-        ConfigError: the port is in use, or the address is not of this machine.
+    Raises ConfigError, which names ``option``, if it cannot.
     """
     try:
         return bounded_listener(host, port, application(page, trace))
@@ -162,10 +159,8 @@ TRACE = "atta.v1.ControlService/Trace"
 def daemon_page(config: DaemonConfig, address: str, cluster: str | None) -> Iterator[None]:
     """Serve the page at ``address`` within the block. It shows the daemons of the file ``cluster``; None: this one.
 
-    With TLS the page comes over HTTPS, to those who bring a token that may read metrics.
-
-    Raises:
-        ConfigError: the address is wrong, in use or reached by others without ``--insecure`` or TLS.
+    With TLS the page comes over HTTPS, to those who bring a token that may read metrics. Raises ConfigError: the
+    address is wrong, in use or reached by others without ``--insecure`` or TLS.
     """
     host, port = listening_at(OPTION, address)
     if cluster is None and config.listen.endswith(":0"):
@@ -188,11 +183,11 @@ def daemon_page(config: DaemonConfig, address: str, cluster: str | None) -> Iter
         yield
 
 
-@click.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option("--listen", default="127.0.0.1:8800", show_default=True, metavar="HOST:PORT", help="Where the page is.")
+@command()
+@cluster_option
+@click.option("--listen", default="127.0.0.1:8800", metavar="HOST:PORT", help="Where the page is.")
 @click.option("--trainer", "trainers", multiple=True, metavar="HOST:PORT", help="Metrics of `atta train --metrics`.")
-@click.option("--interval", type=DURATION.at_least("500ms"), default="2s", show_default=True, help="Between two looks.")
+@click.option("--interval", type=DURATION.at_least("500ms"), default="2s", help="Between two looks.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine: the network is trusted.")
 @quiet_option
 def dashboard(
@@ -204,11 +199,6 @@ def dashboard(
 
     Example: atta dashboard --cluster cluster.toml --trainer 127.0.0.1:9100
     """
-    from atta.cli.cluster.page import page
-    from atta.cli.cluster.trace import recorded
-    from atta.daemon.security.security import is_loopback
-    from atta.observe.answering import run_aside
-    from atta.wire.clusterfile import check_address
 
     host, _, port = check_address(listen).rpartition(":")
     for trainer in trainers:

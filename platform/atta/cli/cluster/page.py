@@ -10,9 +10,9 @@ from html import escape
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from atta.cli.cluster.top import UNKNOWN, bytes_per_s, lane, number, ratio
+from atta.cli.cluster.top import UNKNOWN, bytes_per_s, daemon_figures, job_figures, session_figures
 from atta.cli.output import size
-from atta.client.watch import DaemonRates, received_from
+from atta.client.watch import DaemonRates, Sample, received_from
 from atta.observe.figures import of_all_layers
 
 SHOWN = ("loss", "val_accuracy", "seeds_per_second", "epoch_seconds")
@@ -27,10 +27,9 @@ _LEFT, _BOTTOM = 46, 112
 
 
 def figures_of(text: str) -> tuple[int, dict[str, float]]:
-    """Number of ended epochs, and the latest epoch's figures by name, from a trainer's Prometheus metrics.
+    """Ended epochs, and the latest one's figures, from a trainer's metrics.
 
-    Raises:
-        ValueError: the text is none of metrics, or too long.
+    Raises ValueError: the text is none, or too long.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text)} characters of metrics")
@@ -51,13 +50,7 @@ def figures_of(text: str) -> tuple[int, dict[str, float]]:
 
 @dataclass
 class TrainerHistory:
-    """What one trainer has exported so far.
-
-    Attributes:
-        address: of its metrics.
-        error: why the last attempt failed; empty: it did not.
-        points: ended epochs, and the figures of the latest one.
-    """
+    """What one trainer has exported so far: the figures by number of ended epochs, or why the last attempt failed."""
 
     address: str
     error: str = ""
@@ -151,14 +144,7 @@ td.reason{text-align:left}td.reason::before{content:none}figure{width:100%}.bar{
 
 @dataclass(frozen=True)
 class View:
-    """What the page shows.
-
-    Attributes:
-        cluster: the name that the user gave.
-        daemons: with rates.
-        trainers: curves of those that were named.
-        refresh_s: how often browsers load the page again.
-    """
+    """What the page shows. Daemons have rates, trainers curves."""
 
     cluster: str
     daemons: Sequence[DaemonRates]
@@ -188,8 +174,10 @@ def page(view: View) -> str:
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]], label: str) -> str:
-    """``rows`` have HTML; a row of one cell is a remark that takes the whole width. On a narrow screen each row is a box,
-    in which the heads stand before their figures."""
+    """``rows`` have HTML; a row of one cell is a remark that takes the whole width.
+
+    On a narrow screen each row is a box, in which the heads stand before their figures.
+    """
     heads = [escape(name) for name in heads]
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     lines = "".join(f"<tr>{_cells(heads, row)}</tr>" for row in rows)
@@ -203,8 +191,7 @@ def _cells(heads: Sequence[str], row: Sequence[str]) -> str:
 
 
 def _daemons(daemons: Sequence[DaemonRates]) -> str:
-    heads = ("part", "address", "up", "CPU", "daemon CPU", "batches/s", "received", "sent to peers", "cache hits",
-             "buffers", "CPU lane", "net lane", "memory")  # fmt: skip
+    heads = ("part", "address", "up", *daemon_figures(DaemonRates(Sample(0, ""))), "memory")
     rows = [row for daemon in daemons for row in (_daemon(daemon, len(heads)), _reason(daemon)) if row]
     return _table(heads, rows, "daemons")
 
@@ -219,22 +206,8 @@ def _daemon(daemon: DaemonRates, width: int) -> list[str]:
     name = [escape(sample.parts), escape(sample.address)]
     if sample.error:
         return [*name, '<span class="bad">down</span>', *[UNKNOWN] * (width - 3)]
-    hits = None if daemon.cache_hit_rate is None else 100 * daemon.cache_hit_rate
-    buffers, limit = counters.get("buffer_bytes", 0.0), counters.get("buffer_limit_bytes", 0.0)
-    return [
-        *name,
-        _duration(sample.at),
-        number(daemon.machine_cpu_percent, " %"),
-        number(daemon.daemon_cpu_percent, " %"),
-        number(daemon.batches_per_s),
-        bytes_per_s(daemon.remote_bytes_per_s),
-        bytes_per_s(daemon.served_bytes_per_s),
-        number(hits, " %"),
-        f"{size(buffers)} of {size(limit)}",
-        lane(counters, "cpu"),
-        lane(counters, "net"),
-        size(counters.get("process_resident_bytes", 0.0)),
-    ]
+    memory = size(counters.get("process_resident_bytes", 0.0))
+    return [*name, _duration(sample.at), *daemon_figures(daemon).values(), memory]
 
 
 def _links(daemons: Sequence[DaemonRates]) -> str:
@@ -264,28 +237,15 @@ def _links(daemons: Sequence[DaemonRates]) -> str:
 
 
 def _sessions(daemon: DaemonRates) -> str:
-    heads = ("job", "epoch", "batches", "", "batch/s", "seeds/s", "queue", "flight", "held", "score", "sigma",
-             "sample ms", "train ms")  # fmt: skip
-    rows = []
-    for session in daemon.sessions[:MOST_SESSIONS]:
+    shown = daemon.sessions[:MOST_SESSIONS]
+    heads, rows = [*session_figures(shown[0])], []
+    for session in shown:
         s = session.figures
-        job = escape(s.job if s.world_size == 1 else f"{s.job} {s.rank}/{s.world_size}")
         share = 100 * s.taken / s.batches if s.batches else 100.0
-        rows.append([
-            f'<span class="bad">{job}: {escape(s.error)}</span>' if s.error else job,
-            str(s.epoch),
-            f"{s.taken:,}/{s.batches:,}",
-            f'<span class="bar"><i style="width:{share:.0f}%"></i></span>',
-            number(session.batches_per_s),
-            number(session.seeds_per_s),
-            str(s.queued),
-            str(s.in_flight),
-            size(s.queued_bytes + s.lent_bytes),
-            number(s.score),
-            number(s.sigma),
-            number(s.sample_ms),
-            number(s.train_ms),
-        ])  # fmt: skip
+        job, *cells = map(escape, session_figures(session).values())
+        cells.insert(2, f'<span class="bar"><i style="width:{share:.0f}%"></i></span>')
+        rows.append([f'<span class="bad">{job}</span>' if s.error else job, *cells])
+    heads.insert(3, "")
     more = len(daemon.sessions) - len(rows)
     title = f"Sessions on part {daemon.sample.parts} ({len(daemon.sessions)})"
     note = f"<p>{more} more are not shown.</p>" if more else ""
@@ -293,24 +253,9 @@ def _sessions(daemon: DaemonRates) -> str:
 
 
 def _jobs(daemon: DaemonRates) -> str:
-    heads = ("job", "epoch", "sent", "crossed", "rows read", "age min", "mean", "max", "broadcasts", "skipped", "error")
-    rows = [
-        [
-            escape(f"{job.job} {job.direction}"),
-            str(job.epoch),
-            size(job.sent_bytes),
-            size(job.crossed_bytes),
-            f"{job.rows:,}",
-            number(job.age_min),
-            number(job.age_mean),
-            number(job.age_max),
-            str(job.broadcasts),
-            str(job.skipped),
-            ratio(job.predicted_error, job.stale_error),
-        ]
-        for job in of_all_layers(daemon.sample.jobs)
-    ]
-    return f"<h2>Rows between trainers</h2>{_table(heads, rows, 'rows between trainers')}"
+    figures = [job_figures(job) for job in of_all_layers(daemon.sample.jobs)]
+    rows = [[*map(escape, one.values())] for one in figures]
+    return f"<h2>Rows between trainers</h2>{_table(figures[0], rows, 'rows between trainers')}"
 
 
 def _trainer(trainer: TrainerHistory) -> str:

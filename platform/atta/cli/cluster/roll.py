@@ -15,12 +15,14 @@ from typing import Any
 
 import click
 
-from atta.cli.cluster.rolling import Seen
+from atta.cli.cluster.rolling import Roll, Seen
+from atta.cli.options import command
 from atta.cli.output import DURATION, echo, json_option, quiet_option, write_json
 from atta.client.control import Connection, Description
-from atta.client.every import DaemonAnswer, ask_all
+from atta.client.every import DaemonAnswer, ask_all, check_operator
 from atta.errors import AttaError, ConfigError, UnavailableError
 from atta.observe.machine.processor import machine_id
+from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import Addresses
 from atta.wire.security.credentials import Credentials
 
@@ -119,8 +121,7 @@ class LocalProcess:
     def __init__(self, daemon: Seen) -> None:
         """Read it while the daemon runs.
 
-        Raises:
-            ConfigError: it does not run on this machine, or belongs to somebody else.
+        Raises ConfigError: it does not run on this machine, or belongs to somebody else.
         """
         if not daemon.pid:
             raise ConfigError(f"{daemon.address} does not run on this machine: leave out --local")
@@ -171,7 +172,7 @@ def is_gone(pid: int) -> bool:
     return True
 
 
-@click.command()
+@command()
 @click.argument("target", metavar="CLUSTER")
 @click.option("--command", default="", help="Starts a daemon that has ended; {part}, {address} and {host} are its own.")
 @click.option("--local", is_flag=True, help="Start daemons of this machine again as they ran: atta serve, atta.local.")
@@ -179,7 +180,6 @@ def is_gone(pid: int) -> bool:
     "--timeout",
     type=DURATION.at_least("1s"),
     default="2min",
-    show_default=True,
     help="For a daemon to stop, and again to start, and to be seen by its peers.",
 )
 @click.option("--allow-pause", is_flag=True, help="Restart also the only daemon of a part: its consumers wait.")
@@ -196,9 +196,6 @@ def roll(
 
     Example: atta roll cluster.toml --command "ssh {host} sudo systemctl start atta-daemon-{part}"
     """
-    from atta.cli.cluster.rolling import Roll
-    from atta.client.every import check_operator
-    from atta.wire.named import credentials_for, resolve_target
 
     if command and local:
         raise ConfigError("--command and --local: give one of them")

@@ -15,13 +15,8 @@ from atta.wire.parts import Addresses, replicas_of
 class Seen:
     """What can be seen of a daemon.
 
-    Attributes:
-        part, address: its first partition, and where it listens.
-        incarnation: of its process; empty: nobody answers.
-        draining: it is stopping.
-        leaving: nobody answers, but its process is still there, or may be.
-        pid: of the process, if that runs on this machine; else 0.
-        version: its release.
+    An empty ``incarnation`` means that nobody answers. ``leaving``: nobody answers, but its process is still there, or
+    may be. ``pid``: if it runs on this machine; else 0.
     """
 
     part: int
@@ -111,12 +106,6 @@ class Restart:
         if self.phase is Phase.JOINING and not missing:
             self.phase = Phase.DONE
 
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert (self.phase in {Phase.JOINING, Phase.DONE}) == bool(self.after), f"{self.phase} with {self.after!r}"
-        assert not self.after or self.after != self._before, "the process of before counts as its successor"
-        assert self._before or self.phase is not Phase.LEAVING, "a daemon that was down leaves"
-
 
 LOOK_S = 0.2
 """How long to wait between two looks at a daemon."""
@@ -181,11 +170,9 @@ class Roll:
         """Restart all daemons.
 
         ``interrupted`` is asked between two daemons; if it says so, KeyboardInterrupt is raised there, so that no
-        daemon stays half restarted.
-
-        Raises:
-            ConfigError: a part would be without any ready daemon. Nothing has been stopped, or no further daemon is.
-            AttaError: a daemon did not stop or come back in time; the rest are as they were.
+        daemon stays half restarted. Raises ConfigError: a part would be without any ready daemon. Nothing has been
+        stopped, or no further daemon is; AttaError: a daemon did not stop or come back in time; the rest are as they
+        were.
         """
         self._order = waiting_first(self._order, self._fleet.look())
         self._refuse(refusals(self._order, self._fleet.look()))

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import atta
-from atta.cli.options import GroupedCommand, config_option, settings_options
+from atta.cli.options import command, config_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
@@ -30,7 +30,7 @@ _GROUPS = {
 }
 
 
-@click.command(cls=GroupedCommand, groups=_GROUPS)
+@command(groups=_GROUPS)
 @config_option
 @settings_options(DaemonConfig)
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
@@ -39,16 +39,9 @@ _GROUPS = {
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    show_default=True,
     help="Least of what is logged",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How lines are written.",
-)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How lines are written.")
 def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, log_level: str, log_format: str) -> None:
     """Serve one partition until SIGTERM.
 
@@ -56,7 +49,8 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     """
     _let_grpc_log()
     from atta.daemon.daemon import serve as run
-    from atta.observe.logs import LoggedProgress, configure
+    from atta.observe.logs import configure
+    from atta.observe.progress import LoggedProgress
     from atta.partition.deploy import local_dataset
     from atta.partition.disk.store import is_url
     from atta.wire.clusterfile import read_cluster
@@ -87,11 +81,7 @@ def _let_grpc_log() -> None:
 
 
 def _check_stdin() -> None:
-    """Check that a daemon can wait for the end of standard input.
-
-    Raises:
-        ConfigError: it cannot: it is closed, a file, or a device such as /dev/null.
-    """
+    """Check that a daemon can wait for the end of standard input: it is no file, and no device such as /dev/null."""
     try:
         with select.epoll() as waiting:
             waiting.register(0, select.EPOLLIN)

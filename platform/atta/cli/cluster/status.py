@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.table import Table
+from rich.text import Text
 
-from atta.cli.output import DURATION, echo, json_option, printer, write_json
+from atta.cli.options import command
+from atta.cli.output import DURATION, cluster_option, duration, echo, json_option, printer, size, write_json
+from atta.client.control import Connection, Description
+from atta.client.every import DaemonAnswer, ask_all, check_operator, check_together, down
+from atta.client.watch import DaemonRates, Watch
 from atta.errors import AttaError
+from atta.wire.named import credentials_for, resolve_target
 
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from atta.client.control import Description
-    from atta.client.every import DaemonAnswer
-    from atta.client.watch import DaemonRates
-
-_cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
 
 
-@click.command()
-@_cluster
-@click.option(
-    "--interval",
-    type=DURATION.at_least("100ms"),
-    default="500ms",
-    show_default=True,
-    help="Rates are means over this.",
-)
+@command()
+@cluster_option
+@click.option("--interval", type=DURATION.at_least("100ms"), default="500ms", help="Rates are means over this.")
 @click.option("--all", "everything", is_flag=True, help="Also all counters of each daemon.")
 @json_option
 def status(target: str, interval: float, everything: bool, json_file: str | None) -> None:
@@ -43,12 +36,6 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
 
     Example: atta status --cluster cluster.toml
     """
-    import time
-
-    from atta.client.control import Connection
-    from atta.client.every import ask_all, check_together, down
-    from atta.client.watch import Watch
-    from atta.wire.named import credentials_for, resolve_target
 
     addresses, credentials = resolve_target(target), credentials_for(target)
     known = check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
@@ -100,7 +87,6 @@ def _document(
 
 
 def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRates], now: datetime) -> Table:
-    from rich.table import Table
 
     dataset = next((answer.value.dataset_id for answer in known if answer.value is not None), "unknown")
     table = Table(title=f"dataset {dataset}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -114,7 +100,6 @@ def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRat
 
 
 def _state(answer: DaemonAnswer[Description]) -> Text:
-    from rich.text import Text
 
     if answer.reason:
         return Text(f"down: {answer.reason}", style="bold red")
@@ -123,7 +108,6 @@ def _state(answer: DaemonAnswer[Description]) -> Text:
 
 
 def _figures(daemon: DaemonRates, now: datetime) -> list[str]:
-    from atta.cli.output import duration, size
 
     counters = daemon.sample.counters
     since = _up_since(counters, now)
@@ -150,7 +134,6 @@ def _up_since(counters: Mapping[str, float], now: datetime) -> datetime | None:
 
 
 def _counters(found: Sequence[DaemonRates]) -> Table:
-    from rich.table import Table
 
     rows = [daemon.sample.counters for daemon in found]
     table = Table(title="counters", title_justify="left")
@@ -162,8 +145,8 @@ def _counters(found: Sequence[DaemonRates]) -> Table:
     return table
 
 
-@click.command()
-@_cluster
+@command()
+@cluster_option
 def stop(target: str) -> None:
     """Ask every daemon of a cluster to drain and exit.
 
@@ -171,9 +154,6 @@ def stop(target: str) -> None:
 
     Example: atta stop --cluster cluster.toml
     """
-    from atta.client.control import Connection
-    from atta.client.every import ask_all, check_operator, down
-    from atta.wire.named import credentials_for, resolve_target
 
     addresses, credentials = resolve_target(target), credentials_for(target)
     check_operator(addresses, deadline_s=DEADLINE_S, credentials=credentials)

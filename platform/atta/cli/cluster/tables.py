@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 
 import click
+from rich.table import Table
 
-from atta.cli.output import echo, json_option, printer, quiet_option, say, size, write_json
+from atta.cli.options import CommandGroup
+from atta.cli.output import cluster_option, echo, json_option, printer, quiet_option, say, size, write_json
+from atta.client.cluster import connect
+from atta.client.tables.cluster import promote as promoted
+from atta.errors import UnknownNameError
 
-_cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 
-
-@click.group()
+@click.group(cls=CommandGroup)
 def tables() -> None:
     """Mutable tables (embeddings, states) of a running cluster.
 
@@ -20,16 +23,13 @@ def tables() -> None:
 
 
 @tables.command("list")
-@_cluster
+@cluster_option
 @json_option
 def list_(target: str, json_file: str | None) -> None:
     """Show the tables, with the rows that they have now, and the memory that they take.
 
     Example: atta tables list --cluster cluster.toml
     """
-    from rich.table import Table
-
-    from atta.client.cluster import connect
 
     with connect(target, deadline_s=10.0) as cluster:
         found, stats = cluster.tables.listed(), cluster.stats()
@@ -56,7 +56,7 @@ def list_(target: str, json_file: str | None) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.argument("name")
 @quiet_option
 def save(target: str, name: str, *, quiet: bool) -> None:
@@ -66,7 +66,6 @@ def save(target: str, name: str, *, quiet: bool) -> None:
 
     Example: atta tables save --cluster cluster.toml epoch-10
     """
-    from atta.client.cluster import connect
 
     with connect(target) as cluster:
         names = cluster.tables.save(name)
@@ -74,7 +73,7 @@ def save(target: str, name: str, *, quiet: bool) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.argument("name")
 @quiet_option
 def load(target: str, name: str, *, quiet: bool) -> None:
@@ -84,7 +83,6 @@ def load(target: str, name: str, *, quiet: bool) -> None:
 
     Example: atta tables load --cluster cluster.toml epoch-10
     """
-    from atta.client.cluster import connect
 
     with connect(target) as cluster, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -95,7 +93,7 @@ def load(target: str, name: str, *, quiet: bool) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.argument("name")
 @quiet_option
 def delete(target: str, name: str, *, quiet: bool) -> None:
@@ -103,8 +101,6 @@ def delete(target: str, name: str, *, quiet: bool) -> None:
 
     Example: atta tables delete --cluster cluster.toml users
     """
-    from atta.client.cluster import connect
-    from atta.errors import UnknownNameError
 
     with connect(target) as cluster:
         if not cluster.tables.delete(name):
@@ -113,9 +109,11 @@ def delete(target: str, name: str, *, quiet: bool) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.option("--part", type=int, required=True, help="The partition whose tables move.")
-@click.option("--to", "address", metavar="HOST:PORT", help="The backup.  [default: the other daemon of the partition]")
+@click.option(
+    "--to", "address", metavar="HOST:PORT", show_default="the other daemon of the partition", help="The backup."
+)
 @quiet_option
 def promote(target: str, part: int, address: str | None, *, quiet: bool) -> None:
     """Let the backup of a partition hold its tables from now on.
@@ -125,7 +123,6 @@ def promote(target: str, part: int, address: str | None, *, quiet: bool) -> None
 
     Example: atta tables promote --cluster cluster.toml --part 0
     """
-    from atta.client.tables.cluster import promote as promoted
 
     at, found = promoted(target, part, address)
     say(quiet, f"{at}: holds the {found} tables of partition {part} now")

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from atta.cli.output import DURATION, json_option, printer, size, write_json
-from atta.client.watch import DaemonRates, SessionRates
+from atta.cli.options import command
+from atta.cli.output import DURATION, cluster_option, json_option, printer, size, write_json
+from atta.client.watch import DaemonRates, SessionRates, Watch
 from atta.observe.figures import JobFigures, of_all_layers
-
-if TYPE_CHECKING:
-    from atta.client.watch import DaemonRates, Watch
 
 UNKNOWN = "-"
 
 
-def lane(counters: Mapping[str, float], lane: str) -> str:
+def _lane(counters: Mapping[str, float], lane: str) -> str:
     """Number of tasks that wait + number of tasks that run."""
     ready, running = counters.get(f"scheduler_ready_{lane}", 0.0), counters.get(f"scheduler_running_{lane}", 0.0)
     return f"{ready:.0f} + {running:.0f}"
 
 
-def ratio(predicted: float | None, stale: float | None) -> str:
+def _ratio(predicted: float | None, stale: float | None) -> str:
     """How far predicted rows are from fresh ones, beside stale rows."""
     return UNKNOWN if predicted is None or not stale else f"{predicted / stale:.2f}"
 
@@ -45,13 +43,63 @@ def bytes_per_s(value: float | None) -> str:
     return UNKNOWN if value is None else f"{size(value)}/s"
 
 
+def daemon_figures(daemon: DaemonRates) -> dict[str, str]:
+    """What is shown of a daemon, by heading."""
+    counters = daemon.sample.counters
+    buffers, limit = counters.get("buffer_bytes", 0.0), counters.get("buffer_limit_bytes", 0.0)
+    return {
+        "CPU": number(daemon.machine_cpu_percent, " %"),
+        "daemon CPU": number(daemon.daemon_cpu_percent, " %"),
+        "batches/s": number(daemon.batches_per_s),
+        "remote": bytes_per_s(daemon.remote_bytes_per_s),
+        "cache hits": number(None if daemon.cache_hit_rate is None else 100 * daemon.cache_hit_rate, " %"),
+        "buffers": f"{size(buffers)} of {size(limit)}",
+        "CPU lane": _lane(counters, "cpu"),
+        "net lane": _lane(counters, "net"),
+        "served": f"{number(daemon.served_requests_per_s)}/s, {bytes_per_s(daemon.served_bytes_per_s)}",
+    }
+
+
+def session_figures(session: SessionRates) -> dict[str, str]:
+    """What is shown of a session, by heading; the name of its job comes first."""
+    s = session.figures
+    job = s.job if s.world_size == 1 else f"{s.job} {s.rank}/{s.world_size}"
+    return {
+        "job": f"{job}: {s.error}" if s.error else job,
+        "epoch": str(s.epoch),
+        "batches": f"{s.taken:,}/{s.batches:,}",
+        "batch/s": number(session.batches_per_s),
+        "seeds/s": number(session.seeds_per_s),
+        "queue": str(s.queued),
+        "flight": str(s.in_flight),
+        "held": size(s.queued_bytes + s.lent_bytes),
+        "score": number(s.score),
+        "sigma": number(s.sigma),
+        "sample ms": number(s.sample_ms),
+        "train ms": number(s.train_ms),
+    }
+
+
+def job_figures(job: JobFigures) -> dict[str, str]:
+    """What is shown of the rows between a job's trainers, by heading; the name of the job comes first."""
+    return {
+        "job": f"{job.job} {_TRAVELLING.get(job.direction, job.direction)}",
+        "epoch": str(job.epoch),
+        "sent": size(job.sent_bytes),
+        "crossed": size(job.crossed_bytes),
+        "rows read": f"{job.rows:,}",
+        "age min": number(job.age_min),
+        "mean": number(job.age_mean),
+        "max": number(job.age_max),
+        "broadcasts": str(job.broadcasts),
+        "skipped": str(job.skipped),
+        "error": _ratio(job.predicted_error, job.stale_error),
+    }
+
+
 WIDE = 120
 """Width of a terminal from which the figures of all daemons are aligned. On narrower ones long figures wrap."""
 _WIDTHS = {"remote": 11, "buffers": 18, "served": 20}
-_SESSION_COLUMNS = (
-    "epoch", "batches", "batch/s", "seeds/s", "queue", "flight", "held", "score", "sigma", "sample ms", "train ms",
-)  # fmt: skip
-_JOB_COLUMNS = ("epoch", "sent", "crossed", "rows read", "age min", "mean", "max", "broadcasts", "skipped", "error")
 _TRAVELLING = {"forward": "rows", "backward": "gradients"}
 
 
@@ -69,27 +117,15 @@ def _daemon(daemon: DaemonRates, width: int) -> list[RenderableType]:
         return [head.append(f"  {sample.error}", style="bold red")]
     shown: list[RenderableType] = [head, Padding(_figures(daemon, width), (0, 0, 0, 2))]
     if daemon.sessions:
-        shown.append(Padding(_sessions(daemon.sessions), (0, 0, 0, 2)))
-    if sample.jobs:
-        shown.append(Padding(_jobs(sample.jobs), (0, 0, 0, 2)))
+        wrong = [bool(session.figures.error) for session in daemon.sessions]
+        shown.append(_named_rows([*map(session_figures, daemon.sessions)], wrong))
+    if jobs := of_all_layers(sample.jobs):
+        shown.append(_named_rows([*map(job_figures, jobs)], [False] * len(jobs)))
     return shown
 
 
 def _figures(daemon: DaemonRates, width: int) -> Table:
-    counters = daemon.sample.counters
-    buffers, limit = counters.get("buffer_bytes", 0.0), counters.get("buffer_limit_bytes", 0.0)
-    figures = {
-        "CPU": number(daemon.machine_cpu_percent, " %"),
-        "daemon CPU": number(daemon.daemon_cpu_percent, " %"),
-        "batches/s": number(daemon.batches_per_s),
-        "remote": bytes_per_s(daemon.remote_bytes_per_s),
-        "cache hits": number(None if daemon.cache_hit_rate is None else 100 * daemon.cache_hit_rate, " %"),
-        "buffers": f"{size(buffers)} of {size(limit)}",
-        "CPU lane": lane(counters, "cpu"),
-        "net lane": lane(counters, "net"),
-        "served": f"{number(daemon.served_requests_per_s)}/s, {bytes_per_s(daemon.served_bytes_per_s)}",
-    }
-    table = _table()
+    figures, table = daemon_figures(daemon), _table()
     for name in figures:
         least = _WIDTHS.get(name, 9) if width >= WIDE else None
         table.add_column(name, justify="right", overflow="fold", min_width=least)
@@ -101,58 +137,19 @@ def _table() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
 
 
-def _sessions(sessions: Sequence[SessionRates]) -> Table:
+def _named_rows(rows: Sequence[Mapping[str, str]], wrong: Sequence[bool]) -> Padding:
+    """A line for each of ``rows``, whose first figure is a name; red where something is ``wrong``."""
     table = _table()
-    table.add_column("job", overflow="fold")
-    for name in _SESSION_COLUMNS:
-        table.add_column(name, justify="right", overflow="fold")
-    for session in sessions:
-        s = session.figures
-        job = s.job if s.world_size == 1 else f"{s.job} {s.rank}/{s.world_size}"
-        table.add_row(
-            Text(f"{job}: {s.error}" if s.error else job, style="red" if s.error else ""),
-            str(s.epoch),
-            f"{s.taken:,}/{s.batches:,}",
-            number(session.batches_per_s),
-            number(session.seeds_per_s),
-            str(s.queued),
-            str(s.in_flight),
-            size(s.queued_bytes + s.lent_bytes),
-            number(s.score),
-            number(s.sigma),
-            number(s.sample_ms),
-            number(s.train_ms),
-        )
-    return table
+    for place, name in enumerate(rows[0]):
+        table.add_column(name, justify="right" if place else "left", overflow="fold")
+    for (name, *figures), red in zip((row.values() for row in rows), wrong, strict=True):
+        table.add_row(Text(name, style="red" if red else ""), *figures)
+    return Padding(table, (0, 0, 0, 2))
 
 
-def _jobs(jobs: Sequence[JobFigures]) -> Table:
-    table = _table()
-    table.add_column("job", overflow="fold")
-    for name in _JOB_COLUMNS:
-        table.add_column(name, justify="right", overflow="fold")
-    for job in of_all_layers(jobs):
-        table.add_row(
-            Text(f"{job.job} {_TRAVELLING.get(job.direction, job.direction)}"),
-            str(job.epoch),
-            size(job.sent_bytes),
-            size(job.crossed_bytes),
-            f"{job.rows:,}",
-            number(job.age_min),
-            number(job.age_mean),
-            number(job.age_max),
-            str(job.broadcasts),
-            str(job.skipped),
-            ratio(job.predicted_error, job.stale_error),
-        )
-    return table
-
-
-@click.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option(
-    "--interval", type=DURATION.at_least("100ms"), default="1s", show_default=True, help="Rates are means over this."
-)
+@command()
+@cluster_option
+@click.option("--interval", type=DURATION.at_least("100ms"), default="1s", help="Rates are means over this.")
 @click.option("--once", is_flag=True, help="Print one picture, after one interval, and exit.")
 @json_option
 def top(target: str, interval: float, once: bool, json_file: str | None) -> None:
@@ -164,7 +161,6 @@ def top(target: str, interval: float, once: bool, json_file: str | None) -> None
 
     Example: atta top --cluster cluster.toml
     """
-    from atta.client.watch import Watch
 
     with Watch(target) as watch:
         if once or json_file is not None:
@@ -189,7 +185,6 @@ def _once(watch: Watch, target: str, interval: float, json_file: str | None) -> 
 
 def _live(watch: Watch, target: str, interval: float) -> None:
     """One picture per interval: in place on a terminal, one after another elsewhere."""
-    from rich.live import Live
 
     console = printer()
     if not console.is_terminal:

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, TO_WRITE, echo, write_text
+from atta.cli.options import command
+from atta.cli.output import DURATION, TO_WRITE, cluster_option, echo, write_text
+from atta.client.control import Connection, Description
+from atta.client.every import DaemonAnswer, ask_all, check_together, down
 from atta.errors import AttaError, ConfigError
-
-if TYPE_CHECKING:
-    from atta.client.control import Description
-    from atta.client.every import DaemonAnswer
-    from atta.observe.recording import Recording
-    from atta.wire.parts import Addresses
-    from atta.wire.security.credentials import Credentials
+from atta.observe.recording import Recording
+from atta.observe.timeline import covered_s, document, trace_events
+from atta.observe.versions import __version__
+from atta.wire.named import credentials_for, resolve_target
+from atta.wire.parts import Addresses
+from atta.wire.security.credentials import Credentials
 
 DEADLINE_S, TRANSFER_S = 5.0, 30.0
 """How long a daemon may take to describe itself, and to send its recording."""
 
 
-@click.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+@command()
+@cluster_option
 @click.option("--out", required=True, type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
 @click.option(
     "--seconds",
     type=DURATION,
     default=0.0,
-    help="How long to record  [default: take everything that the daemons still remember].",
+    show_default="all that the daemons still remember",
+    help="How long to record.",
 )
 def trace(target: str, out: str, seconds: float) -> None:
     """Write what the daemons did and decided as a trace for https://ui.perfetto.dev.
@@ -51,17 +54,9 @@ def trace(target: str, out: str, seconds: float) -> None:
 def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | None]:
     """What daemons record in the next ``seconds`` (0: what they still have), as a trace for Perfetto in JSON.
 
-    Returns:
-        The trace, a summary for people, and the error of the first daemon that is down.
-
-    Raises:
-        ConfigError: they record nothing, or there are none.
-        AttaError: none answers.
+    Returns the trace, a summary for people, and the error of the first daemon that is down. Raises ConfigError: there
+    are no daemons, or they record nothing; AttaError: none answers.
     """
-    from atta.client.every import down
-    from atta.observe.timeline import document, trace_events
-    from atta.observe.version import __version__
-    from atta.wire.named import credentials_for
 
     credentials = credentials_for(target)
     known = _describe_all(target, credentials)
@@ -78,9 +73,6 @@ def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | N
 
 
 def _describe_all(target: str, credentials: Credentials | None) -> list[DaemonAnswer[Description]]:
-    from atta.client.control import Connection
-    from atta.client.every import ask_all, check_together
-    from atta.wire.named import resolve_target
 
     addresses = resolve_target(target)
     return check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
@@ -98,7 +90,6 @@ def _record(
     known: Sequence[DaemonAnswer[Description]], seconds: float, credentials: Credentials | None
 ) -> list[DaemonAnswer[Recording]]:
     """What the daemons that answer record in the next ``seconds``; 0: what they have recorded so far."""
-    from atta.client.every import ask_all
 
     alive = _alive(known)
     if not alive:
@@ -111,8 +102,6 @@ def _record(
 
 def _about(known: Sequence[DaemonAnswer[Description]], credentials: Credentials | None) -> dict[str, Any]:
     """The dataset, and the cores of the largest machine, which `atta simulate` needs to make a profile."""
-    from atta.client.control import Connection
-    from atta.client.every import ask_all
 
     answers = ask_all(_alive(known), Connection.stats, deadline_s=DEADLINE_S, credentials=credentials)
     figures = [answer.value for answer in answers]
@@ -122,7 +111,6 @@ def _about(known: Sequence[DaemonAnswer[Description]], credentials: Credentials 
 
 
 def _summary(recordings: list[Recording], seconds: float, *, events: int) -> str:
-    from atta.observe.timeline import covered_s
 
     covered = max(map(covered_s, recordings))
     text = f"{events:,} events of {len(recordings)} daemon{'s' if len(recordings) > 1 else ''}, {covered:.3g} seconds"

@@ -7,10 +7,13 @@ from typing import Any
 
 import click
 
-from atta.cli.output import echo, json_option, quiet_option, say, write_json
+from atta.cli.options import CommandGroup
+from atta.cli.output import cluster_option, echo, json_option, quiet_option, say, write_json
+from atta.client.tables.versions import publish, publish_edges
+from atta.wire.named import credentials_for, resolve_target
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def update() -> None:
     """New versions of a dataset's tables and edges, while its daemons serve.
 
@@ -22,15 +25,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         quiet_option,
         json_option,
-        click.option(
-            "--keep",
-            type=click.IntRange(1),
-            default=2,
-            show_default=True,
-            help="Versions that stay on the disk if unread.",
-        ),
+        click.option("--keep", type=click.IntRange(1), default=2, help="Versions that stay on the disk if unread."),
         click.option("--data", required=True, metavar="FOLDER", help="Folder of the dataset."),
-        click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port."),
+        cluster_option,
     ):
         command = option(command)
     return command
@@ -54,8 +51,6 @@ def features(target: str, data: str, table: str, source: str, *, keep: int, json
 
     Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy
     """
-    from atta.client.tables.versions import publish
-    from atta.wire.named import credentials_for, resolve_target
 
     done = publish(data, table, source, resolve_target(target), credentials=credentials_for(target), keep=keep)
     _warn(done.untold)
@@ -95,8 +90,6 @@ def edges(
 
     Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/
     """
-    from atta.client.tables.versions import publish_edges
-    from atta.wire.named import credentials_for, resolve_target
 
     to, known = resolve_target(target), credentials_for(target)
     done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
+from atta.cli.options import command
 from atta.cli.output import (
     COLUMNS,
     INTS,
@@ -70,7 +71,7 @@ refused by name. An edge list may have several files SRC, which are read in this
 {_FORMATS}"""
 
 
-@click.command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
+@command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
 @click.argument("paths", metavar="[FORMAT] SRC... DST", nargs=-1, required=True)
 @click.option("--format", "format_", type=click.Choice(sorted(IMPORTERS)), help="What SRC is, if the guess is wrong.")
 @click.option(
@@ -89,53 +90,23 @@ refused by name. An edge list may have several files SRC, which are read in this
     "--string-ids", is_flag=True, help="Take the ids of an edge list as strings although they look like numbers."
 )
 @click.option(
-    "--bipartite",
-    is_flag=True,
-    help="Take sources and destinations of an edge list as two node types, left and right.",
+    "--bipartite", is_flag=True, help="Take sources and destinations of an edge list as two node types, left and right."
 )
 @click.option(
     "--drop",
     multiple=True,
     metavar="NAME",
-    help="Leave out NAME, which a graph folder cannot hold  [default: refuse it].",
+    show_default="refuse it",
+    help="Leave out NAME, which a graph folder cannot hold.",
 )
 @rename_option
 @overwrite_option
 @quiet_option
-def _import(
-    paths: tuple[str, ...],
-    *,
-    format_: str | None,
-    undirected: bool,
-    reverse: bool,
-    normalize_features: bool,
-    columns: dict[str, str],
-    string_ids: bool,
-    bipartite: bool,
-    drop: tuple[str, ...],
-    rename: dict[str, str],
-    overwrite: bool,
-    quiet: bool,
-) -> None:
+def _import(paths: tuple[str, ...], *, format_: str | None, quiet: bool, **options: Any) -> None:
     format_, sources, dst = _format_and_paths(paths, format_, quiet=quiet)
     written: list[Schema] = []
     with work_progress(quiet) as progress:
-        notes = import_graph(
-            format_,
-            sources,
-            dst,
-            undirected=undirected,
-            reverse=reverse,
-            normalize_features=normalize_features,
-            columns=columns,
-            string_ids=string_ids,
-            bipartite=bipartite,
-            drop=drop,
-            rename=rename,
-            overwrite=overwrite,
-            progress=progress,
-            contents=written.append,
-        )
+        notes = import_graph(format_, sources, dst, progress=progress, contents=written.append, **options)
     for note in notes:
         echo(f"note: {note}", err=True)
     if not quiet:
@@ -165,7 +136,7 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "classes": "Number of classes.",
         "targets": "What y holds: the class, a row of labels (0 or 1) that follow from it, or a number.",
         "seed": "Same seed, same graph.",
-        "communities": "Planted communities  [default: one per class for sbm, 2,000 vertices each for powerlaw].",
+        "communities": "Planted communities; unless given, one per class for sbm, 2,000 vertices each for powerlaw.",
         "inter": "Share of edges that ignore communities.",
         "exponent": "Exponent of the power law of degrees.",
         "signal": "Strength of the class in the features of a vertex, in standard deviations of the noise.",
@@ -173,21 +144,15 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "val": "Share of validation vertices.",
         "test": "Share of test vertices.",
     }
-    shares = {"inter", "exponent", "signal", "train", "val", "test"}
     for name, text in reversed(helps.items()):
-        required = name in ("nodes", "edges")
-        given: dict[str, Any] = {} if required else {"default": _DEFAULTS[name]}
-        kind: Any = float if name in shares else int
-        if name == "targets":
-            kind = click.Choice(TARGETS)
-        show = not required and _DEFAULTS[name] is not None
-        command = click.option(f"--{name}", type=kind, required=required, show_default=show, help=text, **given)(
-            command
-        )
+        default = _DEFAULTS[name]
+        given: dict[str, Any] = {"required": True} if default is MISSING else {"default": default}
+        kind: Any = click.Choice(TARGETS) if name == "targets" else float if isinstance(default, float) else int
+        command = click.option(f"--{name}", type=kind, help=text, **given)(command)
     return command
 
 
-@click.command(
+@command(
     "generate", epilog="Example: atta generate powerlaw graphs/demo --nodes 245000 --edges 12000000 --features 100"
 )
 @click.argument("kind", type=click.Choice(KINDS))
@@ -202,27 +167,27 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     say(quiet, f"{dst}: generated")
 
 
-@click.command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
+@command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
 @click.argument("path", type=click.Path())
-@click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions  [default: all].")
+@click.option("--part", "parts", type=int, multiple=True, show_default="all", help="Check only these partitions.")
 @click.option(
     "--num-neighbors",
     type=INTS,
     default=(),
     help="Also predict what batches with these fan-outs need from other partitions.",
 )
-@click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per predicted batch.")
-@click.option(
-    "--batches", type=int, default=8, show_default=True, help="Batches per partition to sample for the prediction."
-)
+@click.option("--batch-size", type=int, default=1024, help="Seeds per predicted batch.")
+@click.option("--batches", type=int, default=8, help="Batches per partition to sample for the prediction.")
 @click.option(
     "--split",
-    help="Split whose vertices are the seeds of these batches  [default: train; all vertices if it is empty].",
+    show_default="train; all vertices if it is empty",
+    help="Split whose vertices are the seeds of these batches.",
 )
 @click.option(
     "--trainers-per-server",
     type=int,
-    help="Show the placement with this number of trainers per partition  [default: 1].",
+    show_default="1",
+    help="Show the placement with this number of trainers per partition.",
 )
 @click.option(
     "--sample",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,10 +14,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from atta.cli.figures import hand_out
-from atta.cli.graphs.compare import compare, explain
-from atta.cli.graphs.compare import plot as plot_methods
-from atta.cli.options import GroupedCommand, config_option
+from atta.cli.figures import BAR_COLOUR, figure, hand_out
+from atta.cli.options import command, config_option
 from atta.cli.output import (
     DURATION,
     INTS,
@@ -41,7 +42,9 @@ from atta.observe.machine.memory import total_bytes
 from atta.partition.cutting.plan import METHODS as PLANNED
 from atta.partition.cutting.plan import Estimate, GraphSize, estimate
 from atta.partition.cutting.run import partition_graph
-from atta.partition.methods import METHODS
+from atta.partition.dataset import Dataset
+from atta.partition.methods import METHODS, check_balance, make_method
+from atta.samplers.local.predict import predict
 from atta.train.settings import MODELS
 
 
@@ -59,9 +62,8 @@ _GROUPS = {
 }
 
 
-@click.command(
+@command(
     "partition",
-    cls=GroupedCommand,
     groups=_GROUPS,
     epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis",
 )
@@ -73,14 +75,12 @@ _GROUPS = {
     "--method",
     type=click.Choice(sorted(METHODS)),
     default="metis",
-    show_default=True,
     help="Decides which partition owns which vertices.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
-    show_default=True,
     help="Where it runs: in this process, or by tasks on all machines of a Ray cluster (only ldg; same result).",
 )
 @click.option(
@@ -91,7 +91,7 @@ _GROUPS = {
     type=click.Choice(sorted(METHODS)),
     help="Method to use if the first one fails or needs too much memory.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the method.")
+@click.option("--seed", type=int, default=0, help="Seed of the method.")
 @click.option(
     "--balance",
     type=NAMES,
@@ -117,19 +117,16 @@ def partition(
     src: str,
     dst: str,
     *,
-    parts: int,
     method: str,
     engine: str,
     options: tuple[str, ...],
     fallback: str | None,
-    seed: int,
-    balance: tuple[str, ...] | None,
     methods: tuple[str, ...],
     num_neighbors: tuple[int, ...],
     plot: str | None,
-    overwrite: bool,
     json_file: str | None,
     quiet: bool,
+    **given: Any,
 ) -> None:
     """Cut the graph folder SRC into the partitioned dataset DST."""
     if engine == "ray" and (method != "ldg" or fallback or methods):
@@ -137,17 +134,13 @@ def partition(
     if methods:
         if options or fallback:
             raise ConfigError("--compare: goes without --option and --fallback, which belong to one method")
-        entries = compare(
-            src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, balance=balance,
-            overwrite=overwrite, say=teller(quiet),
-        )  # fmt: skip
-        hand_out(_Comparison(parts, num_neighbors, entries), json_file, plot, quiet=quiet)
+        entries = compare(src, dst, methods, num_neighbors=num_neighbors, say=teller(quiet), **given)
+        hand_out(_Comparison(given["parts"], num_neighbors, entries), json_file, plot, quiet=quiet)
         return
     if num_neighbors or plot or json_file:
         raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
-    given: dict[str, Any] = {"parts": parts, "options": _pairs(options), "seed": seed, "balance": balance}
     with work_progress(quiet) as progress:
-        given |= {"overwrite": overwrite, "progress": progress}
+        given |= {"options": _pairs(options), "progress": progress}
         if engine == "ray":
             from atta.train.launching.on_ray.partitioning import partition as partition_on_ray
 
@@ -159,7 +152,65 @@ def partition(
                 echo(f"note: {failed}; {method} took its place", err=True)
     for line in made["missed"]:
         echo(f"note: {line}", err=True)
-    say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
+    say(quiet, f"{dst}: {given['parts']} partitions by {method}; look at it with `atta inspect {dst}`")
+
+
+def compare(
+    src: str | Path,
+    dst: str | Path,
+    methods: Sequence[str],
+    *,
+    parts: int,
+    num_neighbors: Sequence[int] = (),
+    seed: int = 0,
+    balance: Sequence[str] | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Write the datasets ``DST/METHOD`` and return one entry per method.
+
+    An entry has ``method``, ``seconds``, ``edge_cut``, ``halo_ratio``, ``balance`` (maximum / mean, by what is
+    balanced) and ``missed`` (a line for each bound that the method missed). With ``num_neighbors`` it also has
+    ``remote_rows``, ``contested_rows`` (see ``Prediction``) and ``remote_bytes``. These three are per batch, means over
+    the partitions. Raises ConfigError: an unknown method, one that needs options, what cannot be balanced, or a folder
+    that may not be written.
+    """
+    for name in methods:
+        check_balance(make_method(name), balance)
+    found: list[dict[str, Any]] = []
+    for name in methods:
+        say(f"{name} ({len(found) + 1} of {len(methods)})")
+        started = time.perf_counter()
+        target = Path(dst) / name
+        made = partition_graph(src, target, parts=parts, method=name, seed=seed, balance=balance, overwrite=overwrite)
+        dataset = Dataset.open(target, verify=False)
+        entry: dict[str, Any] = {"method": name, "seconds": time.perf_counter() - started, "missed": made["missed"]}
+        entry |= {key: dataset.quality[key] for key in ("edge_cut", "halo_ratio", "balance")}
+        if num_neighbors:
+            predicted = predict(dataset, num_neighbors, seed=seed)
+            for key in ("remote_rows", "remote_bytes"):
+                entry[key] = statistics.mean(getattr(p, key)[0] for p in predicted) if predicted else 0.0
+            entry["contested_rows"] = statistics.mean(p.contested_rows for p in predicted) if predicted else 0.0
+        found.append(entry)
+    return found
+
+
+def explain(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """Say why other methods need more remote rows than the best one: because of their seeds, or of where rows lie."""
+    if len(entries) < 2 or "remote_rows" not in entries[0]:
+        return []
+    best = min(entries, key=lambda e: float(e["remote_rows"]))
+    lines = [f"{best['method']} needs the fewest remote rows."]
+    for entry in entries:
+        more = entry["remote_rows"] - best["remote_rows"]
+        if entry is best or more < 0.01 * best["remote_rows"]:
+            continue
+        seeds = entry["contested_rows"] - best["contested_rows"]
+        lines.append(
+            f"{entry['method']}: {more:+,.0f} rows; {seeds:+,.0f} as its partitions' seeds ask for the same vertices"
+            f" (hubs, split communities), {more - seeds:+,.0f} as rows lie elsewhere than where they are asked for most."
+        )
+    return lines
 
 
 @dataclass(frozen=True)
@@ -177,7 +228,12 @@ class _Comparison:
         return Group(self._table(), *map(Text, explain(self.entries) + missed))
 
     def plot(self, path: str) -> None:
-        plot_methods(self.entries, path)
+        drawn = [key for key in ("edge_cut", "halo_ratio", "remote_rows") if key in self.entries[0]]
+        with figure(path, (3.4 * len(drawn), 3.0), columns=len(drawn)) as axes:
+            for axis, key in zip(axes, drawn, strict=True):
+                axis.bar([e["method"] for e in self.entries], [e[key] for e in self.entries], color=BAR_COLOUR)
+                axis.set_title(key.replace("_", " "))
+                axis.tick_params(axis="x", rotation=45)
 
     def _table(self) -> Table:
         names = list(self.entries[0]["balance"])
@@ -194,43 +250,34 @@ class _Comparison:
 
 
 def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    at_least_one = click.IntRange(1)
-    models = click.Choice(MODELS)
+    here = "this machine's, divided by a server's trainers"
     choices: dict[str, dict[str, Any]] = {
         "--strategy": {"type": click.Choice(["auto"]), "help": "Rank training strategies instead of partitionings."},
         "--data": {"help": "Partitioned dataset to train on."},
-        "--servers": {"type": at_least_one, "default": 1, "help": "Number of servers."},
-        "--trainers-per-server": {"type": at_least_one, "default": 1, "help": "Trainers of each server."},
-        "--model": {"type": models, "default": "sage", "help": "Model to train."},
-        "--layers": {"type": at_least_one, "default": 3, "help": "Layers of the model."},
-        "--hidden": {"type": at_least_one, "default": 256, "help": "Width of hidden layers."},
+        "--servers": {"type": _COUNT, "default": 1, "help": "Number of servers."},
+        "--trainers-per-server": {"type": _COUNT, "default": 1, "help": "Trainers of each server."},
+        "--model": {"type": click.Choice(MODELS), "default": "sage", "help": "Model to train."},
+        "--layers": {"type": _COUNT, "default": 3, "help": "Layers of the model."},
+        "--hidden": {"type": _COUNT, "default": 256, "help": "Width of hidden layers."},
         "--link": {"type": RATE, "help": "What one server's link carries, such as 1gbit."},
-        "--memory": {
-            "type": SIZE,
-            "help": "Memory per trainer.",
-            "show_default": "this machine's, divided by a server's trainers",
-        },
+        "--memory": {"type": SIZE, "show_default": here, "help": "Memory per trainer."},
         "--num-neighbors": {
-            "type": INTS,
-            "help": "Fan-outs of mini-batches.",
-            "show_default": "15,10,5; or 10 per layer",
+            "type": INTS, "show_default": "15,10,5; or 10 per layer", "help": "Fan-outs of mini-batches.",
         },
-        "--batch-size": {"type": at_least_one, "default": 1024, "help": "Seeds per trainer and mini-batch."},
+        "--batch-size": {"type": _COUNT, "default": 1024, "help": "Seeds per trainer and mini-batch."},
         "--eas": {
-            "type": INTS,
-            "multiple": True,
-            "metavar": "MAX_HOP,FANOUT",
+            "type": INTS, "multiple": True, "metavar": "MAX_HOP,FANOUT", "show_default": "1,5 1,15 2,15 3,25",
             "help": "Expansion-aware sampling to consider; may be given several times.",
-            "show_default": "1,5 1,15 2,15 3,25",
         },
         "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to consider."},
         "--probe": {"type": DURATION, "default": 10.0, "help": "How long to measure this machine."},
-    }
+    }  # fmt: skip
     for name, given in reversed(choices.items()):
-        command = click.option(name, **{"show_default": "default" in given, **given})(command)
+        command = click.option(name, **given)(command)
     return command
 
 
+_COUNT = click.IntRange(1)
 _OF_PARTITIONING = ("nodes", "edges", "row_bytes", "edge_bytes", "directed", "halo_ratio", "parts")
 """Options of ``atta plan`` without ``--strategy``."""
 
@@ -243,9 +290,8 @@ _PLAN_GROUPS = {
 }
 
 
-@click.command(
+@command(
     "plan",
-    cls=GroupedCommand,
     groups=_PLAN_GROUPS,
     epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16",
 )
@@ -254,17 +300,11 @@ _PLAN_GROUPS = {
 @click.option(
     "--edges", type=click.IntRange(0), help="Stored edges; an undirected one in both directions counts twice."
 )
-@click.option(
-    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Bytes of all node tables per vertex."
-)
-@click.option(
-    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Bytes of all edge tables per edge."
-)
+@click.option("--row-bytes", type=click.IntRange(0), default=400, help="Bytes of all node tables per vertex.")
+@click.option("--edge-bytes", type=click.IntRange(0), default=0, help="Bytes of all edge tables per edge.")
 @click.option("--directed", is_flag=True, help="The graph does not store every edge in both directions.")
-@click.option(
-    "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
-)
-@click.option("--parts", type=click.IntRange(1), default=4, show_default=True, help="Partitions.")
+@click.option("--halo-ratio", type=click.FloatRange(0), default=1.5, help="HALO vertices per vertex.")
+@click.option("--parts", type=click.IntRange(1), default=4, help="Partitions.")
 @_strategy_options
 @json_option
 @quiet_option
@@ -272,11 +312,8 @@ def plan_(
     nodes: int | None,
     edges: int | None,
     *,
-    row_bytes: int,
-    edge_bytes: int,
-    directed: bool,
-    halo_ratio: float,
     parts: int,
+    directed: bool,
     strategy: str | None,
     data: str | None,
     json_file: str | None,
@@ -292,10 +329,11 @@ def plan_(
         refuse_given(_OF_PARTITIONING, "goes without --strategy auto, which counts what is in --data")
         plan_strategy(data, json_file=json_file, quiet=quiet, **options)
         return
+    sizes = {name: options.pop(name) for name in ("row_bytes", "edge_bytes", "halo_ratio")}
     refuse_given({"data", *options}, "goes with --strategy auto")
     if nodes is None or edges is None:
         raise click.UsageError(f"Missing option '--{'nodes' if nodes is None else 'edges'}'.")
-    size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)
+    size = GraphSize(nodes, edges, symmetric=not directed, **sizes)
     found = [estimate(size, method, parts) for method in PLANNED]
     here = total_bytes()
     report = {

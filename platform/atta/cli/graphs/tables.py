@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from atta.cli.options import command
 from atta.cli.output import overwrite_option, quiet_option, say, size, work_progress
 from atta.errors import ConfigError, DataError
 from atta.partition.deploy import deploy
@@ -21,7 +22,7 @@ _CHECKED_BYTES = 256 << 20
 """Folders up to this size are imported once, to see whether the schema fits."""
 
 
-@click.command("schema", epilog="Example: atta schema tables/social && atta import table tables/social graphs/social")
+@command("schema", epilog="Example: atta schema tables/social && atta import table tables/social graphs/social")
 @click.argument("folder", type=click.Path())
 @overwrite_option
 @quiet_option
@@ -54,7 +55,7 @@ def _verdict(folder: Path) -> str:
     return f"; tried: atta import table {folder} GRAPH works"
 
 
-@click.command("export", epilog="Example: atta export table graphs/cora cora-tables")
+@command("export", epilog="Example: atta export table graphs/cora cora-tables")
 @click.argument("format_", metavar="FORMAT", type=click.Choice(sorted([*EXPORTERS, *PARTITIONED])))
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
@@ -71,7 +72,7 @@ def export_(format_: str, src: str, dst: str, *, overwrite: bool, quiet: bool) -
     say(quiet, f"{dst}: exported from {src}")
 
 
-@click.command("deploy", epilog="Example: atta deploy data/big-2p --part 0 /mnt/machine-0/big-2p")
+@command("deploy", epilog="Example: atta deploy data/big-2p --part 0 /mnt/machine-0/big-2p")
 @click.argument("src", type=click.Path(), metavar="DATA")
 @click.argument("dst", type=click.Path())
 @click.option(

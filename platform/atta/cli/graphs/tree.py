@@ -26,13 +26,7 @@ MOST_LINES = 200
 
 @dataclass(frozen=True)
 class SampledVertex:
-    """A vertex of a sampled batch.
-
-    Attributes:
-        label: the user's id, with the node type where there are several.
-        hop: that has reached it; 0: the seed.
-        owner: its partition.
-    """
+    """A vertex of a sampled batch, ``hop`` steps from the seed. ``owner``: its partition."""
 
     label: str
     hop: int
@@ -41,11 +35,9 @@ class SampledVertex:
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """A sampled neighbourhood.
+    """A sampled neighbourhood. The first of ``vertices`` is the seed.
 
-    Attributes:
-        vertices: the first is the seed.
-        edges: (source, target), positions in ``vertices``; a target's sources are its children in the tree.
+    ``edges``: (source, target), positions in ``vertices``; a target's sources are its children in the tree.
     """
 
     vertices: Sequence[SampledVertex]
@@ -59,8 +51,7 @@ class DrawnTree:
 def sample_tree(path: str | Path, vertex: str, num_neighbors: Sequence[int], seed: int = 0) -> DrawnTree:
     """Sample the neighbourhood of ``vertex`` (an id, or ``TYPE:ID``) from daemons that are started for it.
 
-    Raises:
-        ConfigError: there is no such vertex. DataError: the dataset is damaged.
+    Raises ConfigError: there is no such vertex. DataError: the dataset is damaged.
     """
     dataset = Dataset.open(path_here(path, "inspect"), parts=[], verify=False)
     node_type, user_id = _named(dataset, vertex)

@@ -17,13 +17,9 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class DegreeRule:
-    """How a layer counts in-degrees, as PyG's ``gcn_norm`` does.
-
-    Attributes:
-        loop: weight of the one self-loop that each vertex has in place of its own, which keeps its weight if the edges
-            have weights; None: self-loops are edges like others.
-        weights: which of ``LayerBlock.edge_rows`` has the weights of edges; None: each edge counts 1.
-    """
+    """How a layer counts in-degrees, as PyG's ``gcn_norm`` does. ``loop``: weight of the one self-loop that each vertex has
+    in place of its own, which keeps its weight if the edges have weights; None: self-loops are edges like others.
+    ``weights``: which of ``LayerBlock.edge_rows`` has the weights of edges; None: each edge counts 1."""
 
     loop: float | None = 1.0
     weights: str | None = None

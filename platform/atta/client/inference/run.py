@@ -14,11 +14,9 @@ from atta.client.inference.reading import BlockReader, InferenceTables
 from atta.client.inference.sinks import ShareWriter, Sink
 from atta.client.inference.stages import Rows, Stage, unread
 from atta.client.inference.task import (
-    AwaitStage,
     BestTargets,
     InferencePlan,
     InferenceTask,
-    RunShare,
     TopTargets,
     UserIds,
     target_count,
@@ -28,7 +26,7 @@ from atta.errors import AttaError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.graph.strings import string_width
 from atta.partition.schema import Schema
-from atta.samplers.seed_plan import local_count, local_counts
+from atta.samplers.seed_plan import local_counts
 
 PATIENCE_S = 900.0
 """How long a process waits while no other process completes a share."""
@@ -75,10 +73,10 @@ class Inference:
             return  # without tables
         try:
             while step := self.plan.next(self._done()):
-                if isinstance(step, AwaitStage):
+                if step.share is None:
                     self._await(step.stage)
                 else:
-                    self._run(step)
+                    self._run(step.stage, step.share)
         except UnknownNameError:
             if not self.over():  # else another process was the last, and has deleted the tables
                 raise
@@ -100,46 +98,47 @@ class Inference:
         done[-1] = [self._sink.finished(share) for share in shares]
         return done
 
-    def _run(self, step: RunShare) -> None:
-        stage = self._task.stages[step.stage]
+    def _run(self, number: int, share: int) -> None:
+        stage = self._task.stages[number]
         if self.plan.rank == 0:
-            for rows in unread(self._task.stages, step.stage):
+            for rows in unread(self._task.stages, number):
                 self._tables.drop(rows.name)
-        self._show(step.stage)
+        self._show(number)
         if stage.writes is not None:
-            self._between(step, stage, self._tables.begin(stage.writes))
-            self._tables.mark(step.stage, step.share)
+            self._between(share, stage, self._tables.begin(stage.writes))
+            self._tables.mark(number, share)
             return
-        with self._sink.open(step.share) as writer:
+        with self._sink.open(share) as writer:
             if stage.ends is None:
-                self._last(step, stage, writer)
+                self._last(share, stage, writer)
             elif self._task.top is None:
-                self._score(step, stage.ends, writer)
+                self._score(share, stage.ends, writer)
             else:
-                self._rank(step, stage.ends, self._task.top, writer)
+                self._rank(share, stage.ends, self._task.top, writer)
 
-    def _between(self, step: RunShare, stage: Stage, table: RemoteTable) -> None:
+    def _between(self, share: int, stage: Stage, table: RemoteTable) -> None:
         """Write a share of rows into a table. A block is pushed while the next one is computed."""
         ticket = None
-        for _, rows, values in self._computed(step, stage):
+        for _, rows, values in self._computed(share, stage):
             if ticket is not None:
                 ticket.wait()
             ticket = table.push(rows, values)
         if ticket is not None:
             ticket.wait()
 
-    def _last(self, step: RunShare, stage: Stage, writer: ShareWriter) -> None:
+    def _last(self, share: int, stage: Stage, writer: ShareWriter) -> None:
         nothing = self._task.finish(np.empty((0, stage.width or 0), np.float32))
         writer.write(self._no_ids(0), nothing)  # a share without vertices has columns, too
-        for ids, _, values in self._computed(step, stage):
+        for ids, _, values in self._computed(share, stage):
             writer.write(ids, self._task.finish(values))
 
-    def _score(self, step: RunShare, ends: tuple[Rows, Rows], writer: ShareWriter) -> None:
+    def _score(self, share: int, ends: tuple[Rows, Rows], writer: ShareWriter) -> None:
         """Scores of both ends' rows, for this share's part of the pairs, in their order."""
         pairs, task = self._task.pairs, self._task
         assert pairs is not None, "a stage with ends scores pairs"
-        first = sum(local_count(len(pairs), share, self.plan.shares) for share in range(step.share))
-        mine = pairs[first : first + local_count(len(pairs), step.share, self.plan.shares)]
+        counts = local_counts(len(pairs), self.plan.shares)
+        first = sum(counts[:share])
+        mine = pairs[first : first + counts[share]]
         nothing = [np.empty((0, rows.width or 0), np.float32) for rows in ends]
         writer.write(self._no_ids(0, 2), task.finish(task.score.pairs(nothing[0], nothing[1])))
         for at in range(0, len(mine), _PAIRS):
@@ -149,11 +148,11 @@ class Inference:
             writer.write(self._named(some), task.finish(task.score.pairs(source, target)))
             self._progress.advance(len(some))
 
-    def _rank(self, step: RunShare, ends: tuple[Rows, Rows], top: TopTargets, writer: ShareWriter) -> None:
+    def _rank(self, share: int, ends: tuple[Rows, Rows], top: TopTargets, writer: ShareWriter) -> None:
         """The best targets of this share's sources. All targets are read once per block of sources."""
         loops = self._task.types[0] == self._task.types[-1]
         writer.write(self._no_ids(0, 2), np.empty(0, np.float32))
-        for sources in self._reader.sources(step.share, top):
+        for sources in self._reader.sources(share, top):
             best, rows = BestTargets(sources, top.count, loops=loops), self._rows_of(ends[0], sources)
             for found in self._reader.candidates(top):
                 self._check()
@@ -188,11 +187,11 @@ class Inference:
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
-    def _computed(self, step: RunShare, stage: Stage) -> Iterator[tuple[UserIds, npt.NDArray[np.int64], Floats]]:
+    def _computed(self, share: int, stage: Stage) -> Iterator[tuple[UserIds, npt.NDArray[np.int64], Floats]]:
         """Of each block of a share the user ids and the table rows of its targets, and their new rows. A block is freed
         as soon as it is computed: it and the next one are all that is in memory."""
         assert stage.compute is not None
-        for prepared in self._reader.blocks(step.share, stage):
+        for prepared in self._reader.blocks(share, stage):
             self._check()
             self._tables.keep()
             values, targets = stage.compute(prepared.block), prepared.block.targets

@@ -51,11 +51,8 @@ class ShareWriter(Protocol):
 
 class Sink:
     """Takes the results of all shares. A share counts as finished when its ``open`` block is left without an error.
-
-    Attributes:
-        takes_strings: whether it takes string ids, where vertices have them; numbers otherwise.
-        run: which processes work together: those whose sinks have the same.
-    """
+    ``takes_strings``: whether it takes string ids, where vertices have them. ``run``: the same of processes that work
+    together."""
 
     takes_strings = True
 

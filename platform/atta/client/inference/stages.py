@@ -54,10 +54,8 @@ class Stage:
     """One stage.
 
     Attributes:
-        title: for people.
-        nodes: the vertices that it computes.
+        nodes, node_type: the vertices that it computes; an empty type: the only one.
         width: numbers per row that it gives; None: one number without a dimension.
-        node_type: of the vertices that it computes; empty: the only one.
         fan_outs: in-neighbours per vertex and hop, -1 for all; none for pairs.
         compute: rows of a block's targets. The block of several hops has those of all of them.
         reads: by node type the rows that it reads; None: the features.
@@ -204,8 +202,7 @@ def typed_stages(
     Args:
         layers: for each layer the node types that it computes; the last one those that are asked for.
         embeddings: of the types whose rows before the first layer are learnt. Others have features.
-        widths: of rows before the first layer and after each.
-        nodes: by node type the vertices which are asked for: of one type, or of both ends of pairs.
+        widths, nodes: as of ``layerwise_stages``, the vertices by node type: of one type, or of both ends of pairs.
         ends: node types of sources and targets, if the last stage scores pairs of them.
         fan_outs: of sampled batches, per hop and of every edge type, for the only layer, which is all of the model at once.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,18 +55,13 @@ class InferenceTask:
 
     Attributes:
         types: node type of the vertices that are asked for; of pairs, those of sources and of targets.
-        stages: first to last (see ``atta.client.inference.stages``).
         key: digest of everything that rows depend on, and of where the results go; processes with the same one share
             tables.
-        shares: number of shares.
         features: node table with the input.
-        rank, world: number of this process, and of all.
         batch_size: vertices per block; None: what ``block_size`` says, or 1024 of sampled batches.
-        seed: of sampled batches.
         pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about given pairs.
         top: if it looks for the best targets.
         finish: turns rows of the last stage, or scores of pairs, into what is written.
-        score: what gives pairs their scores.
         version: of the dataset's tables.
     """
 
@@ -120,22 +115,12 @@ _QUEUED_BYTES = 64 << 20
 _BLOCK_EDGES = 1 << 20
 _BLOCK_SEEDS = 1 << 15
 
-Done = npt.NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class RunShare:
-    """Compute a share of a stage."""
+class InferenceStep(NamedTuple):
+    """Compute a share of a stage; None: wait until other processes have done all its shares."""
 
     stage: int
-    share: int
-
-
-@dataclass(frozen=True)
-class AwaitStage:
-    """Wait until other processes have done all shares of a stage."""
-
-    stage: int
+    share: int | None
 
 
 @dataclass(frozen=True)
@@ -161,7 +146,7 @@ class InferencePlan:
         first, stop = (-(-rank * self.shares // self.world) for rank in (self.rank, self.rank + 1))
         return range(first, stop)
 
-    def next(self, done: Done) -> RunShare | AwaitStage | None:
+    def next(self, done: npt.NDArray[np.bool_]) -> InferenceStep | None:
         """What comes next; None: nothing is left for this process. ``done``: bool [stages, shares]. While the last
         stage is not done as a whole, a process does its shares of earlier stages even if its own of the last one are
         done: others read them."""
@@ -170,12 +155,13 @@ class InferencePlan:
         if done[-1].all():
             return None
         for stage in range(self.stages):
-            left = [share for share in self.mine if not done[stage, share]]
-            if not left:
-                continue
-            if stage and not done[stage - 1].all():
-                return AwaitStage(stage - 1)
-            return RunShare(stage, left[0])
+            share = next((share for share in self.mine if not done[stage, share]), None)
+            if share is not None:
+                return (
+                    InferenceStep(stage - 1, None)
+                    if stage and not done[stage - 1].all()
+                    else InferenceStep(stage, share)
+                )
         return None
 
 

@@ -19,7 +19,6 @@ from atta.client.loaders.seeds import (
     InputNodes,
     edge_type_name,
     node_seeds,
-    numbered_batches,
     sized_seeds,
     tables_by_type,
 )
@@ -94,7 +93,7 @@ class BatchLoader(DagLoader):
         if batches is None:
             seeds = node_seeds(cluster.ids, _of_type(input_nodes, node_type, name))
         else:
-            seeds = sized_seeds(schema, node_type, numbered_batches(cluster.ids, node_type, batches))
+            seeds = sized_seeds(cluster.ids, node_type, batches)
         if operator in BUILT_IN:  # only the daemons know what others accept
             plan = check_spec(dag, schema)
             if seeds.WhichOneof("source") == "batches":

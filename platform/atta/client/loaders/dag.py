@@ -37,12 +37,7 @@ _VARIABLES = "RANK", "WORLD_SIZE"
 
 @dataclass(frozen=True)
 class TrainerRank:
-    """One trainer of a job.
-
-    Attributes:
-        rank: its number, from 0.
-        world: how many there are.
-    """
+    """One trainer of a job: its number, from 0, and how many there are."""
 
     rank: int = 0
     world: int = 1
@@ -59,14 +54,11 @@ class TrainerRank:
     def of(cls, rank: int | None, world_size: int | None) -> TrainerRank:
         """The trainer with these numbers. What is None is found in this process, see ``here``. Raises ConfigError: a
         number is none, or there is no such trainer."""
-        if rank is not None and world_size is not None:
-            return cls(whole("rank", rank, 0, _MOST), whole("world_size", world_size, 1, _MOST))
-        found = cls.here()
-        if rank is None and world_size is None:
-            return found
-        if rank is not None:
-            return cls(whole("rank", rank, 0, _MOST), found.world)
-        return cls(found.rank, whole("world_size", world_size, 1, _MOST))
+        found = cls.here() if rank is None or world_size is None else cls()
+        return cls(
+            found.rank if rank is None else whole("rank", rank, 0, _MOST),
+            found.world if world_size is None else whole("world_size", world_size, 1, _MOST),
+        )
 
     @classmethod
     def here(cls) -> TrainerRank:
@@ -140,10 +132,8 @@ class DagLoader:
         home: int | None = None,
         **torch_options: Any,
     ) -> None:
-        """See ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``.
-
-        ``input_nodes`` may be a message from ``atta.client.loaders.seeds``.
-        """
+        """Keywords are those of ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``; ``input_nodes`` may
+        be a message from ``atta.client.loaders.seeds``."""
         ignore_torch_options(type(self), torch_options)
         if seed_policy not in _SEED_POLICIES:
             raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
@@ -199,10 +189,8 @@ class DagLoader:
         return batches_of(self._cluster.schema, self._request)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch``, as torch's DistributedSampler does.
-
-        If a state has been loaded and it lies in this epoch, the iteration still begins where the state says.
-        """
+        """Make the next iteration epoch ``epoch``, as torch's DistributedSampler does. If a state has been loaded and
+        it lies in this epoch, the iteration still begins where the state says."""
         self._epoch = whole("epoch", epoch, 0, _MOST_EPOCHS)
         self._loaded = self._loaded and self._place.epoch == self._epoch
         if not self._loaded:
@@ -215,12 +203,9 @@ class DagLoader:
         return self._batches(StreamPlace(epoch, first))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration is: its epoch and its next batch, also in mid-epoch. Plain values.
-
-        If ``set_epoch`` has been called since, it is the start of that epoch.
-
-        A batch counts when the iterator has returned it. After the last batch the state is the start of the next epoch.
-        """
+        """Where the latest iteration is, in plain values: its epoch and its next batch, also in mid-epoch; if
+        ``set_epoch`` has been called since, the start of that epoch. A batch counts when the iterator has returned
+        it. After the last batch the state is the start of the next epoch."""
         place = self._place
         if place.batch and place.batch >= len(self):
             place = StreamPlace(place.epoch + 1)

@@ -25,11 +25,9 @@ _PLAIN: Relation = ("_N", "_E", "_N")
 
 
 def to_blocks(batch: SampledBatch, relation: Relation = _PLAIN) -> list[Any]:
-    """See ``MiniBatch.to_dgl``. ``relation``: the blocks' names of the only node type and edge type.
-
-    The block of hop h leads from the vertices known after the hop to those known before it. If the hop draws only for
-    vertices that the hop before has reached, the edges of the other vertices are those of the block before.
-    """
+    """The blocks of ``MiniBatch.to_dgl``; ``relation``: their names of the only types. The block of hop h leads from
+    the vertices known after the hop to those known before it. If the hop draws only for vertices that the hop before
+    has reached, the edges of the other vertices are those of the block before."""
     import torch
 
     schema, origin = batch.schema, batch.origin
@@ -75,14 +73,7 @@ def _expanded(nodes: np.ndarray, origin: Origin, hop: int) -> np.ndarray:
 def block(  # noqa: PLR0917 - ends, ids, names
     row: np.ndarray, col: np.ndarray, sources: Any, targets: Any, e_id: Any = None, relation: Relation = _PLAIN
 ) -> Any:
-    """A ``DGLBlock`` with one node type and one edge type.
-
-    Args:
-        row, col: int64 [edges], local ids of the ends, not checked.
-        sources, targets: int64 tensors [vertices], user ids on both sides, which become ``dgl.NID``.
-        e_id: int64 tensor [edges], which becomes ``dgl.EID``; None: there are none.
-        relation: names of the types.
-    """
+    """As ``typed_block``, with one node type and one edge type."""
     source, _, target = relation
     return typed_block({relation: (row, col)}, {source: sources}, {target: targets}, {relation: e_id})
 
@@ -118,13 +109,8 @@ def typed_block(
 def pair_graph(
     source: np.ndarray, target: np.ndarray, ids: Any, e_id: Any = None, names: tuple[str, str] = ("_N", "_E")
 ) -> Any:
-    """A homogeneous ``DGLGraph``.
-
-    Args:
-        source, target: int64 [pairs], places in ``ids``, not checked.
-        ids, e_id: int64 tensors, which become ``dgl.NID`` and ``dgl.EID``; no ``e_id``: edges have none.
-        names: of the node type and the edge type.
-    """
+    """A homogeneous ``DGLGraph``. ``source``, ``target``: int64 [pairs], places in ``ids``, not checked. ``ids``,
+    ``e_id``: int64 tensors, which become ``dgl.NID`` and ``dgl.EID``."""
     from dgl.heterograph import DGLGraph
 
     index = _edges(1, len(ids), len(ids), source, target)

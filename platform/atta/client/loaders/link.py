@@ -14,9 +14,9 @@ from atta.client.loaders.arguments import shows, split_off
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import Drawing
 from atta.client.loaders.sampled import LinkLabels
-from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, numbered_edges, tables_by_type
+from atta.client.loaders.seeds import edge_ends, edge_type_name, link_seeds, tables_by_type
+from atta.client.loaders.subgraphs import reverse_types
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.names import reverse_relation
 from atta.partition.schema import Schema
 from atta.samplers.arguments import did_you_mean
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
@@ -152,22 +152,15 @@ def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:
     if ends is None:
         raise ConfigError("edge_label_index: give the edges as ids [2, E]")
     name = edge_type_name(cluster.schema, edge_type)
-    return name, as_edges(numbered_edges(cluster.ids, name, ends))
+    return name, edge_ends(cluster.ids, name, ends)
 
 
 def reverse_type_of(schema: Schema, edge_type: str, given: Any) -> str | None:
-    """The edge type of the reverses of ``edge_type``'s edges: ``given``, or what is called ``rev_<relation>``, or what the
-    schema leaves no doubt about; None: there is none. Raises ConfigError and UnknownNameError.
-    """
+    """The edge type of the reverses of ``edge_type``'s edges: ``given``, or what ``reverse_types`` leaves no doubt about;
+    None: there is none. Raises ConfigError and UnknownNameError."""
     if given is not None:
         return edge_type_name(schema, given)
-    opposite = reverse_relation(edge_type)
-    if named := [name for name in schema.edge_types if name == opposite or reverse_relation(name) == edge_type]:
-        return named[0]
-    source, target = schema.endpoints(edge_type)
-    if source == target:
-        return edge_type
-    found = [name for name in schema.edge_types if schema.endpoints(name) == (target, source)]
+    found = reverse_types(schema, edge_type)
     if len(found) > 1:
         raise ConfigError(f"reverse_type: name which of {', '.join(found)} holds the reverses of {edge_type}")
     return found[0] if found else None

@@ -271,10 +271,11 @@ def in_edges(
     return NeighborLoader(cluster, fan_outs, seeds, batch_size=batch_size, tables={}, **alone)
 
 
-def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
-    """The user ids of all vertices of a type, ascending: int64 [n]."""
-    out = np.empty(cluster.schema.node_counts[node_type], np.int64)
-    for batch in vertices_alone(cluster, node_type, None) if len(out) else ():
+def vertex_ids(cluster: Cluster, node_type: str, split: str | None = None) -> np.ndarray:
+    """The user ids of all vertices of a type, or of a split, ascending: int64 [n]."""
+    schema, count = cluster.schema, cluster.schema.node_counts[node_type]
+    out = np.empty(count if split is None else schema.splits[node_type][schema.check_split(node_type, split)], np.int64)
+    for batch in vertices_alone(cluster, node_type, split) if len(out) else ():
         out[batch.input_id] = batch.n_id(node_type)
     return out
 

@@ -20,9 +20,7 @@ class SaintNorms:
 
     Attributes:
         ids: int64 [N], user ids of all vertices, ascending.
-        vertices: int64 [N], number of batches that a vertex was in.
-        edges: int64 [E], number of batches that an edge was in, by edge id.
-        batches: number of all batches.
+        vertices, edges: int64 [N] and [E], number of batches that a vertex or an edge, by its id, was in; of ``batches``.
     """
 
     ids: np.ndarray

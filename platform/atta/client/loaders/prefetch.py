@@ -81,10 +81,7 @@ def copied_ahead(
     plain: bool = False,
 ) -> Iterator[tuple[MiniBatch, Any]]:
     """Yield batches with their PyG data on a GPU. The next one is pinned, and copied on a stream of its own, meanwhile.
-
-    ``copying``: makes a context in which each copy is queued, with its stream as the current one. ``plain``: as for
-    ``MiniBatch.to_pyg``.
-    """
+    ``copying``: makes a context in which each copy is queued, with its stream as the current one."""
     side, slots = torch.cuda.Stream(device), pinned_slots()
     under_way: deque[tuple[torch.cuda.Event, MiniBatch]] = deque()  # the GPU may still read these batches' slots
     pending: tuple[MiniBatch, Any] | None = None
@@ -116,11 +113,8 @@ def copied_ahead(
 
 
 def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on the GPU, once the current stream is there.
-
-    It is copied from where it is if that is pinned, otherwise from a pinned copy. That may be dropped at once: torch
-    keeps its memory until the stream has read it.
-    """
+    """The tensor on the GPU, once the current stream is there: copied from where it is if that is pinned, otherwise
+    from a pinned copy, which may be dropped at once: torch keeps its memory until the stream has read it."""
     if tensor.dim() == 2 and not tensor.is_contiguous() and tensor.stride(1) == 1:  # sources and targets lie apart
         found = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
         for there, row in zip(found, tensor, strict=True):

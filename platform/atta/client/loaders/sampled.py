@@ -22,14 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LinkLabels:
-    """What the user said about the edges that are seeds.
-
-    Attributes:
-        edge_type: of all of them.
-        mode: ``"binary"`` or ``"triplet"`` negatives, or None.
-        amount: negatives per positive of a triplet.
-        label, time: [E] by position in the input, or None.
-    """
+    """What the user said about the edges that are seeds: ``label`` and ``time`` [E] by position in the input, the
+    ``mode`` of negatives (``"binary"`` or ``"triplet"``), and how many a triplet has."""
 
     edge_type: str
     mode: str | None

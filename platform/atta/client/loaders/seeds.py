@@ -49,35 +49,20 @@ def user_ids(ids: StringIds, what: str, node_type: str, given: Any) -> np.ndarra
     return as_ids(what, given) if strings is None else ids.numbers(strings, node_type)
 
 
-def numbered_edges(ids: StringIds, edge_type: str, ends: Any) -> Any:
-    """``ends`` [2, E] of edges with numbers in place of string ids. Each end is of its own node type. Raises
-    ConfigError: there are not two rows. UnknownNameError: no vertex has one of the string ids."""
+def edge_ends(ids: StringIds, edge_type: str, ends: Any) -> np.ndarray:
+    """``ends`` of edges as int64 [2, E], with numbers in place of string ids. Each end is of its own node type. Raises
+    ConfigError: there are not two rows of whole numbers; UnknownNameError: no vertex has one of the string ids."""
     shape: Any = getattr(ends, "shape", (len(ends), 0) if isinstance(ends, list | tuple) else ())
-    if len(shape) != 2 or shape[0] != 2:
-        return ends  # no edges, which the next check says
-    rows = [as_strings("edge_label_index", row) for row in ends]
-    if all(row is None for row in rows):
-        return ends
-    types = ids.schema.endpoints(edge_type)
-    numbers = [ids.numbers(row, node_type) for row, node_type in zip(ends, types, strict=True)]
-    if len({row.shape for row in numbers}) != 1:
-        raise ConfigError(f"edge_label_index: {len(numbers[0])} sources for {len(numbers[1])} targets")
-    return np.stack(numbers)
-
-
-def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
-    """Batches cut by the user, with numbers in place of string ids. All batches are looked up at once. Raises
-    ConfigError: some batches have strings and some have numbers. UnknownNameError: no vertex has one of the strings."""
-    if isinstance(batches, int | float | str | np.generic):
-        return batches
-    given = [*batches]
-    strings = [as_strings("batches", batch) for batch in given]
-    if all(batch is None for batch in strings):
-        return given
-    if any(batch is None and len(one) for batch, one in zip(strings, given, strict=True)):
-        raise ConfigError("batches: some have string ids, others have numbers")
-    found = ids.numbers(np.concatenate([batch for batch in strings if batch is not None]), node_type)
-    return np.split(found, np.cumsum([len(batch) for batch in given])[:-1])
+    if len(shape) == 2 and shape[0] == 2 and any(as_strings("edge_label_index", row) is not None for row in ends):
+        types = ids.schema.endpoints(edge_type)
+        numbers = [ids.numbers(row, node_type) for row, node_type in zip(ends, types, strict=True)]
+        if len({row.shape for row in numbers}) != 1:
+            raise ConfigError(f"edge_label_index: {len(numbers[0])} sources for {len(numbers[1])} targets")
+        return np.stack(numbers)
+    found = integers("edge_label_index", ends)
+    if found.ndim != 2 or found.shape[0] != 2:
+        raise ConfigError(f"edge_label_index: must be integers [2, E], not of shape {list(found.shape)}")
+    return found
 
 
 def node_seeds(ids: StringIds, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
@@ -125,16 +110,21 @@ def typed_seeds(schema: Schema, by_type: Mapping[str, np.ndarray]) -> session_pb
     return message
 
 
-def sized_seeds(schema: Schema, node_type: str | None, batches: Sequence[ArrayLike] | int) -> session_pb2.Seeds:
-    """Batches cut by the user: the ids of each, or only their number."""
-    name = schema.node_types[0] if node_type is None else schema.check_node_type(node_type)
+def sized_seeds(ids: StringIds, node_type: str, batches: Any) -> session_pb2.Seeds:
+    """Batches cut by the user: the ids of each, or only their number. String ids of all are looked up at once. Raises
+    ConfigError: some batches have strings and some have numbers. UnknownNameError: no vertex has one of the strings."""
     if isinstance(batches, int | float | str | np.generic):
-        return session_pb2.Seeds(node_type=name, batches=whole("batches", batches, 1, MAX_BATCHES))
-    ids = [as_ids("batches", batch) for batch in batches]
-    if not ids:
+        return session_pb2.Seeds(node_type=node_type, batches=whole("batches", batches, 1, MAX_BATCHES))
+    given = [*batches]
+    if not given:
         raise ConfigError("batches: there are none")
-    sizes = np.array([len(batch) for batch in ids], dtype=np.int64)
-    return session_pb2.Seeds(node_type=name, ids=np.concatenate(ids).tobytes(), sizes=sizes.tobytes())
+    found = [as_strings("batches", batch) for batch in given]
+    strings = [batch for batch in found if batch is not None]
+    if strings and any(batch is None and len(one) for batch, one in zip(found, given, strict=True)):
+        raise ConfigError("batches: some have string ids, others have numbers")
+    numbers = [ids.numbers(np.concatenate(strings), node_type)] if strings else [as_ids("batches", b) for b in given]
+    sizes = np.array([len(batch) for batch in (given if strings else numbers)], dtype=np.int64)
+    return session_pb2.Seeds(node_type=node_type, ids=np.concatenate(numbers).tobytes(), sizes=sizes.tobytes())
 
 
 def part_seeds(node_type: str, part: int) -> session_pb2.Seeds:
@@ -146,7 +136,7 @@ def link_seeds(
     schema: Schema, edge_type: str, ends: Any, times: Any, *, exclude: bool, exclude_reverse: str | None
 ) -> session_pb2.Seeds:
     """Edges ``ends`` [2, E] (user ids, sources first) of ``edge_type``."""
-    pair = as_edges(ends)
+    pair = integers("edge_label_index", ends)
     message = session_pb2.Seeds(node_type=schema.endpoints(edge_type)[1])
     message.links.edge_type = edge_type
     message.links.sources, message.links.targets = pair[0].tobytes(), pair[1].tobytes()
@@ -215,14 +205,6 @@ def as_ids(what: str, source: Any) -> np.ndarray:
     if ids.ndim != 1:
         raise ConfigError(f"{what}: ids must be a 1-D integer array, not of shape {list(ids.shape)}")
     return ids
-
-
-def as_edges(source: Any) -> np.ndarray:
-    """``source`` as int64 [2, E]; raises ConfigError as ``as_ids`` does."""
-    ends = integers("edge_label_index", source)
-    if ends.ndim != 2 or ends.shape[0] != 2:
-        raise ConfigError(f"edge_label_index: must be integers [2, E], not of shape {list(ends.shape)}")
-    return ends
 
 
 def _times(what: str, times: Any, count: int) -> bytes:

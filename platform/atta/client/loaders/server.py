@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from atta.client.loaders.dag import DagLoader
-from atta.client.loaders.neighbor import vertices_alone
-from atta.client.loaders.seeds import edge_type_name, numbered_batches, part_seeds, sized_seeds
+from atta.client.loaders.neighbor import vertex_ids
+from atta.client.loaders.seeds import edge_type_name, part_seeds, sized_seeds
 from atta.errors import ConfigError
 from atta.samplers.dag.spec import batch_spec
 from atta.samplers.local.server import DEFAULT_RULE, Rule, ServerGraph
@@ -43,23 +43,9 @@ class ServerLoader(DagLoader):
         tables: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        """Describe the subgraphs; nothing is sent before the first iteration.
-
-        Args:
-            cluster: from ``atta.connect`` or ``atta.local``.
-            inner: user ids of each subgraph's inner vertices; repeated ids count once. None: one subgraph, of the
-                vertices of partition ``part`` by ascending user id.
-            rule: which vertices join them: ``Closure(hops)`` or ``ExpansionAware(...)`` of ``atta.samplers.operators``.
-            part: the partition whose daemon does the work. The server's own is best, because most edges lie there.
-            edge_type: the edges to follow; may be left out if there is one type. Both ends must be of one type.
-            tables: names of the node tables to fetch; default all.
-            **options: ``seed`` (of the uniform choice), ``codec``, ``job``, ``share``, ``edge_ids``, ``transform``, as
-                for ``NeighborLoader``.
-
-        Raises:
-            ConfigError: an argument is out of range; UnknownNameError: a type or table does not exist. The iteration
-                raises what the daemon refuses: unknown ids, more than 2**20 ids, and QuotaExceededError for a subgraph
-                that its buffers cannot hold.
+        """Describe the subgraphs; nothing is sent before the first iteration. ``inner``: user ids of each subgraph's inner
+        vertices; None: one subgraph, of those of partition ``part``. Others, and what is raised, as of
+        ``server_subgraph``, what the daemon refuses by the iteration.
         """
         if not 0 <= part < cluster.num_parts:
             raise ConfigError(f"part {part}: the cluster has partitions 0 to {cluster.num_parts - 1}")
@@ -74,9 +60,8 @@ class ServerLoader(DagLoader):
             # Batches go round the ranks, and rank r gets its batches from partition r's daemon. Those of other ranks
             # are empty.
             others: ArrayLike = ()
-            inner = numbered_batches(cluster.ids, self.node_type, inner)
             rounds = [[ids if rank == part else others for rank in range(cluster.num_parts)] for ids in inner]
-            seeds = sized_seeds(schema, self.node_type, [ids for ranks in rounds for ids in ranks])
+            seeds = sized_seeds(cluster.ids, self.node_type, [ids for ranks in rounds for ids in ranks])
         super().__init__(cluster, dag, input_nodes=seeds, rank=part, world_size=cluster.num_parts, home=part, **options)
 
     def _made(self, raw: RawBatch) -> Any:
@@ -117,7 +102,10 @@ def server_subgraph(
             ``part``.
         rule: ``Closure(hops)`` or ``ExpansionAware(max_hop, fanout, select, resample)`` of ``atta.samplers.operators``.
         splits: which splits' members to mark; default all of the node type.
-        **options: ``part``, ``edge_type``, ``tables``, ``seed`` and others of ``ServerLoader``.
+        **options: ``part`` (0), the partition whose daemon does the work: the server's own is best, because most edges lie
+            there; ``edge_type``, if there are several: both ends must be of one type; ``tables``, names of the node
+            tables to fetch, by default all; ``seed`` (of the uniform choice), ``codec``, ``job``, ``share``,
+            ``edge_ids``, ``transform``, as for ``NeighborLoader``.
 
     Raises:
         ConfigError: an argument is out of range, an id does not exist, there are more than 2**20 of them.
@@ -130,12 +118,5 @@ def server_subgraph(
     (found,) = loader
     node_type = loader.node_type
     names = cluster.schema.splits.get(node_type, {}) if splits is None else splits
-    masks = {name: np.isin(found.n_id, _members(cluster, node_type, name)) for name in names}
+    masks = {name: np.isin(found.n_id, vertex_ids(cluster, node_type, name)) for name in names}
     return dataclasses.replace(found, splits=masks)
-
-
-def _members(cluster: Cluster, node_type: str, split: str) -> np.ndarray:
-    """User ids of a split, int64."""
-    if cluster.schema.splits.get(node_type, {}).get(split) == 0:  # daemons refuse to go through no vertices
-        return np.empty(0, np.int64)
-    return np.concatenate([batch.n_id(node_type) for batch in vertices_alone(cluster, node_type, split)])

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.schema import Schema, join_edge_type, split_edge_type
+from atta.partition.names import reverse_relation
+from atta.partition.schema import Schema, split_edge_type
 
 SUBGRAPHS = ("directional", "induced", "bidirectional")
 EDGE_ORDERS = ("source", "file")
@@ -25,19 +26,21 @@ def subgraph_name(given: Any) -> str:
     return name
 
 
+def reverse_types(schema: Schema, edge_type: str) -> list[str]:
+    """Which types may hold the reverses of a type's edges, as PyG finds them: ``rev_<relation>``, or a relation of the same
+    name; else the same type between vertices of one type, else all types in the other direction."""
+    source, relation, target = split_edge_type(edge_type)
+    others = [e for e in schema.edge_types if e != edge_type and schema.endpoints(e) == (target, source)]
+    named = [e for e in others if e == reverse_relation(edge_type) or reverse_relation(e) == edge_type]
+    named = named or [e for e in others if split_edge_type(e)[1] == relation]
+    return named[:1] or ([edge_type] if source == target else others)
+
+
 def reverses_of(schema: Schema) -> dict[str, str]:
-    """The type of each edge type's reverses, as PyG finds it: ``rev_<relation>``, else the same type between vertices of one
-    type, else the only type in the other direction. Types without one are left out, with a warning.
-    """
+    """The type of each edge type's reverses. Types without one, or with several, are left out, with a warning."""
     found = {}
     for edge_type in schema.edge_types:
-        source, relation, target = split_edge_type(edge_type)
-        named = (
-            join_edge_type(target, f"rev_{relation}", source),
-            join_edge_type(target, relation.removeprefix("rev_") or relation, source),
-        )
-        others = [e for e in schema.edge_types if e != edge_type and schema.endpoints(e) == (target, source)]
-        able = [e for e in others if e in named] or ([edge_type] if source == target else others)
+        able = reverse_types(schema, edge_type)
         if len(able) == 1:
             found[edge_type] = able[0]
         else:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
@@ -50,21 +49,19 @@ class LocalCluster(Cluster):
         folder: OwnFolder,
         credentials: Credentials | None = None,
         *,
-        held: HeldAddresses,
+        running: ExitStack,
         where: Callable[[], Mapping[int, Addresses]] | None = None,
     ) -> None:
+        """``running``: closed, it stops the daemons and removes their folder."""
         super().__init__(connections, descriptions, credentials, where)
         self._started, self._folder = daemons, folder
-        self._daemons = weakref.finalize(self, _end, daemons, folder, held, os.getpid())
+        self._children = [child.process for child in daemons.children]
+        self._daemons = weakref.finalize(self, _end, running, os.getpid())
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the daemons, in the order of their partitions; replicas follow each other."""
         return [child.pid for child in self._children]
-
-    @property
-    def _children(self) -> list[subprocess.Popen[bytes]]:
-        return [child.process for child in self._started.children]
 
     @property
     def cluster_file(self) -> Path:
@@ -132,6 +129,9 @@ def local(
     addresses = held.addresses
     places = {parts: tuple(addresses[i * replicas : (i + 1) * replicas]) for i, parts in enumerate(groups)}
     write = partial(_write, Path(folder.name) / "cluster.toml", places, credentials)
+    running = ExitStack()
+    for end in (held.close, folder.cleanup, children.stop):
+        running.callback(end)
     try:
         write({})
         with divided_memory(dataset, groups, options, replicas=replicas, readers=readers) as memory:
@@ -153,15 +153,14 @@ def local(
             ]
     except BaseException:
         children.terminate()
-        folder.cleanup()
-        held.close()
+        running.close()
         raise
     children.watch(write)
     for standby in (c for number, c in enumerate(connections) if number % replicas):
         standby.close()
     where = {parts.start: addresses for parts, addresses in places.items()}
     known = connections[::replicas], descriptions[::replicas]
-    return LocalCluster(*known, children, folder, credentials, held=held, where=lambda: where)
+    return LocalCluster(*known, children, folder, credentials, running=running, where=lambda: where)
 
 
 def _write(
@@ -184,12 +183,10 @@ def _divided(partitions: int, daemons: int | None) -> list[range]:
     return [range(partitions * d // count, partitions * (d + 1) // count) for d in range(count)]
 
 
-def _end(daemons: DaemonChildren, folder: OwnFolder, held: HeldAddresses, process: int) -> None:
-    """Stop the daemons of ``process``, then remove their folder. It does nothing in a forked child."""
+def _end(running: ExitStack, process: int) -> None:
+    """Stop the daemons of ``process``. It does nothing in a forked child."""
     if os.getpid() == process:
-        daemons.stop()
-        folder.cleanup()
-        held.close()
+        running.close()
 
 
 @contextmanager
@@ -198,19 +195,8 @@ def divided_memory(
 ) -> Iterator[list[str]]:
     """Options of ``atta serve`` for daemons of ``groups`` that share this machine, those that ``options`` lack.
 
-    Within the block others know what these daemons are going to take; afterwards the daemons say it themselves. What was
-    chosen is logged as ``atta.memory``: as a warning, which Python shows, where memory is short.
-
-    Args:
-        dataset: what they serve.
-        groups: the partitions of each daemon.
-        options: of all of them, as the user gives them. They stay as they are.
-        replicas: number of daemons of the same group.
-        readers: number of processes that are going to read batches on this machine.
-
-    Raises:
-        ConfigError: it cannot fit; the message has the figures.
-        DataError: ``--config`` names a file that cannot be read.
+    Within the block others know what these daemons are going to take; afterwards the daemons say it themselves. What
+    was chosen is logged as ``atta.memory``, as a warning where memory is short. Raises ConfigError if it cannot fit.
     """
     joined = any(len(parts) > 1 for parts in groups)
     given = _given(options)

@@ -43,14 +43,8 @@ class StreamPlace:
 
 @dataclass(frozen=True)
 class Cursor:
-    """The next batch of a loader.
-
-    Attributes:
-        request: ``request_digest`` of the loader's request.
-        rank, world: number of the trainer, and of all.
-        epoch: number of the epoch, from 0.
-        batch: position of the next batch among this rank's batches of the epoch, from 0.
-        tables_version: of the tables that the batches before it had; None: the epoch may have the newest.
+    """The next batch of a loader, by the trainer, and ``batch``: its position among this rank's batches of the epoch.
+    ``request``: see ``request_digest``. ``tables_version``: of the batches before it; None: the epoch may have the newest.
     """
 
     request: str
@@ -110,13 +104,8 @@ class Reattachment:
         self._over = False
 
     def wait_s(self, now: float, batch: int, jitter: float) -> float | None:
-        """The session was lost, or an attempt failed: seconds until the next attempt, or None to give up.
-
-        Args:
-            now: seconds.
-            batch: the next batch that is wanted. If it has grown, batches came in between.
-            jitter: a random number in [0, 1).
-        """
+        """The session was lost, or an attempt failed: seconds until the next attempt, or None to give up. ``batch``:
+        the next one that is wanted; if it has grown, batches came in between. ``jitter``: a random number in [0, 1)."""
         if batch > self._batch:
             self._budget = min(OUTAGES * PER_OUTAGE, self._budget + batch - self._batch)
             self._batch, self._since = batch, None

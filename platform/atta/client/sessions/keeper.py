@@ -20,8 +20,7 @@ import grpc
 import numpy as np
 
 from atta.client.control import CLOSED, Connection
-from atta.client.sessions.nearby import NearbyDaemon
-from atta.client.sessions.slots import SlotMaps
+from atta.client.sessions.slots import NearbyDaemon, SlotMaps
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import session_pb2
 from atta.wire.retries import ALONE_S, WATCH_S, DaemonSilence
@@ -129,12 +128,9 @@ class SessionState:
                 self.call.cancel()
 
     def close(self) -> None:
-        """Cancel the outstanding request, close the session and wait for the answer. Repeating it does nothing, and
-        neither does a forked child: its parent's session goes on.
-
-        A daemon that others can stand in for is not waited for longer than for a question: the next epoch may begin
-        elsewhere. If it is gone or the channel is closed, the lease ends the session.
-        """
+        """Cancel the outstanding request, close the session and wait for the answer, of a daemon that others can stand in
+        for no longer than for a question. If it is gone or the channel is closed, the lease ends the session. Repeating it
+        does nothing, and neither does a forked child: its parent's session goes on."""
         if not self._ends():
             return
         timeout = min(ANSWER_S, self.patience_s)
@@ -227,25 +223,25 @@ class SessionKeeper:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._open: weakref.WeakSet[SessionState] = weakref.WeakSet()
+        self._open: weakref.WeakKeyDictionary[SessionState, None] = weakref.WeakKeyDictionary()  # a set in order
         self._notes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._renewals: Renewals[Connection] = Renewals()
-        self._calls: set[Any] = set()  # under way; gRPC cancels a call that nobody holds
-        self._closing: set[SessionState] = set()  # whose close is under way
+        self._calls: dict[Any, None] = {}  # under way; gRPC cancels a call that nobody holds
+        self._closing: dict[SessionState, None] = {}  # whose close is under way
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def watch(self, state: SessionState) -> None:
         """Ask the daemon whether it is there, while it owes what ``state`` waits for."""
         with self._lock:
-            self._open.add(state)
+            self._open[state] = None
             self._start()
         self._notes.put(_nothing)  # wakes the thread, which looks more often now
 
     def keep(self, state: SessionState, lease_s: float) -> None:
         """Renew ``state``'s lease until it is closed."""
         with self._lock:
-            self._open.add(state)
+            self._open[state] = None
             self._renewals.keep(state.connection, lease_s, self._clock())
             self._start()
         self._notes.put(_nothing)  # wakes the thread, which computes anew when the next renewal is due
@@ -338,19 +334,19 @@ class SessionKeeper:
 
     def _begin_close(self, state: SessionState) -> None:
         if (call := state.begin_close()) is not None:
-            self._closing.add(state)
+            self._closing[state] = None
             self._under_way(call, lambda _: self._closed(state))
 
     def _closed(self, state: SessionState) -> None:
-        self._closing.discard(state)
+        self._closing.pop(state, None)
         state.end_calls()
 
     def _under_way(self, call: Any, then: Callable[[Any], None]) -> None:
         """Hold a call until it has ended. Then ``then`` runs on the keeper's thread."""
-        self._calls.add(call)
+        self._calls[call] = None
 
         def ended() -> None:
-            self._calls.discard(call)
+            self._calls.pop(call, None)
             then(call)
 
         call.add_done_callback(lambda _: self._notes.put(ended))

@@ -57,18 +57,9 @@ class ResumingStream(Iterator[RawBatch]):
     def __init__(
         self, opened: Opener, place: StreamPlace, reconnect_s: float, stream: BatchStream | None = None
     ) -> None:
-        """Open the session, unless ``stream`` has been opened for ``place`` already.
-
-        Args:
-            opened: opens a session for a place, within a number of seconds, with one attempt.
-            place: where to begin.
-            reconnect_s: how long to wait for a daemon that has gone; 0: not at all.
-            stream: a session to begin with.
-
-        Raises:
-            ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
-            UnavailableError, DeadlineError: it did not answer in time.
-        """
+        """Open the session by ``opened``, with one attempt within a number of seconds, unless ``stream`` has been
+        opened for ``place`` already. ``reconnect_s``: how long to wait for a daemon that has gone; 0: not at all.
+        Raises what ``Cluster.stream`` does."""
         self.place = place
         self._opened = opened
         self._outages = Reattachment(reconnect_s, place.batch)

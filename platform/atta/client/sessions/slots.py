@@ -1,16 +1,22 @@
-"""The consumer's side of shared-memory slots: maps a daemon's memory file once, keeps batches while they are read."""
+"""What a daemon on this machine shares with a consumer: a Unix socket that is asked for batches (``atta.wire.memfiles``), and
+the memory that they lie in. A memory file is mapped once, and a batch is kept while it is read."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import socket
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from atta.errors import RemoteError, UnavailableError
+from atta.protos.v1 import session_pb2
 from atta.wire import memfiles
 
 
@@ -85,12 +91,9 @@ class SlotMaps:
         self._files: dict[tuple[str, int], _File] = {}
 
     def lease(self, slot: Any, pid: int, ended: Callable[[], None] = lambda: None) -> np.ndarray:
-        """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity].
-
-        ``ended`` is called when the last array made from it has died, perhaps by the garbage collector. Raises
-        UnavailableError: the daemon, or the session, ended between its answer and now; RemoteError: what is there is no
-        sealed memory file of that process.
-        """
+        """View ``slot`` (a ``SharedSlot``) of the daemon with process id ``pid``: uint8 [capacity]. ``ended`` is called
+        when the last array made from it has died, perhaps by the garbage collector. Raises UnavailableError if the
+        daemon or the session has ended meanwhile, RemoteError if that is no sealed memory file of the process."""
         key = slot.path, slot.inode
         try:
             if key not in self._files:
@@ -125,3 +128,72 @@ class SlotMaps:
 def _end(file: _File, start: int, nbytes: int, ended: Callable[[], None]) -> None:
     file.unlock(start, nbytes)  # before the daemon hears of it
     ended()
+
+
+class NearbyDaemon:
+    """The connection of one session. One thread reads it; any thread may ``cancel`` or ``end`` it."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+        self._sock, self._reads = sock, threading.Lock()
+        sock.settimeout(timeout_s)
+
+    @classmethod
+    def of(cls, reply: session_pb2.OpenReply, timeout_s: float) -> NearbyDaemon | None:
+        """Connect for the session that ``reply`` has opened. ``timeout_s``: how long an answer may take.
+
+        None: the daemon must be asked by gRPC.
+        """
+        if not reply.nearby:
+            return None
+        try:
+            sock = memfiles.packets()
+        except OSError:  # too many files are open
+            return None
+        try:
+            sock.connect(f"\0{reply.nearby}")
+            if memfiles.other_end(sock)[0] == reply.pid:
+                sock.send(reply.token)
+                return cls(sock, timeout_s)
+        except (OSError, ValueError):  # it does not listen there, or that is no name
+            pass
+        sock.close()
+        return None
+
+    def ask(self, request: session_pb2.NextRequest) -> bool:
+        """Send a request, whose answer ``header`` is to read next. False: the daemon must be asked by gRPC."""
+        packet = request.SerializeToString()
+        if len(packet) > memfiles.REQUEST_BYTES:
+            return False
+        try:
+            self._sock.send(packet)
+        except OSError:
+            return False
+        return True
+
+    def header(self) -> session_pb2.BatchHeader | None:
+        """Wait for the answer to a request. None: the daemon must be asked by gRPC, as it has hung up, or ``cancel``
+        was called. Raises TimeoutError: there was no answer in time."""
+        with self._reads:
+            try:
+                packet = self._sock.recv(memfiles.HEADER_BYTES + 1)
+            except TimeoutError:
+                raise
+            except OSError:
+                return None
+        if not 0 < len(packet) <= memfiles.HEADER_BYTES:
+            return None
+        try:
+            return session_pb2.BatchHeader.FromString(packet)
+        except DecodeError:
+            return None
+
+    def cancel(self) -> None:
+        """Have the thread that waits for an answer stop waiting. The connection is of no more use."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Close the connection; repeating it does nothing."""
+        self.cancel()
+        with self._reads:  # a descriptor that a thread waits on must not become that of another file
+            self._sock.close()

@@ -21,8 +21,7 @@ import numpy as np
 
 from atta.client.control import Connection
 from atta.client.sessions.keeper import SessionKeeper, SessionState
-from atta.client.sessions.nearby import NearbyDaemon
-from atta.client.sessions.slots import SlotMaps
+from atta.client.sessions.slots import NearbyDaemon, SlotMaps
 from atta.errors import (
     AttaError,
     ConfigError,
@@ -89,12 +88,9 @@ class BatchStream(Iterator[RawBatch]):
         patience_s: float = ALONE_S,
     ) -> None:
         """Open the session under a random name. ``keeper`` renews its lease, and asks the daemon whether it is there
-        while the session or a batch is waited for. ``patience_s``: how long the answer may take.
-
-        Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``. Raises
-        ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request;
-        UnavailableError, DeadlineError: it cannot be reached.
-        """
+        while the session or a batch is waited for; ``patience_s``: how long the answer may take. Without
+        ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``. Raises what the
+        daemon refuses it with."""
         request.session = secrets.token_hex(16)  # who knows it may close the session
         self._state = SessionState(connection, slots, request.session)
         self._state.patience_s = patience_s

@@ -9,9 +9,8 @@
     for inputs, seeds, blocks in dgl.dataloading.DistNodeDataLoader(g, train, sampler, batch_size=1000, shuffle=True):
         x, y = g.ndata["feat"][inputs], g.ndata["label"][seeds]
 
-``docs/guide/from-distdgl.md`` tells what differs. Importing this package needs neither DGL nor PyTorch. Blocks and sampled
-graphs are DGL's own, so what makes them needs the extra ``atta[dgl]`` and says so. Names that are neither distributed
-nor loaders, such as ``dgl.nn`` and ``dgl.NID``, are those of DGL itself.
+``docs/guide/from-distdgl.md`` tells what differs. Importing this package needs neither DGL nor PyTorch; what makes blocks and
+sampled graphs needs ``atta[dgl]``. Names that are neither distributed nor loaders, such as ``dgl.nn``, are DGL's own.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ class Job:
         cluster: the daemons; None until ``DistGraph`` has started some.
         group: distinguishes the tensors of jobs that use the same daemons at the same time (``DGL_GROUP_ID``).
         tensors: names of the tensors of this job that exist, as far as this trainer knows.
-        embeddings: rows of the embeddings that this trainer has now, by type and name.
-        learned: those of all embeddings, with a name or without.
+        embeddings, learned: rows of the embeddings that this trainer has now, by type and name, and of all.
         changes: counts what may have changed rows of embeddings: steps, writes, barriers.
     """
 
@@ -77,10 +76,8 @@ class Job:
         return self.cluster
 
     def settle(self) -> None:
-        """The script has trained for an epoch, so all is loaded. From now on, Python's garbage collector passes over it.
-
-        With torch and DGL these are 350,000 objects. Visiting them all takes longer than a batch, every few epochs.
-        """
+        """The script has trained for an epoch, so all is loaded. From now on, Python's garbage collector passes over these
+        350,000 objects of torch and DGL: visiting them takes longer than a batch, every few epochs."""
         if not self._settled:
             self._settled = True
             gc.collect()
@@ -193,9 +190,8 @@ _LOOKED_AT = 1 << 16
 
 
 def dataset_of(part_config: str | Path) -> Path:
-    """The partitioned dataset at ``part_config``: its folder, or the ``NAME.json`` that
-    ``dgl.distributed.partition_graph`` wrote. That is converted to ``NAME.atta`` beside it, with the same
-    partitions; once, as long as its files stay as they are. Raises DataError if neither is there."""
+    """The partitioned dataset at ``part_config``: its folder, or the ``NAME.json`` of ``dgl.distributed.partition_graph``,
+    which is converted to ``NAME.atta`` beside it, once, as long as its files stay as they are. Raises DataError."""
     path = Path(part_config)
     if (path / MANIFEST).exists() or path.name == MANIFEST:
         return path if path.is_dir() else path.parent

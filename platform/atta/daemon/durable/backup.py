@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
+from atta.daemon.durable.shipping import place_of
 from atta.daemon.peers.connection import Channel
 from atta.daemon.services.handling import Context
 from atta.errors import AttaError, ConfigError, StalePrimaryError
@@ -61,11 +62,7 @@ class Neighbours:
         return int(reply.tables_epoch)
 
     async def ask(self, address: str, method: str, request: Any, timeout: float) -> Any:
-        """A daemon's answer.
-
-        Raises:
-            AttaError: it does not answer, or refuses.
-        """
+        """A daemon's answer. Raises AttaError: it does not answer, or refuses."""
         link = Channel(address, Identity(self._parts[address].start, self._dataset_id), self._credentials)
         try:
             return await link.ask(method, request, timeout)
@@ -87,15 +84,8 @@ log = structlog.get_logger("atta.backup")
 
 @dataclass(frozen=True)
 class Holder:
-    """Where a backup becomes the holder of tables.
-
-    Attributes:
-        folder: where this daemon keeps tables that it holds itself.
-        about: whose tables these are: dataset and partitions.
-        store_id: of these tables; empty: it keeps none.
-        check_free: raises ConfigError if it holds tables that would be lost.
-        take_over: opens the folder; returns the number of tables.
-    """
+    """Where a backup becomes the holder of tables: the folder of those that this daemon holds itself, whose they are, their
+    store (empty: it keeps none), what raises ConfigError if some would be lost, and what opens the folder."""
 
     folder: Path
     about: dict[str, Any]
@@ -119,7 +109,6 @@ class BackupService:
         self._taking: asyncio.Task[tuple[LogPosition, int]] | None = None
 
     def stats(self) -> dict[str, float]:
-        """Counters."""
         return {"backup_records": float(self._records)}
 
     async def follow(self, request: backup_pb2.FollowRequest, context: Context) -> backup_pb2.FollowReply:
@@ -140,7 +129,7 @@ class BackupService:
         self._parts = []
         at = await self._on_disk(begin)
         log.info("follows", peer=context.peer(), record=at.lsn, epoch=request.store.epoch)
-        return backup_pb2.FollowReply(at=_message(at))
+        return backup_pb2.FollowReply(at=place_of(at))
 
     async def append(self, request: backup_pb2.AppendRequest, context: Context) -> backup_pb2.LogPlace:
         self._refuse_stale(request.store)
@@ -172,7 +161,7 @@ class BackupService:
 
         at = await self._on_disk(write)
         self._records += len(bodies)
-        return _message(at)
+        return place_of(at)
 
     async def piece(self, request: backup_pb2.PieceRequest, context: Context) -> backup_pb2.PieceReply:
         self._refuse_stale(request.store)
@@ -208,14 +197,9 @@ class BackupService:
         return await self._on_disk(self._copy.store)
 
     async def take_over(self, voted: StoreName | None = None) -> tuple[LogPosition, int]:
-        """Hold the tables of the copy. Returns its last record, and the number of tables.
-
-        ``voted``: the store and the epoch that others have voted on; None: an operator wants it.
-
-        Raises:
-            ConfigError: there is no copy, this daemon holds tables already, or the primary came back after the vote.
-            DataError: the copy is damaged.
-        """
+        """Hold the tables of the copy. Returns its last record, and the number of tables. ``voted``: the store and the
+        epoch that others have voted on; None: an operator wants it. Raises ConfigError: there is no copy, this daemon
+        holds tables already, or the primary came back after the vote. DataError: the copy is damaged."""
         # Whoever asks may give up meanwhile. What was begun is ended: half of it would be tables without a log.
         self._taking = asyncio.create_task(self._take_over(voted), name="take over")
         return await asyncio.shield(self._taking)
@@ -236,7 +220,6 @@ class BackupService:
         return at, tables
 
     def close(self) -> None:
-        """Let go of the files."""
         self._disk.shutdown(wait=True)
         self._copy.close()
 
@@ -266,10 +249,6 @@ def _name(store: backup_pb2.StoreName) -> StoreName:
 
 def _position(place: backup_pb2.LogPlace) -> LogPosition:
     return LogPosition(place.lsn, place.chain)
-
-
-def _message(at: LogPosition) -> backup_pb2.LogPlace:
-    return backup_pb2.LogPlace(lsn=at.lsn, chain=at.chain)
 
 
 VOTE_S = 5.0

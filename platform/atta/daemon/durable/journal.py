@@ -1,20 +1,10 @@
-"""The changes of a daemon's mutable tables on their way: first into the log, then into the tables, then answered.
+"""The changes of a daemon's mutable tables on their way: first into the log, then to the backup, if there is one, then into the
+tables, then answered. Whatever has come while a group of changes was written is the next group.
 
-Whatever has come while a group of changes was written is the next group, so many pushes share one write, and one wait
-for the disk. Changes are made in the order of their records. So a replay of the log gives the same bits, and a change
-that cannot be written has changed nothing.
-
-A thread writes and applies large groups, and forces them to the disk. The event loop itself writes and applies small
-ones that are not forced: the system only copies them, which costs less than handing them over. (With one worker the
-event loop moves larger ones, too, as it does without a log.) Such a push that finds nothing under way is made at once.
-If the system has too much to write back it stops whoever writes; after a write that took long, the thread writes for a
-while.
-
-With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes
-wait. When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
-
-When the log has become long, all tables are written beside it (a *checkpoint*), and the log begins anew. Pushes go on
-meanwhile, and wait if the log has grown to four times that length.
+A thread writes and applies large groups, and forces them to the disk. The event loop itself does so with small ones that are
+not forced: the system only copies them. If the system has too much to write back it stops whoever writes; after a write that
+took long, the thread writes for a while. When the log has become long, all tables are written beside it (a *checkpoint*), and
+the log begins anew. Pushes go on meanwhile, and wait if the log has grown to four times that length.
 """
 
 from __future__ import annotations
@@ -106,7 +96,6 @@ class Journal:
         return 0 if self._stale is not None else self._store.epoch
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         shipping = self._shipping
         copied = {} if shipping is None else {"backup_lag": float(shipping.lag), "backup_away": float(shipping.away)}
         return {
@@ -119,12 +108,9 @@ class Journal:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     async def copied(self) -> None:
-        """Wait until the backup, if there is one, has all that the log had when it was opened. Before that, nobody may be
-        told that a change was made earlier: it may be one that the backup lacks, and the backup may take over.
-
-        Raises:
-            StalePrimaryError: the backup has taken over.
-        """
+        """Wait until the backup, if there is one, has all that the log had when it was opened. Before that, nobody may
+        be told that a change was made earlier: it may be one that the backup lacks, and the backup may take over.
+        Raises StalePrimaryError: the backup has taken over."""
         if self._shipping is not None:
             await self._copied.wait()
         if self._stale is not None:
@@ -132,10 +118,7 @@ class Journal:
 
     async def push(self, table: MutableTable, push: Push, client: int, sequence: int, settled: int) -> bool:
         """Write and apply a checked push; False: it was applied before. Also raises the errors of ``table.claim``.
-
-        Raises:
-            QuotaExceededError: it cannot be written. Then nothing has changed, and the number is unused.
-        """
+        Raises QuotaExceededError: it cannot be written. Then nothing has changed, and the number is unused."""
         await self.copied()
         await self._room()
         claim = Claim.BUSY
@@ -214,11 +197,8 @@ class Journal:
         return change.done
 
     async def _room(self) -> None:
-        """Wait while the log is as long as it may be.
-
-        Raises:
-            QuotaExceededError: it will stay so, because the tables cannot be written.
-        """
+        """Wait while the log is as long as it may be. Raises QuotaExceededError: it will stay so, because the tables
+        cannot be written."""
 
         def is_room() -> bool:
             if self._store.disk_bytes < MOST_LOGS * self._log_bytes:

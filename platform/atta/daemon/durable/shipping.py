@@ -40,10 +40,8 @@ log = structlog.get_logger("atta.backup")
 
 
 class Shipping:
-    """Keeps the copy of ``store`` at the daemon ``address`` as long as the store. All of it runs on the event loop.
-
-    The copy is brought up to date from the files of the store whenever the backup was away.
-    """
+    """Keeps the copy of ``store`` at the daemon ``address`` as long as the store. All of it runs on the event loop. The
+    copy is brought up to date from the files of the store whenever the backup was away."""
 
     def __init__(self, store: TableStore, address: str, meant: Identity, credentials: Credentials | None) -> None:
         """Connect later. ``meant``: who serves the same partition there."""
@@ -62,11 +60,7 @@ class Shipping:
 
     async def reach(self, bodies: Sequence[Sequence[Buffer]], before: LogPosition) -> None:
         """Return when the backup has all that the store has. ``bodies``: the records behind ``before``, the last ones.
-
-        It waits for a backup that is away.
-
-        Raises:
-            StalePrimaryError: the backup was promoted, or knows a later primary.
+        It waits for a backup that is away. Raises StalePrimaryError: the backup was promoted, or knows a later primary.
         """
         after = self._store.position
 
@@ -121,7 +115,6 @@ class Shipping:
             log.info("checkpoint not sent", backup=self.address, error=str(error))
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._link is not None:
             await self._link.channel.close(grace=None)
             self._link = None
@@ -131,7 +124,7 @@ class Shipping:
     async def _follow(self) -> None:
         """Bring the copy up to date."""
         request = backup_pb2.FollowRequest(
-            store=self._name(), about=json.dumps(self._store.about), reach=_place(self._store.position)
+            store=self._name(), about=json.dumps(self._store.about), reach=place_of(self._store.position)
         )
         reply = await self._ask("Follow", request)
         at = self._at = LogPosition(reply.at.lsn, reply.at.chain)
@@ -161,13 +154,13 @@ class Shipping:
         data, first = b"".join(bodies), 0
         while len(data) - first > MESSAGE_BYTES:
             part = backup_pb2.AppendRequest(store=self._name(), bodies=data[first : first + MESSAGE_BYTES], more=True)
-            part.before.CopyFrom(_place(self._at))
+            part.before.CopyFrom(place_of(self._at))
             await self._ask("Append", part)
             first += MESSAGE_BYTES
         request = backup_pb2.AppendRequest(
             store=self._name(),
-            before=_place(self._at),
-            after=_place(after),
+            before=place_of(self._at),
+            after=place_of(after),
             file_epoch=epoch,
             new_file=new_file,
             sizes=[len(body) for body in bodies],
@@ -184,9 +177,9 @@ class Shipping:
         pieces = _pieces(folder)
         while (piece := await aside(next, pieces, None)) is not None:
             path, offset, data = piece
-            request = backup_pb2.PieceRequest(store=self._name(), at=_place(at), path=path, offset=offset, data=data)
+            request = backup_pb2.PieceRequest(store=self._name(), at=place_of(at), path=path, offset=offset, data=data)
             await self._ask("Piece", request)
-        await self._ask("Piece", backup_pb2.PieceRequest(store=self._name(), at=_place(at), complete=True))
+        await self._ask("Piece", backup_pb2.PieceRequest(store=self._name(), at=place_of(at), complete=True))
 
     async def _ask(self, method: str, request: Any) -> Any:
         if self._link is None:
@@ -215,7 +208,8 @@ class Shipping:
                 log.warning("backup of tables is back", backup=self.address)
 
 
-def _place(at: LogPosition) -> backup_pb2.LogPlace:
+def place_of(at: LogPosition) -> backup_pb2.LogPlace:
+    """A position as messages have it."""
     return backup_pb2.LogPlace(lsn=at.lsn, chain=at.chain)
 
 

@@ -34,14 +34,8 @@ log = structlog.get_logger("atta.daemon")
 
 
 class DaemonTables:
-    """Tables and weights of one daemon. Created on the event loop.
-
-    Attributes:
-        held: the tables.
-        service: how clients reach them.
-        journal: of their changes; None: nothing is kept.
-        backup: keeps a copy of another daemon's tables, and takes them over.
-    """
+    """Tables and weights of one daemon, their journal (None: nothing is kept), and the backup that keeps a copy of another
+    daemon's tables and takes them over. Created on the event loop."""
 
     def __init__(
         self,
@@ -50,11 +44,8 @@ class DaemonTables:
         front: DaemonFront,
         begin: Callable[[str, Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Open what was kept. ``begin``: starts a background task.
-
-        Raises:
-            ConfigError, DataError, QuotaExceededError: see ``_opened``.
-        """
+        """Open what was kept. ``begin``: starts a background task. Raises ConfigError, DataError, QuotaExceededError:
+        see ``_opened``."""
         self._config, self._dataset, self._begin = config, graph.dataset, begin
         jobs = ParameterJobs(lambda: config.table_bytes - held.used_bytes)
         owner = TableOwner(graph.dataset, graph.owner)
@@ -70,13 +61,17 @@ class DaemonTables:
             graph.dataset,
             graph.owner,
             held,
-            front.pool,
+            graph.make,
             snapshots=Path(config.snapshots) if config.snapshots else None,
             snapshot_bytes=config.most_snapshot_bytes,
-            answers=front.answers,
             journal=self.journal,
         )
         self.backup, self._candidate = self._make_backup()
+        self.services: dict[str, object] = {
+            "TableService": self.service,
+            "BackupService": self.backup,
+            "ParameterService": self._weights,
+        }
 
     def _make_backup(self) -> tuple[BackupService, Candidate | None]:
         """What keeps a copy of another daemon's tables, and what takes over from it."""
@@ -91,13 +86,9 @@ class DaemonTables:
         return backup, Candidate(backup, neighbours, config.listen, config.parts.start, config.promote_after_s)
 
     def _opened(self) -> TableStore:
-        """Give the tables, which are empty, what was kept in the daemon's folder.
-
-        Raises:
-            ConfigError: another daemon keeps its tables there, or they belong to another dataset or other partitions.
-            DataError: a file is damaged, is missing or cannot be written; names it.
-            QuotaExceededError: there is no room in memory.
-        """
+        """Give the tables, which are empty, what was kept in the daemon's folder. Raises ConfigError: another daemon
+        keeps its tables there, or they belong to another dataset or other partitions. DataError: a file is damaged, is
+        missing or cannot be written; names it. QuotaExceededError: there is no room in memory."""
         config, held = self._config, self.held
         # A backup reads files of the store while it is written, so they must stay as they are.
         keep_bytes = 0 if config.durability == "replica" else config.log_bytes
@@ -124,12 +115,7 @@ class DaemonTables:
         self.held.recorder = journal
         return journal
 
-    def services(self) -> dict[str, object]:
-        """By name."""
-        return {"TableService": self.service, "BackupService": self.backup, "ParameterService": self._weights}
-
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Its background tasks."""
         found = {
             "forget_idle_clients": self.service.forget_idle(),
             "end_leases_of_tables": self.service.end_leases(),
@@ -142,7 +128,6 @@ class DaemonTables:
         return found
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         return {**self.backup.stats(), **self.service.stats(), **self._weights.stats()}
 
     def about(self) -> tuple[int, bool]:

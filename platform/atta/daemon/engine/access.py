@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from atta.daemon.peers.owners import sampled
-from atta.daemon.peers.peers import AskedPeers
+from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError, ConfigError
+from atta.kvstore.cache import EdgeCache
 from atta.protos.v1 import graph_pb2
 from atta.samplers import kernels
 from atta.samplers.batch.items import EDGES, SampleItem
@@ -40,7 +40,7 @@ class ClusterAccess:
     """Answers from this daemon's shard and its peers."""
 
     def __init__(
-        self, shard: Shard, peers: AskedPeers, pool: Executor, sources: Mapping[tuple[str, str], int] = NO_SOURCES
+        self, shard: Shard, peers: Peers, pool: Executor, sources: Mapping[tuple[str, str], int] = NO_SOURCES
     ) -> None:
         """``pool`` runs long work, so that the event loop stays free. ``sources``: as for ``BatchState``; ``shard`` has
         the edges that they name."""
@@ -87,22 +87,18 @@ class Conversation:
         """Drive ``program`` to its end."""
         value: Any = None
         while True:
-            request, result = await self._on_pool(_advance, program, value)
+            request, result = await on_pool(self._access.pool, _advance, program, value)
             if request is None:
                 done: T = result
                 return done
             value = await self.answer(request)
 
     async def answer(self, request: Request) -> Any:
-        """The answer that the request's docstring describes.
-
-        Raises:
-            ConfigError: a vertex that does not exist.
-        """
+        """The answer that the request's docstring describes. Raises ConfigError: a vertex that does not exist."""
         match request:
             case Expand():
                 found = await self._expand(request)
-                return await self._on_pool(only_within, found, request.within)
+                return await on_pool(self._access.pool, only_within, found, request.within)
             case Step():
                 return await self._probe(_QUESTION.STEP, request.vertices, request.bits)
             case Contains():
@@ -123,7 +119,9 @@ class Conversation:
         async def ask(part: int, rows: np.ndarray, at: np.ndarray) -> None:
             mine = None if operands is None else np.ascontiguousarray(operands[at])
             if part == self._access.shard.part:
-                out[at] = await self._on_pool(self._local(question), rows, mine)
+                out[at] = await on_pool(
+                    self._access.pool, probed, self._access.shard, question, self._edge_type, rows, mine
+                )
                 return
             peer = self._access.peers[part]
             out[at] = await peer.probe(self._edge_type, question, rows, mine, version=self._version)
@@ -133,52 +131,24 @@ class Conversation:
         await self._by_owner(vertices, ask)
         return out
 
-    def _local(self, question: Any) -> Callable[[np.ndarray, np.ndarray | None], np.ndarray]:
-        shard, edge_type = self._access.shard, self._edge_type
-        answers: dict[Any, Callable[..., np.ndarray]] = {
-            _QUESTION.STEP: partial(shard.step, edge_type),
-            _QUESTION.CONTAINS: partial(shard.contains, edge_type),
-            _QUESTION.DEGREE: lambda rows, _: shard.degrees(edge_type, rows),
-        }
-        return answers[question]
-
     async def _expand(self, request: Expand) -> Neighbors:
         groups: list[tuple[np.ndarray, Answer]] = []
 
         async def ask(part: int, rows: np.ndarray, at: np.ndarray) -> None:
             trees = None if request.trees is None else request.trees[at]
-            what = (
-                self._edge_type,
-                rows,
-                at,
-                request.fan_out,
-                request.replace,
-                Method.UNIFORM,
-                request.stream_key,
-                trees,
-            )
-            item = SampleItem(*what, version=self._version)
+            how = request.fan_out, request.replace, Method.UNIFORM, request.stream_key, trees
+            item = SampleItem(self._edge_type, rows, at, *how, version=self._version)
             if part == self._access.shard.part:
-                groups.append((at, await self._on_pool(self._sample, item)))
+                groups.append((at, await on_pool(self._access.pool, drawn, self._access.shard, item)))
                 return
-            for first, answer, nbytes in await sampled(self._access.peers[part], item):
+            for _, first, answer, nbytes in await sampled(self._access.peers[part], item):
                 groups.append((at[first : first + len(answer.counts)], answer))
                 self.remote_bytes += nbytes
             self.remote_rows += len(rows)
 
         await self._by_owner(request.vertices, ask)
-        joined: Neighbors = await self._on_pool(_join, groups, len(request.vertices))
+        joined: Neighbors = await on_pool(self._access.pool, _join, groups, len(request.vertices))
         return joined
-
-    def _sample(self, item: SampleItem) -> Answer:
-        return self._access.shard.sample(
-            item.edge_type,
-            item.rows,
-            fan_out=item.fan_out,
-            replace=item.replace,
-            stream_key=item.stream_key,
-            trees=item.trees,
-        )
 
     async def _by_owner(
         self, vertices: np.ndarray, ask: Callable[[int, np.ndarray, np.ndarray], Awaitable[None]]
@@ -191,8 +161,39 @@ class Conversation:
         asked = [ask(part, r, p) for part, (r, p) in enumerate(zip(rows, positions, strict=True)) if len(r)]
         await asyncio.gather(*asked)
 
-    async def _on_pool(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._access.pool, function, *args)
+
+async def on_pool(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
+    """What ``function`` returns on a thread of the pool."""
+    return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
+
+
+def drawn(shard: Shard, item: SampleItem, copies: EdgeCache | None = None) -> Answer:
+    """The edges of an item at home: of ``copies`` of what others own where it says so."""
+    how: dict[str, Any] = {
+        "fan_out": item.fan_out,
+        "replace": item.replace,
+        "stream_key": item.stream_key,
+        "method": item.method,
+        "trees": item.trees,
+    }
+    if item.kept:
+        assert copies is not None
+        return copies.sample(item.edge_type, item.rows, **how)
+    return shard.sample(item.edge_type, item.rows, **how, times=item.times, tables=item.tables, by=item.by)
+
+
+def probed(shard: Shard, question: Any, edge_type: str, rows: np.ndarray, operands: np.ndarray | None) -> np.ndarray:
+    """A shard's answer to a question about some of its vertices (``ProbeRequest.Question``); raises ConfigError."""
+    match question:
+        case _QUESTION.DEGREE:
+            return shard.degrees(edge_type, rows)
+        case _QUESTION.DIGEST:
+            return shard.digests(edge_type, rows)
+        case _QUESTION.STEP if operands is not None:
+            return shard.step(edge_type, rows, operands.view(np.uint64))
+        case _QUESTION.CONTAINS if operands is not None:
+            return shard.contains(edge_type, rows, operands)
+    raise ConfigError(f"unknown question {question}")
 
 
 def _advance(program: Program[Any], value: Any) -> tuple[Request | None, Any]:

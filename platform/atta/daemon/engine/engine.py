@@ -1,15 +1,11 @@
-"""The shell around the scheduler: carries out its actions and reports what happened.
-
-The scheduler (``atta.scheduler``, pure) decides; this file owns the clock and the buffers, ``runner`` the threads.
-Every change enters through ``post(event)`` on the event loop, so there is no lock: workers hand their results back to
-the loop.
-"""
+"""The shell around the scheduler, which decides: it carries out its actions and reports what happened. Every change enters
+through ``post(event)`` on the event loop, so there is no lock."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,24 +17,20 @@ from atta.daemon.engine.recorder import Recorder
 from atta.daemon.engine.runner import Ended, RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.slots import SlotPool
-from atta.daemon.engine.tasks import AtHome, TaskResult
+from atta.daemon.engine.tasks import TaskResult
 from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.daemon.versions import VersionView
 from atta.errors import AttaError, RemoteError
-from atta.kvstore.cache import EdgeCache, RowCache
-from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.observe.machine.threads import named_threads
-from atta.partition.dataset import Dataset
 from atta.partition.disk.watching import WatchedFiles
 from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
-from atta.samplers.batch.state import NO_SOURCES, BatchState
+from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, Lane, Task
-from atta.samplers.shard import Shard
 
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
@@ -57,23 +49,18 @@ class Engine:
     def __init__(
         self,
         config: DaemonConfig,
-        dataset: Dataset,
-        shard: Shard,
-        store: Store,
+        view: VersionView,
         peers: Peers,
         *,
-        cache: RowCache,
-        edges: EdgeCache,
         links: DaemonLinks | None = None,
         files: WatchedFiles | None = None,
     ) -> None:
-        """``files``: those that tasks read; None: nobody writes to them."""
-        self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
-        self._files = files
-        self._view = VersionView(0, NO_SOURCES, dataset, shard, cache, edges)
+        """``view``: of the dataset itself. ``files``: those that tasks read; None: nobody writes to them."""
+        self.dataset, self._view, self._files = view.dataset, view, files
+        dataset, shard = view.dataset, view.shard
         self._pages = named_threads(1, "atta-pages")
         self.slots = SlotPool(config.most_buffer_bytes, self._report_lent, self._pages.submit)
-        self.counters: dict[str, float] = {}
+        self.counters: defaultdict[str, float] = defaultdict(float)
         firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
         self.recorder = Recorder(config.trace_events, firsts=firsts)
         of_scheduler = sched.SchedulerConfig(
@@ -188,7 +175,7 @@ class Engine:
         try:
             self._dags[dag] = self._begin(session, batch)
         except Exception as error:  # after any error, the consumer must not wait for ever
-            self.counters["launch_errors"] = self.counters.get("launch_errors", 0.0) + 1
+            self.counters["launch_errors"] += 1
             if not isinstance(error, AttaError):
                 log.error("batch not begun", batch=batch, session=session.id, exc_info=error)
                 error = AttaError(f"batch {batch} cannot be begun: {type(error).__name__}: {error}")
@@ -201,7 +188,7 @@ class Engine:
             state = BatchState(
                 request.plan,
                 view.dataset,
-                home=self.shard.part,
+                home=view.shard.part,
                 at=StreamPosition(request.seed, request.epoch, batch),
                 seeds=request.batch_seeds(batch),
                 out=BatchArrays.over(request.layout, slot.buffer),
@@ -214,10 +201,9 @@ class Engine:
         except BaseException:
             self.slots.release(slot)
             raise
-        home = AtHome(view.shard, self.store, view.edges, view.rows)
         # While there are fewer batches than workers, several workers make one batch.
         alone = self._may_carry and self._alone and len(self._dags) + 1 >= self._threads
-        return RunningDag(session, batch, state, slot, time.monotonic(), home, alone=alone)
+        return RunningDag(session, batch, state, slot, time.monotonic(), view, alone=alone)
 
     def _run(self, action: sched.RunTask) -> None:
         dag, task = action.dag, action.task
@@ -259,7 +245,7 @@ class Engine:
                 result = AttaError(
                     f"{task.kind.value} task of batch {running.batch}: {type(result).__name__}: {result}"
                 )
-            self.counters["task_errors"] = self.counters.get("task_errors", 0.0) + 1
+            self.counters["task_errors"] += 1
             running.session.fail(result)
             return None
         self.recorder.task(task, of, times, result, owners=owners)
@@ -267,7 +253,7 @@ class Engine:
         seconds = times[2] - times[1]
         running.count(task, result, seconds)
         name = _COUNTERS[task.kind, task.lane]
-        self.counters[name] = self.counters.get(name, 0.0) + 1
+        self.counters[name] += 1
         return sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds)
 
     def _changed_file(self) -> AttaError | None:
@@ -282,8 +268,8 @@ class Engine:
         stats = {**running.state.stats, **running.stats}
         stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
         for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows"):
-            self.counters[name] = self.counters.get(name, 0.0) + stats.get(name, 0.0)
-        self.counters["batches"] = self.counters.get("batches", 0.0) + 1
+            self.counters[name] += stats.get(name, 0.0)
+        self.counters["batches"] += 1
         self._alone = not running.asks and running.work_ms > CARRIED_MS
         session.deliver(Delivery(batch, running.state.out, running.slot, stats))
 
@@ -321,7 +307,6 @@ class Engine:
         self.recorder.sample(at, self._scheduler.sessions(at), self._scheduler.stats(), buffer_bytes=nbytes)
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges of engine, scheduler and buffers."""
         return {
             **self.counters,
             **self._runner.costs.stats(),
@@ -334,7 +319,7 @@ class Engine:
             "buffer_bytes": float(self.slots.resident_bytes),
             "buffer_limit_bytes": float(self.slots.quota_bytes),
             "lent_bytes": float(self.slots.lent_bytes),
-            "cache_bytes": float(self.cache.nbytes),
+            "cache_bytes": float(self._view.rows.nbytes),
         }
 
     def session_figures(self) -> list[SessionFigures]:

@@ -1,10 +1,8 @@
-"""How rows of mutable tables travel: in messages, or by memory that clients on this machine lend. It is mapped once,
-while they use it, and bounded.
+"""How rows of mutable tables travel: in messages, or by memory that clients on this machine lend, which is mapped once and
+bounded.
 
-A client names a descriptor of its own process and the secret with which the file begins. So a caller from afar, who
-cannot read the file, can have nothing written anywhere, and a file that was not made to be lent is refused
-(``atta.wire.memfiles.open_lent``). Of a file that is lent for an answer nothing but the secret is read. A client may
-write to it at any time; it then spoils its own answer or push only.
+A client names a descriptor of its own process and the secret with which the file begins: a caller from afar can have nothing
+written anywhere (``atta.wire.memfiles.open_lent``). A client that writes to it meanwhile spoils its own answer or push only.
 """
 
 from __future__ import annotations
@@ -75,7 +73,6 @@ class LentFiles:
         self._lent: Counter[str] = Counter()  # bytes in use by connection; positive
 
     def __len__(self) -> int:
-        """Number of mapped files."""
         return len(self._files)
 
     @property
@@ -86,12 +83,8 @@ class LentFiles:
     @contextlib.contextmanager
     def taken(self, lent: Any, nbytes: int, client: str, now: float) -> Iterator[np.ndarray | None]:
         """The range that a message (``LentMemory``) names, uint8 [nbytes]; None where too much is lent already.
-
-        ``client``: names the connection; ``now``: in seconds.
-
-        Raises:
-            UnusableError: it is not there, too small, not made to be lent, or the secret is wrong.
-        """
+        ``client``: names the connection; ``now``: in seconds. Raises UnusableError: it is not there, too small, not
+        made to be lent, or the secret is wrong."""
         if self._lent[client] + nbytes > self._per_client or self.lent_bytes + nbytes > self._in_all:
             yield None
             return
@@ -169,10 +162,8 @@ def message_of(table: MutableTable, first: int, rows: np.ndarray, request: table
 def put(
     table: MutableTable, first: int, rows: np.ndarray, request: table_pb2.PullRowsRequest, lent: Pulled
 ) -> Bulk | bytes:
-    """Write ``rows`` of a pull into memory that the reader lends, and give the message that says so.
-
-    ``lent``: values as they travel, uint8 [n, row bytes], and versions, if the answer has them. See ``message_of``.
-    """
+    """Write ``rows`` of a pull into memory that the reader lends, and give the message that says so. ``lent``: values
+    as they travel, uint8 [n, row bytes], and versions, if the answer has them. See ``message_of``."""
     values, versions = lent.values, lent.versions
     if not all(memfiles.populate(part.ctypes.data, part.nbytes) for part in (values, versions) if part is not None):
         return message_of(table, first, rows, request)  # a page that cannot be had would end this process
@@ -198,12 +189,9 @@ def _encoded(codec: str, values: np.ndarray) -> np.ndarray:
 def lent_values(spec: MutableSpec, codec: str, memory: np.ndarray, *, keep: bool) -> np.ndarray:
     """Values of a push in memory that the pusher lends (uint8 [bytes]), as ``plain_values`` takes them.
 
-    ``keep``: they must stay the same from now on, as a log and a table get them. The pusher may change its memory at any
-    time, so then they are copied. So are truth values, which are checked before they are used.
-
-    Raises:
-        UnusableError: a page of it cannot be had. To touch it would end this process.
-    """
+    ``keep``: they must stay the same from now on, as a log and a table get them. The pusher may change its memory at
+    any time, so then they are copied. So are truth values, which are checked before they are used. Raises
+    UnusableError: a page of it cannot be had. To touch it would end this process."""
     if not memfiles.populate(memory.ctypes.data, memory.nbytes):
         raise UnusableError
     if codec:

@@ -1,9 +1,5 @@
-"""An always-on memory of what the daemon did and decided: a ring of the last entries, read by ``atta trace``.
-
-Appending takes a microsecond and happens on the event loop only, so there is no lock. Entries are flat tuples of
-numbers and short strings, about 300 bytes each, never arrays. ``atta.observe.recording`` names their fields, in the
-same order.
-"""
+"""An always-on memory of what the daemon did and decided: a ring of the last entries, flat tuples whose fields
+``atta.observe.recording`` names. It is used on the event loop only."""
 
 from __future__ import annotations
 
@@ -27,10 +23,8 @@ _MOST_NAMED = 16
 
 
 class Recorder:
-    """The last ``capacity`` entries (0: none). ``clock`` counts seconds.
-
-    Owners are named by their first partitions, as people know them: those are ``firsts``. Empty: every owner has one.
-    """
+    """The last ``capacity`` entries (0: none). ``clock`` counts seconds. Owners are named by their first partitions, as
+    people know them: those are ``firsts``. Empty: every owner has one."""
 
     def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic, firsts: Sequence[int] = ()) -> None:
         self.capacity, self.clock, self._firsts = capacity, clock, firsts

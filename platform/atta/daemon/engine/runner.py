@@ -20,11 +20,11 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
-from atta.daemon.engine.tasks import AtHome, RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.engine.tasks import RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.links import DaemonLinks
-from atta.daemon.peers.owners import AskedOwners, Owners
+from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.daemon.peers.peers import Peers, moved_at_once
-from atta.daemon.peers.underway import PullsUnderWay
+from atta.daemon.versions import VersionView
 from atta.observe.machine.threads import name_thread, named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
@@ -49,10 +49,7 @@ class Workers(Executor):
             thread.start()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Call ``work`` on a thread. It must not raise.
-
-        Raises RuntimeError after ``shutdown``.
-        """
+        """Call ``work`` on a thread. It must not raise. Raises RuntimeError after ``shutdown``."""
         if self._closed:
             raise RuntimeError("the workers have ended")
         self._work.put(work)
@@ -91,11 +88,9 @@ _NAMES = ("n", "x", "xx", "y", "xy", "r")
 
 
 class TaskCosts:
-    """Per task kind and lane, with x = ``Task.cost``: n, the sums of x, x², y and x·y.
-
-    y is the CPU time (seconds) of tasks at home, and the bytes that the answers brought for tasks of other owners. For
-    the latter there is also r, the number of requests: one to each owner that was asked.
-    """
+    """Per task kind and lane, with x = ``Task.cost``: n, the sums of x, x², y and x·y. y is the CPU time (seconds) of
+    tasks at home, and the bytes that the answers brought for tasks of other owners. For the latter there is also r, the
+    number of requests: one to each owner that was asked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # several workers add at once
@@ -125,7 +120,6 @@ class TaskCosts:
             sums[5] += requests
 
     def stats(self) -> dict[str, float]:
-        """``cost_<kind>_<lane>_<n|x|xx|y|xy|r>``."""
         with self._lock:
             return {
                 f"cost_{kind.value}_{lane.value}_{name}": value
@@ -179,7 +173,7 @@ class RunningDag:
     state: BatchState = field(repr=False)
     slot: Slot
     launched: float
-    home: AtHome
+    view: VersionView = field(repr=False)
     running: int = 0
     cancelled: bool = False
     stats: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_FIGURES, 0.0))
@@ -224,12 +218,10 @@ CARRIED_S = 0.02
 
 
 class TaskRunner:
-    """The threads of a daemon's own DAGs. Every task ends with one call of ``done`` on the event loop.
-
-    Each task takes the event loop as long as a small task takes a worker, and wakes it up. A batch that probably asks
-    nobody (``RunningDag.alone``) is therefore carried on by the worker that has its first task, while all tasks that
-    become ready are at home.
-    """
+    """The threads of a daemon's own DAGs. Every task ends with one call of ``done`` on the event loop. Each task takes
+    the event loop as long as a small task takes a worker, and wakes it up. A batch that probably asks nobody
+    (``RunningDag.alone``) is therefore carried on by the worker that has its first task, while all tasks that become
+    ready are at home."""
 
     def __init__(
         self,
@@ -248,16 +240,20 @@ class TaskRunner:
         self._oldest_first = policy_named(config.policy).oldest_first
         self._workers = Workers(config.threads, "atta-worker")
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
-        self._at_once = moved_at_once(config.threads)
+        at_once = moved_at_once(config.threads)
         self._brief_us, self._chunk_rows = brief_us(config.threads), chunk_rows
-        messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
-        self._owners: AskedOwners = messages if links is None else links.owners(messages)
-        counts = shard.dataset.schema.node_counts
-        self._underway = PullsUnderWay(self._copiers, counts) if config.share_pulls else None
+        dataset, pool = shard.dataset, self._copiers
+        messages = Owners(peers, dataset, pool, at_once=at_once)
+        self._context = partial(
+            RemoteContext,
+            peers=peers,
+            owners=messages if links is None else links.owners(pool, at_once),
+            pool=pool,
+            underway=PullsUnderWay(pool, dataset.schema.node_counts) if config.share_pulls else None,
+            at_once=at_once,
+        )
         self._accesses: WeakKeyDictionary[Shard, ClusterAccess] = WeakKeyDictionary()  # of the edges that sessions read
-        self._brief: list[
-            tuple[int, RunningDag, Task, float]
-        ] = []  # tasks for the event loop, with arguments of ``run``
+        self._brief: list[tuple[int, RunningDag, Task, float]] = []  # for the event loop: arguments of ``run``
         self._talks: dict[tuple[int, Task], asyncio.Task[None]] = {}
         self._ended: deque[tuple[int, RunningDag, list[Ended]]] = deque()  # by workers; the event loop will take them
         self._told = False  # whether the event loop knows that there are some
@@ -296,7 +292,7 @@ class TaskRunner:
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
         try:
-            result = run_local(running.state, task, running.home)
+            result = run_local(running.state, task, running.view)
             self.costs.ran(task, time.thread_time() - cpu)
         except BaseException as error:
             result = error
@@ -349,16 +345,7 @@ class TaskRunner:
                 result = await run_program(running.state, task, self._access(running), self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
-                context = RemoteContext(
-                    self._peers,
-                    self._owners,
-                    running.home.rows,
-                    self._copiers,
-                    self._underway,
-                    running.session.request.codec,
-                    age_ms,
-                    self._at_once,
-                )
+                context = self._context(cache=running.view.rows, codec=running.session.request.codec, age_ms=age_ms)
                 result = await run_remote(running.state, task, context)
         except (asyncio.CancelledError, GeneratorExit):  # nobody waits for it, and there may be no loop any more
             raise
@@ -369,7 +356,7 @@ class TaskRunner:
         self._done(dag, running, [Ended(task, result, (ready, started, time.monotonic()))])
 
     def _access(self, running: RunningDag) -> ClusterAccess:
-        shard = running.home.shard
+        shard = running.view.shard
         if shard not in self._accesses:
             self._accesses[shard] = ClusterAccess(shard, self._peers, self._workers, running.state.sources)
         return self._accesses[shard]

@@ -1,9 +1,5 @@
-"""A session: one consumer's stream of batches for one epoch, from its output queue to the consumer.
-
-Batches come in order and are numbered 0, 1, 2, ... Asking for a number again yields the same batch, so a lost answer
-costs nothing. A batch delivered in shared memory keeps its slot until the consumer says that the last view of it is
-gone. After the end of the session, the kernel's locks tell when it is gone.
-"""
+"""A session: one consumer's stream of batches for one epoch, from its output queue to the consumer. Asking for a number again
+yields the same batch, so a lost answer costs nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -84,15 +79,10 @@ class Delivery:
     """Whether the consumer reads it in shared memory."""
     senders: int = 0
     """Number of requests that are being answered with its bytes; not negative. Meanwhile its slot stays its own."""
+    told: bool = False
+    """Whether the engine knows that the consumer has taken it. A repeated request does not count."""
     over: bool = False
     """Whether the consumer has taken a later batch. A shared batch is never over, its slot comes back in other ways."""
-
-
-class Taken(NamedTuple):
-    """The answer to a request for a batch."""
-
-    delivery: Delivery | None  # None: no batch was finished in time
-    fresh: bool  # whether it was taken from the queue just now
 
 
 @dataclass(eq=False)
@@ -191,30 +181,26 @@ class Session:
             if delivery is not None:
                 self.slots.release(delivery.slot)
 
-    async def batch(self, sequence: int, wait_s: float) -> Taken:
-        """Batch number ``sequence``; without one, wait for ``wait_s`` seconds.
-
-        Raises:
-            ConfigError: neither the current number nor the next one.
-            AttaError: the session has failed.
-        """
+    async def batch(self, sequence: int, wait_s: float) -> Delivery | None:
+        """Batch number ``sequence``; without one, wait for ``wait_s`` seconds. Raises ConfigError: neither the current
+        number nor the next one. AttaError: the session has failed."""
         deadline = asyncio.get_running_loop().time() + wait_s
         # Look again after each wait: other requests may have been answered meanwhile, so this one may be out of date.
-        while (taken := self.batch_at_once(sequence)) is None:
+        while (delivery := self.batch_at_once(sequence)) is None:
             self._changed.clear()
             left = deadline - asyncio.get_running_loop().time()
             try:
                 await asyncio.wait_for(self._changed.wait(), max(left, 0))
             except TimeoutError:
-                return Taken(None, fresh=False)
-        return taken
+                return None
+        return delivery
 
-    def batch_at_once(self, sequence: int) -> Taken | None:
+    def batch_at_once(self, sequence: int) -> Delivery | None:
         """Batch number ``sequence``, or None if it is not finished. Raises as ``batch``."""
         if self._answers_again(sequence):
-            return Taken(self.current, fresh=False)
+            return self.current
         if self.queue:
-            return Taken(self._take(sequence), fresh=True)
+            return self._take(sequence)
         if self.error is not None:
             raise self.error
         if self.closed:
@@ -290,10 +276,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """Free the slots that are not read.
-
-        The consumer keeps those that it may still read, until it lets go of them.
-        """
+        """Free the slots that are not read. The consumer keeps those that it may still read, until it lets go of them."""
         self.closed = True
         self._change()
         self._forget_current()

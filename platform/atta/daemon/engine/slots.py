@@ -1,15 +1,15 @@
-"""Shared-memory slots: batches are assembled once, where the consumer will read them.
+"""Shared-memory slots: batches are assembled once, in a range of an arena that the consumer maps and locks while it reads.
+An arena is a memory file that holds many slots, so that many batches need few descriptors; only touched pages take memory.
 
-A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps
-the arena through ``/proc/<pid>/fd/<n>``, locks the slot's range while it reads the batch, and checks the batch's nonce
-in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. The pages of a new
-slot are made by another thread than those that fill it, where the largest batch so far had its own. A slot that a
-consumer has locked is never written, whatever the sessions' state says. Every batch has its own nonce, so a consumer
-that comes too late notices it.
+Slots are reused because touching fresh pages costs about eight times a copy. A slot that a consumer has locked is never
+written, whatever the sessions' state says. Every batch has its own nonce, so a consumer that comes too late notices it.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
+import resource
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,10 +18,85 @@ from functools import partial
 
 import numpy as np
 
-from atta.daemon.engine.arenas import Arena, arena_bytes
 from atta.errors import QuotaExceededError
 from atta.observe.machine.memory import available_bytes, total_bytes
 from atta.wire import memfiles
+from atta.wire.memfiles import Gaps
+
+FIRST_BYTES = 1 << 30
+"""Size of the first arena; later ones double."""
+LARGEST_BYTES = 1 << 40
+"""Size at which arenas stop doubling."""
+SPARE_DESCRIPTORS = 8
+"""Number of descriptors left for connections. Without any, a daemon could not even report what it lacks."""
+
+
+def arena_bytes(open_arenas: int, wanted: int) -> int:
+    """Size of one more arena with room for ``wanted`` bytes. Sizes double, so a few dozen arenas are always enough."""
+    return max(wanted, min(FIRST_BYTES << min(open_arenas, 20), LARGEST_BYTES))
+
+
+class Arena:
+    """A sealed memory file of ``nbytes`` (a multiple of the page size), mapped as ``buffer`` uint8 [nbytes]."""
+
+    def __init__(self, nbytes: int) -> None:
+        """Raises QuotaExceededError when there is no descriptor, or no address space, for it."""
+        self.gaps = Gaps(nbytes)
+        try:
+            self.fd = memfiles.create("atta-slots", nbytes)
+        except OSError as error:
+            raise _refused(error) from error
+        try:
+            # The mapping takes another descriptor. Both have the lowest free numbers, so these tell how many are left.
+            if 0 <= _most_files() <= self.fd + 1 + SPARE_DESCRIPTORS:
+                raise _refused("the rest is kept for connections")
+            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0)
+            self.buffer = np.frombuffer(mmap.mmap(self.fd, nbytes, flags=flags), dtype=np.uint8)
+        except OSError as error:
+            os.close(self.fd)
+            raise _refused(error) from error
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
+        self.inode = os.fstat(self.fd).st_ino
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of its pages, as the kernel counts it."""
+        return 512 * os.fstat(self.fd).st_blocks if self.fd >= 0 else 0
+
+    def touched(self, start: int, nbytes: int) -> list[tuple[int, int]]:
+        """Where in a range there are pages: (start, stop), ascending, counted from the begin of the range."""
+        found, at, stop = [], start, start + nbytes
+        while at < stop:
+            try:
+                data = os.lseek(self.fd, at, os.SEEK_DATA)
+            except OSError:  # nothing from here to the end
+                break
+            at = min(os.lseek(self.fd, data, os.SEEK_HOLE), stop)
+            if data < at:
+                found.append((data - start, at - start))
+        return found
+
+    def close(self) -> None:
+        """Drop this side's file and mapping; a consumer that still maps it keeps the pages."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.buffer = np.empty(0, dtype=np.uint8)
+
+
+def _most_files() -> int:
+    """How many files this process may have open; -1: any number."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _refused(cause: object) -> QuotaExceededError:
+    return QuotaExceededError(
+        f"no memory file for another batch buffer: {cause}; the daemon may have {_most_files()} files open (ulimit -n)"
+    )
+
 
 PAGE = 4096
 POPULATED_AT_ONCE = 4 << 20
@@ -40,10 +115,8 @@ IDLE_SIZES = 4
 
 @dataclass(eq=False)
 class Slot:
-    """A range of an arena; ``buffer`` uint8 [capacity], of which only touched pages take memory.
-
-    ``made`` numbers the slots of a pool: a range whose pages were given back is another slot when it is taken again.
-    """
+    """A range of an arena; ``buffer`` uint8 [capacity], of which only touched pages take memory. ``made`` numbers the
+    slots of a pool: a range whose pages were given back is another slot when it is taken again."""
 
     arena: Arena
     offset: int
@@ -80,10 +153,8 @@ class Slot:
             self.populating = False
 
     def claim(self) -> bool:
-        """Prepare the slot for a new batch; False while a consumer reads it.
-
-        A consumer that comes later finds another nonce.
-        """
+        """Prepare the slot for a new batch; False while a consumer reads it. A consumer that comes later finds another
+        nonce."""
         if not memfiles.exclude(self.arena.fd, self.offset, self.capacity):
             return False
         self.nonce = secrets.randbits(63)
@@ -119,10 +190,7 @@ def _available() -> int:
 
 
 def stale_sizes(used: Mapping[int, float], in_use: Collection[int], now: float) -> list[int]:
-    """Sizes whose free slots are not worth their memory.
-
-    ``used``: when each was last used, the latest one last. Pure.
-    """
+    """Sizes whose free slots are not worth their memory. ``used``: when each was last used, the latest one last. Pure."""
     idle = [size for size in used if size not in in_use]
     recent = idle[-IDLE_SIZES:]
     return [size for size in idle if size not in recent or now - used[size] > IDLE_S]
@@ -183,10 +251,7 @@ class SlotPool:
         self.trim(now)
 
     def trim(self, now: float) -> None:
-        """Take back slots that consumers of closed sessions have let go of.
-
-        Free those that are not worth their memory.
-        """
+        """Take back slots that consumers of closed sessions have let go of. Free those that are not worth their memory."""
         for slot in list(self._left):
             if slot.claim():
                 del self._left[slot]
@@ -207,10 +272,8 @@ class SlotPool:
         self._used.move_to_end(capacity)
 
     def _drop_one(self, wanted: int) -> bool:
-        """Give back a free slot of another size than ``wanted``, first of sizes that no session uses.
-
-        False: there is none.
-        """
+        """Give back a free slot of another size than ``wanted``, first of sizes that no session uses. False: there is
+        none."""
         others = [size for size, slots in self._free.items() if slots and size != wanted]
         for size in sorted(others, key=lambda size: (self._sessions[size] > 0, self._used.get(size, 0.0))):
             for index, slot in enumerate(self._free[size]):
@@ -237,11 +300,8 @@ class SlotPool:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def acquire(self, capacity: int) -> Slot:
-        """A slot of at least ``capacity`` bytes, a used one if possible.
-
-        Raises:
-            QuotaExceededError: the quota, the machine's free memory, or the number of descriptors is used up.
-        """
+        """A slot of at least ``capacity`` bytes, a used one if possible. Raises QuotaExceededError: the quota, the
+        machine's free memory, or the number of descriptors is used up."""
         capacity = slot_size(capacity)
         free = self._free.get(capacity, [])
         for index in range(len(free) - 1, -1, -1):
@@ -284,10 +344,8 @@ class SlotPool:
         return sum(self._usual.get(slot.capacity, 0) for slot in making)
 
     def _exactly(self) -> tuple[int, int]:
-        """What the slots hold once the batches in the making are made, and how much of it they will still take.
-
-        Pages are made meanwhile, so every slot is looked at once: two looks could miss what comes between them.
-        """
+        """What the slots hold once the batches in the making are made, and how much of it they will still take. Pages
+        are made meanwhile, so every slot is looked at once: two looks could miss what comes between them."""
         held = promised = 0
         for slot in [*(slot for slots in self._free.values() for slot in slots), *self._out]:
             making = slot.populating or (slot in self._out and slot not in self._lent)
@@ -332,7 +390,6 @@ class SlotPool:
             self._on_return()
 
     def close(self) -> None:
-        """Drop all slots."""
         for arena in self._arenas:
             arena.close()
         self._arenas.clear()

@@ -7,28 +7,26 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from atta.daemon.engine.access import ClusterAccess
-from atta.daemon.peers.owners import AskedOwners, all_settled
-from atta.daemon.peers.peers import SMALL_BYTES, AskedPeers
-from atta.daemon.peers.underway import Pull, PullsUnderWay, SharedRows
-from atta.kvstore.cache import EdgeCache, RowCache
-from atta.kvstore.store import Store
-from atta.samplers.batch.items import FeatureItem, SampleItem, owners_of
+from atta.daemon.engine.access import ClusterAccess, drawn, on_pool
+from atta.daemon.peers.owners import Owners, Pull, PullsUnderWay, SharedRows, all_settled
+from atta.daemon.peers.peers import SMALL_BYTES, Peers
+from atta.daemon.versions import VersionView
+from atta.kvstore.cache import RowCache
+from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
-from atta.samplers.shard import Answer, Shard
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteContext:
     """What a remote task works with: whom it asks, and how it takes the answers in."""
 
-    peers: AskedPeers
-    owners: AskedOwners
+    peers: Peers
+    owners: Owners
     cache: RowCache
     pool: Executor  # copies rows, so that the event loop stays free
     underway: PullsUnderWay | None = None  # None: every batch asks for all of its rows
@@ -69,17 +67,20 @@ class WantedRows:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PullCounts:
-    """Where rows came from, the bytes that the peers sent, and how many of them were asked, each time anew."""
+class TaskResult(NamedTuple):
+    """What a finished task tells the scheduler, and what it moved over the network."""
 
-    remote: int = 0
+    growth: Sequence[OwnedVertices] = ()
+    expand: Sequence[OwnedVertices] | None = None
     nbytes: int = 0
-    shared: int = 0
-    requests: int = 0
+    remote_rows: int = 0
+    remote_bytes: int = 0
+    cached_rows: int = 0
+    shared_rows: int = 0
+    requests: int = 0  # to other daemons
 
 
-async def pull_rows(state: BatchState, task: Task, context: RemoteContext) -> PullCounts:
+async def _pull(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
     """Fetch all rows of a FEATURE task of other owners into the batch."""
     wanted = []
     for item in state.feature_items(task):
@@ -99,11 +100,9 @@ def _kept(rows: WantedRows, context: RemoteContext) -> asyncio.Future[None]:
     )
 
 
-async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> PullCounts:
-    """Pull ``wanted``, but take what earlier batches have already asked for from them.
-
-    Later batches may rely on this pull.
-    """
+async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> TaskResult:
+    """Pull ``wanted``, but take what earlier batches have already asked for from them. Later batches may rely on this
+    pull."""
     underway = context.underway
     if underway is None:
         return await _ask(wanted, context)
@@ -123,15 +122,17 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
         again = [rows.only(promise.chosen) for rows, promise in promises if not await promise.came]
         if again:
             more = await _ask(again, context)
-            requests = pulled.requests + more.requests
-            pulled = PullCounts(pulled.remote + more.remote, pulled.nbytes + more.nbytes, requests=requests)
+            pulled = TaskResult(
+                remote_rows=pulled.remote_rows + more.remote_rows,
+                remote_bytes=pulled.remote_bytes + more.remote_bytes,
+                requests=pulled.requests + more.requests,
+            )
         came = True
     finally:
         owed = [copies for pull in pulls if (copies := underway.end(pull, came=came)) is not None]
         if owed or promises:
             await asyncio.gather(*(promise.came for _, promise in promises), *owed)
-    shared = sum(len(rows.item.rows) for rows in wanted) - pulled.remote
-    return PullCounts(pulled.remote, pulled.nbytes, shared, pulled.requests)
+    return pulled._replace(shared_rows=sum(len(rows.item.rows) for rows in wanted) - pulled.remote_rows)
 
 
 def _without(count: int, promises: Sequence[SharedRows]) -> np.ndarray:
@@ -142,42 +143,20 @@ def _without(count: int, promises: Sequence[SharedRows]) -> np.ndarray:
     return np.flatnonzero(left)
 
 
-async def _ask(wanted: Sequence[WantedRows], context: RemoteContext) -> PullCounts:
+async def _ask(wanted: Sequence[WantedRows], context: RemoteContext) -> TaskResult:
     """Have the owners send rows, and put them in their places."""
     wanted = [rows for rows in wanted if len(rows.item.rows)]
     if not wanted:
-        return PullCounts()
+        return TaskResult()
     items, outs = [rows.item for rows in wanted], [rows.outs for rows in wanted]
     received = await context.owners.pull(items, outs, context.codec, age_ms=context.age_ms)
-    return PullCounts(sum(len(item.rows) for item in items), received, requests=owners_of(items))
+    rows = sum(len(item.rows) for item in items)
+    return TaskResult(remote_rows=rows, remote_bytes=received, requests=owners_of(items))
 
 
-class TaskResult(NamedTuple):
-    """What a finished task tells the scheduler, and what it moved over the network."""
-
-    growth: Sequence[OwnedVertices] = ()
-    expand: Sequence[OwnedVertices] | None = None
-    nbytes: int = 0
-    remote_rows: int = 0
-    remote_bytes: int = 0
-    cached_rows: int = 0
-    shared_rows: int = 0
-    requests: int = 0  # to other daemons
-
-
-@dataclass(frozen=True, slots=True)
-class AtHome:
-    """What a batch's tasks at home work with: the daemon's own partition, and copies of what others own; of the version
-    that its session reads."""
-
-    shard: Shard
-    store: Store
-    edges: EdgeCache | None
-    rows: RowCache
-
-
-def run_local(state: BatchState, task: Task, home: AtHome) -> TaskResult:
-    """Run a task whose data is at home. Called on a worker thread; the kernels release the GIL."""
+def run_local(state: BatchState, task: Task, view: VersionView) -> TaskResult:
+    """Run a task whose data is at home, in the version that its session reads. Called on a worker thread; the kernels
+    release the GIL."""
     match task.kind:
         case Kind.SEED:
             growth, expand = state.seed()
@@ -185,20 +164,20 @@ def run_local(state: BatchState, task: Task, home: AtHome) -> TaskResult:
         case Kind.POSITIVE | Kind.NEGATIVE:
             op, rows, positions, key, _ = state.pair_item(task)
             negative = op.kind is Kind.NEGATIVE
-            ids = home.shard.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
+            ids = view.shard.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
             state.accept_pairs(task, positions, ids)
             return TaskResult()
         case Kind.NEIGHBORHOOD:
             kept = 0
             for item in state.sample_items(task):
                 kept += len(item.rows) if item.kept else 0
-                state.accept(task, item, _drawn(item, home))
+                state.accept(task, item, drawn(view.shard, item, view.edges))
             return TaskResult(cached_rows=kept)
         case Kind.JOIN:
             growth, expand = state.join(task.op)
             return TaskResult(growth=growth, expand=expand)
         case Kind.FEATURE:
-            return TaskResult(cached_rows=_fetched(state, task, home))
+            return TaskResult(cached_rows=_fetched(state, task, view))
         case Kind.END:
             state.finish()
             return TaskResult(nbytes=state.out.nbytes)
@@ -206,34 +185,7 @@ def run_local(state: BatchState, task: Task, home: AtHome) -> TaskResult:
             raise AssertionError(f"{task} is a program")
 
 
-def _drawn(item: SampleItem, home: AtHome) -> Answer:
-    """The edges of an item at home."""
-    if item.kept:
-        assert home.edges is not None
-        return home.edges.sample(
-            item.edge_type,
-            item.rows,
-            fan_out=item.fan_out,
-            replace=item.replace,
-            stream_key=item.stream_key,
-            method=item.method,
-            trees=item.trees,
-        )
-    return home.shard.sample(
-        item.edge_type,
-        item.rows,
-        fan_out=item.fan_out,
-        replace=item.replace,
-        stream_key=item.stream_key,
-        method=item.method,
-        trees=item.trees,
-        times=item.times,
-        tables=item.tables,
-        by=item.by,
-    )
-
-
-def _fetched(state: BatchState, task: Task, home: AtHome) -> int:
+def _fetched(state: BatchState, task: Task, view: VersionView) -> int:
     """Copy the rows of a FEATURE task at home into the batch. Returns how many of them were cached."""
     cached, items = 0, state.feature_items(task)
     own = {item.node_type for item in items if not item.kept}
@@ -243,12 +195,12 @@ def _fetched(state: BatchState, task: Task, home: AtHome) -> int:
         if item.kept:
             cached += len(item.rows)
             if item.node_type not in own:
-                home.rows.fill(item.node_type, item.tables, item.rows, item.positions, outs)
+                view.rows.fill(item.node_type, item.tables, item.rows, item.positions, outs)
             continue
         for name, out in zip(item.tables, outs, strict=True):
             source, also = state.sources.get((item.node_type, name), 0), kept.get(item.node_type)
-            beside = None if also is None else (home.rows.table(also.node_type, name), also.rows, also.positions)
-            home.store.gather_to(item.node_type, name, item.rows, out, item.positions, source=source, beside=beside)
+            beside = None if also is None else (view.rows.table(also.node_type, name), also.rows, also.positions)
+            view.store.gather_to(item.node_type, name, item.rows, out, item.positions, source=source, beside=beside)
     return cached
 
 
@@ -258,23 +210,17 @@ def is_program(task: Task, home: int) -> bool:
 
 
 async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool: Executor) -> TaskResult:
-    """Run a sampler that asks about the whole graph.
-
-    Its steps run on ``pool``; the owners of the vertices answer its questions.
-    """
+    """Run a sampler that asks about the whole graph. Its steps run on ``pool``; the owners of the vertices answer its
+    questions."""
     op = state.plan.op(task.op)
     asked = access.of(op.edge_type)
     if task.kind is Kind.BATCH:
-        sampled = await asked.run(await _on(pool, state.sampler, task.op))
-        await _on(pool, state.accept_sampled, task.op, sampled)
+        sampled = await asked.run(await on_pool(pool, state.sampler, task.op))
+        await on_pool(pool, state.accept_sampled, task.op, sampled)
     else:
-        links = await asked.run(await _on(pool, state.negatives, task.op))
+        links = await asked.run(await on_pool(pool, state.negatives, task.op))
         state.accept_negatives(task.op, links)
     return TaskResult(remote_rows=asked.remote_rows, remote_bytes=asked.remote_bytes)
-
-
-async def _on(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
 
 async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
@@ -291,13 +237,7 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
         case Kind.NEIGHBORHOOD:
             return await _sample(state, task, context)
         case Kind.FEATURE:
-            pulled = await pull_rows(state, task, context)
-            return TaskResult(
-                remote_rows=pulled.remote,
-                remote_bytes=pulled.nbytes,
-                shared_rows=pulled.shared,
-                requests=pulled.requests,
-            )
+            return await _pull(state, task, context)
         case _:
             raise AssertionError(f"{task} runs at home")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import grpc
 import structlog
 
-from atta.daemon.peers.watching import PeerWatch, Presence
+from atta.daemon.peers.watching import PeerWatch
 from atta.errors import (
     AttaError,
     DeadlineError,
@@ -29,6 +28,7 @@ from atta.wire.identity import Bound, Contract, Identity, check, check_contract,
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.retries import patience_of
 from atta.wire.security.credentials import Credentials, TokenHeader, open_async_channel, with_hosts
+from atta.wire.security.files import Stamp, stamp_of
 
 CONNECT_S = 15.0
 """How long to wait for a peer that starts or restarts, in seconds. After that the batch fails."""
@@ -48,6 +48,28 @@ class Alike:
 
     contract: Contract
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """How this daemon asks its peers.
+
+    Attributes:
+        deadline_s: how long an answer may take.
+        delay_s: how long every request waits first.
+        connect_s: how long to wait for a peer that is away.
+        credentials: for TLS, read again before a peer that was away, or refuses them, is asked anew.
+        alike: the contract that peers must have; None: any.
+        moved: where given partitions are served now, asked on another thread when a peer does not answer; None: they do
+            not move.
+    """
+
+    deadline_s: float
+    delay_s: float = 0.0
+    connect_s: float = CONNECT_S
+    credentials: Credentials | None = None
+    alike: Alike | None = None
+    moved: Callable[[range], Addresses | None] | None = None
 
 
 class Channel:
@@ -82,52 +104,44 @@ class PeerConnection:
     """
 
     def __init__(
-        self,
-        addresses: Addresses,
-        meant: Identity,
-        deadline_s: float,
-        *,
-        connect_s: float = CONNECT_S,
-        parts: range | None = None,
-        credentials: Credentials | None = None,
-        alike: Alike | None = None,
-        moved: Callable[[range], Addresses | None] | None = None,
+        self, addresses: Addresses, meant: Identity, settings: PeerSettings, *, parts: range | None = None
     ) -> None:
         """``addresses``: of the peer, or of its replicas. ``parts``: the partitions that it must serve; None: the one of
-        ``meant``. ``credentials``: for TLS, read again before a peer that was away, or refuses them, is asked anew.
-        ``alike``: the contract that it must have; None: any. ``moved``: where given partitions are served now, asked on
-        another thread when the peer does not answer; None: they do not move.
-        """
-        self._replicas, self._alike, self.changes = replicas_of(addresses), alike, 0
-        self._parts, self._credentials, self._moved = parts, credentials, moved
-        self._stamp = credentials.stamp() if credentials is not None else ()
+        ``meant``."""
+        self._replicas, self.changes, self._parts, self._settings = replicas_of(addresses), 0, parts, settings
+        self._stamp = self._stamp_now()
         self._closing: set[asyncio.Task[None]] = set()
-        self.address, self._meant, self._deadline_s = self._replicas[0], meant, deadline_s
-        self._connect_s = min(connect_s, deadline_s)
-        self.usual = Channel(self.address, meant, credentials)
+        self.address, self._meant, self._deadline_s = self._replicas[0], meant, settings.deadline_s
+        self._connect_s = min(settings.connect_s, settings.deadline_s)
+        self.usual = self._channel(self.address)
         self._spare: Channel | None = None
         self._known = False
         self._meeting: asyncio.Task[None] | None = None
-        self._presence = Presence()
+        self._incarnation = ""
+        self._lost_at: float | None = None
         self.watch = PeerWatch(self._asked, self._fell_silent)
+
+    def _channel(self, address: str) -> Channel:
+        return Channel(address, self._meant, self._settings.credentials)
+
+    def _stamp_now(self) -> Stamp:
+        credentials = self._settings.credentials
+        return () if credentials is None else credentials.stamp()
 
     @property
     def spare(self) -> Channel:
         """The other connection, made when it is first needed; the usual one while credentials cannot be read."""
         if self._spare is None:
             try:
-                self._spare = Channel(self.address, self._meant, self._credentials)
+                self._spare = self._channel(self.address)
             except AttaError as error:
                 log.warning("credentials not read again", error=str(error))
                 return self.usual
         return self._spare
 
     async def ready(self) -> None:
-        """Wait until the peer is there and known to be the right one.
-
-        Raises:
-            UnavailableError: it does not answer within ``connect_s`` (and the deadline), or is known to have ended.
-            WrongDatasetError: another daemon answers.
+        """Wait until the peer is there and known to be the right one. Raises UnavailableError: it does not answer
+        within ``connect_s`` (and the deadline), or is known to have ended. WrongDatasetError: another daemon answers.
         """
         if self._known and self._is_connected():
             return
@@ -138,11 +152,7 @@ class PeerConnection:
 
     async def reached(self) -> bool:
         """Whether the peer is there now and known to be the right one. Begins to connect, and does not wait for one
-        that is away.
-
-        Raises:
-            AttaError: as ``ready``.
-        """
+        that is away. Raises AttaError: as ``ready``."""
         if self._is_connected():
             await self.ready()
             return True
@@ -163,7 +173,7 @@ class PeerConnection:
 
     async def explained(self, error: AttaError) -> AttaError:
         """``error``; where the peer's certificate is for another host, one that names both hosts."""
-        return await aside(with_hosts, error, self.address, self._credentials)
+        return await aside(with_hosts, error, self.address, self._settings.credentials)
 
     async def _asked(self) -> None:
         """Ask a small question. Raises UnavailableError or DeadlineError if the peer does not answer."""
@@ -184,7 +194,7 @@ class PeerConnection:
         if len(self._replicas) > 1:
             self._change()
         elif isinstance(error, DeadlineError):  # else gRPC knows that it is broken, and connects anew
-            self._replace(Channel(self.address, self._meant, self._credentials))
+            self._replace(self._channel(self.address))
 
     def _is_connected(self) -> bool:
         return bool(self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY)
@@ -196,13 +206,13 @@ class PeerConnection:
 
     def _renew(self) -> None:
         """Connect with what the files of the credentials hold now, if they have changed."""
-        if self._credentials is None or self._closing:
+        if self._closing:
             return
         try:
-            stamp = self._credentials.stamp()
+            stamp = self._stamp_now()
             if stamp == self._stamp:
                 return
-            fresh = Channel(self.address, self._meant, self._credentials)
+            fresh = self._channel(self.address)
         except AttaError as error:  # being replaced, or wrong: those of before may still do
             log.warning("credentials not read again", error=str(error))
             return
@@ -225,7 +235,7 @@ class PeerConnection:
         at = self._replicas.index(self.address)
         self.address = self._replicas[(at + 1) % len(self._replicas)]
         self.changes += 1
-        self._replace(Channel(self.address, self._meant, self._credentials))
+        self._replace(self._channel(self.address))
 
     async def _meet(self) -> None:
         self._renew()
@@ -252,14 +262,15 @@ class PeerConnection:
 
     async def _follow(self) -> bool:
         """Take the addresses of now. Whether the one that was asked is no longer among them, so that another is taken."""
-        if self._moved is None or self._parts is None:
+        moved = self._settings.moved
+        if moved is None or self._parts is None:
             return False
-        found = await asyncio.to_thread(self._moved, self._parts)
+        found = await asyncio.to_thread(moved, self._parts)
         if found is None:
             return False
         replicas = replicas_of(found)
         if self.address not in replicas:
-            fresh = Channel(replicas[0], self._meant, self._credentials)
+            fresh = self._channel(replicas[0])
             log.warning("peer has moved", part=self._meant.part, before=self.address, address=replicas[0])
             self._replicas, self.address = replicas, replicas[0]
             self._replace(fresh)
@@ -291,17 +302,15 @@ class PeerConnection:
         check_release(release_of(reply), self.address)
         found = Identity(reply.part, reply.dataset_id, reply.incarnation)
         check(found, self._meant, Bound.DATA, self.address)
-        self._check_parts(range(reply.part, reply.part + reply.parts))
-        if self._alike is not None:
-            contract = Contract(reply.contract, reply.operators)
-            check_contract(contract, self.address, self._alike.contract, self._alike.address)
+        served = range(reply.part, reply.part + reply.parts)
+        if self._parts is not None and served != self._parts:  # by one row, both would mean different vertices
+            meant = parts_text(self._parts)
+            raise WrongDatasetError(
+                self.address, f"serves partition {parts_text(served)}, but the cluster file says {meant}"
+            )
+        if (alike := self._settings.alike) is not None:
+            check_contract(Contract(reply.contract, reply.operators), self.address, alike.contract, alike.address)
         return found
-
-    def _check_parts(self, found: range) -> None:
-        """Daemons that spread the partitions in different ways would mean different vertices by one row."""
-        if self._parts is not None and found != self._parts:
-            meant, served = parts_text(self._parts), parts_text(found)
-            raise WrongDatasetError(self.address, f"serves partition {served}, but the cluster file says {meant}")
 
     async def _connect(self, until: float) -> None:
         """Wait a moment for a connection, which goes on coming about if there is none yet. Raises UnavailableError."""
@@ -320,17 +329,18 @@ class PeerConnection:
         return f" (waited {self._connect_s:g} s)" if time.monotonic() >= until else ""
 
     def _say_lost(self, error: AttaError) -> None:
-        if self._presence.lost(time.monotonic()):
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
             log.warning("peer lost", part=self._meant.part, error=str(error))
 
     def _say_met(self, found: Identity) -> None:
-        back = self._presence.met(time.monotonic(), found.incarnation)
-        if back is not None:
-            away_s = round(back.away_s, 1)
-            log.warning("peer is back", part=found.part, address=self.address, away_s=away_s, restarted=back.restarted)
+        restarted = self._incarnation not in ("", found.incarnation)
+        away_s = 0.0 if self._lost_at is None else round(time.monotonic() - self._lost_at, 1)
+        if self._lost_at is not None or restarted:
+            log.warning("peer is back", part=found.part, address=self.address, away_s=away_s, restarted=restarted)
+        self._lost_at, self._incarnation = None, found.incarnation
 
     async def close(self) -> None:
-        """Close the connections."""
         self.watch.close()
         if self._meeting is not None:
             self._meeting.cancel()
@@ -347,16 +357,17 @@ class PeerAddresses:
     def __init__(self, known: Mapping[int, Addresses], file: str = "") -> None:
         """``known``: addresses by partition, as in ``file``; without a file they stay."""
         self._known, self._file = groups_of(known), file
-        self._stamp: tuple[int, ...] | None = None  # it may have changed since it was read: loading takes minutes
+        self._stamp: Stamp = ()  # it may have changed since it was read: loading takes minutes
 
     def now(self, parts: range) -> Addresses | None:
-        """Where ``parts`` are served; None: nobody has said so.
-
-        Reads the file if it has changed, which may be slow: not for the event loop. A file that cannot be read changes
-        nothing. Where it no longer names ``parts`` together, their address of before stays.
-        """
-        stamp = self._stamp_now()
-        if stamp is not None and stamp != self._stamp:
+        """Where ``parts`` are served; None: nobody has said so. Reads the file if it has changed, which may be slow:
+        not for the event loop. A file that cannot be read changes nothing. Where it no longer names ``parts`` together,
+        their address of before stays."""
+        try:
+            stamp = stamp_of(self._file)
+        except AttaError:  # it is being replaced
+            stamp = self._stamp
+        if stamp != self._stamp:
             self._stamp = stamp
             try:
                 self._known = {**self._known, **groups_of(read_cluster(self._file))}
@@ -366,12 +377,3 @@ class PeerAddresses:
         if found is not None and self._file and (gone := ended_daemon(self._file, replicas_of(found)[0])) is not None:
             raise gone
         return found
-
-    def _stamp_now(self) -> tuple[int, ...] | None:
-        if not self._file:
-            return None
-        try:
-            found = os.stat(self._file)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

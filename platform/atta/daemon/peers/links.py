@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from atta import _native
 from atta.daemon.config import DaemonConfig
-from atta.daemon.peers.owners import AskedOwners, Item, SampledRows, part_of
-from atta.daemon.peers.peers import Peers
+from atta.daemon.peers.owners import Item, Outs, Owners, SampledRows, part_of
+from atta.daemon.peers.peers import SMALL_BYTES, Peers
 from atta.daemon.peers.sockets import Attaching, LinkService
 from atta.daemon.peers.watching import Hedges
 from atta.kvstore.store import Store
@@ -60,9 +61,10 @@ class DaemonLinks:
         first, width = config.parts.start, max(1, threads // 2)
         self._attaching = Attaching(self._native, first, peers.__getitem__, others, width=width)
 
-    def owners(self, messages: AskedOwners) -> AskedOwners:
-        """Asks over links, and by ``messages`` what links do not answer."""
-        return LinkedOwners(self._native, self._steps, self._attaching, messages, self._dataset)
+    def owners(self, pool: Executor, at_once: int = SMALL_BYTES) -> Owners:
+        """Asks over links, and by messages what links do not answer. ``pool``, ``at_once``: as for ``Owners``."""
+        own = self._native, self._steps, self._attaching
+        return LinkedOwners(*own, peers=self._peers, dataset=self._dataset, pool=pool, at_once=at_once)
 
     async def attach(self, part: int) -> None:
         """Attach to the owner of ``part`` unless there is a link. The first batches need not wait for it then."""
@@ -70,9 +72,8 @@ class DaemonLinks:
             await self._attaching.ready([part])
 
     async def _end_silent(self, parts: list[int]) -> None:
-        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages.
-
-        A replica may be asked by messages already, and answer. It says nothing about the daemon that the link leads to.
+        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages. A
+        replica may be asked by messages already, and answer. It says nothing about the daemon that the link leads to.
         """
         there = await asyncio.gather(*(self._peers[part].connection.watch.answers() for part in parts))
         for part, answers in zip(parts, there, strict=True):
@@ -81,11 +82,7 @@ class DaemonLinks:
                 self._attaching.lost(part)
 
     def listen(self) -> None:
-        """Open the sockets. ``service.accept`` must follow.
-
-        Raises:
-            ConfigError: the port is in use.
-        """
+        """Open the sockets. ``service.accept`` must follow. Raises ConfigError: the port is in use."""
         self.service.listen()
         self._steps.open()
 
@@ -97,7 +94,6 @@ class DaemonLinks:
         ]
 
     def stats(self) -> dict[str, float]:
-        """Counters."""
         hedges = self._steps.hedges
         return {
             **self._native.stats(),
@@ -163,11 +159,8 @@ class _Awaited:
 
 
 class LinkSteps:
-    """The steps of a daemon that are under way. All of it runs on the event loop.
-
-    A link that is late loses what it has not answered: the caller asks for this by messages. As many requests are
-    repeated as among messages (``Hedges``).
-    """
+    """The steps of a daemon that are under way. All of it runs on the event loop. A link that is late loses what it has
+    not answered: the caller asks for this by messages. As many requests are repeated as among messages (``Hedges``)."""
 
     def __init__(
         self,
@@ -247,7 +240,6 @@ class LinkSteps:
         await asyncio.sleep(ASK_AFTER_S)  # before the next question
 
     def close(self) -> None:
-        """Stop listening."""
         if self._asking is not None:
             self._asking.cancel()
         asyncio.get_running_loop().remove_reader(self._links.fd)
@@ -255,21 +247,29 @@ class LinkSteps:
             self._watching.cancel()
 
 
-class LinkedOwners:
+class LinkedOwners(Owners):
     """Asks over links. What they do not carry (edge tables, codecs, methods in numpy, later versions), or do not answer, is
-    asked for by ``messages``."""
+    asked for by messages."""
 
     def __init__(
-        self, links: _native.Links, steps: LinkSteps, attaching: Attaching, messages: AskedOwners, dataset: Dataset
+        self,
+        links: _native.Links,
+        steps: LinkSteps,
+        attaching: Attaching,
+        *,
+        peers: Peers,
+        dataset: Dataset,
+        pool: Executor,
+        at_once: int = SMALL_BYTES,
     ) -> None:
-        self._links, self._steps, self._attaching, self._messages = links, steps, attaching, messages
-        self._schema, self._numbers = dataset.schema, Numbers(dataset.schema)
+        super().__init__(peers, dataset, pool, at_once=at_once)
+        self._links, self._steps, self._attaching, self._numbers = links, steps, attaching, Numbers(dataset.schema)
         self._owners = np.arange(dataset.num_parts, dtype=np.int64)
         self._firsts = {t: np.ascontiguousarray(offsets[:-1]) for t, offsets in dataset.book.offsets.items()}
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
         if any(item.tables or item.version or item.by or item.method.rules.draw is not None for item in items):
-            return await self._messages.sample(items, age_ms=age_ms)
+            return await super().sample(items, age_ms=age_ms)
         await self._attached(items)
         step = self._links.step()
         for item in items:
@@ -282,7 +282,7 @@ class LinkedOwners:
         ]
         if left := self._left(step):
             rest = [_part_of_one(items[index], owner, first, rows) for index, owner, first, rows, _, _ in left]
-            more = await self._messages.sample(rest, age_ms=age_ms)
+            more = await super().sample(rest, age_ms=age_ms)
             places = {id(part): (items[index], first) for part, (index, _, first, *_) in zip(rest, left, strict=True)}
             for part, at, answer, nbytes in more:
                 item, first = places[id(part)]
@@ -308,11 +308,11 @@ class LinkedOwners:
         )
 
     async def pull(
-        self, items: Sequence[FeatureItem], outs: Sequence[Sequence[np.ndarray]], codec: str = "", *, age_ms: int = 0
+        self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
     ) -> int:
         bits = [self._numbers.bits(item.node_type, item.tables) for item in items]
         if codec or not all(bits) or any(item.version for item in items):
-            return await self._messages.pull(items, outs, codec, age_ms=age_ms)
+            return await super().pull(items, outs, codec, age_ms=age_ms)
         await self._attached(items)
         step = self._links.step()
         for item, out, tables in zip(items, outs, bits, strict=True):
@@ -332,7 +332,7 @@ class LinkedOwners:
         received = step.nbytes()
         if left := self._left(step):
             rest = [_part_of_one(items[index], owner, first, rows) for index, owner, first, rows, _, _ in left]
-            received += await self._messages.pull(rest, [outs[index] for index, *_ in left], age_ms=age_ms)
+            received += await super().pull(rest, [outs[index] for index, *_ in left], age_ms=age_ms)
         return received
 
     def _left(self, step: _native.Step) -> list[tuple[int, int, int, int, bool, str]]:

@@ -1,8 +1,5 @@
-"""The other daemons, as one asks them by messages: a request has one message as its answer.
-
-Links (``atta.daemon.peers.links``) carry nearly all rows and edges. By messages goes what they do not carry, what they
-did not answer, and the small questions.
-"""
+"""The other daemons, as one asks them by messages: what links (``atta.daemon.peers.links``) do not carry or did not answer, and
+small questions."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ import asyncio
 import contextlib
 import heapq
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import numpy as np
 
-from atta.daemon.peers.connection import CONNECT_S, RETRY_S, Alike, Channel, PeerConnection
+from atta.daemon.peers.connection import RETRY_S, Channel, PeerConnection, PeerSettings
 from atta.daemon.peers.watching import Hedges
 from atta.errors import AttaError, ConfigError, NotAuthenticatedError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
@@ -34,10 +31,9 @@ from atta.wire.bulk import (
     as_array,
     rows_to_wire,
 )
-from atta.wire.identity import Contract, Identity
+from atta.wire.identity import Identity
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.retries import LONGEST_PAUSE_S, RetryBudget
-from atta.wire.security.credentials import Credentials
 
 CHUNK_BYTES = 4 << 20
 """About the largest answer: large enough for gRPC's best throughput, small enough that copying one overlaps with sending
@@ -61,54 +57,15 @@ REACH_S = 1.0
 
 
 def moved_at_once(threads: int) -> int:
-    """Largest number of bytes of rows that the event loop moves itself, in a daemon with ``threads`` workers.
-
-    With one worker, its core and that of the event loop are all that the daemon has. A further thread would only take
-    turns with them (bench/results/kv.md says what that costs).
-    """
+    """Largest number of bytes of rows that the event loop moves itself, in a daemon with ``threads`` workers. With one
+    worker, its core and that of the event loop are all that the daemon has. A further thread would only take turns with
+    them (bench/results/kv.md says what that costs)."""
     return PULL_BYTES if threads == 1 else SMALL_BYTES
 
 
-class AskedPeer(Protocol):
-    """A daemon of another partition, as tasks see it. ``age_ms``: age of the batch; peers answer the oldest first."""
-
-    @property
-    def address(self) -> str:
-        """Where the owner is that is asked now."""
-
-    async def sample(self, item: SampleItem, *, age_ms: int = 0) -> tuple[Answer, int]:
-        """Sampled edges of the first rows of ``item``, as many as make a message, and the bytes that came."""
-        ...
-
-    async def pull(self, item: FeatureItem, codec: str = "", *, age_ms: int = 0) -> Any:
-        """Table rows of ``item``, which make one message: their bytes, table by table; float32 ones in ``codec``."""
-        ...
-
-    async def pair(
-        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int, version: int = 0
-    ) -> np.ndarray:
-        """As ``Shard.pair``; ``version``: as for ``SampleItem``."""
-        ...
-
-    async def probe(
-        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0
-    ) -> np.ndarray:
-        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``version``: as for
-        ``SampleItem``. ``operands`` int64 or uint64 [rows]."""
-        ...
-
-
-class AskedPeers(Protocol):
-    """The other daemons, by partition."""
-
-    def __getitem__(self, part: int) -> AskedPeer: ...
-
-
 class RequestTurns:
-    """Turns of large requests to one peer: at most ``width`` are under way, and the oldest batch's is next.
-
-    If all answers shared the connection evenly, all batches would be finished late and none early.
-    """
+    """Turns of large requests to one peer: at most ``width`` are under way, and the oldest batch's is next. If all
+    answers shared the connection evenly, all batches would be finished late and none early."""
 
     def __init__(self, width: int) -> None:
         self._free = width
@@ -144,41 +101,17 @@ class RequestTurns:
 
 
 class Peer:
-    """The daemon of one partition, or its replicas, of which one is asked. Every call has a deadline, and a late one is made twice.
+    """The daemon of one partition, or its replicas, of which one is asked. Every call has a deadline, and a late one is
+    made twice. If the connection breaks, the request is made again. All methods raise UnavailableError if the peer does
+    not come back in time, WrongDatasetError if another daemon answers at its address, and the error with which a peer
+    refuses."""
 
-    If the connection breaks, the request is made again. All methods raise UnavailableError if the peer does not come
-    back in time, WrongDatasetError if another daemon answers at its address, and the error with which a peer refuses.
-    """
-
-    def __init__(
-        self,
-        part: int,
-        addresses: Addresses,
-        dataset: Dataset,
-        deadline_s: float,
-        *,
-        delay_s: float = 0.0,
-        connect_s: float = CONNECT_S,
-        credentials: Credentials | None = None,
-        alike: Alike | None = None,
-        moved: Callable[[range], Addresses | None] | None = None,
-    ) -> None:
-        """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away;
-        ``credentials``: for TLS; ``addresses``, ``alike``, ``moved``: as for ``PeerConnection``.
-        """
-        self.part, self._deadline_s, self._delay_s = part, deadline_s, delay_s
-        self._schema = dataset.schema
-        parts = dataset.groups[part]
-        self.connection = PeerConnection(
-            addresses,
-            Identity(parts.start, dataset.dataset_id),
-            deadline_s,
-            connect_s=connect_s,
-            parts=parts,
-            credentials=credentials,
-            alike=alike,
-            moved=moved,
-        )
+    def __init__(self, part: int, addresses: Addresses, dataset: Dataset, settings: PeerSettings) -> None:
+        """``addresses``: as for ``PeerConnection``."""
+        self.part, self._deadline_s, self._delay_s = part, settings.deadline_s, settings.delay_s
+        self._schema, parts = dataset.schema, dataset.groups[part]
+        meant = Identity(parts.start, dataset.dataset_id)
+        self.connection = PeerConnection(addresses, meant, settings, parts=parts)
         self.hedges = Hedges()
         self._turns = RequestTurns(PULLS_AT_ONCE)
         self._budget = RetryBudget(RETRIES_AT_ONCE)
@@ -189,7 +122,8 @@ class Peer:
         return self.connection.address
 
     async def sample(self, item: SampleItem, *, age_ms: int = 0) -> tuple[Answer, int]:
-        """As ``AskedPeer.sample``; ``age_ms``: how long ago the batch was begun; 0: peers answer in order of arrival."""
+        """Sampled edges of the first rows of ``item``, as many as make a message, and the bytes that came. ``age_ms``: how long
+        ago the batch was begun, as peers answer the oldest one first; 0: in order of arrival."""
         rows, wide = rows_to_wire(item.rows)
         request = graph_pb2.SampleRequest(
             edge_type=item.edge_type,
@@ -231,7 +165,7 @@ class Peer:
         return Answer(answer.counts, answer.neighbors, answer.edge_ids, tables)
 
     async def pull(self, item: FeatureItem, codec: str = "", *, age_ms: int = 0) -> Any:
-        """As ``AskedPeer.pull``; ``age_ms`` as for ``sample``."""
+        """Table rows of ``item``, which make one message: their bytes, table by table; float32 ones in ``codec``."""
         rows, wide = rows_to_wire(item.rows)
         request = kv_pb2.PullRequest(
             node_type=item.node_type,
@@ -248,7 +182,8 @@ class Peer:
     async def probe(
         self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0
     ) -> np.ndarray:
-        """As ``AskedPeer.probe``."""
+        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``version``: as for
+        ``SampleItem``. ``operands`` int64 or uint64 [rows]."""
         answers = []
         for at in range(0, max(1, len(rows)), PROBE_ROWS):
             part = slice(at, at + PROBE_ROWS)
@@ -268,7 +203,7 @@ class Peer:
     async def pair(
         self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int, version: int = 0
     ) -> np.ndarray:
-        """As ``Shard.pair`` of the peer's partition."""
+        """As ``Shard.pair`` of the peer's partition; ``version``: as for ``SampleItem``."""
         request = graph_pb2.PairRequest(
             edge_type=edge_type,
             count=count,
@@ -285,8 +220,7 @@ class Peer:
 
     async def attach(self, request: link_pb2.AttachRequest) -> link_pb2.AttachReply:
         """Ask for a link (``LinkService.Attach``)."""
-        reply: link_pb2.AttachReply = await self._answer("LinkService.Attach", request)
-        return reply
+        return await self._answer("LinkService.Attach", request)  # type: ignore[no-any-return]
 
     async def _answer(self, method: str, request: Any, since: float | None = None) -> Any:
         """The answer to a request, which is made again when the connection breaks. A large one has its turn by when its batch
@@ -348,10 +282,6 @@ class Peer:
         self.connection.watch.awaits(awaited)
         return awaited
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.connection.close()
-
 
 def _has_answer(call: asyncio.Future[Any]) -> bool:
     return call.done() and not call.cancelled() and call.exception() is None
@@ -364,23 +294,11 @@ class Peers:
         self,
         addresses: Mapping[int, Addresses],
         dataset: Dataset,
-        deadline_s: float,
-        delay_s: float = 0.0,
-        credentials: Credentials | None = None,
-        *,
-        contract: Contract | None = None,
+        settings: PeerSettings,
         own: str = "this daemon",
-        moved: Callable[[range], Addresses | None] | None = None,
     ) -> None:
-        """``contract``: of this daemon, whose address is ``own``; peers must have the same. None: they may have any.
-        ``moved``: as for ``PeerConnection``."""
-        self._own, self._addresses, self._dataset, self._deadline_s = own, dict(addresses), dataset, deadline_s
-        self._settings: dict[str, Any] = {
-            "delay_s": delay_s,
-            "credentials": credentials,
-            "alike": None if contract is None else Alike(contract, own),
-            "moved": moved,
-        }
+        """``own``: address of this daemon."""
+        self._own, self._addresses, self._dataset, self._settings = own, dict(addresses), dataset, settings
         self._peers: dict[int, Peer] = {}
 
     def __getitem__(self, part: int) -> Peer:
@@ -391,12 +309,8 @@ class Peers:
             if address is None:
                 served = parts_text(self._dataset.groups[part])
                 raise ConfigError(f"no address is known for the daemon of partition {served}: give it with --peers")
-            peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, **self._settings)
+            peer = self._peers[part] = Peer(part, address, self._dataset, self._settings)
         return peer
-
-    async def reached(self, part: int) -> bool:
-        """As ``PeerConnection.reached``."""
-        return await self[part].connection.reached()
 
     async def unreached(self, within_s: float = REACH_S) -> list[str]:
         """Connect all peers, also those that nobody has needed yet; the addresses of those that do not answer in time."""
@@ -405,7 +319,7 @@ class Peers:
             until = time.monotonic() + within_s
             while time.monotonic() < until:
                 with contextlib.suppress(AttaError):
-                    if await self.reached(part):
+                    if await self[part].connection.reached():
                         return []
                 await asyncio.sleep(RETRY_S)
             return [self[part].address]
@@ -414,7 +328,6 @@ class Peers:
         return sum(await asyncio.gather(*map(missing, sorted(others))), list[str]())
 
     def stats(self) -> dict[str, float]:
-        """Counters."""
         hedges = [peer.hedges for peer in self._peers.values()]
         return {
             "hedged_total": float(sum(h.sent for h in hedges)),
@@ -423,6 +336,5 @@ class Peers:
         }
 
     async def close(self) -> None:
-        """Close all channels."""
         for peer in self._peers.values():
-            await peer.close()
+            await peer.connection.close()

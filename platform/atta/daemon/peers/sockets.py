@@ -64,13 +64,9 @@ class LinkNotSecure(OSError):  # noqa: N818 (says what is wrong)
 
 
 async def secured(sock: socket.socket, secret: bytes, timeout_s: float, *, serves: bool) -> _native.LinkTls | None:
-    """The encryption of a connection on which the token has been accepted; None: it has none.
-
-    Connections within a machine have none: a Unix socket leads past everybody else.
-
-    Raises:
-        LinkNotSecure: the other end does not know the secret, does not answer in time, or has gone.
-    """
+    """The encryption of a connection on which the token has been accepted; None: it has none. Connections within a
+    machine have none: a Unix socket leads past everybody else. Raises LinkNotSecure: the other end does not know the
+    secret, does not answer in time, or has gone."""
     if not secret or sock.family == socket.AF_UNIX:
         return None
     tls = _native.LinkTls(sock.fileno(), secret, serves)
@@ -90,10 +86,8 @@ class LinkService:
     """``LinkService`` of a daemon, and the sockets on which it accepts links."""
 
     def __init__(self, links: _native.Links, listen: str, port: int, *, encrypted: bool = False) -> None:
-        """``listen``: the daemon's address. ``port``: of the links there; 0: any free one.
-
-        ``encrypted``: links to other machines speak TLS. Where the native library cannot, there are none.
-        """
+        """``listen``: the daemon's address. ``port``: of the links there; 0: any free one. ``encrypted``: links to
+        other machines speak TLS. Where the native library cannot, there are none."""
         self._links, self._tokens, self._port, self._encrypted = links, Tokens(), port, encrypted
         self._host = listen.rpartition(":")[0].strip("[]")
         self._name = f"atta-{os.getpid()}-{secrets.token_hex(8)}"
@@ -101,11 +95,7 @@ class LinkService:
         self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def listen(self) -> None:
-        """Open the sockets.
-
-        Raises:
-            ConfigError: the port is in use.
-        """
+        """Open the sockets. Raises ConfigError: the port is in use."""
         if self._tcp not in self._sockets():
             log.warning("no links to other machines", reason="Atta was built without OpenSSL and cannot encrypt them")
         if congestion_control(self._tcp) == "bbr":
@@ -163,13 +153,10 @@ class LinkService:
         try:
             tuned(connection)
             async with asyncio.timeout(GREETING_S):
-                token = b""
-                while len(token) < TOKEN_BYTES:
-                    more = await loop.sock_recv(connection, TOKEN_BYTES - len(token))
-                    if not more:
-                        return
-                    token += more
+                token = await _received(connection, TOKEN_BYTES)
                 grant = self._tokens.take(token, time.monotonic())
+                if not token:
+                    return
                 if grant is None:
                     log.info("link refused", reason="unknown token")
                     return
@@ -184,19 +171,14 @@ class LinkService:
             connection.close()
 
     def close(self) -> None:
-        """Accept no more links."""
         self._tcp.close()
         self._unix.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token is good for.
-
-    Attributes:
-        peer: partition of the daemon that got it.
-        secret: the key of the connection, which never travels on it; empty: the connection is not encrypted.
-    """
+    """What a token is good for: the partition of the daemon that got it, and the key of the connection, which never travels
+    on it (empty: the connection is not encrypted)."""
 
     peer: int
     secret: bytes = field(default=b"", repr=False)
@@ -285,18 +267,23 @@ class Attaching:
         self.missing.discard(part)
 
     async def close(self) -> None:
-        """Give up what is being attached."""
         coming = [*self._coming.values()]
         for task in coming:
             task.cancel()
         await asyncio.gather(*coming, return_exceptions=True)
 
 
-async def _connected(address: str, reply: link_pb2.AttachReply) -> tuple[socket.socket, _native.LinkTls | None]:
-    """A socket to the daemon at ``address`` that has accepted the token, and its encryption.
+async def _received(sock: socket.socket, nbytes: int) -> bytes:
+    """The next ``nbytes``, or fewer where the connection ends."""
+    loop, found = asyncio.get_running_loop(), b""
+    while len(found) < nbytes and (more := await loop.sock_recv(sock, nbytes - len(found))):
+        found += more
+    return found
 
-    It is a Unix socket if the daemon is on this machine.
-    """
+
+async def _connected(address: str, reply: link_pb2.AttachReply) -> tuple[socket.socket, _native.LinkTls | None]:
+    """A socket to the daemon at ``address`` that has accepted the token, and its encryption. It is a Unix socket if the
+    daemon is on this machine."""
     loop = asyncio.get_running_loop()
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -322,14 +309,8 @@ async def _connected(address: str, reply: link_pb2.AttachReply) -> tuple[socket.
             raise
     try:
         await loop.sock_sendall(sock, reply.token)
-        accepted = b""
-        while len(accepted) < len(ACCEPTED):
-            more = await loop.sock_recv(sock, len(ACCEPTED) - len(accepted))
-            if not more:
-                raise OSError("the daemon has refused the token")
-            accepted += more
-        if accepted != ACCEPTED:
-            raise OSError("the daemon has answered something else")
+        if (accepted := await _received(sock, len(ACCEPTED))) != ACCEPTED:
+            raise OSError("the daemon has " + ("answered something else" if accepted else "refused the token"))
         return sock, await secured(sock, reply.secret, CONNECT_S, serves=False)
     except BaseException:
         sock.close()

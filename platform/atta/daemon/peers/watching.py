@@ -1,4 +1,4 @@
-"""What is known of a peer from its answers: whether it is there, silent, or late."""
+"""What is known of a peer from its answers: whether it is silent, or late."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from atta.errors import AttaError
@@ -26,37 +25,6 @@ SHARE = 0.02
 """Largest share of requests that are sent twice. A cluster under load must not get more load."""
 MOST = 8.0
 """Largest number of second requests that may be saved up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Return:
-    """A peer is there again: how long it was away (seconds), and whether it has restarted."""
-
-    away_s: float
-    restarted: bool
-
-
-class Presence:
-    """One peer, unknown at first."""
-
-    def __init__(self) -> None:
-        self.incarnation = ""
-        self._lost_at: float | None = None
-
-    def lost(self, now: float) -> bool:
-        """The peer does not answer. True only the first time, until it is there again."""
-        first = self._lost_at is None
-        if first:
-            self._lost_at = now
-        return first
-
-    def met(self, now: float, incarnation: str) -> Return | None:
-        """The peer has told its identity; None: it was neither away nor restarted."""
-        restarted = bool(self.incarnation) and incarnation != self.incarnation
-        lost_at, self._lost_at, self.incarnation = self._lost_at, None, incarnation
-        if lost_at is None and not restarted:
-            return None
-        return Return(0.0 if lost_at is None else now - lost_at, restarted)
 
 
 class PeerWatch:
@@ -138,12 +106,10 @@ class PeerWatch:
 
 
 class Hedges:
-    """When a request to a peer is sent a second time, as its answer is late (Dean and Barroso, The Tail at Scale, 2013).
-
-    Answers depend only on the request, so the first of the two is as good as the second. The second request takes a
-    connection of its own, because it is mostly the connection that delays a single request. Pure: the caller measures
-    and sends.
-    """
+    """When a request to a peer is sent a second time, as its answer is late (Dean and Barroso, The Tail at Scale,
+    2013). Answers depend only on the request, so the first of the two is as good as the second. The second request
+    takes a connection of its own, because it is mostly the connection that delays a single request. Pure: the caller
+    measures and sends."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[float]] = {}  # by kind, seconds of the latest WINDOW answers

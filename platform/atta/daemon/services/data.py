@@ -1,7 +1,5 @@
-"""What a daemon answers its peers: sampled edges of its graph shard, and rows of its tables.
-
-An answer is one message. A request says how long ago its batch was begun, so requests of different daemons compare
-without a common clock: the threads that make answers take the oldest batch first, as among the daemon's own batches.
+"""What a daemon answers its peers and clients: sampled edges of its graph shard, rows of its tables, and string ids, which are
+rows of the table ``name``. The threads that make answers take the oldest batch first, as among the daemon's own batches.
 """
 
 from __future__ import annotations
@@ -12,20 +10,25 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from atta.daemon.engine.access import probed
 from atta.daemon.peers.peers import CHUNK_BYTES, SMALL_BYTES
 from atta.daemon.services.handling import Context
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.versions import LiveVersions
-from atta.errors import ConfigError, WrongDatasetError
+from atta.errors import ConfigError, DataError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.observe.machine.threads import named_threads
-from atta.protos.v1 import graph_pb2, kv_pb2
+from atta.partition.dataset import Dataset
+from atta.partition.graph.strings import NAME, string_width, to_strings
+from atta.protos.v1 import graph_pb2, ids_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.shard import Answer, Shard, spec_of_drawn
 from atta.wire.bulk import (
@@ -47,10 +50,7 @@ _PROBE = graph_pb2.ProbeRequest
 
 
 def began(age_ms: int) -> float:
-    """When a batch of that age was begun, on this machine's monotonic clock.
-
-    Age 0 means now: first come, first served.
-    """
+    """When a batch of that age was begun, on this machine's monotonic clock. Age 0 means now: first come, first served."""
     return time.monotonic() - age_ms / 1e3
 
 
@@ -85,33 +85,31 @@ class TurnPool:
         self._pool.shutdown(wait=True)
 
 
-class DataService:
-    """What services over a daemon's data share: the id of the dataset, and threads to work on."""
+@dataclass(frozen=True)
+class AnswerMaker:
+    """How services over a daemon's data make answers: on threads, and where they have room. The event loop itself makes
+    those of up to ``at_once`` bytes."""
 
-    def __init__(
-        self, dataset_id: str, pool: TurnPool, address: str, *, answers: AnswerRoom, at_once: int = SMALL_BYTES
-    ) -> None:
-        """``answers``: where streamed answers have room. ``at_once``: the event loop itself makes answers of up to this
-        many bytes."""
-        self._dataset_id, self._pool, self.address, self._at_once = dataset_id, pool, address, at_once
-        self._answers = answers
+    dataset_id: str
+    address: str
+    pool: TurnPool
+    answers: AnswerRoom
+    at_once: int = SMALL_BYTES
 
     def check_dataset(self, dataset_id: str) -> None:
         """Raise WrongDatasetError unless this daemon serves the dataset."""
-        if dataset_id != self._dataset_id:
+        if dataset_id != self.dataset_id:
             raise WrongDatasetError(
-                self.address, f"this daemon serves dataset {self._dataset_id}, not {dataset_id or '(none named)'}"
+                self.address, f"this daemon serves dataset {self.dataset_id}, not {dataset_id or '(none named)'}"
             )
 
     async def run(self, nbytes: int, function: Any, *args: Any, since: float | None = None) -> Any:
         """Make an answer of about ``nbytes``: on a thread, unless the hand-over would take longer than the work.
-
         ``since``: when the batch was begun that the answer is for. Answers for the oldest batch are made first. None:
-        now.
-        """
-        if nbytes <= self._at_once:
+        now."""
+        if nbytes <= self.at_once:
             return function(*args)
-        return await self.in_pool(function, *args, since=since)
+        return await asyncio.wrap_future(self.pool.submit(since or time.monotonic(), function, *args))
 
     async def in_turn(
         self, jobs: Iterable[tuple[Any, ...]], connection: str, nbytes: int, since: float | None = None
@@ -119,7 +117,7 @@ class DataService:
         """Answers of ``jobs``, arguments of ``run``: ``nbytes`` in all. The next answer is made while the present one
         is sent."""
         coming: asyncio.Task[Any] | None = None
-        async with self._answers.answer(connection, nbytes):
+        async with self.answers.answer(connection, nbytes):
             try:
                 for job in jobs:
                     ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
@@ -130,10 +128,6 @@ class DataService:
             finally:
                 if coming is not None:
                     coming.cancel()
-
-    async def in_pool(self, function: Any, *args: Any, since: float | None = None) -> Any:
-        """Call ``function`` on a thread."""
-        return await asyncio.wrap_future(self._pool.submit(since or time.monotonic(), function, *args))
 
 
 def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
@@ -153,20 +147,11 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
-class GraphService(DataService):
+class GraphService:
     """Sampling over this daemon's core vertices."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        pool: TurnPool,
-        address: str,
-        *,
-        answers: AnswerRoom,
-        versions: LiveVersions,
-    ) -> None:
-        super().__init__(shard.dataset.dataset_id, pool, address, answers=answers)
-        self._shard, self._versions = shard, versions
+    def __init__(self, shard: Shard, make: AnswerMaker, versions: LiveVersions) -> None:
+        self._shard, self._make, self._versions = shard, make, versions
 
     async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
         self._shard.dataset.schema.check_edge_type(request.edge_type)
@@ -178,9 +163,7 @@ class GraphService(DataService):
             raise ConfigError(f"unknown sampling method {request.method}")
         trees = _per_row("trees", request.trees, np.dtype(np.int32), len(rows))
         times = _per_row("times", request.times, np.dtype(np.int64), len(rows))
-        shard = self._shard
-        if request.version:
-            shard = await self._versions.graph(request.edge_type, request.version)
+        shard = await self._versions.graph(request.edge_type, request.version)
         bounded = request.fan_out >= 0 and method.bounded
         first = self._that_fit(shard, request, rows, bounded=bounded)
         nbytes = 8 * first * request.fan_out if bounded else CHUNK_BYTES
@@ -197,8 +180,8 @@ class GraphService(DataService):
             tables=tuple(request.tables),
             by=request.by,
         )
-        await self._answers.hold(context, nbytes)
-        answer: bytes = await self.run(nbytes, _sampled, sample, since=began(request.age_ms))
+        await self._make.answers.hold(context, nbytes)
+        answer: bytes = await self._make.run(nbytes, _sampled, sample, since=began(request.age_ms))
         return answer
 
     def _that_fit(self, shard: Shard, request: graph_pb2.SampleRequest, rows: np.ndarray, *, bounded: bool) -> int:
@@ -217,7 +200,7 @@ class GraphService(DataService):
             raise ConfigError(f"{len(operands)} operands for {len(rows)} rows")
         work = CHUNK_BYTES if request.question == _PROBE.DIGEST else 8 * len(rows)  # a digest reads all edges
         shard = await self._versions.graph(request.edge_type, request.version)
-        values = await self.run(work, _values, shard, request, rows, operands)
+        values = await self._make.run(work, probed, shard, request.question, request.edge_type, rows, operands)
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
 
     async def pair(self, request: graph_pb2.PairRequest, context: Context) -> graph_pb2.PairReply:
@@ -232,7 +215,7 @@ class GraphService(DataService):
                 request.edge_type, rows, count=request.count, negative=request.negative, stream_key=request.stream_key
             )
 
-        return graph_pb2.PairReply(ids=(await self.run(CHUNK_BYTES, draw)).tobytes())
+        return graph_pb2.PairReply(ids=(await self._make.run(CHUNK_BYTES, draw)).tobytes())
 
 
 def _sampled(sample: Callable[[], Answer]) -> bytes:
@@ -249,42 +232,15 @@ def _sampled(sample: Callable[[], Answer]) -> bytes:
     return pack(reply, payloads)
 
 
-def _values(shard: Shard, request: graph_pb2.ProbeRequest, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
-    match request.question:
-        case _PROBE.DEGREE:
-            return shard.degrees(request.edge_type, rows)
-        case _PROBE.STEP:
-            return shard.step(request.edge_type, rows, operands.view(np.uint64))
-        case _PROBE.CONTAINS:
-            return shard.contains(request.edge_type, rows, operands)
-        case _PROBE.DIGEST:
-            return shard.digests(request.edge_type, rows)
-    raise ConfigError(f"unknown question {request.question}")
-
-
-class KvService(DataService):
+class KvService:
     """Rows of this daemon's tables."""
 
-    def __init__(
-        self,
-        store: Store,
-        dataset_id: str,
-        pool: TurnPool,
-        *,
-        address: str,
-        at_once: int,
-        answers: AnswerRoom,
-        versions: LiveVersions | None = None,
-    ) -> None:
-        super().__init__(dataset_id, pool, address, at_once=at_once, answers=answers)
-        self._store, self._versions = store, versions
+    def __init__(self, store: Store, make: AnswerMaker, versions: LiveVersions) -> None:
+        self._store, self._make, self._versions = store, make, versions
 
     async def pull(self, request: kv_pb2.PullRequest, context: Context) -> bytes:
         rows = as_array(request.rows, wide=request.wide_rows)
-        if request.version and self._versions is not None:
-            tables = await self._versions.tables(request.node_type, request.tables, request.version)
-        else:
-            tables = [self._store.table(request.node_type, name, request.version) for name in request.tables]
+        tables = await self._versions.tables(request.node_type, request.tables, request.version)
         if not tables:
             raise ConfigError(f"a pull that names no table of {request.node_type}")
         codec = known_codec(request.codec)
@@ -292,10 +248,12 @@ class KvService(DataService):
         nbytes = len(rows) * row_bytes
         if len(rows) > 1 and nbytes > CHUNK_BYTES:
             raise ConfigError(f"{len(rows)} rows of {row_bytes} bytes: at most {CHUNK_BYTES} bytes in one request")
-        await self._answers.hold(context, nbytes)
+        await self._make.answers.hold(context, nbytes)
         work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
         head = prefix(kv_pb2.PullReply(), PULL_DATA, nbytes)
-        answer: bytes = await self.run(work, self._store.pack, tables, rows, head, codec, since=began(request.age_ms))
+        answer: bytes = await self._make.run(
+            work, self._store.pack, tables, rows, head, codec, since=began(request.age_ms)
+        )
         return answer
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
@@ -309,3 +267,134 @@ class KvService(DataService):
                 rows=table.data.shape[0],
             )
         return reply
+
+
+_CHUNK_ROWS = 1 << 18
+_WORD = 8
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(29)
+
+Rows = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+
+class StringIndex:
+    """Positions of rows by their content. It takes 16 bytes per row. Rows are sorted by a hash of 64 bits. A search
+    compares the bytes, too, so equal hashes do no harm."""
+
+    def __init__(self, rows: Rows) -> None:
+        """``rows``: uint8 [n, w], kept and not copied."""
+        self._rows = rows
+        hashes = _hashes(rows)
+        self._order = np.argsort(hashes, kind="stable").astype(np.int64)
+        self._hashes = hashes[self._order]
+
+    def twice(self) -> int | None:
+        """The position of a row whose content another row has as well; None if there is none."""
+        same = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
+        first, second = self._order[same], self._order[same + 1]
+        equal = first[(self._rows[first] == self._rows[second]).all(axis=1)]
+        return int(equal[0]) if len(equal) else None
+
+    def find(self, wanted: Rows) -> Places:
+        """int64 [m]: the position of the first row with the content of each row of ``wanted`` [m, v]; -1: none has it.
+        Rows of different widths are compared as if zeros filled the shorter one."""
+        width = self._rows.shape[1]
+        fits = ~wanted[:, width:].any(axis=1)
+        asked = np.zeros((len(wanted), width), np.uint8)
+        asked[:, : wanted.shape[1]] = wanted[:, :width]
+        hashes, found = _hashes(asked), np.full(len(wanted), -1, np.int64)
+        at = np.searchsorted(self._hashes, hashes)
+        left = np.flatnonzero(fits)
+        while len(left := self._equal_hashes(left, at, hashes)):
+            row = self._order[at[left]]
+            same = (self._rows[row] == asked[left]).all(axis=1)
+            found[left[same]] = row[same]
+            left = left[~same]
+            at[left] += 1
+        return found
+
+    def _equal_hashes(self, left: Places, at: Places, hashes: npt.NDArray[np.uint64]) -> Places:
+        """Those of ``left`` for which the place ``at`` has the hash that is searched."""
+        left = left[at[left] < len(self._hashes)]
+        equal: Places = left[self._hashes[at[left]] == hashes[left]]
+        return equal
+
+
+def _hashes(rows: Rows) -> npt.NDArray[np.uint64]:
+    """uint64 [n]: a hash of each row, word by word (multiply and shift, as in Fibonacci hashing)."""
+    n, width = rows.shape
+    out = np.full(n, _ODD, np.uint64)
+    words = np.zeros((min(n, _CHUNK_ROWS), -(-width // _WORD) * _WORD), np.uint8)
+    for first in range(0, n, _CHUNK_ROWS):
+        part = out[first : first + _CHUNK_ROWS]
+        words[: len(part), :width] = rows[first : first + len(part)]
+        for word in words[: len(part)].view("<u8").T:
+            part ^= word
+            part *= _ODD
+            part ^= part >> _SHIFT
+    return out
+
+
+MAX_WIDTH = 4096
+"""Longest string in a request, in bytes."""
+_REPLY_BYTES = ARRAYS_BYTES - (1 << 16)
+
+
+class IdService:
+    """``IdService`` of a daemon."""
+
+    def __init__(self, dataset: Dataset, part: int, store: Store, make: AnswerMaker) -> None:
+        """``part``: the owner, as in ``dataset.part``."""
+        self._dataset, self._part, self._store, self._make = dataset, part, store, make
+        self._indexes: dict[str, StringIndex] = {}
+        self._indexing = threading.Lock()
+
+    async def numbers(self, request: ids_pb2.NumbersRequest, context: Context) -> ids_pb2.NumbersReply:
+        self._width(request.node_type)
+        if not 1 <= request.width <= MAX_WIDTH or len(request.strings) % request.width:
+            raise ConfigError(
+                f"{len(request.strings)} bytes are not strings of {request.width} bytes, 1 to {MAX_WIDTH}"
+            )
+        wanted = np.frombuffer(request.strings, np.uint8).reshape(-1, request.width)
+        at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, wanted)
+        return ids_pb2.NumbersReply(at=at.tobytes(), numbers=numbers.tobytes())
+
+    async def strings(self, request: ids_pb2.StringsRequest, context: Context) -> ids_pb2.StringsReply:
+        width, numbers = self._width(request.node_type), as_array(request.numbers, wide=True)
+        if len(numbers) * width > _REPLY_BYTES:
+            raise ConfigError(f"{len(numbers)} strings of {width} bytes: at most {_REPLY_BYTES} bytes in one request")
+        at, rows = await self._make.run(CHUNK_BYTES, self._named, request.node_type, numbers)
+        return ids_pb2.StringsReply(width=width, at=at.tobytes(), strings=rows.tobytes())
+
+    def _width(self, node_type: str) -> int:
+        width = string_width(self._dataset.schema, node_type)
+        if not width:
+            raise ConfigError(f"the vertices of node type {node_type!r} have no string ids")
+        return width
+
+    def _found(self, node_type: str, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._index(node_type).find(wanted)
+        at = np.flatnonzero(rows >= 0).astype(np.int32)
+        lo, _ = self._dataset.book.range(node_type, self._part)
+        return at, np.asarray(self._dataset.ids(node_type)[lo + rows[at]])
+
+    def _named(self, node_type: str, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        internal = self._dataset.to_internal(node_type, numbers)
+        lo, hi = self._dataset.book.range(node_type, self._part)
+        at = np.flatnonzero((internal >= lo) & (internal < hi)).astype(np.int32)
+        return at, self._store.table(node_type, NAME).data[internal[at] - lo]
+
+    def _index(self, node_type: str) -> StringIndex:
+        """The index of this daemon's strings. It is made when it is first used."""
+        with self._indexing:
+            if node_type not in self._indexes:
+                rows = self._store.table(node_type, NAME).data
+                index = StringIndex(rows)
+                if (twice := index.twice()) is not None:
+                    name = str(to_strings(rows[twice : twice + 1])[0])
+                    raise DataError(
+                        self._dataset.path, f"two vertices of node type {node_type!r} have the string id {name!r}"
+                    )
+                self._indexes[node_type] = index
+        return self._indexes[node_type]

@@ -1,8 +1,5 @@
-"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC
-status.
-
-Each handler is wrapped once, when the daemon starts. A ``grpc.aio.ServerInterceptor`` would be asked for a handler at
-each request. So are those of the services that come with gRPC: health and reflection.
+"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC status. So
+do those of the services that come with gRPC: health and reflection.
 """
 
 from __future__ import annotations
@@ -10,7 +7,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
@@ -34,6 +31,8 @@ Handler = Callable[[Any, Context], Any]
 """Takes a request and its context. A coroutine that returns the reply, or an async generator if the method streams."""
 Wrap = Callable[[str, Mapping[str, Handler]], Mapping[str, Handler]]
 """(service, its handlers): others in their place."""
+Admit = Callable[[str, Context], Awaitable[None]]
+"""(method such as ``atta.v1.KvService/Pull``, context): ends the call if its caller may not make it."""
 
 log = structlog.get_logger("atta.wire.rpc")
 MAX_ERROR_CHARS = 1000
@@ -49,26 +48,30 @@ READ_FROM_FILES = ("GraphService.", "KvService.", "IdService.")
 """Methods that answer with what stands in the dataset's files. Sessions check their batches themselves."""
 
 
+async def everybody(method: str, context: Context) -> None:
+    """Admits all callers."""
+
+
 class Handling:
-    """Makes gRPC handlers for a daemon that is ``identity`` and listens at ``address``, and counts their requests.
-
-    A request is read when the caller has been admitted and there is ``room`` for it.
-
-    All of it runs on the event loop.
-    """
+    """Makes gRPC handlers for a daemon that is ``identity`` and listens at ``address``, and counts their requests. A
+    request is read when the caller has been admitted and there is ``room`` for it. All of it runs on the event loop."""
 
     def __init__(
-        self, identity: Identity, address: str, room: RequestRoom, check_files: Callable[[], None] | None = None
+        self,
+        identity: Identity,
+        address: str,
+        room: RequestRoom,
+        check_files: Callable[[], None] = lambda: None,
+        admit: Admit = everybody,
     ) -> None:
-        """``check_files``: raises DataError if a file has changed from which answers are read; None: none will."""
-        self._identity, self._address, self._room = identity, address, room
-        self._check_files = check_files
-        self._headers = {bound: identity.named(bound) for bound in Bound}
-        self._counts: Counter[str] = Counter()
+        """``check_files``: raises DataError if a file has changed from which answers are read."""
+        self.identity, self.address, self.room = identity, address, room
+        self.check_files, self.admit = check_files, admit
+        self.headers = {bound: identity.named(bound) for bound in Bound}
+        self.counts: Counter[str] = Counter()
 
     def stats(self) -> dict[str, float]:
-        """``requests_SERVICE.METHOD``, ``request_errors_...`` and ``sent_bytes_...`` (bulk) of methods called so far."""
-        return {name: float(value) for name, value in self._counts.items()}
+        return {name: float(value) for name, value in self.counts.items()}
 
     def service(self, service: str, owner: object, wrap: Wrap | None = None) -> grpc.GenericRpcHandler[Any, Any]:
         """The handlers of a service, as gRPC takes them. ``owner`` has them under the names of the service's methods:
@@ -84,107 +87,94 @@ class Handling:
 
     def handler(self, name: str, handler: Handler) -> Callable[[Any, Context], Any]:
         """The handler of one method (``"KvService.Pull"``). It reads the request from its context."""
-        return self._stream(name, handler) if rpc.METHODS[name].streams else self._unary(name, handler)
-
-    def _unary(self, name: str, handler: Handler) -> Callable[[Any, Context], Any]:
-        method, counts, sent = rpc.METHODS[name], self._counts, f"sent_bytes_{name}"
 
         async def answer(_: Any, context: Context) -> Any:
-            self._begun(name)
-            share: RoomShare | None = None
-            request: Any = None
-            try:
-                self._admit(method.bound, context)
-                share, request = await self._room.read(context, method.check_request_size)
-                request = await _parsed(method, request)
-                reply = await handler(request, context)
-                self._check_read(name)
-            except Exception as error:
-                self._charge(share, request, error)
-                request = None  # gRPC keeps this frame until garbage is collected
-                await self._failed(name, error, context)
-            finally:
-                if share is not None:
-                    self._room.leave(share)
-            if isinstance(reply, bytes):
-                counts[sent] += len(reply)
+            async with ServedCall(self, name, context) as call:
+                reply = await handler(call.request, context)
+                call.answers(reply)
             return reply
 
-        return answer
-
-    def _stream(self, name: str, handler: Handler) -> Callable[[Any, Context], Any]:
-        method, counts, sent = rpc.METHODS[name], self._counts, f"sent_bytes_{name}"
-
-        async def answer(_: Any, context: Context) -> AsyncIterator[Any]:
-            self._begun(name)
-            share: RoomShare | None = None
-            request: Any = None
-            try:
-                self._admit(method.bound, context)
-                share, request = await self._room.read(context, method.check_request_size)
-                request = await _parsed(method, request)
-                async for reply in handler(request, context):
-                    self._check_read(name)
-                    counts[sent] += _bulk_bytes(reply)
+        async def stream(_: Any, context: Context) -> AsyncIterator[Any]:
+            async with ServedCall(self, name, context) as call:
+                async for reply in handler(call.request, context):
+                    call.answers(reply)
                     yield reply
-            except Exception as error:
-                self._charge(share, request, error)
-                request = None  # gRPC keeps this frame until garbage is collected
-                await self._failed(name, error, context)
-            finally:
-                if share is not None:
-                    self._room.leave(share)
 
-        return answer
+        return stream if rpc.METHODS[name].streams else answer
 
-    def _check_read(self, name: str) -> None:
-        """Whether the answer was read from files that are as they were opened."""
-        if self._check_files is not None and name.startswith(READ_FROM_FILES):
-            self._check_files()
 
-    def _begun(self, name: str) -> None:
-        self._counts[f"requests_{name}"] += 1
-        self._counts[f"request_errors_{name}"] += 0  # a counter that is there before it counts shows its first step
+class ServedCall:
+    """One call: admitted and read, then answered; an error ends it with its status. The daemon goes on serving. gRPC
+    keeps the frames of calls until garbage is collected, so what failed lets go of its request."""
 
-    def _admit(self, bound: Bound, context: Context) -> None:
+    def __init__(self, handling: Handling, name: str, context: Context) -> None:
+        self._handling, self._name, self._context = handling, name, context
+        self._share: RoomShare | None = None
+        self.request: Any = None
+
+    async def __aenter__(self) -> ServedCall:
+        handling, method = self._handling, rpc.METHODS[self._name]
+        await handling.admit(method.path.removeprefix("/"), self._context)
+        handling.counts[f"requests_{self._name}"] += 1
+        handling.counts[f"request_errors_{self._name}"] += (
+            0  # a counter that is there before it counts shows its first step
+        )
+        try:
+            self._check_meant(method.bound)
+            self._share, self.request = await handling.room.read(self._context, method.check_request_size)
+            large = len(self.request) > MESSAGE_BYTES  # it came in pieces, and protobuf copies it: on a thread
+            parse = method.decode_request
+            self.request = await aside(parse, self.request) if large else parse(self.request)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        return self
+
+    def _check_meant(self, bound: Bound) -> None:
         """Refuse a request that is meant for another daemon; before it is parsed, as it may be of another version."""
-        if bound is Bound.NOTHING:
-            return
-        metadata: Any = context.invocation_metadata()
-        named = dict(metadata).get(HEADER, "//")
-        if named != self._headers[bound]:
-            check(self._identity, Identity.parse(named), bound, self._address)
+        if bound is not Bound.NOTHING:
+            metadata: Any = self._context.invocation_metadata()
+            named = dict(metadata).get(HEADER, "//")
+            if named != self._handling.headers[bound]:
+                check(self._handling.identity, Identity.parse(named), bound, self._handling.address)
 
-    def _charge(self, share: RoomShare | None, request: Any, error: Exception) -> None:
-        """Have a connection pause after a request that was no message (it is still bytes), or made no sense.
+    def answers(self, reply: Any) -> None:
+        """Count an answer. Raises DataError if it was read from files that are not as they were opened."""
+        if self._name.startswith(READ_FROM_FILES):
+            self._handling.check_files()
+        if rpc.METHODS[self._name].payload:
+            self._handling.counts[f"sent_bytes_{self._name}"] += _bulk_bytes(reply)
 
-        Not after other errors. An honest caller may not know that a table is gone, or that there is no room.
-        """
-        if share is not None and (isinstance(request, bytes) or type(error) is ConfigError):
-            self._room.refused(share)
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        del trace  # it has the frames of the handler
+        try:
+            if isinstance(error, Exception):
+                # A connection pauses after a request that was no message (it is still bytes), or made no sense. Not after
+                # other errors: an honest caller may not know that a table is gone, or that there is no room.
+                if self._share is not None and (isinstance(self.request, bytes) or kind is ConfigError):
+                    self._handling.room.refused(self._share)
+                self.request = None
+                await self._fail(error)
+        finally:
+            if self._share is not None:
+                self._handling.room.leave(self._share)
 
-    async def _failed(self, name: str, error: Exception, context: Context) -> NoReturn:
-        """Count and log the error and end the call with its status. The daemon goes on serving."""
-        self._counts[f"request_errors_{name}"] += 1
+    async def _fail(self, error: Exception) -> NoReturn:
+        """Count and log the error and end the call with its status."""
+        handling, name = self._handling, self._name
+        handling.counts[f"request_errors_{name}"] += 1
         if isinstance(error, grpc.aio.AbortError):  # the handler has ended the call itself
             raise error
         code, details = rpc.status_of(error)
         if isinstance(error, AttaError):
-            log.info("request refused", method=name, caller=context.peer(), error=shortened(str(error)))
+            log.info("request refused", method=name, caller=self._context.peer(), error=shortened(str(error)))
         else:
-            log.error("request failed", method=name, caller=context.peer(), exc_info=error)
+            log.error("request failed", method=name, caller=self._context.peer(), exc_info=error)
         _forget_frames(error)
-        if isinstance(error, RemoteError) and error.peer == self._address:
+        if isinstance(error, RemoteError) and error.peer == handling.address:
             # Callers know this daemon by the address that they have asked. The one it listens on may be 0.0.0.0.
             details = error.cause
-        await context.abort(code, shortened(details))
-
-
-async def _parsed(method: rpc.RpcMethod, raw: bytes) -> Any:
-    """The request. What has come in pieces is parsed on a thread: protobuf copies it."""
-    if len(raw) <= MESSAGE_BYTES:
-        return method.decode_request(raw)
-    return await aside(method.decode_request, raw)
+        await self._context.abort(code, shortened(details))
 
 
 def _forget_frames(error: BaseException | None) -> None:
@@ -199,6 +189,16 @@ def check_named(what: str, count: int) -> None:
     """Raise ConfigError if one request names too many clients, sessions or batches."""
     if count > MAX_NAMED:
         raise ConfigError(f"{count} {what} in one request: at most {MAX_NAMED}")
+
+
+MAX_NAME_CHARS = 64
+"""Longest name of a job."""
+
+
+def check_printable(job: str) -> None:
+    """Raise ConfigError for a job's name that people could not be shown as it is."""
+    if not job.isprintable():
+        raise ConfigError(f"job {job[:MAX_NAME_CHARS]!r}: its name must have printable characters alone")
 
 
 def shortened(text: str) -> str:
@@ -219,9 +219,9 @@ MAX_BYTES = 4096
 """Largest message of these services: they name a service, a file or a symbol."""
 
 
-def add_health_and_reflection(server: grpc.aio.Server, services: Iterable[str]) -> Any:
+def add_health_and_reflection(server: grpc.aio.Server, services: Iterable[str], admit: Admit = everybody) -> Any:
     """Serve both, for the services that have these names. Returns what keeps their health."""
-    checked: Any = _Checked(server)
+    checked: Any = _Checked(server, admit)
     keeper = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(keeper, checked)
     names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
@@ -234,69 +234,52 @@ def add_health_and_reflection(server: grpc.aio.Server, services: Iterable[str]) 
 class _Checked:
     """Stands for a gRPC server while handlers are added to it, and wraps each of them."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
+    def __init__(self, server: grpc.aio.Server, admit: Admit) -> None:
+        self._server, self._admit = server, admit
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
         """Generated code calls this as well as the next method. One of them is enough."""
 
     def add_registered_method_handlers(self, service: str, methods: dict[str, Any]) -> None:
-        """Add the methods of a service."""
-        made = {name: method for name, method in methods.items() if not _is_missing(method)}
-        wrapped = {name: _wrapped(method) for name, method in made.items()}
+        wrapped = {
+            name: self._wrapped(f"{service}/{name}", method)
+            for name, method in methods.items()
+            # Generated code stands in for methods that gRPC's service does not have. It is not asynchronous.
+            if method.unary_unary is None or inspect.iscoroutinefunction(method.unary_unary)
+        }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, wrapped),))
 
-
-def _is_missing(method: Any) -> bool:
-    """Whether gRPC's service does not have the method: generated code stands in for it, which is not asynchronous."""
-    return method.unary_unary is not None and not inspect.iscoroutinefunction(method.unary_unary)
-
-
-def _wrapped(method: Any) -> Any:
-    """The handler of a method that gets nothing but messages of its type."""
-    if method.request_streaming:
-        return grpc.stream_stream_rpc_method_handler(
-            _reading(method.stream_stream), _parser(method.request_deserializer), method.response_serializer
+    def _wrapped(self, name: str, method: Any) -> Any:
+        """The handler of a method that gets nothing but messages of its type, from callers who may send them."""
+        make = (
+            grpc.stream_stream_rpc_method_handler if method.response_streaming else grpc.stream_unary_rpc_method_handler
         )
-    make = grpc.unary_stream_rpc_method_handler if method.response_streaming else grpc.unary_unary_rpc_method_handler
-    function = method.unary_stream if method.response_streaming else method.unary_unary
-    return make(_checking(function), _parser(method.request_deserializer), method.response_serializer)
+
+        async def message(context: Context) -> Any:
+            return await _read_message(await context.read(), method.request_deserializer, context)
+
+        async def messages(context: Context) -> AsyncIterator[Any]:
+            while (raw := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                yield await _read_message(raw, method.request_deserializer, context)
+
+        async def answer(_: Any, context: Context) -> Any:
+            await self._admit(name, context)
+            return await (method.unary_unary or method.unary_stream)(await message(context), context)
+
+        async def stream(_: Any, context: Context) -> AsyncIterator[Any]:
+            await self._admit(name, context)
+            async for reply in method.stream_stream(messages(context), context):
+                yield reply
+
+        return make(stream if method.request_streaming else answer, None, method.response_serializer)
 
 
-def _parser(deserialise: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Returns an error where it would raise one: gRPC would call that an error of the daemon."""
-
-    def parse(raw: bytes) -> Any:
+async def _read_message(raw: Any, parse: Callable[[bytes], Any], context: Context) -> Any:
+    try:
+        if raw is grpc.aio.EOF:  # type: ignore[attr-defined]
+            raise ValueError("the call ended before it")
         if len(raw) > MAX_BYTES:
-            return ValueError(f"a message of {len(raw)} bytes: at most {MAX_BYTES} are possible")
-        try:
-            return deserialise(raw)
-        except (DecodeError, ValueError) as error:
-            return error
-
-    return parse
-
-
-async def _check(request: Any, context: Context) -> Any:
-    if isinstance(request, Exception):
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, shortened(f"the request is no message: {request}"))
-    return request
-
-
-def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
-    async def answer(request: Any, context: Context) -> Any:
-        return await function(await _check(request, context), context)
-
-    return answer
-
-
-def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
-    async def answer(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        async def checked() -> AsyncIterator[Any]:
-            async for request in requests:
-                yield await _check(request, context)
-
-        async for reply in function(checked(), context):
-            yield reply
-
-    return answer
+            raise ValueError(f"a message of {len(raw)} bytes: at most {MAX_BYTES} are possible")
+        return parse(raw)
+    except (DecodeError, ValueError) as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, shortened(f"the request is no message: {error}"))

@@ -8,7 +8,8 @@ import contextlib
 import os
 import secrets
 import socket
-from typing import BinaryIO, Protocol
+from collections.abc import Callable
+from typing import BinaryIO
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -30,15 +31,9 @@ PENDING_S = 20.0
 PENDING = session_pb2.BatchHeader(pending=True)
 
 
-class Answers(Protocol):
-    """Who knows the sessions' batches."""
-
-    def at_once(self, session: Session, request: session_pb2.NextRequest) -> session_pb2.BatchHeader | None:
-        """The header of the batch asked for, which lies in shared memory; None: it is not finished.
-
-        Raises:
-            AttaError: the request has another answer.
-        """
+Answer = Callable[[Session, session_pb2.NextRequest], session_pb2.BatchHeader | None]
+"""Gives the header of the batch asked for, which lies in shared memory; None: it is not finished. Raises AttaError: the
+request has another answer."""
 
 
 class NearbyConsumers:
@@ -48,10 +43,10 @@ class NearbyConsumers:
         name: of the socket; empty: the daemon does not listen.
     """
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.name = ""
         self.requests = 0
-        self._answers = answers
+        self.answer = answer
         self._sessions: dict[bytes, Session] = {}  # by token
         self._strangers: set[_Consumer] = set()  # whose token has not come
         self._known: dict[Session, _Consumer] = {}
@@ -59,7 +54,6 @@ class NearbyConsumers:
         self._spare: BinaryIO | None = None  # an open file, whose descriptor is for connections to be ended
 
     def __len__(self) -> int:
-        """Number of connections."""
         return len(self._strangers) + len(self._known)
 
     def listen(self) -> None:
@@ -140,10 +134,6 @@ class NearbyConsumers:
         self._strangers.discard(consumer)
         self._known[session] = consumer
         return session
-
-    def answer(self, session: Session, request: session_pb2.NextRequest) -> session_pb2.BatchHeader | None:
-        """As ``Answers.at_once``."""
-        return self._answers.at_once(session, request)
 
     def gone(self, consumer: _Consumer, session: Session | None) -> None:
         """The connection of ``consumer`` has ended."""

@@ -14,7 +14,7 @@ import numpy.ma  # np.unique loads it when it is first called, which takes 15 ms
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.session import SessionRequest
-from atta.daemon.services.control import check_printable
+from atta.daemon.services.handling import check_printable
 from atta.daemon.services.seed_ids import ChosenSeeds, choose_seeds
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.kvstore.store import known_codec
@@ -45,10 +45,8 @@ def check_name(name: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """How a session is called in figures, metrics, traces, logs and errors: by a digest of its name.
-
-    Whoever knows the name itself may take the session's batches and close it, and so the daemon does not even keep it.
-    """
+    """How a session is called in figures, metrics, traces, logs and errors: by a digest of its name. Whoever knows the
+    name itself may take the session's batches and close it, and so the daemon does not even keep it."""
     return hashlib.sha256(name[: NAME_CHARS + 1].encode()).hexdigest()[:32]  # no session has a longer name
 
 
@@ -88,11 +86,8 @@ class Openings:
 
     async def checked(self, name: str, digest: bytes, check: Callable[[], SessionRequest]) -> SessionRequest:
         """The result of ``check``, which runs once on a thread even if the same request comes several times meanwhile.
-
-        Raises:
-            ConfigError: the name belongs to another request. UnknownNameError: the session has been closed.
-            Also what ``check`` raises.
-        """
+        Raises ConfigError: the name belongs to another request. UnknownNameError: the session has been closed. Also
+        what ``check`` raises."""
         opening = self._openings.get(name)
         if opening is None:
             checked = asyncio.get_running_loop().run_in_executor(None, _checked, check)
@@ -128,17 +123,13 @@ def taken(name: str) -> ConfigError:
     return ConfigError(f"session {name} has been opened with another request")
 
 
-def check_request(
-    request: session_pb2.OpenRequest, dataset: Dataset, config: DaemonConfig, address: str
-) -> SessionRequest:
-    """Check an ``OpenRequest``.
-
-    Raises:
-        ConfigError, UnknownNameError, WrongDatasetError: the request makes no sense here.
-        QuotaExceededError: the daemon has too little memory for it.
-    """
+def check_request(request: session_pb2.OpenRequest, dataset: Dataset, config: DaemonConfig) -> SessionRequest:
+    """Check an ``OpenRequest``. Raises ConfigError, UnknownNameError, WrongDatasetError: the request makes no sense
+    here. QuotaExceededError: the daemon has too little memory for it."""
     if request.dataset_id and request.dataset_id != dataset.dataset_id:
-        raise WrongDatasetError(address, f"this daemon serves dataset {dataset.dataset_id}, not {request.dataset_id}")
+        raise WrongDatasetError(
+            config.listen, f"this daemon serves dataset {dataset.dataset_id}, not {request.dataset_id}"
+        )
     if not 1 <= request.batch_size <= config.max_batch_size:
         raise ConfigError(f"batch size {request.batch_size}: must be 1 to {config.max_batch_size}")
     if not request.rank < request.world_size:
@@ -205,12 +196,9 @@ def _check_seed_types(plan: Plan, types: np.ndarray, dataset: Dataset) -> None:
 
 
 def _check_seed_times(plan: Plan, chosen: ChosenSeeds, dataset: Dataset) -> None:
-    """Seeds have times if the sampling is temporal: those that came with them, or vertices their own. Reads the times of
-    vertices, so that a batch need not wait for them.
-
-    Raises:
-        ConfigError: there are none, or there is no use for them. DataError: see ``Dataset.times``.
-    """
+    """Seeds have times if the sampling is temporal: those that came with them, or vertices their own. Reads the times
+    of vertices, so that a batch need not wait for them. Raises ConfigError: there are none, or there is no use for
+    them. DataError: see ``Dataset.times``."""
     if not plan.temporal:
         if chosen.times is not None:
             raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")

@@ -1,8 +1,5 @@
-"""``ParameterService``: the weights of training jobs without barriers, as their trainers reach them.
-
-What happens is decided in ``atta.kvstore.parameters``. This file parses requests, tells the time and lets members wait.
-All of it runs on the event loop, so steps of the optimiser are made one after the other.
-"""
+"""``ParameterService``: the weights of training jobs without barriers, which ``atta.kvstore.parameters`` has. All of it runs on
+the event loop, so steps of the optimiser are made one after the other."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ class ParameterService:
         self._updates = self._repeated = 0.0
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         return {
             "weights": float(len(self._jobs)),
             "weights_bytes": float(self._jobs.used_bytes),

@@ -50,13 +50,9 @@ class ChosenSeeds:
 
 
 def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
-    """Resolve a ``Seeds`` message.
-
-    Raises:
-        UnknownNameError: no such node type, edge type or split.
-        ConfigError: an id that does not exist, or arrays that contradict each other.
-        QuotaExceededError: there is not enough memory to plan them.
-    """
+    """Resolve a ``Seeds`` message. Raises UnknownNameError: no such node type, edge type or split. ConfigError: an id
+    that does not exist, or arrays that contradict each other. QuotaExceededError: there is not enough memory to plan
+    them."""
     if seeds.node_type not in dataset.schema.node_types:
         raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
     times, sizes = _longs("times", seeds.times), _longs("sizes", seeds.sizes)

@@ -9,21 +9,21 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import numpy as np
 import structlog
 
+from atta.daemon.admission import CallGuard
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
-from atta.daemon.engine.session import Delivery, Session, SessionRequest, Taken
-from atta.daemon.security.admission import CallGuard
+from atta.daemon.engine.session import Delivery, Session, SessionRequest
 from atta.daemon.services.handling import Context, check_named
 from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, shown_name, taken, unknown, with_schema
-from atta.daemon.services.rooms import Debts
-from atta.daemon.versions import LiveVersions, VersionView
+from atta.daemon.services.rooms import UNASKED_S, Debts
+from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.observe.machine.threads import aside
 from atta.partition.disk.watching import WatchedFiles
@@ -48,7 +48,6 @@ class SessionService:
         self,
         config: DaemonConfig,
         engine: Engine,
-        address: str,
         versions: LiveVersions | None = None,
         *,
         debts: Debts | None = None,
@@ -60,10 +59,10 @@ class SessionService:
         of; None: nobody writes to them."""
         self._debts, self._guard = debts or Debts(), guard
         self._versions, self._files = versions, files
-        self._config, self._engine, self._address = config, engine, address
+        self._config, self._engine = config, engine
         self._sessions: dict[str, Session] = {}  # by shown name, as all below
         self._openings = Openings()
-        self.nearby = NearbyConsumers(self)
+        self.nearby = NearbyConsumers(self._at_once)
         self._looked = 0.0
         self._opened = self._expired = 0.0
         self.draining = False
@@ -72,7 +71,6 @@ class SessionService:
         return len(self._sessions)
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         return {
             "sessions_opened": self._opened,
             "sessions_expired": self._expired,
@@ -94,7 +92,7 @@ class SessionService:
         if name not in self._sessions:
             if not self._openings.under_way(name):
                 self._check_places(len(self._openings))
-            check = partial(check_request, request, self._engine.dataset, self._config, self._address)
+            check = partial(check_request, request, self._engine.dataset, self._config)
             try:
                 checked = await self._openings.checked(name, digest, check)
             except DataError:  # a file that is mapped for the session alone may have changed
@@ -126,7 +124,7 @@ class SessionService:
     def _check_places(self, opening: int) -> None:
         """Refuse one session more where there is no place. Sessions that are being checked have theirs already."""
         if self.draining:
-            raise DrainingError(self._address)
+            raise DrainingError(self._config.listen)
         if len(self._sessions) + opening >= self._config.max_sessions:
             raise QuotaExceededError(
                 f"{len(self._sessions)} sessions are open and {opening} being opened, "
@@ -137,66 +135,54 @@ class SessionService:
         """Start the session, unless the same request has done so. From here on it has its version of the tables."""
         if name in self._sessions:
             return
-        view = None
-        if self._versions is not None:
-            view = await self._versions.open(request.version if request.HasField("version") else None)
-        try:
-            started = self._started(name, digest, checked, view)
-        except BaseException:
-            self._let_go(view)
-            raise
-        if not started:  # of several requests that have waited, the first opens it
-            self._let_go(view)
-
-    def _started(self, name: str, digest: bytes, checked: SessionRequest, view: VersionView | None) -> bool:
-        if name in self._sessions:
-            return False
-        self._openings.refuse_ended(name)
-        self._check_places(0)  # others may have been opened while the version was read
-        if view is not None and view.dataset.schema is not self._engine.dataset.schema:
-            checked = with_schema(checked, view.dataset.schema, self._config)
-        session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
+        with ExitStack() as undo:
+            view = None
+            if self._versions is not None:
+                view = await self._versions.open(request.version if request.HasField("version") else None)
+                undo.callback(self._versions.close, view)
+            if name in self._sessions:  # of several requests that have waited, the first opens it
+                return
+            self._openings.refuse_ended(name)
+            self._check_places(0)  # others may have been opened while the version was read
+            if view is not None and view.dataset.schema is not self._engine.dataset.schema:
+                checked = with_schema(checked, view.dataset.schema, self._config)
+            session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
+            undo.pop_all()
         self._sessions[name] = session
         self._opened += 1
         self.nearby.begin(session)
         self._engine.open(session)
         log.info("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
-        return True
-
-    def _let_go(self, view: VersionView | None) -> None:
-        if self._versions is not None and view is not None:
-            self._versions.close(view)
 
     async def next(self, request: session_pb2.NextRequest, context: Context) -> AsyncIterator[Bulk]:
-        session = self._find(request.session)
+        session = self._sessions.get(name := shown_name(request.session))
+        if session is None:
+            raise unknown(name)
         with session.answering():
             self._check_next(session, request)
             if request.sequence >= session.batches:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
                 return
             wait_s = min(LONG_POLL_S, max(0.0, (context.time_remaining() or LONG_POLL_S) - 1))
-            taken = await session.batch(request.sequence, wait_s)
-            if taken.delivery is None:
+            delivery = await session.batch(request.sequence, wait_s)
+            if delivery is None:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(pending=True)))
                 return
-            with self._sent(session, taken, request) as header, session.sending(taken.delivery):
-                for bulk in _messages(header, taken.delivery):
+            with self._sent(session, delivery, request) as header, session.sending(delivery):
+                for bulk in _messages(header, delivery):
                     yield bulk
 
-    def at_once(self, session: Session, request: session_pb2.NextRequest) -> session_pb2.BatchHeader | None:
-        """Like ``Next``, for a consumer on this machine, but without waiting: None if the batch is not finished.
-
-        Raises:
-            AttaError: the answer is no batch in shared memory.
-        """
+    def _at_once(self, session: Session, request: session_pb2.NextRequest) -> session_pb2.BatchHeader | None:
+        """Like ``Next``, for a consumer on this machine, but without waiting: None if the batch is not finished. Raises
+        AttaError: the answer is no batch in shared memory."""
         self._check_next(session, request)
         if request.sequence >= session.batches:
             raise ConfigError(f"batch number {request.sequence} of {session.batches}")
-        taken = session.batch_at_once(request.sequence)
-        if taken is None or taken.delivery is None:
+        delivery = session.batch_at_once(request.sequence)
+        if delivery is None:
             return None
-        with self._sent(session, taken, request) as header:
-            if not taken.delivery.shared:
+        with self._sent(session, delivery, request) as header:
+            if not delivery.shared:
                 raise QuotaExceededError("the consumer holds too many batches: the next one is sent as bytes")
             return header
 
@@ -212,11 +198,10 @@ class SessionService:
 
     @contextmanager
     def _sent(
-        self, session: Session, taken: Taken, request: session_pb2.NextRequest
+        self, session: Session, delivery: Delivery, request: session_pb2.NextRequest
     ) -> Iterator[session_pb2.BatchHeader]:
         """The header of a batch, which is sent meanwhile."""
-        assert taken.delivery is not None
-        delivery, fresh = taken.delivery, taken.fresh
+        fresh, delivery.told = not delivery.told, True
         if fresh:
             self._engine.taken(session, delivery.batch, request.train_ms)
         try:
@@ -247,7 +232,7 @@ class SessionService:
         name = shown_name(check_name(request.session))
         session = self._sessions.get(name)
         if session is not None and not session.asked:
-            self._debts.unasked(context.peer(), asyncio.get_running_loop().time())
+            self._debts.owes(context.peer(), UNASKED_S, asyncio.get_running_loop().time())
         self._end(name)
         return session_pb2.CloseReply()
 
@@ -257,7 +242,8 @@ class SessionService:
         if session is not None:
             self.nearby.end(session)
             self._engine.close(session)
-            self._let_go(session.view)
+            if self._versions is not None and session.view is not None:
+                self._versions.close(session.view)
             log.info("session closed", session=name)
 
     async def expire(self) -> None:
@@ -299,13 +285,6 @@ class SessionService:
             f"other batches have left no room in {config.most_buffer_bytes >> 20} MiB of buffers for {config.lease_s:g} s: "
             "raise --buffer, lower the batch size, or let go of old batches"
         )
-
-    def _find(self, own_name: str) -> Session:
-        name = shown_name(own_name)
-        session = self._sessions.get(name)
-        if session is None:
-            raise unknown(name)
-        return session
 
 
 async def _digest(request: session_pb2.OpenRequest) -> bytes:

@@ -1,14 +1,8 @@
 """Saving and loading all tables of a daemon in two phases, so that it happens on all daemons of a cluster or on none.
 
-The client asks all daemons to *prepare*, then to *commit*. To prepare a save is to write beside the snapshot in use; to
-prepare a load is to read and check beside the present tables. If one daemon refuses, the client asks all to abort. What
-lies on disk is described in ``atta.kvstore.durable.parts``.
-
-Before a save all daemons *hold* pushes, until each has copied its tables. At the moment when all hold, no push is under
-way, so the copies belong to that moment: they are one cut.
-
-One request at a time is worked on, on a thread of its own: a slow disk must not delay rows, and a disk that hangs must
-not keep the daemon from ending.
+The client asks all daemons to *prepare*, beside what is in use, then to *commit*; if one refuses, all to abort. Before a save
+all *hold* pushes until each has copied its tables: the copies are one cut. One request at a time is worked on, on a thread of
+its own: a slow disk must not delay rows, and a disk that hangs must not keep the daemon from ending.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -43,17 +37,12 @@ MAX_SNAPSHOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Saving:
-    name: str
-    snapshot_id: str
-    until: float
+class _Prepared:
+    """A save (name and id of the snapshot) or a load (its id) that waits for its commit."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Loading:
-    load_id: int
-    tables: Mapping[str, MutableTable]
+    key: object
     until: float
+    tables: Mapping[str, MutableTable] = field(default_factory=dict)
 
 
 class PushHold:
@@ -76,11 +65,8 @@ class PushHold:
         return None if math.isinf(left) else max(0.0, left)
 
     def begin(self, snapshot_id: str, hold_s: float) -> None:
-        """Let pushes wait for ``hold_s`` seconds at most, unless ``keep`` comes; repeating it changes nothing.
-
-        Raises:
-            QuotaExceededError: they wait for another save.
-        """
+        """Let pushes wait for ``hold_s`` seconds at most, unless ``keep`` comes; repeating it changes nothing. Raises
+        QuotaExceededError: they wait for another save."""
         check_hold(hold_s)
         if not self.closed:
             self._snapshot_id, self._until = snapshot_id, self._clock() + min(hold_s, MAX_PUSH_HOLD_S)
@@ -88,11 +74,7 @@ class PushHold:
             raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
 
     def keep(self, snapshot_id: str) -> None:
-        """Let pushes wait until ``release``.
-
-        Raises:
-            UnknownNameError: they do not wait for this save, or not any more.
-        """
+        """Let pushes wait until ``release``. Raises UnknownNameError: they do not wait for this save, or not any more."""
         if self._snapshot_id != snapshot_id or not self.closed:
             raise UnknownNameError(
                 f"part {self._part}: pushes went on before all daemons had copied their tables; save again"
@@ -124,17 +106,13 @@ class TableSnapshots:
         self._tables, self._part, self._folder, self._clock = tables, part, folder, clock
         self.hold = PushHold(part, clock)
         self._working = threading.Lock()
-        self._saving: _Saving | None = None
-        self._loading: _Loading | None = None
+        self._saving: _Prepared | None = None
+        self._loading: _Prepared | None = None
         self._loaded = 0
 
     def ids(self, name: str) -> list[str]:
-        """The ids of the complete snapshots of that name, the newest first.
-
-        Raises:
-            ConfigError: the name is not possible, or the daemon keeps no snapshots.
-            DataError: there is none, or it is damaged.
-        """
+        """The ids of the complete snapshots of that name, the newest first. Raises ConfigError: the name is not
+        possible, or the daemon keeps no snapshots. DataError: there is none, or it is damaged."""
         with self._working:
             return list(self._parts_of(name).complete())
 
@@ -160,8 +138,8 @@ class TableSnapshots:
                 parts.trim()
                 self._check_bytes()
                 self._write(parts.beside(snapshot_id), snapshot_id, held=held)
-                self._saving = _Saving(name, snapshot_id, self._until(hold_s))
-            if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
+                self._saving = _Prepared((name, snapshot_id), self._until(hold_s))
+            if self._saving.key != (name, snapshot_id):
                 raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
             return self._tables.lasting()
 
@@ -177,14 +155,11 @@ class TableSnapshots:
             release()
 
     def commit_save(self, name: str, snapshot_id: str) -> None:
-        """Let what was prepared take the place of the snapshot; repeating it changes nothing.
-
-        Raises:
-            UnknownNameError: it was not prepared, or too long ago.
-        """
+        """Let what was prepared take the place of the snapshot; repeating it changes nothing. Raises UnknownNameError:
+        it was not prepared, or too long ago."""
         with self._working:
             parts, saving = self._parts_of(name), self._saving
-            if saving is not None and (saving.name, saving.snapshot_id) == (name, snapshot_id):
+            if saving is not None and saving.key == (name, snapshot_id):
                 parts.commit(snapshot_id)
                 self._saving = None
             elif not parts.uses(snapshot_id):
@@ -194,39 +169,30 @@ class TableSnapshots:
         """Remove what was prepared, unless it has been committed, and let pushes go on."""
         self.hold.release(snapshot_id)
         with self._working:
-            if self._saving is not None and (self._saving.name, self._saving.snapshot_id) == (name, snapshot_id):
+            if self._saving is not None and self._saving.key == (name, snapshot_id):
                 self._parts_of(name).abort(snapshot_id)
                 self._saving = None
 
     def prepare_load(self, name: str, snapshot_id: str, load_id: int, hold_s: float) -> tuple[MutableTable, ...]:
         """Read and check a snapshot beside the present tables. It is dropped unless committed within ``hold_s``
-        seconds.
-
-        Raises:
-            DataError: there is no such snapshot, or it is damaged; names the file.
-            QuotaExceededError: there is no room, or another load is under way.
-        """
+        seconds. Raises DataError: there is no such snapshot, or it is damaged; names the file. QuotaExceededError:
+        there is no room, or another load is under way."""
         check_hold(hold_s)
         with self._working:
             self._drop()
             if self._loading is None:
                 tables = self._tables.prepare(self._parts_of(name).folder(snapshot_id))
-                self._loading = _Loading(load_id, tables, self._until(hold_s))
-            if self._loading.load_id != load_id:
+                self._loading = _Prepared(load_id, self._until(hold_s), tables)
+            if self._loading.key != load_id:
                 raise QuotaExceededError(f"part {self._part}: another load of tables is under way")
             return tuple(table for _, table in sorted(self._loading.tables.items()))
 
     def commit_load(self, load_id: int, steps: Mapping[str, int]) -> None:
-        """Hold what was prepared instead of the present tables; repeating it changes nothing.
-
-        ``steps``: see ``Tables.adopt``.
-
-        Raises:
-            UnknownNameError: it was not prepared, or has been dropped since.
-        """
+        """Hold what was prepared instead of the present tables; repeating it changes nothing. ``steps``: see
+        ``Tables.adopt``. Raises UnknownNameError: it was not prepared, or has been dropped since."""
         with self._working:
             loading = self._loading
-            if loading is not None and loading.load_id == load_id:
+            if loading is not None and loading.key == load_id:
                 self._tables.adopt(loading.tables, load_id, steps)
                 self._loading, self._loaded = None, load_id
             elif self._loaded != load_id:
@@ -237,7 +203,7 @@ class TableSnapshots:
     def abort_load(self, load_id: int) -> None:
         """Drop what was prepared."""
         with self._working:
-            if self._loading is not None and self._loading.load_id == load_id:
+            if self._loading is not None and self._loading.key == load_id:
                 self._loading = None
 
     def expire(self) -> None:
@@ -249,11 +215,9 @@ class TableSnapshots:
                 self._working.release()
 
     def finish(self) -> None:
-        """Close the tables, then save them as the snapshot ``SHUTDOWN``, if there are tables and a folder.
-
-        The snapshots of all parts have the same id if their tables were created, and last loaded, together. The part's
-        older snapshot stays beside the new one, in case another daemon fails to save.
-        """
+        """Close the tables, then save them as the snapshot ``SHUTDOWN``, if there are tables and a folder. The
+        snapshots of all parts have the same id if their tables were created, and last loaded, together. The part's
+        older snapshot stays beside the new one, in case another daemon fails to save."""
         self._tables.close()
         tables = self._tables.lasting()
         if self._folder is None or not tables:

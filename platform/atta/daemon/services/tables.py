@@ -1,7 +1,4 @@
-"""Mutable tables as clients reach them: this daemon's range of rows of each, created, pulled, pushed and saved by name.
-
-``Locate`` turns the users' ids of vertices and edges into rows.
-"""
+"""Mutable tables as clients reach them: this daemon's rows of each, created, located, pulled, pushed and saved by name."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import json
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,8 @@ from atta.daemon.engine.lent import (
     put,
 )
 from atta.daemon.peers.peers import CHUNK_BYTES
-from atta.daemon.services.data import DataService, TurnPool
+from atta.daemon.services.data import AnswerMaker
 from atta.daemon.services.handling import Context, check_named
-from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.codecs import check_codec
@@ -58,7 +55,7 @@ _PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest
 _HOLD = table_pb2.SnapshotRequest.HOLD
 
 
-class TableService(DataService):
+class TableService:
     """``TableService`` of a daemon."""
 
     def __init__(
@@ -66,16 +63,15 @@ class TableService(DataService):
         dataset: Dataset,
         part: int,
         tables: Tables,
-        pool: TurnPool,
+        make: AnswerMaker,
         *,
         snapshots: Path | None,
         snapshot_bytes: int | None = None,
-        answers: AnswerRoom,
         journal: Journal | None = None,
     ) -> None:
         """``snapshots``: the folder that holds them; None: none are kept. ``snapshot_bytes``: the most that they
         take. ``journal``: None: changes are not logged."""
-        super().__init__(dataset.dataset_id, pool, f"part {parts_text(dataset.groups[part])}", answers=answers)
+        self._make = replace(make, address=f"part {parts_text(dataset.groups[part])}")
         self._dataset, self._part, self._tables = dataset, part, tables
         # Daemons that serve other groups of partitions own other rows, so a snapshot is of the same groups.
         self._snapshots = TableSnapshots(tables, dataset.groups[part].start, snapshots, limit_bytes=snapshot_bytes)
@@ -87,7 +83,6 @@ class TableService(DataService):
         self.journal = journal
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges."""
         return {
             "tables": float(len(self._tables.list())),
             "table_bytes": float(self._tables.used_bytes),
@@ -114,14 +109,13 @@ class TableService(DataService):
     # -- tables --------------------------------------------------------------------------------------------------------
 
     async def create(self, request: table_pb2.CreateTableRequest, context: Context) -> table_pb2.TableInfo:
-        self.check_dataset(request.dataset_id)
+        self._make.check_dataset(request.dataset_id)
         spec = MutableSpec.from_json(request.spec)
         span = span_of(spec, self._dataset, self._part)
         await self._copied()
         create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
-        return _info(
-            await aside(create, spec, span.start, len(span))
-        )  # it may wait for a backup, and the pool must not
+        table = await aside(create, spec, span.start, len(span))  # it may wait for a backup, and the pool must not
+        return _info(table)
 
     async def delete(self, request: table_pb2.DeleteTableRequest, context: Context) -> table_pb2.DeleteTableReply:
         await self._copied()
@@ -146,9 +140,9 @@ class TableService(DataService):
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     async def locate(self, request: table_pb2.LocateRequest, context: Context) -> table_pb2.LocateReply:
-        self.check_dataset(request.dataset_id)
+        self._make.check_dataset(request.dataset_id)
         ids = as_array(request.ids, wide=True)
-        rows = await self.run(CHUNK_BYTES, self._rows_of, request.policy, ids)
+        rows = await self._make.run(CHUNK_BYTES, self._rows_of, request.policy, ids)
         return table_pb2.LocateReply(rows=rows.tobytes())
 
     def _rows_of(self, policy: str, ids: np.ndarray) -> np.ndarray:
@@ -184,7 +178,7 @@ class TableService(DataService):
         row_bytes = table.spec.row_bytes
         parts = ((first, rows[first : first + step]) for first in range(0, len(rows), step))
         jobs = ((len(part) * row_bytes, message_of, table, first, part, request) for first, part in parts)
-        async for answer in self.in_turn(jobs, context.peer(), len(rows) * row_bytes):
+        async for answer in self._make.in_turn(jobs, context.peer(), len(rows) * row_bytes):
             yield answer
         self._pulled += len(rows)
 
@@ -202,7 +196,7 @@ class TableService(DataService):
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             lent = Pulled(layout.values(memory, first, len(part)), layout.versions(memory, first, len(part)))
-            yield await self.run(len(part) * table.spec.row_bytes, put, table, first, part, request, lent)
+            yield await self._make.run(len(part) * table.spec.row_bytes, put, table, first, part, request, lent)
             self._put_rows += len(part)
 
     async def register(self, request: table_pb2.RegisterRequest, context: Context) -> table_pb2.RegisterReply:
@@ -257,8 +251,8 @@ class TableService(DataService):
 
     async def _push(self, table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
         if self.journal is None or not table.key:
-            return bool(await self.run(len(values), _apply, table, message, rows, values))
-        push = await self.run(len(values), _checked, table, message, rows, values)
+            return bool(await self._make.run(len(values), _apply, table, message, rows, values))
+        push = await self._make.run(len(values), _checked, table, message, rows, values)
         return await self.journal.push(table, push, message.client, message.sequence, message.settled)
 
     async def forget(self, request: table_pb2.ForgetClientRequest, context: Context) -> table_pb2.ForgetClientReply:
@@ -341,10 +335,8 @@ class TableService(DataService):
                 )
 
     async def finish(self, *, within_s: float = FINISH_S) -> AttaError | None:
-        """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept.
-
-        Returns why they are not saved, which the log says, too; None: they are.
-        """
+        """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept. Returns why they
+        are not saved, which the log says, too; None: they are."""
         try:
             await asyncio.wait_for(self._finish(), within_s)
         except TimeoutError:
@@ -370,29 +362,25 @@ def _check_phase(phase: int) -> None:
 
 
 def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
-    if isinstance(values, np.ndarray):
-        values = lent_values(table.spec, message.codec, values, keep=False)
-    return table.push(
-        as_array(rows, wide=True),
-        plain_values(table.spec, message, rows, values),
-        message.op,
-        client=message.client,
-        sequence=message.sequence,
-        settled=message.settled,
-        version=message.version if message.versioned else None,
-        step=message.step or None,
-        array=message.array,
-    )
+    given, options = _plain(table, message, rows, values, keep=False)
+    options |= {"client": message.client, "sequence": message.sequence, "settled": message.settled}
+    return table.push(*given, **options)
 
 
 def _checked(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Push:
+    given, options = _plain(table, message, rows, values, keep=True)
+    return table.checked(*given, **options)
+
+
+def _plain(
+    table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any, *, keep: bool
+) -> tuple[tuple[np.ndarray, Any, str], dict[str, Any]]:
+    """What a push brings: rows, values and operation, and its options. ``keep``: as for ``lent_values``."""
     if isinstance(values, np.ndarray):
-        values = lent_values(table.spec, message.codec, values, keep=True)
-    plain = plain_values(table.spec, message, rows, values)
+        values = lent_values(table.spec, message.codec, values, keep=keep)
     version = message.version if message.versioned else None
-    return table.checked(
-        as_array(rows, wide=True), plain, message.op, version=version, step=message.step or None, array=message.array
-    )
+    options = {"version": version, "step": message.step or None, "array": message.array}
+    return (as_array(rows, wide=True), plain_values(table.spec, message, rows, values), message.op), options
 
 
 def _info(table: MutableTable) -> table_pb2.TableInfo:

@@ -1,8 +1,4 @@
-"""Files of checkpoints: how they are written, read and sealed.
-
-Each is a zip archive as ``torch.save`` writes it. Its comment is a checksum of all bytes before it. ``torch.load``
-reads it too.
-"""
+"""Files of checkpoints: zip archives as ``torch.save`` writes them, whose comment is a checksum of all bytes before it."""
 
 from __future__ import annotations
 
@@ -30,10 +26,9 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class RunPlace:
-    """The next batch of a run.
+    """The next batch of a run, after ``epoch`` complete epochs.
 
     Attributes:
-        epoch: number of complete epochs.
         batch: batches of the epoch under way that each trainer has done; 0: the epoch has not begun.
         step: optimiser steps of the epoch under way.
     """
@@ -47,13 +42,8 @@ class RunPlace:
 
 
 def check_folder(folder: str | Path) -> None:
-    """Refuse a folder that checkpoints cannot be written to, before training begins.
-
-    The check leaves nothing behind, and removes the partial file of an earlier run that was killed.
-
-    Raises:
-        ConfigError: the folder cannot be written to, or a checkpoint's name belongs to something else.
-        DiskFullError: there is no space left.
+    """Refuse a folder that checkpoints cannot be written to, before training begins. It leaves nothing behind, and removes the
+    partial file of an earlier run that was killed. Raises ConfigError, and DiskFullError: there is no space left.
     """
     mirror = Mirror(folder)
     mirror.check_writable()
@@ -95,11 +85,10 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
 
 def write_file(folder: str | Path, name: str, state: dict[str, Any]) -> Mirror:
     """Write and seal a file of the folder. A crash leaves the old file or the new one.
-
     Raises the errors of ``StagedFile``.
     """
     content, place = io.BytesIO(), Mirror(folder)  # torch.save hides errors of files
-    torch.save(state, content)
+    torch.save({"version": VERSION, **state}, content)
     with StagedFile(place.path / name, overwrite=True) as partial:
         partial.write_bytes(seal(content.getvalue()))
     place.push(name)

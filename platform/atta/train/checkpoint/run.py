@@ -2,21 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
 
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
-from atta.partition.disk.staging import StagedFile
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, RunPlace, read_file, write_file
+from atta.partition.disk.staging import StagedFile, remove_partial_file
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, RunPlace, read_file, write_file
 from atta.train.checkpoint.weights import EMBEDDINGS, IDS, SavedEmbeddings, bare
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
+from atta.train.steps.step import LearningRate
+
+_RANK_FILES = "rank"
+
+
+class RankShare(NamedTuple):
+    """What trainer ``rank`` of ``world`` has saved."""
+
+    rank: int
+    world: int
+    state: dict[str, Any]
+
+
+def save_rank(folder: str | Path, rank: int, world: int, place: RunPlace, state: Mapping[str, Any]) -> None:
+    """Write what ``rank`` of ``world`` keeps at a place: tensors and plain values.
+    Raises the errors of ``save_checkpoint``.
+    """
+    write_file(folder, _rank_file(rank, place), {"rank": rank, "world": world, "state": dict(state)})
+
+
+def load_rank(folder: str | Path, rank: int, world: int, at: RunPlace, device: torch.device) -> dict[str, Any]:
+    """What ``save_rank`` has written.
+    Raises DataError: the file is missing or damaged, or comes from another trainer or number of trainers.
+    """
+    return _read(folder, rank, at, device, world).state
+
+
+def load_shares(folder: str | Path, rank: int, world: int, at: RunPlace, device: torch.device) -> Iterator[RankShare]:
+    """What trainers of a run have saved, of which there may have been more or fewer than ``world``: the files that fall
+    to ``rank``. All ranks together read each of them.
+
+    Raises DataError: a file is missing or damaged, or of a run of another number of trainers than the others.
+    """
+    own = Mirror(folder).pull(_rank_file(rank, at)).exists()
+    found = _read(folder, rank if own else 0, at, device)
+    if own:
+        yield found
+    of, number = found.world, rank + world
+    del found  # it may be large
+    for other in range(number, of, world):
+        yield _read(folder, other, at, device, of)
+
+
+def _read(folder: str | Path, rank: int, at: RunPlace, device: torch.device, world: int | None = None) -> RankShare:
+    """``world``: that the file must be of; None: it tells."""
+    path = Mirror(folder).pull(_rank_file(rank, at))
+    if not path.exists():
+        words = str(at) if at.batch else f"{at.epoch} epochs"
+        raise DataError(path, f"is missing: the checkpoint of {words} goes with a file of each trainer")
+    saved = read_file(path, device)
+    if not isinstance(saved.get("state"), dict):
+        raise DataError(path, "has no state of a trainer")
+    told = saved.get("world")
+    if type(told) is not int or world not in (None, told):
+        raise DataError(path, f"was made with --trainers {told}, not {world or 'a number of them'}")
+    if saved.get("rank") != rank:
+        raise DataError(path, f"is of trainer {saved.get('rank')}, not {rank}")
+    return RankShare(rank, told, saved["state"])
+
+
+def prune_ranks(folder: str | Path, rank: int, world: int, at: RunPlace) -> None:
+    """Remove this rank's files of other places than ``at``. Rank 0 also removes those of ranks from ``world`` on."""
+    place, kept = Mirror(folder), _rank_file(rank, at)
+    for name in fnmatch.filter(place.names(), f"{_RANK_FILES}-*-*.pt"):
+        number = Path(name).stem.rpartition("-")[2]
+        of_nobody = rank == 0 and number.isdecimal() and int(number) >= world
+        if name != kept and (number == str(rank) or of_nobody):
+            remove_partial_file(place.path / name)
+            place.remove(name)
+
+
+def _rank_file(rank: int, at: RunPlace) -> str:
+    within = f"-{at.batch}" if at.batch else ""
+    return f"{_RANK_FILES}-{at.epoch}{within}-{rank}.pt"
+
+
+@dataclass
+class PartialEpoch:
+    """Figures of one rank, from the start of an epoch; ``seconds``: without checkpoints.
+
+    Attributes:
+        loss: float64 scalar, sum of the seeds' losses, on the rank's device: reading it makes the CPU wait for a GPU.
+        known: int64 scalar, number of seeds with a target.
+    """
+
+    loss: torch.Tensor
+    known: torch.Tensor
+    batches: int = 0
+    seeds: int = 0
+    edges: int = 0
+    remote_bytes: float = 0.0
+    seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, device: torch.device) -> PartialEpoch:
+        """Of an epoch that begins."""
+        loss, known = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
+        return cls(loss, known)
+
+    def to_state(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+        return {**vars(self), "phases": dict(self.phases)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> PartialEpoch:
+        """The inverse of ``to_state``. Raises TypeError and KeyError for something else."""
+        return cls(**{**state, "phases": dict(state["phases"])})
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The state of torch's random numbers on the CPU and on ``device``, uint8 tensors."""
+    found = {"cpu": torch.get_rng_state()}
+    return {**found, "cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else found
+
+
+def set_random_state(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Go on with the random numbers that came next at ``random_state``."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+
 
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
 _KEPT = (*_SHAPE, "lr_schedule", "target", "edge_type")  # settings that a run cannot change on its way
@@ -29,16 +152,6 @@ class SavedRun(NamedTuple):
     place: RunPlace
 
 
-class Stateful(Protocol):
-    """What a checkpoint saves and fills."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become what ``state_dict`` saved."""
-
-
 def save_checkpoint(
     folder: str | Path,
     config: TrainSettings,
@@ -46,21 +159,16 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     epochs: Sequence[EpochReport],
     *,
-    schedule: Stateful | None = None,
+    schedule: LearningRate | None = None,
     place: RunPlace | None = None,
 ) -> None:
     """Write everything that the next epoch depends on; the rest of an epoch depends on the files of ranks, too. A
-    crash leaves the old file or the new one, never a part.
+    crash leaves the old file or the new one, never a part. Raises DiskFullError, and ConfigError: it cannot be written.
 
     place: the next batch of each trainer; None: the first one of an epoch.
-
-    Raises:
-        DiskFullError: there is no space left; the old file is untouched.
-        ConfigError: the file cannot be written.
     """
     place = place or RunPlace(len(epochs))
     state = {
-        "version": VERSION,
         "shape": _shape(config),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -82,7 +190,7 @@ def save_best(
     """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors."""
     learnt = {} if embeddings is None else {f"{EMBEDDINGS}{t}": rows for t, rows in embeddings.rows.items()}
     weights = {**model.state_dict(), **learnt}
-    state = {"version": VERSION, "shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
+    state = {"shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
     if embeddings is not None:
         state[IDS] = dict(embeddings.ids)
     place = write_file(folder, BEST, state)
@@ -106,14 +214,12 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
     *,
-    schedule: Stateful | None = None,
+    schedule: LearningRate | None = None,
 ) -> SavedRun:
     """Fill model, optimiser and schedule from the checkpoint in ``folder``; return how far the run is.
 
-    Only tensors and plain values are read, so a file cannot run code.
-
-    Raises:
-        DataError: the file is damaged, or comes from another version or model.
+    Only tensors and plain values are read, so a file cannot run code. Raises DataError: the file is damaged, or comes
+    from another version or model.
     """
     path = Mirror(folder).pull(LAST)
     if not path.is_symlink() and not path.exists():

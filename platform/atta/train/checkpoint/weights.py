@@ -23,17 +23,12 @@ IDS = "embedding_ids"
 NO_EMBEDDINGS = f"has no embeddings: runs write them into {BEST}, after an epoch that was the best or at their end"
 """What is wrong with a checkpoint of a model that needs some."""
 _WRAPPERS = ("gnn.", "module.")
-_SAMPLED = "gnn."  # where models of sampled batches have the names of the others
 
 
 @dataclass(frozen=True)
 class SavedEmbeddings:
-    """Learnt rows of node types without features.
-
-    Attributes:
-        rows: [vertices, width] by node type, by ascending user ids.
-        ids: int64 [vertices], ascending, of the types whose ids are other numbers than 0, 1, 2, ...
-        path: of their file.
+    """Learnt rows [vertices, width] of node types without features, by ascending user ids; ``ids`` int64 [vertices], of the
+    types whose ids are other numbers than 0, 1, 2, ...; ``path``: of their file.
     """
 
     rows: Mapping[str, torch.Tensor]
@@ -56,9 +51,7 @@ class SavedEmbeddings:
 
     def places(self, cluster: Cluster, node_type: str) -> np.ndarray:
         """int64 [vertices]: where a table of the cluster has each row of a type.
-
-        Raises:
-            DataError: the graph has other vertices of this type.
+        Raises DataError: the graph has other vertices of this type.
         """
         count, ids = len(self.rows[node_type]), self.ids.get(node_type)
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != (count,)):
@@ -71,13 +64,8 @@ class SavedEmbeddings:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model as a checkpoint has it.
-
-    Attributes:
-        path: of its file.
-        shape: settings that determine the weights: model, hidden, heads, depth.
-        weights: by the names that the model has without a trainer around it.
-        embeddings: rows of node types without features.
+    """A model as a checkpoint has it: settings that determine its ``shape``, weights by the names that the model has without a
+    trainer around it, and rows of node types without features.
     """
 
     path: Path
@@ -87,66 +75,59 @@ class SavedModel:
 
 
 def load_model(folder: str | Path) -> SavedModel:
-    """The best model of a folder of checkpoints; where there was no evaluation, that of the last checkpoint.
-
-    Raises:
-        DataError: there is none, or it is damaged or of another version.
+    """The best model of a folder of checkpoints; where there was no evaluation, that of the last checkpoint. Raises
+    DataError: there is none, or it is damaged or of another version.
     """
-    place = Mirror(folder)
-    path = next((p for p in (place.pull(BEST), place.pull(LAST)) if p.exists()), None)
+    path = _best_of(Mirror(folder))
     if path is None:
         raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
-    saved = read_file(path, torch.device("cpu"))
-    shape, weights = saved.get("shape"), saved.get("model")
-    if not isinstance(shape, dict) or not isinstance(weights, dict):
-        raise DataError(path, "has no model")
-    _check_tensors(path, weights)
-    found = bare(weights)
-    embeddings = SavedEmbeddings.taken(path, saved, found)
-    return SavedModel(path, shape, found, embeddings)
-
-
-def bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights by the names of the model itself: trainers wrap it, each strategy in its own way."""
-    return {
-        next((name.removeprefix(w) for w in _WRAPPERS if name.startswith(w)), name): t for name, t in weights.items()
-    }
-
-
-def _check_tensors(path: Path, weights: Mapping[object, object]) -> None:
-    """Raise DataError unless the weights are tensors with names."""
-    for name, found in weights.items():
-        if not isinstance(name, str) or not isinstance(found, torch.Tensor):
-            raise DataError(path, f"its model has {name!r}, which is no tensor with a name")
+    return _read_model(path, torch.device("cpu"))
 
 
 def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> SavedEmbeddings:
     """Fill the model with the weights of another run's checkpoint, whatever its strategy; returns its embeddings.
 
-    path: a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first).
-
-    Raises:
-        DataError: there is no such file, it is damaged, or its weights have other names or shapes.
+    path: a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first). Raises
+    DataError: there is no such file, it is damaged, or its weights have other names or shapes.
     """
     place = Mirror(path)
-    path = place.path
-    if path.is_dir():
-        path = next((p for p in (place.pull(BEST), place.pull(LAST)) if p.exists()), path / BEST)
+    path = (_best_of(place) or place.path / BEST) if place.path.is_dir() else place.path
     if not path.exists():
         raise DataError(path, "--init-from: there is no such file")
-    saved = read_file(path, device)
-    weights = saved.get("model")
-    if not isinstance(weights, dict):
-        raise DataError(path, "--init-from: holds no model")
-    _check_tensors(path, weights)
-    embeddings = SavedEmbeddings.taken(path, saved, weights)
-    given = {name.removeprefix(_SAMPLED): tensor for name, tensor in weights.items()}
-    own = {name.removeprefix(_SAMPLED): name for name in model.state_dict()}
-    wanted = {name: model.state_dict()[full].shape for name, full in own.items()}
-    for name in sorted(given.keys() | wanted.keys()):
-        there = tuple(given[name].shape) if name in given else "absent"
-        here = tuple(wanted[name]) if name in wanted else "absent"
+    found = _read_model(path, device)
+    own = bare(model.state_dict())
+    for name in sorted(found.weights.keys() | own.keys()):
+        there, here = (tuple(w[name].shape) if name in w else "absent" for w in (found.weights, own))
         if there != here:
             raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
-    model.load_state_dict({own[name]: tensor for name, tensor in given.items()})
-    return embeddings
+    model.load_state_dict({name: found.weights[_bare_name(name)] for name in model.state_dict()})
+    return found.embeddings
+
+
+def bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights by the names of the model itself: trainers wrap it, each strategy in its own way."""
+    return {_bare_name(name): weight for name, weight in weights.items()}
+
+
+def _bare_name(name: str) -> str:
+    return next((name.removeprefix(w) for w in _WRAPPERS if name.startswith(w)), name)
+
+
+def _best_of(place: Mirror) -> Path | None:
+    return next((path for path in (place.pull(BEST), place.pull(LAST)) if path.exists()), None)
+
+
+def _read_model(path: Path, device: torch.device) -> SavedModel:
+    saved = read_file(path, device)
+    shape, weights = saved.get("shape"), saved.get("model")
+    if not isinstance(shape, dict) or not isinstance(weights, dict):
+        raise DataError(path, "has no model")
+    _check_tensors(path, weights)
+    found = bare(weights)
+    return SavedModel(path, shape, embeddings=SavedEmbeddings.taken(path, saved, found), weights=found)
+
+
+def _check_tensors(path: Path, weights: Mapping[object, object]) -> None:
+    for name, found in weights.items():
+        if not isinstance(name, str) or not isinstance(found, torch.Tensor):
+            raise DataError(path, f"its model has {name!r}, which is no tensor with a name")

@@ -1,13 +1,11 @@
 """Dropout after the exchange of rows, with the same masks for any number of servers and trainers.
 
-Models drop out rows before the next layer reads them. If rows travelled after that, a reader that keeps them for
-several epochs would keep their mask too. So rows travel as they were before dropout. The reader drops out the remote
-ones itself, with the mask that their owner uses for its own.
+Rows travel as they were before dropout, since a reader that keeps them for several epochs would keep their mask too. The
+reader drops out the remote ones itself, with the mask that their owner uses for its own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, stream_key
 from atta.train.cooperative.graph import Longs, WorkerView
-from atta.train.steps.masks import edge_keys, keep_mask
+from atta.train.steps.masks import dropped, edge_keys, with_loops
 
 
 class Undropped(NamedTuple):
@@ -42,23 +40,17 @@ class _Place:
 
 
 class RowDropout(TorchFunctionMode):
-    """Takes the place of ``torch.nn.functional.dropout`` in the modules of a model.
+    """Takes the place of ``torch.nn.functional.dropout`` in the modules of a model. ``epoch``: that masks are for.
 
     Each module that reads neighbours, and each that contains such a module, runs ``within`` its own place. The mask of a
     number is a hash of seed, epoch, place, how many dropouts the module has done before in this call, user id and
-    column. So a module that backward computes again, alone, has the same masks again. A module that the model calls
-    twice has the same masks both times.
+    column. So a module that backward computes again, or that is called twice, has the same masks.
 
     Other kinds of dropout (``alpha_dropout``, ``dropout2d``, ...) stay what they are. Checkpoints of torch must be
-    non-reentrant: a reentrant one computes a layer again on a copy of its rows, and nobody knows what the copy was before
-    dropout.
-
-    Attributes:
-        epoch: the epoch that masks are for.
+    non-reentrant: a reentrant one computes a layer again on a copy, and nobody knows what that was before dropout.
     """
 
     def __init__(self, view: WorkerView, seed: int, device: torch.device | str = "cpu") -> None:
-        """``seed``: of the run."""
         super().__init__()
         self.epoch = 0
         self._seed, self._view, self._device = seed, view, device
@@ -92,7 +84,6 @@ class RowDropout(TorchFunctionMode):
         return found
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Every function of torch passes here."""
         call = self._dropout if func is F.dropout else func
         return call(*args, **(kwargs or {}))
 
@@ -109,28 +100,17 @@ class RowDropout(TorchFunctionMode):
             )
         stream = stream_key(self._seed, self.epoch, 0, place.calls, hash_string(f"dropout in {place.name}"))
         place.calls += 1
-        dropped = _drop(h, stream, place.keys, p)
+        found = dropped(h, stream, place.keys, p)
         if place.keys is self._own:
-            self._before[dropped] = Undropped(h, lambda rows: _drop(rows, stream, self._remote, p))
-        return dropped
+            self._before[found] = Undropped(h, lambda rows: dropped(rows, stream, self._remote, p))
+        return found
 
     def _edges_of(self, layer: Any) -> torch.Tensor:
         loops = bool(getattr(layer, "add_self_loops", False))
         if loops not in self._edges:
-            edges = _with_loops(self._view) if loops else self._view.edge_index
+            edges = with_loops(self._view.edge_index, len(self._view.own)) if loops else self._view.edge_index
             self._edges[loops] = self._tensor(edge_keys(self._view.global_ids, edges))
         return self._edges[loops]
 
     def _tensor(self, array: Longs) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
-
-
-def _drop(h: torch.Tensor, stream: int, keys: torch.Tensor, p: float) -> torch.Tensor:
-    kept = keep_mask(stream, keys, math.prod(h.shape[1:]), p).view(h.shape)
-    return h * kept.to(h.dtype).div_(1 - p)
-
-
-def _with_loops(view: WorkerView) -> Longs:
-    """Edges as a layer of PyG sees them that adds self-loops: without those of the graph, then one per own vertex."""
-    between = view.edge_index[:, view.edge_index[0] != view.edge_index[1]]
-    return np.concatenate([between, np.tile(np.arange(len(view.own)), (2, 1))], axis=1)

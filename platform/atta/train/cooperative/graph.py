@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +30,12 @@ class TrainingGraph:
         edges: int64 [2, m], sources and targets.
         features: float [n, d].
         labels: int64 [n], or float32 [n, outputs]; read only where ``loss_mask`` is set.
-        loss_mask: bool [n], the targets: training vertices of this server. All of them are inner vertices.
+        loss_mask: bool [n], the targets: training vertices of this server, all of them inner vertices.
         in_degrees: int64 [n], number of in-edges in the *whole* graph, without self-loops.
-        distance: int64 [n], hops to the nearest vertex whose output is needed: 0 for inner vertices, or for the targets
-            of a co-batch.
+        distance: int64 [n], hops to the nearest inner vertex, or target of a co-batch.
 
-    Raises:
-        ConfigError: shapes or types do not fit; an edge names a vertex that does not exist; or a target is not an inner
-            vertex. Its own server counts its loss too, so it would count twice.
+    Raises ConfigError: shapes or types do not fit; an edge names a vertex that does not exist; or a target is not an
+    inner vertex: its own server counts its loss too.
     """
 
     global_ids: Longs
@@ -48,62 +47,36 @@ class TrainingGraph:
     distance: Longs
 
     def __post_init__(self) -> None:
-        n = len(self.global_ids)
-        for field in fields(self):
-            array = getattr(self, field.name)
-            shape = self._shapes().get(field.name, (n,))
+        n, rows = len(self), self.labels.shape[1:][-1:]
+        shapes = {"edges": (2, self.edges.shape[-1]), "features": (n, self.features.shape[-1]), "labels": (n, *rows)}
+        kinds = {"features": np.floating, "loss_mask": np.bool_, "labels": np.float32 if rows else np.int64}
+        for name, array in vars(self).items():
+            shape, kind = shapes.get(name, (n,)), kinds.get(name, np.int64)
             if array.shape != shape:
-                raise ConfigError(f"{field.name}: has shape {array.shape}, expected {shape} for {n} vertices")
-            kind = self._kinds().get(field.name, np.int64)
+                raise ConfigError(f"{name}: has shape {array.shape}, expected {shape} for {n} vertices")
             if not np.issubdtype(array.dtype, kind):
-                raise ConfigError(f"{field.name}: has type {array.dtype}, expected {kind.__name__}")
+                raise ConfigError(f"{name}: has type {array.dtype}, expected {kind.__name__}")
         if self.edges.size and (self.edges.min() < 0 or self.edges.max() >= n):
             raise ConfigError(f"edges: name vertices {self.edges.min()} to {self.edges.max()}, there are {n}")
-        outside = int((self.loss_mask & (self.distance != 0)).sum())
-        if outside:
+        if outside := int((self.loss_mask & (self.distance != 0)).sum()):
             raise ConfigError(
                 f"loss_mask: marks {outside} vertices outside the inner set, whose own server counts them too"
             )
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        n = len(self.global_ids)
-        rows = {"labels": (n, self.labels.shape[-1])} if self.labels.ndim > 1 else {}
-        return {"edges": (2, self.edges.shape[-1]), "features": (n, self.features.shape[-1]), **rows}
-
-    def _kinds(self) -> dict[str, type]:
-        rows = {"labels": np.float32} if self.labels.ndim > 1 else {}
-        return {"features": np.floating, "loss_mask": np.bool_, **rows}
-
     @classmethod
-    def of(
-        cls,
-        found: Extracted,
-        *,
-        features: str = "x",
-        labels: str = "y",
-        split: str = "train",
-        task: LearningTask = CLASSES,
-    ) -> TrainingGraph:
-        """Make it from a result of ``atta.server_subgraph`` or a co-batch of one. Targets are the inner vertices in
-        ``split``.
-
-        features, labels: names of node tables; features that are not float32 or float64 become float32. task: what the
-        labels are.
-
-        Raises:
-            UnknownNameError: no such table or split.
-            ConfigError: features are not rows of numbers, or there is not one label per vertex.
+    def of(cls, found: Extracted, task: LearningTask = CLASSES) -> TrainingGraph:
+        """Make it from a result of ``atta.server_subgraph`` or a co-batch of one. Targets are the inner vertices in split
+        ``train``. Features ``x`` that are not float32 or float64 become float32. ``task``: what labels ``y`` are. Raises
+        UnknownNameError, and ConfigError: features are not rows of numbers, or there is not one label per vertex.
         """
-        for name in (features, labels):
-            if name not in found.tables:
-                raise UnknownNameError.of("node table", name, found.tables)
-        if split not in found.splits:
-            raise UnknownNameError.of("split", split, found.splits)
-        x, y = found.tables[features], found.tables[labels]
+        for kind, name, there in (
+            ("node table", "x", found.tables), ("node table", "y", found.tables), ("split", "train", found.splits)
+        ):  # fmt: skip
+            if name not in there:
+                raise UnknownNameError.of(kind, name, there)
+        x, y = found.tables["x"], found.tables["y"]
         if x.ndim != 2 or (y.size != found.num_nodes and not task.rows):
-            raise ConfigError(
-                f"{features} has shape {x.shape}, {labels} {y.shape}: expected a row and a label per vertex"
-            )
+            raise ConfigError(f"x has shape {x.shape}, y {y.shape}: expected a row and a label per vertex")
         # The subgraph has all edges between its vertices, self-loops too. Its degrees count them, those of a GCN do
         # not.
         loops = np.bincount(found.col[found.row == found.col], minlength=found.num_nodes)
@@ -112,7 +85,7 @@ class TrainingGraph:
             edges=np.stack([found.row, found.col]).astype(np.int64),
             features=x if x.dtype in (np.float32, np.float64) else x.astype(np.float32),
             labels=task.target_array(y),
-            loss_mask=found.splits[split] & found.inner,
+            loss_mask=found.splits["train"] & found.inner,
             in_degrees=found.degree - loops,
             distance=found.hop.astype(np.int64),
         )
@@ -139,12 +112,8 @@ class TrainingGraph:
 
 @dataclass(frozen=True)
 class RowLists:
-    """Rows that a trainer sends to each member of a group, and receives from it.
-
-    Attributes:
-        send_rows: int64 [s], own rows that others read, by reader.
-        send_counts: int64 [members], rows sent to each, adds up to s.
-        receive_counts: int64 [members], rows received from each.
+    """Rows that a trainer sends to each member of a group, and receives from it: ``send_rows`` int64 [s], own rows by
+    reader, and ``send_counts``, ``receive_counts`` int64 [members].
     """
 
     send_rows: Longs
@@ -158,25 +127,19 @@ class WorkerView:
 
     Its rows are its own vertices, then those that it reads and does not compute: *remote* ones, of other trainers of
     the server, and *HALO* ones, which other servers compute. *Interior* vertices are own vertices that read only own
-    rows. They come first and can be computed while other rows are under way. The owner of an edge's target has the
-    edge.
+    rows: the first ``interior`` ones. The owner of an edge's target has the edge.
 
     Attributes:
-        trainer: which trainer of the server this is.
-        own: int64 [o], server-local numbers of the own vertices, interior ones first.
-        interior: number of interior vertices.
-        remote: int64 [r], server-local numbers of the remote vertices, by owner, ascending within each.
-        halo: int64 [h], server-local numbers of the HALO vertices.
-        receive_counts: int64 [N], rows received from each trainer of the server, adds up to r.
+        own, remote, halo: int64 [o], [r] and [h], server-local numbers; remote ones by owner, ascending within each.
+        receive_counts, send_counts: int64 [N], rows received from each trainer of the server, and sent.
         send_rows: int64 [s], own rows that others read, by reader, in the order of the reader's ``remote``.
-        send_counts: int64 [N], rows sent to each trainer, adds up to s.
         edge_index: int64 [2, e], rows of sources (below o + r + h) and of targets (below o), targets ascending.
         in_degrees: int64 [o + r + h], as in ``TrainingGraph``.
-        features: float [o, d], of the own vertices.
-        halo_features: float [h, d].
+        features, halo_features: float [o, d] and [h, d].
         labels: int64 [o], or float32 [o, outputs].
         targets: int64 [t], own rows that the loss is taken of, ascending.
         global_ids: int64 [o + r + h].
+        splits: own rows by split, int64, ascending: inner vertices only, so each is in one view of one server.
     """
 
     trainer: int
@@ -194,6 +157,7 @@ class WorkerView:
     labels: Labels
     targets: Longs
     global_ids: Longs
+    splits: Mapping[str, Longs] = field(default_factory=dict)
 
     @property
     def trainers(self) -> int:
@@ -212,13 +176,8 @@ class WorkerView:
 
 
 def worker_view(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainer: int, trainers: int) -> WorkerView:
-    """The view of ``trainer``; ``owner`` (integers [n], below ``trainers``) is the trainer that computes each vertex, or
-    -1 where another server does.
-
-    All trainers' views of the same graph and owners fit each other, without any message.
-
-    Raises:
-        ConfigError: no such trainer, or ``owner`` has other values.
+    """The view of ``trainer``; ``owner`` (integers [n], below ``trainers``) is the trainer that computes each vertex, or -1
+    where another server does. All trainers' views of the same graph and owners fit each other. Raises ConfigError.
     """
     n = len(graph)
     if not 0 <= trainer < trainers:

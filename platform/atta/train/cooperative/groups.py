@@ -14,17 +14,8 @@ from atta.train.steps.timing import Stopwatch
 
 @dataclass(frozen=True)
 class Place:
-    """Server and number of a rank. Consecutive ranks form a server, as torchrun numbers them.
-
-    Attributes:
-        rank: from 0.
-        world_size: number of ranks.
-        trainers: per server.
-        machines: machines per server, each with the same number of consecutive trainers.
-
-    Raises:
-        ConfigError: the ranks do not divide into servers, a server's trainers do not divide into machines, or no such
-            rank exists.
+    """Server and number of a rank. Consecutive ranks form a server, as torchrun numbers them. A server has ``trainers``, on
+    ``machines`` with the same number of consecutive ones each. Raises ConfigError: they do not divide so.
     """
 
     rank: int
@@ -69,16 +60,10 @@ class Place:
         """Ranks of a server."""
         return list(range(server * self.trainers, (server + 1) * self.trainers))
 
-    def leaders(self) -> list[int]:
-        """First rank of every server."""
-        return list(range(0, self.world_size, self.trainers))
-
 
 def machines_per_server(server_size: int, trainers_here: int) -> int:
     """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``.
-
-    Raises:
-        ConfigError: a server would have one whole machine and a part of another.
+    Raises ConfigError: a server would have one whole machine and a part of another.
     """
     if server_size % trainers_here and trainers_here % server_size:
         raise ConfigError(
@@ -94,18 +79,15 @@ class ServerGroups:
     over the slow link as a single trainer would (GraNNDis section 4.2: only gradients leave a server).
 
     Attributes:
-        place: server and number of this rank.
-        inside: process group of the server's trainers; a rank's number in it is its ``local_rank``.
-        handover: the same trainers again, for arrays in the machine's memory (gloo). Another thread may use it while
-            ``inside`` is in use.
+        handover: of the server again, for arrays in the machine's memory (gloo), in another thread.
         watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: it is not counted.
     """
 
     def __init__(self, trainers: int, machines: int = 1, *, timeout_s: float | None = None) -> None:
         """Make the groups; all ranks of the default process group must call this, with the same numbers.
 
-        trainers: per server; machines: per server; timeout_s: of a collective, None: torch's. ``handover`` has torch's in any
-        case, since a large subgraph takes long to extract. Raises ConfigError as ``Place`` does.
+        trainers, machines: per server; timeout_s: of a collective, None: torch's. ``handover`` has torch's in any case, since
+        a large subgraph takes long to extract. Raises ConfigError as ``Place`` does.
         """
         self.place = Place(dist.get_rank(), dist.get_world_size(), trainers, machines)
         self.watch: Stopwatch | None = None
@@ -114,7 +96,7 @@ class ServerGroups:
         limit = None if timeout_s is None else timedelta(seconds=timeout_s)
         self.inside = [dist.new_group(members, timeout=limit) for members in servers][self.place.server]
         self.handover = [dist.new_group(members, backend="gloo") for members in servers][self.place.server]
-        self._leaders = dist.new_group(self.place.leaders(), timeout=limit)
+        self._leaders = dist.new_group(list(range(0, self.place.world_size, trainers)), timeout=limit)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place; every rank gets the same bits."""
@@ -132,13 +114,4 @@ class ServerGroups:
         moments.append(watch.now())
         for phase, start, end in zip(("sync", "external", "sync"), moments, moments[1:], strict=False):
             watch.add(phase, start, end)
-        return tensor
-
-    def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Give every rank the tensor of rank 0, in place."""
-        place = self.place
-        if place.servers > 1 and place.rank == place.leader:
-            dist.broadcast(tensor, 0, group=self._leaders)
-        if place.trainers > 1:
-            dist.broadcast(tensor, place.leader, group=self.inside)
         return tensor

@@ -1,7 +1,4 @@
-"""Estimates the memory of a trainer's step, and the fewest steps per epoch with which a step fits.
-
-``cooperative`` and ``atta plan --strategy auto`` both use it. It does not import torch.
-"""
+"""The memory of a trainer's step, and the fewest steps per epoch with which a step fits. Does not import torch."""
 
 from __future__ import annotations
 
@@ -40,13 +37,7 @@ class Size:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The figures that memory depends on: the model, widths of features (``channels``) and layers (``hidden``),
-    attention heads (gat).
-
-    Attributes:
-        recomputed: ``--checkpoint-layers``.
-        device: ``cpu``, or anything else.
-    """
+    """The figures that memory depends on; ``channels``: of features, ``recomputed``: ``--checkpoint-layers``."""
 
     model: str
     layers: int
@@ -55,29 +46,6 @@ class ModelShape:
     heads: int = 4
     recomputed: bool = False
     device: str = "cpu"
-
-    @property
-    def rows(self) -> int:
-        """Rows of width ``hidden`` that a layer keeps per own vertex: its input, sums, linear maps, activation,
-        dropout.
-        """
-        return {"sage": 5, "gcn": 4, "gat": 5}.get(self.model, 12)
-
-    @property
-    def per_edge(self) -> int:
-        """Numbers that a layer keeps per edge: messages and, for attention and softmax, their weights."""
-        known = {"sage": 0, "gcn": 0, "gat": self.hidden + 5 * self.heads, "resgcn+": 2 * self.hidden}
-        return known.get(self.model, 6 * self.hidden)
-
-    @property
-    def reads_features(self) -> bool:
-        """Whether the first layer reads features of neighbours; deep models map them to ``hidden`` first."""
-        return self.model not in DEEP_MODELS
-
-    @property
-    def sums_as_it_reads(self) -> bool:
-        """Whether a sparse matrix sums up neighbours, without a copy of a row per edge."""
-        return self.model in ("sage", "gcn") and self.device == "cpu"
 
 
 def estimate(config: TrainSettings, size: Size, channels: int, weights: int) -> int:
@@ -89,27 +57,31 @@ def estimate(config: TrainSettings, size: Size, channels: int, weights: int) -> 
 
 
 def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size | None = None) -> int:
-    """Bytes that a trainer needs for a step over ``size``: what backward needs, one layer's temporary rows, and the
-    weights.
+    """Bytes that a trainer needs for a step over ``size``: what backward needs, one layer's temporary rows, and the weights.
 
         1.3 * (4 * (own * channels + layers * kept + widest) + 64 * edges + 16 * weights)
         kept   = (own * r + remote) * width + edges * e
         widest = 2 * edges * width where a layer makes a row per edge
 
-    weights: number of parameters of the model. mean_layer: mean size of a layer, for mini-batches, whose layers get
-    smaller; None: ``size``. ``width`` is ``hidden``; in the first layer it is ``channels`` if that is larger. ``r`` is
-    the number of rows of that width that a layer keeps per own vertex, ``e`` the number of values that it keeps per
-    edge. If activations are recomputed, a layer keeps only its input, and one layer at a time is computed in full.
+    weights: parameters of the model. mean_layer: mean size of a layer, for mini-batches, whose layers get smaller. ``width``
+    is ``hidden``; in the first layer it is ``channels`` if that is larger. A layer keeps ``r`` rows of that width per own
+    vertex, and ``e`` values per edge. If activations are recomputed, it keeps only its input, and one is computed in full.
     """
-    width, one = shape.hidden, mean_layer or size
-    layer = (one.own * shape.rows + one.remote) * width + one.edges * shape.per_edge
+    model, width, one = shape.model, shape.hidden, mean_layer or size
+    # Of a vertex a layer keeps its input, sums, linear maps, activation and dropout.
+    rows = {"sage": 5, "gcn": 4, "gat": 5}.get(model, 12)
+    # Of an edge its message and, for attention and softmax, their weights.
+    known = {"sage": 0, "gcn": 0, "gat": width + 5 * shape.heads, "resgcn+": 2 * width}
+    layer = (one.own * rows + one.remote) * width + one.edges * known.get(model, 6 * width)
     layers = shape.layers * layer
-    if shape.reads_features and shape.channels > width:
+    reads_features = model not in DEEP_MODELS  # those map them to ``hidden`` first
+    if reads_features and shape.channels > width:
         layers += (size.own + size.remote) * (shape.channels - width)  # the first layer reads features and sums them
     if shape.recomputed:
         layers = shape.layers * one.own * width + layer
-    widest = 2 * size.edges * max(width, shape.channels if shape.reads_features else 0)
-    numbers = size.own * shape.channels + layers + (0 if shape.sums_as_it_reads else widest)
+    numbers = size.own * shape.channels + layers
+    if model not in ("sage", "gcn") or shape.device != "cpu":  # no sparse matrix sums up neighbours as it reads them
+        numbers += 2 * size.edges * max(width, shape.channels if reads_features else 0)
     return int(_MARGIN * (_FLOAT * (numbers + _STATES * weights) + _EDGE * size.edges))
 
 
@@ -117,9 +89,7 @@ def fewest_batches(need: Callable[[int], int], memory: int, most: int) -> int:
     """The number of co-batches with which a step fits into ``memory`` bytes, at most an eighth more than the fewest.
 
     need: returns the bytes of a step for a number of co-batches. most: the largest number, with one target in each.
-
-    Raises:
-        ConfigError: a step does not fit even with ``most``; the message says how much memory would be enough.
+    Raises ConfigError: a step does not fit even with ``most``; the message says how much memory would be enough.
     """
     low, high = 0, 1
     while (needed := need(high)) > memory:

@@ -40,22 +40,15 @@ class CooperativeModel(torch.nn.Module):
     layers. All other operations treat each row alike: activation, dropout, row-wise normalisation, residuals, jumping
     knowledge. Here x holds the trainer's own rows, and a ``CooperativeGraph`` takes the place of ``edge_index``.
 
-    The module does not change: neither its weights and their names, nor how it runs on a whole graph. A copy of its
-    containers runs here. It shares every weight, and each layer in it is ``Exchanged``.
-
-    Attributes:
-        module: the given model.
+    ``module`` does not change. A copy of its containers runs here. It shares every weight, and each layer in it is
+    ``Exchanged``.
     """
 
     def __init__(self, module: torch.nn.Module, layers: Sequence[str] | None = None) -> None:
-        """``layers``: names of the submodules that read neighbours, as in ``named_modules``; None: every PyG
-        message-passing layer.
+        """``layers``: names of the submodules that read neighbours, as in ``named_modules``; None: every PyG layer of messages.
 
-        Raises:
-            ConfigError: the model has no such layer, a layer cannot tell sources from targets, or there is a
-                normalisation over rows (such as BatchNorm). Its statistics would include rows of other servers'
-                vertices and change the gradient.
-            UnknownNameError: ``layers`` names something that does not exist.
+        Raises ConfigError: the model has no such layer, a layer cannot tell sources from targets, or there is a normalisation
+        over rows (such as BatchNorm), which would include rows of other servers; UnknownNameError: an unknown layer.
         """
         super().__init__()
         self.module = module
@@ -71,9 +64,7 @@ class CooperativeModel(torch.nn.Module):
             )
 
     def forward(self, x: torch.Tensor, graph: CooperativeGraph, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module
-        unchanged.
-        """
+        """The module's output for own rows: [o, out channels] from x [o, channels]. Extra arguments reach the module."""
         # Each call makes a new copy, which is cheap. So it follows train(), eval() and any change to the module.
         out: torch.Tensor = self._twin()[0](x, graph, *args, **kwargs)
         return out
@@ -89,11 +80,9 @@ def _twin(
     numbers: dict[torch.nn.Module, int],
     name: str = "model",
 ) -> torch.nn.Module:
-    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same
-    objects.
+    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same objects.
 
-    ``numbers`` gets a number for each layer, in the order of the modules. A layer that is used twice has one. ``name``
-    is that of the module in the whole model, ``model.layers.3``.
+    ``numbers`` gets a number for each layer, in the order of the modules. ``name``: of the module, ``model.layers.3``.
     """
     layer = module.layer if isinstance(module, Exchanged) else module
     given = isinstance(module, Exchanged)
@@ -129,18 +118,12 @@ def _refuse_norms_over_rows(module: torch.nn.Module) -> None:
 class Exchanged(torch.nn.Module):
     """A layer that first fetches the rows it reads from the other trainers of the server.
 
-    ``Exchanged(layer)(h, graph)`` takes own rows [o, channels] and returns own rows [o, out channels]. The layer is
-    called as ``layer((read, own), edge_index)`` with read [o + r, channels]. Every PyG layer that can tell sources from
-    targets accepts this. If the second argument is not a ``CooperativeGraph``, the layer is called as it is. So the
-    same model also runs on a whole graph.
+    ``Exchanged(layer)(h, graph)`` takes own rows [o, channels] and returns own rows [o, out channels]. The layer is called
+    as ``layer((read, own), edge_index)`` with read [o + r, channels], as every PyG layer accepts it that can tell sources
+    from targets. If the second argument is not a ``CooperativeGraph``, it is called as it is: on a whole graph.
 
-    ``GCNConv`` uses the degrees of the *whole* graph: the subgraph's degrees would give another result. SAGE and GCN
-    compute interior rows while remote rows are under way.
-
-    Attributes:
-        layer: the wrapped layer.
-        number: of the layer in its model; the source of remote rows is asked by it. ``CooperativeModel`` numbers the
-            layers in the order in which they lie in the model.
+    ``GCNConv`` uses the degrees of the *whole* graph. SAGE and GCN compute interior rows while remote rows are under way.
+    ``number``: by which the layer asks for remote rows; ``CooperativeModel`` numbers them as they lie in the model.
     """
 
     def __init__(self, layer: torch.nn.Module, number: int = 0) -> None:
@@ -156,9 +139,7 @@ class Exchanged(torch.nn.Module):
 
     def forward(self, h: torch.Tensor, graph: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Own rows [o, out channels].
-
-        Raises:
-            ConfigError: edge weights or edge features are given: a server's subgraph has none.
+        Raises ConfigError: edge weights or edge features are given: a server's subgraph has none.
         """
         if not isinstance(graph, CooperativeGraph):
             plain: torch.Tensor = self.layer(h, graph, *args, **kwargs)
@@ -183,9 +164,8 @@ class Exchanged(torch.nn.Module):
 def check_layer(layer: torch.nn.Module) -> None:
     """Refuse PyG layers that take only one set of vertices. Most of them also reach over several hops in one call.
 
-    Raises:
-        ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's versions,
-            and for layers that pass messages against the edges.
+    Raises ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's
+    versions, and for layers that pass messages against the edges.
     """
     if isinstance(layer, MessagePassing) and layer.flow != "source_to_target":
         raise ConfigError(
@@ -206,22 +186,14 @@ def check_layer(layer: torch.nn.Module) -> None:
 
 
 def _sage(layer: SAGEConv, h: torch.Tensor, graph: CooperativeGraph, number: int) -> torch.Tensor:
-    sparse = _as_matrix(layer, h)
-
     def rows(read: torch.Tensor, span: RowRange) -> torch.Tensor:
-        edges = (
-            graph.cached(("ones", span.first, span.sources, h.dtype), lambda: _ones(span, h))
-            if sparse
-            else span.edge_index
-        )
+        edges = span.edge_index
+        if _as_matrix(layer, h):
+            edges = graph.cached(("ones", span.first, span.sources, h.dtype), lambda: _ones(span, h))
         out: torch.Tensor = layer((read, h[span.first : span.last]), edges)
         return out
 
-    if graph.source is None:
-        return rows(h, graph.whole)
-    pending = start_exchange(h, graph, number)
-    interior = rows(h, graph.interior)
-    return torch.cat([interior, rows(torch.cat([h, pending.finish()]), graph.boundary)])
+    return _in_two_parts(h, graph, number, lambda read: read, rows)
 
 
 def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph, number: int) -> torch.Tensor:
@@ -234,15 +206,24 @@ def _gcn(layer: GCNConv, h: torch.Tensor, graph: CooperativeGraph, number: int) 
         )
         return out
 
-    if graph.source is None:
-        out = rows(layer.lin(h), graph.whole)
-    else:
-        pending = start_exchange(h, graph, number)
-        z = layer.lin(h)
-        interior = rows(z, graph.interior)
-        z = torch.cat([z, layer.lin(pending.finish())])
-        out = torch.cat([interior, rows(z, graph.boundary)])
+    out = _in_two_parts(h, graph, number, layer.lin, rows)
     return out if layer.bias is None else out + layer.bias
+
+
+def _in_two_parts(
+    h: torch.Tensor,
+    graph: CooperativeGraph,
+    number: int,
+    linear: Callable[[torch.Tensor], torch.Tensor],
+    rows: Callable[[torch.Tensor, RowRange], torch.Tensor],
+) -> torch.Tensor:
+    """Compute interior rows while remote ones are under way. ``linear``: of each row that is read, before ``rows``."""
+    if graph.source is None:
+        return rows(linear(h), graph.whole)
+    pending = start_exchange(h, graph, number)
+    z = linear(h)
+    interior = rows(z, graph.interior)
+    return torch.cat([interior, rows(torch.cat([z, linear(pending.finish())]), graph.boundary)])
 
 
 def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:

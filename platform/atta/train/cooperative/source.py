@@ -1,8 +1,4 @@
-"""Where the rows of a layer that a trainer reads but does not compute come from, and where their gradients go.
-
-A layer asks by its number and a direction, and does not know the answer: messages between trainers now, or rows of
-earlier epochs from a table. What a source sends is counted by the same keys.
-"""
+"""Where the rows of a layer that a trainer reads but does not compute come from, and where their gradients go."""
 
 from __future__ import annotations
 
@@ -22,8 +18,8 @@ from atta.errors import ConfigError
 from atta.train.cooperative.graph import RowLists, WorkerView
 from atta.train.meeting.meeting import BACKEND
 
-TRANSPORTS = ("auto", "messages", "collective")
-_BY_MESSAGES = ("gloo", BACKEND)
+BY_MESSAGES = ("gloo", BACKEND)
+"""Backends without an uneven all-to-all, at least in older versions."""
 
 Direction = Literal["forward", "backward"]
 """Rows travel forward, the gradients of the loss with respect to them backward."""
@@ -46,8 +42,7 @@ class Source(abc.ABC):
     """Remote rows of every layer. All trainers of a source start the same layers and directions in the same order.
 
     Attributes:
-        sent: bytes that this trainer has sent for the source so far.
-        crossed: the bytes of these that went to other machines.
+        sent, crossed: bytes that this trainer has sent for the source so far, and those that went to other machines.
     """
 
     sent: Payload
@@ -55,10 +50,8 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        """Start a layer.
-
-        forward: ``rows`` are the trainer's own [o, ...]; remote rows arrive [r, ...]. backward: ``rows`` are gradients
-        of the remote rows [r, ...]; what others computed for own rows arrives, added up [o, ...].
+        """Start a layer. forward: ``rows`` are the trainer's own [o, ...]; remote rows arrive [r, ...]. backward: ``rows`` are
+        gradients of the remote rows [r, ...]; what others computed for own rows arrives, added up [o, ...].
         """
 
 
@@ -72,31 +65,17 @@ class ExactSource(Source):
         group: dist.ProcessGroup,
         *,
         device: torch.device | str = "cpu",
-        transport: str = "auto",
         elsewhere: Sequence[bool] = (),
     ) -> None:
-        """Args:
-            lists: the rows that this trainer sends to each member of ``group``, and receives from it.
-            own: number of rows that this trainer computes.
-            group: the trainers.
-            device: where the rows are.
-            transport: ``collective`` is one all-to-all, ``messages`` one send and one receive per pair of trainers that
-                share rows. ``auto`` takes messages with gloo, whose older versions lack uneven all-to-alls, and in
-                ``atta.train.meeting``, which has none; the collective otherwise.
-            elsewhere: for each member whether it is on another machine; none by default.
-
-        Raises:
-            ConfigError: the transport is unknown.
+        """``lists``: the rows that this trainer, which computes ``own`` ones, sends to each member of ``group``, and receives, in
+        one all-to-all, or in messages (``BY_MESSAGES``). ``elsewhere``: for each member whether it is on another machine.
         """
-        check_transport(transport)
         self.sent, self.crossed = Payload(), Payload()
         self._own, self._group = own, group
         self._sent_counts: list[int] = lists.send_counts.tolist()
         self._received_counts: list[int] = lists.receive_counts.tolist()
         self._send_rows = torch.from_numpy(np.ascontiguousarray(lists.send_rows)).to(device)
-        if transport == "auto":
-            transport = "messages" if dist.get_backend(group) in _BY_MESSAGES else "collective"
-        self._collective = transport == "collective"
+        self._collective = dist.get_backend(group) not in BY_MESSAGES
         self._elsewhere = elsewhere or [False] * dist.get_world_size(group)
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
@@ -141,74 +120,70 @@ def row_messages(
 
 def summed_gradients(arrival: Arrival, send_rows: torch.Tensor, own: int) -> Arrival:
     """Gradients [s, ...] of the ``own`` rows ``send_rows`` int64 [s], added up by own row: [own, ...]."""
+    return arrival.then(lambda found: found.new_zeros((own, *found.shape[1:])).index_add_(0, send_rows, found))
 
-    def total(gradients: torch.Tensor) -> torch.Tensor:
-        return gradients.new_zeros((own, *gradients.shape[1:])).index_add_(0, send_rows, gradients)
 
-    return arrival.then(total)
+@dataclass
+class RowPart:
+    """The remote rows of one ``source``, ``count`` of them. With ``keeps``, ``features`` [count, d] are asked for once only,
+    because they never change.
+    """
+
+    source: Source
+    count: int
+    keeps: bool = True
+    features: torch.Tensor | None = None
+
+    def start(self, layer: int, rows: torch.Tensor, *, features: bool) -> Arrival:
+        """``features``: whether ``rows`` are those that never change."""
+        if not (features and self.keeps):
+            return self.source.start(layer, "forward", rows)
+        if (kept := self.features) is not None:
+            return Arrival(lambda: kept)
+        return self.source.start(layer, "forward", rows).then(self._keep)
+
+    def _keep(self, rows: torch.Tensor) -> torch.Tensor:
+        self.features = rows
+        return rows
 
 
 class JoinedSource(Source):
-    """Several sources, one after another: each has a part of the remote rows.
-
-    So rows within a server and rows of other servers can come in different ways.
+    """Parts of the remote rows, one after another: rows within a server and rows of other servers come in different
+    ways, and features once.
     """
 
-    def __init__(self, parts: Sequence[tuple[Source, int]]) -> None:
-        """``parts``: sources, each with the number of its remote rows, in the order of the rows."""
-        self._sources = [source for source, _ in parts]
-        self._counts = [count for _, count in parts]
+    def __init__(self, features: torch.Tensor, parts: Sequence[RowPart]) -> None:
+        """``features``: own rows [o, d] that never change; ``parts``: at least one, in the order of the rows."""
+        self._features, self._parts = features, parts
 
     @property
     def sent(self) -> Payload:  # type: ignore[override]
         """The sum over the parts."""
-        return sum((source.sent for source in self._sources), Payload())
+        return sum((part.source.sent for part in self._parts), Payload())
 
     @property
     def crossed(self) -> Payload:  # type: ignore[override]
         """The sum over the parts."""
-        return sum((source.crossed for source in self._sources), Payload())
+        return sum((part.source.crossed for part in self._parts), Payload())
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
         if direction == "forward":
-            arrivals = [source.start(layer, direction, rows) for source in self._sources]
-            return Arrival(lambda: torch.cat([arrival.finish() for arrival in arrivals]))
-        parts = zip(self._sources, rows.split(self._counts), strict=True)
-        arrivals = [source.start(layer, direction, part.contiguous()) for source, part in parts]
+            features = rows is self._features and not rows.requires_grad
+            found = [part.start(layer, rows, features=features) for part in self._parts]
+            return found[0] if len(found) == 1 else Arrival(lambda: torch.cat([one.finish() for one in found]))
+        gradients = rows.split([part.count for part in self._parts])
+        arrivals = [
+            part.source.start(layer, direction, mine.contiguous())
+            for part, mine in zip(self._parts, gradients, strict=True)
+        ]
 
         def total() -> torch.Tensor:
             first, *more = (arrival.finish() for arrival in arrivals)
-            for part in more:
-                first = first.add_(part)
+            for one in more:
+                first = first.add_(one)
             return first
 
         return Arrival(total)
-
-
-class UnchangedRows(Source):
-    """Rows that never change, such as features, are asked for once and kept; all others come from another source."""
-
-    def __init__(self, source: Source, fixed: torch.Tensor, kept: torch.Tensor | None = None) -> None:
-        """``fixed``: own rows [o, d] that never change; ``kept``: the remote ones [r, d] if they are there already."""
-        self._source, self._fixed, self._kept = source, fixed, kept
-
-    @property
-    def sent(self) -> Payload:  # type: ignore[override]
-        return self._source.sent
-
-    @property
-    def crossed(self) -> Payload:  # type: ignore[override]
-        return self._source.crossed
-
-    def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        if direction == "backward" or rows is not self._fixed or rows.requires_grad:
-            return self._source.start(layer, direction, rows)
-        kept = self._kept
-        return self._source.start(layer, direction, rows).then(self._keep) if kept is None else Arrival(lambda: kept)
-
-    def _keep(self, rows: torch.Tensor) -> torch.Tensor:
-        self._kept = rows
-        return rows
 
 
 def source_inside(
@@ -216,18 +191,13 @@ def source_inside(
     group: dist.ProcessGroup | None = None,
     *,
     device: torch.device | str = "cpu",
-    transport: str = "auto",
     machines: int = 1,
 ) -> ExactSource | None:
     """The rows of the other trainers of a server; None for a server with one trainer.
 
-    group: the server's trainers, ``ServerGroups.inside``; None: the view is that of the only trainer. machines: of the
-    server, as in ``Place``. It only says which bytes have crossed.
-
-    Raises:
-        ConfigError: the view is not that of this trainer in this group, or the transport is unknown.
+    group: the server's trainers; None: the view is that of the only trainer. machines: of the server, which only says which
+    bytes have crossed. Raises ConfigError: the view is not that of this trainer in this group.
     """
-    check_transport(transport)
     members = 1 if group is None else dist.get_world_size(group)
     place = 0 if group is None else dist.get_rank(group)
     if (view.trainers, view.trainer) != (members, place):
@@ -238,10 +208,4 @@ def source_inside(
         return None
     machine = np.arange(members) * machines // members
     elsewhere: list[bool] = (machine != machine[place]).tolist()
-    return ExactSource(view.lists, len(view.own), group, device=device, transport=transport, elsewhere=elsewhere)
-
-
-def check_transport(transport: str) -> None:
-    """Raise ConfigError for a transport that does not exist."""
-    if transport not in TRANSPORTS:
-        raise ConfigError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
+    return ExactSource(view.lists, len(view.own), group, device=device, elsewhere=elsewhere)

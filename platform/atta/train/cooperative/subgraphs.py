@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from atta.samplers.operators.server import Closure
 from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.memory import fewest_batches
-from atta.train.cooperative.shares import Handover, TrainerShare, divide
+from atta.train.cooperative.shares import Handover, divide
 from atta.train.settings import CooperativeSettings
 from atta.train.steps.timing import Stopwatch
 from atta.train.tasks import LearningTask
@@ -34,17 +35,15 @@ T = TypeVar("T")
 
 
 def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[Longs]:
-    """``batches`` groups of nearly equal size, int64, ascending within each: a permutation that follows from seed and
-    epoch.
-    """
+    """``batches`` groups of nearly equal size, int64, ascending within each: a permutation by seed and epoch."""
     order = np.random.default_rng([seed, epoch]).permutation(targets)
     return [np.sort(group) for group in np.array_split(order, batches)]
 
 
 class _Ready(NamedTuple):
-    """A share, and the time (``time.perf_counter``) at which the subgraph was divided, before it was sent."""
+    """A view, and the time (``time.perf_counter``) at which the subgraph was divided, before it was sent."""
 
-    share: TrainerShare
+    view: WorkerView
     divided: float
 
 
@@ -56,8 +55,7 @@ class ServerData:
 
     Attributes:
         batches: steps per epoch; set by ``prepare``.
-        remote_bytes: bytes that daemons have sent each other for this server's extractions; counted by its first
-            trainer, 0 on others.
+        remote_bytes: that daemons have sent each other for this server's extractions; counted by its first trainer.
     """
 
     def __init__(
@@ -85,12 +83,9 @@ class ServerData:
     def prepare(self, epoch: int, watch: Stopwatch, need: Callable[[WorkerView], int]) -> bool:
         """Extract the subgraph if this epoch needs a new one; return whether it did.
 
-        ``need``: returns the bytes that a step over a view takes. From it follows the number of steps that fit into
-        ``memory``. Each new sample determines that number again, so a resumed run finds the same one.
-
-        Raises:
-            ConfigError: no number of steps fits, or there are more steps than training vertices of some server.
-            QuotaExceededError, RemoteError: those of ``atta.server_subgraph``.
+        ``need``: the bytes that a step over a view takes, for the number of steps that fit into ``memory``. Each new sample
+        determines it again, so a resumed run finds the same one. Raises ConfigError: no number of steps fits, or there are
+        more than training vertices of some server; and errors of ``atta.server_subgraph``.
         """
         config = self.config
         drawn = epoch // config.resample_every if config.resample_every else 0
@@ -116,22 +111,20 @@ class ServerData:
             raise ConfigError(f"{asked}co-batches={self.batches}: a server has only {fewest} training vertices")
         return True
 
-    def whole(self, watch: Stopwatch) -> TrainerShare:
-        """This trainer's share of the whole subgraph, for runs with one step per epoch. The subgraph itself is
-        released.
-        """
+    def whole(self, watch: Stopwatch) -> WorkerView:
+        """This trainer's share of the whole subgraph, for runs with one step per epoch. The subgraph is released."""
         start = time.perf_counter()
         ready = self._share(lambda found: found)
         _count(watch, start, ready)
         self._found = None
-        return ready.share
+        return ready.view
 
-    def steps(self, epoch: int, watch: Stopwatch) -> Iterator[TrainerShare]:
+    def steps(self, epoch: int, watch: Stopwatch) -> Iterator[WorkerView]:
         """This trainer's share of each co-batch of an epoch."""
         groups = divide_targets(self._members("train"), self.batches, self.config.seed, epoch)
         return self._each(groups, watch)
 
-    def evaluation(self, watch: Stopwatch) -> Iterator[TrainerShare]:
+    def evaluation(self, watch: Stopwatch) -> Iterator[WorkerView]:
         """This trainer's share of co-batches of validation and test vertices. There are as many as in training, so they
         fit too.
         """
@@ -140,19 +133,17 @@ class ServerData:
         dist.broadcast(count, self.groups.place.leader, group=self.groups.inside)  # the others hold no members
         return self._each(np.array_split(members, int(count)) if int(count) else [], watch)
 
-    def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[TrainerShare]:
+    def _each(self, groups: Sequence[Longs], watch: Stopwatch) -> Iterator[WorkerView]:
         """Yield this trainer's share of each group's co-batch; the next one is made while the current one is in use."""
         start = time.perf_counter()
-        for ready in one_ahead(map(self._of_targets, groups)):
+        depth = self.config.depth
+        parts = (self._share(partial(ServerGraph.co_batch, targets=targets, hops=depth)) for targets in groups)
+        for ready in one_ahead(parts):
             _count(watch, start, ready)
-            yield ready.share
+            yield ready.view
             start = time.perf_counter()
 
-    def _of_targets(self, targets: Longs) -> _Ready:
-        return self._share(lambda found: found.co_batch(targets, self.config.depth))
-
     def _share(self, part: Callable[[ServerGraph], ServerGraph]) -> _Ready:
-        """Divide a part of the subgraph and send the shares, or receive this trainer's share of it."""
         if not self._leads:
             return _Ready(self._handover.take(), 0.0)
         assert self._found is not None
@@ -162,7 +153,7 @@ class ServerData:
         self._handover.give(shares)
         return ready
 
-    def _divide(self, found: ServerGraph, tries: int) -> Iterator[TrainerShare]:
+    def _divide(self, found: ServerGraph, tries: int) -> Iterator[WorkerView]:
         place = self.groups.place
         return divide(
             found,
@@ -213,13 +204,12 @@ class ServerData:
         return members
 
     def _bytes_needed(self, batches: int, targets: Longs, need: Callable[[WorkerView], int]) -> int:
-        """Most bytes that a trainer needs for one of the first steps of an epoch."""
         assert self._found is not None
         parts = [self._found]
         if batches > 1:
             groups = divide_targets(targets, batches, self.config.seed, 0)[:_COUNTED]
             parts = [self._found.co_batch(group, self.config.depth) for group in groups]
-        return max(need(share.view) for part in parts for share in self._divide(part, tries=1))
+        return max(need(view) for part in parts for view in self._divide(part, tries=1))
 
     def _agree(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
         tensor = torch.tensor(value, dtype=torch.int64, device=self.device)
@@ -241,22 +231,21 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
     If making an item raises an error, the error is raised in place of the item. The threads are daemon threads, one at
     a time. So a consumer that stops early, by an error or Ctrl-C, does not wait for the item that is being made.
     """
-    source = iter(items)
-    end = object()
-    coming = _start_thread(lambda: next(source, end))
+    source, end = iter(items), object()
+
+    def begin() -> Future[object]:
+        future: Future[object] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(next(source, end))
+            except BaseException as error:  # the waiting thread must see every error
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="atta-ahead", daemon=True).start()
+        return future
+
+    coming = begin()
     while (item := coming.result()) is not end:
-        coming = _start_thread(lambda: next(source, end))
+        coming = begin()
         yield item  # type: ignore[misc]  # only the end marker is not a T
-
-
-def _start_thread(make: Callable[[], T]) -> Future[T]:
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(make())
-        except BaseException as error:  # the waiting thread must see every error
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="atta-ahead", daemon=True).start()
-    return future

@@ -5,50 +5,46 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import atta
-from atta.train.cooperative.exchange import CooperativeGraph
+from atta.train.cooperative.exchange import CooperativeGraph, TrainerBatch, backward, broadcast_weights, count_targets
 from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.groups import ServerGroups, machines_per_server
-from atta.train.cooperative.halo import exact_share
+from atta.train.cooperative.halo import exact_batch, meet
 from atta.train.cooperative.memory import Size, estimate
 from atta.train.cooperative.model import CooperativeModel
-from atta.train.cooperative.shares import TrainerShare
-from atta.train.cooperative.step import TrainerBatch, backward, broadcast_weights, count_targets
 from atta.train.cooperative.subgraphs import ServerData
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
-from atta.train.settings import DEEP_MODELS, CooperativeSettings
+from atta.train.settings import DEEP_MODELS, CooperativeSettings, ServerSettings
 from atta.train.steps.timing import Stopwatch
-
-
-class StepInput(NamedTuple):
-    """What a trainer computes on in a step: its share of a subgraph, and the share's tensors on the device."""
-
-    share: TrainerShare
-    batch: TrainerBatch
 
 
 class ServerTrainer(EpochLoop[CooperativeSettings]):
     """Trains on the subgraphs of whole servers; only gradients travel between servers.
 
-    With one step per epoch, the share stays on the device until another sample is drawn.
+    With one step per epoch, the share stays on the device until another sample is drawn. ``options``: the settings of the
+    strategy, of which ``config`` has those of co-batches.
     """
 
     def __init__(
-        self, config: CooperativeSettings, cluster: atta.Cluster, device: torch.device, *, halo: bool = False
+        self, options: ServerSettings, cluster: atta.Cluster, device: torch.device, *, halo: bool = False
     ) -> None:
         """Build groups and model. ``halo``: as for ``ServerData``.
-
         Raises ConfigError if the dataset cannot be trained on, or servers do not fit the machines.
         """
+        names = {field.name for field in fields(CooperativeSettings)}
+        config = CooperativeSettings(**{name: value for name, value in vars(options).items() if name in names})
         super().__init__(config, cluster, device)
+        self.options: Any = options
         schema = cluster.schema
         schema.split_size(schema.node_types[0], "train")
         trainers_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(config.trainers)))  # set by torch's launcher
@@ -60,11 +56,11 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         torch.manual_seed(config.seed)
         self.begin_with(whole_model(config, self.channels, self.outputs))
         self.cooperative = CooperativeModel(self.model)
-        broadcast_weights(self.cooperative, self.groups)
+        broadcast_weights(self.cooperative)
         self.data = ServerData(config, cluster, self.groups, device, self.task, halo=halo)
         self._weights = sum(p.numel() for p in self.model.parameters())
-        self._resident: StepInput | None = None
-        self._exact: StepInput | None = None
+        self._resident: TrainerBatch | None = None
+        self._exact: TrainerBatch | None = None
 
     def train_epoch(self, epoch: int) -> EpochReport:
         """Run all steps of an epoch; figures are reduced over all ranks."""
@@ -76,47 +72,61 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
             self._resident = None
         fetched += self.data.remote_bytes
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        targets = edges = sent = crossed = features = 0
+        targets, edges, sent = 0, 0, np.zeros(3)
         with self.display.batches(f"epoch {epoch}", self.data.batches) as advance:
-            for _, batch in self._steps(epoch, watch):
+            for batch in self._steps(epoch, watch):
                 graph = batch.graph
-                sent, crossed = sent - graph.exchanged_bytes, crossed - graph.crossed_bytes
-                features -= self._crossed_features(graph)
+                sent -= self._sent_bytes(graph)
                 graph.watch = watch
                 count = count_targets(batch, self.groups)
                 loss_sum += self.update(batch, count) * count
                 graph.watch = None
                 targets += count
                 edges += graph.edge_index.shape[1]
-                sent, crossed = sent + graph.exchanged_bytes, crossed + graph.crossed_bytes
-                features += self._crossed_features(graph)
+                sent += self._sent_bytes(graph)
                 advance()
         watch.add("all", begin, watch.now())
         self.groups.watch = None
         seconds = self._max(time.perf_counter() - start)
         total_edges, total_sent, total_crossed, total_features, total_fetched, *spent = self._sum(
-            [edges, sent, crossed, features, fetched, *self._leader_seconds(watch)]
+            [edges, *sent, fetched, *self._leader_seconds(watch)]
         )
-        return EpochReport(
+        return self.report(
             epoch,
             seconds,
+            targets,
+            total_edges,
             loss=float(loss_sum) / targets,
-            seeds_per_s=targets / seconds,
-            edges_per_s=total_edges / seconds,
             remote_bytes=total_fetched,
             breakdown={p: s / self.config.servers for p, s in zip(SERVER_PHASES, spent, strict=True)},
             steps=self.data.batches,
             exchanged_bytes=total_sent,
             crossed_bytes=total_crossed,
             crossed_feature_bytes=total_features,
-            peak_memory_bytes=self._peaks(),
         )
 
-    def _crossed_features(self, graph: CooperativeGraph) -> int:
-        """Bytes of features that this trainer has sent to other servers. The first layer of a deep model reads rows
-        that were computed.
+    def report(self, epoch: int, seconds: float, targets: float, edges: float, **figures: Any) -> EpochReport:
+        """The report of an epoch that has read so many ``edges`` for so many ``targets``; every rank calls this."""
+        figures.setdefault("remote_bytes", 0.0)
+        figures.setdefault("breakdown", dict.fromkeys(SERVER_PHASES, 0.0))
+        figures |= {"seeds_per_s": targets / seconds, "edges_per_s": edges / seconds}
+        return EpochReport(epoch, seconds, peak_memory_bytes=self._peaks(), **figures)
+
+    def take_weights(self, values: np.ndarray | None) -> None:
+        """Give the model of every trainer the weights [size] that the first trainer gives; every rank calls this."""
+        vector = parameters_to_vector(self.model.parameters()).detach()
+        if values is not None:
+            vector = torch.from_numpy(np.array(values)).to(self.device)
+        dist.broadcast(vector, 0)
+        vector_to_parameters(vector, self.model.parameters())
+
+    def _sent_bytes(self, graph: CooperativeGraph) -> np.ndarray:
+        """Bytes that this trainer has sent: to others, to other servers, and features to these. The first layer of a deep
+        model reads rows that were computed.
         """
-        return 0 if self.config.model in DEEP_MODELS else graph.crossed_in(0, "forward")
+        source, deep = graph.source, self.config.model in DEEP_MODELS
+        features = 0 if deep or source is None else source.crossed[0, "forward"]
+        return np.array([graph.exchanged_bytes, graph.crossed_bytes, features])
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One optimiser step on ``batch``; returns the mean loss over the ``count`` targets of all trainers."""
@@ -130,49 +140,55 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self.cooperative.eval()
         tally = torch.stack([self.objective.empty_tally(self.device)] * max(1, len(self.splits)))
         sent = 0
-        for share, batch in self._evaluation():
+        for batch in self._evaluation():
+            view = batch.graph.view
             sent -= batch.graph.exchanged_bytes
             outputs = self.cooperative(batch.x, batch.graph)
             sent += batch.graph.exchanged_bytes
-            targets = torch.from_numpy(share.view.labels).to(self.device)
+            targets = torch.from_numpy(view.labels).to(self.device)
             for i, split in enumerate(self.splits):
-                rows = torch.from_numpy(share.splits[split]).to(self.device)
+                rows = torch.from_numpy(view.splits[split]).to(self.device)
                 tally[i] += self.objective.tally(outputs[rows], targets[rows])
         self.eval_bytes, *sums = self._sum([sent, *tally.flatten().tolist()])
         return dict(zip(self.splits, np.array(sums).reshape(len(tally), -1).tolist(), strict=False))
 
-    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
+    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[TrainerBatch]:
         if self.data.batches == 1:
             yield self._kept(watch)
             return
-        for share in self.data.steps(epoch, watch):
-            yield self._on_device(share, watch)
+        for view in self.data.steps(epoch, watch):
+            yield self._on_device(view, watch)
 
-    def _evaluation(self) -> Iterator[StepInput]:
+    def _evaluation(self) -> Iterator[TrainerBatch]:
         watch = Stopwatch(self.device)
         if self.config.eval == "exact":
-            if self._exact is None:
-                self._exact = StepInput(*exact_share(self.config, self.cluster, self.groups, self.device, self.task))
-            yield self._exact
-            return
-        if self.data.batches == 1:
+            yield self._exact_batch(watch)
+        elif self.data.batches == 1:
             yield self._kept(watch)
-            return
-        for share in self.data.evaluation(watch):
-            yield self._on_device(share, watch)
+        else:
+            for view in self.data.evaluation(watch):
+                yield self._on_device(view, watch)
 
-    def _kept(self, watch: Stopwatch) -> StepInput:
+    def _exact_batch(self, watch: Stopwatch) -> TrainerBatch:
+        if self._exact is None:
+            once = replace(self.config, co_batches=1, memory=None)
+            data = ServerData(once, self.cluster, self.groups, self.device, self.task, halo=True)
+            data.prepare(0, watch, lambda view: 0)  # without memory nobody asks what a step needs
+            found = meet(data.whole(watch), self.groups.place, self.device)
+            self._exact = exact_batch(found, self.groups, self.device)
+        return self._exact
+
+    def _kept(self, watch: Stopwatch) -> TrainerBatch:
         if self._resident is None:
             self._resident = self._on_device(self.data.whole(watch), watch)
         return self._resident
 
-    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
-        """Put a share on the device."""
+    def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
         start = watch.now()
         machines = self.groups.place.machines
-        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)
+        batch = TrainerBatch.of(view, self.groups.inside, device=self.device, machines=machines)
         watch.add("copy", start, watch.now())
-        return StepInput(share, batch)
+        return batch
 
     def _needed(self, view: WorkerView) -> int:
         here = replace(self.config, device=self.device.type)  # no longer "auto"

@@ -6,117 +6,47 @@ import queue
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
 from atta.errors import AttaError, ConfigError, DeadlineError
 from atta.train.dorylus.gathering import GatherPlan, Travels, matrices
-from atta.train.dorylus.layers import LayerForm
-from atta.train.dorylus.links import Arrays
-from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, PipelineStage, Producer, Work
+from atta.train.dorylus.links import Arrays, DaemonWeights, PeerLinks
+from atta.train.dorylus.progress import (
+    Acknowledged,
+    Arrived,
+    Begun,
+    Broken,
+    Computed,
+    Happening,
+    IntervalTracks,
+    PipelineProgress,
+    Producer,
+    Work,
+)
+from atta.train.dorylus.worker import LayerForm
+from atta.train.dorylus.workers import WorkerPool
 
 SILENT_S = 300.0
 """If nothing happens for so long, the job ends with an error."""
 TICK_S = 0.1
 
 
-class Begun(NamedTuple):
-    """An interval has weights [size] of ``version`` for an epoch."""
-
-    interval: int
-    epoch: int
-    version: int
-    values: np.ndarray
-
-
-class Acknowledged(NamedTuple):
-    """The gradient of an interval, epoch and layer counts."""
-
-    interval: int
-    epoch: int
-    layer: int
-
-
-class Computed(NamedTuple):
-    """The first result of a task."""
-
-    work: Work
-    arrays: Arrays
-
-
-class Arrived(NamedTuple):
-    """Rows, or gradients of sums, of another trainer's interval."""
-
-    stage: PipelineStage
-    producer: Producer
-    epoch: int
-    rows: np.ndarray
-
-
-class Broken(NamedTuple):
-    """The job cannot go on."""
-
-    error: BaseException
-
-
-Happening = Begun | Acknowledged | Computed | Arrived | Broken
-
-
-class Tasks(Protocol):
-    """Hands tasks to workers. The first result of each comes as ``Computed``."""
-
-    def give(self, work: Work, about: Mapping[str, Any], arrays: Arrays) -> None:
-        """Have a task done."""
-
-    def tick(self, queue: int) -> None:
-        """Called every now and then; ``queue``: how much the trainer itself has to do."""
-
-
-class PipelineWeights(Protocol):
-    """The weights of the job. Answers come as ``Begun`` and ``Acknowledged``."""
-
-    def want(self, works: Sequence[Work]) -> None:
-        """Ask for weights for these intervals and epochs, in place of those that were wanted before."""
-
-    def push(self, work: Work, layer: int, version: int, gradient: np.ndarray) -> None:
-        """Send a gradient."""
-
-
-class PeerRows(Protocol):
-    """Sends rows to other trainers, where they come as ``Arrived``."""
-
-    def send(self, rank: int, stage: PipelineStage, interval: int, epoch: int, rows: np.ndarray) -> None:
-        """Send rows of an interval."""
-
-
-@dataclass(frozen=True)
-class IntervalTargets:
-    """``places`` int64 [m] in an interval whose loss is taken, and their ``targets`` [m, ...]."""
-
-    places: np.ndarray
-    targets: np.ndarray
-
-
 @dataclass(frozen=True)
 class TrainerIntervals:
-    """What a trainer's intervals compute on.
-
-    Attributes:
-        plan: what they gather.
-        travels: what goes to and comes from other trainers.
-        features: [own + others', channels], of all rows that are read.
-        ids: int64 [own], user ids.
-        targets: of each interval.
+    """What a trainer's intervals compute on: what they gather, what travels, ``features`` [own + others', channels] of all
+    rows that are read, user ids int64 [own], and of each interval the ``places`` int64 [m] whose loss is taken, and their
+    ``targets`` [m, ...].
     """
 
     plan: GatherPlan
     travels: Travels
     features: torch.Tensor
     ids: np.ndarray
-    targets: Sequence[IntervalTargets]
+    targets: Sequence[Arrays]
 
 
 @dataclass
@@ -130,17 +60,13 @@ class _Held:
 
 
 class IntervalEngine:
-    """Runs the intervals of a trainer.
-
-    Everything is decided in one thread. Others put what has happened into ``happenings``.
+    """Runs the intervals of a trainer. Everything is decided in one thread; others put what has happened into ``happenings``.
 
     Attributes:
         losses: by epoch, the sum of losses of this trainer's training vertices.
-        ended: by epoch from the first one that was trained, the seconds since the start at which this trainer's slowest
-            interval ended it.
-        marks: of the same epochs, the counts of ``figures`` at that time.
+        ended: by epoch from the first one that was trained, seconds since the start at which its slowest interval ended it.
+        marks: of the same epochs, counts at that time, of ``WorkerPool.counts`` too.
         went_on: seconds since the start at which the latest ``run`` began.
-        sent_bytes: of rows and gradients that went to other trainers.
     """
 
     def __init__(
@@ -148,17 +74,15 @@ class IntervalEngine:
         progress: PipelineProgress,
         forms: Sequence[LayerForm],
         data: TrainerIntervals,
-        links: tuple[Tasks, PipelineWeights, PeerRows | None],
+        links: tuple[WorkerPool, DaemonWeights, PeerLinks | None],
         happenings: queue.SimpleQueue[Happening],
         *,
         about: Mapping[str, Any],
         began: Callable[[int, np.ndarray], None] = lambda version, values: None,
-        figures: Callable[[], Mapping[str, float]] = dict,
         tracks: IntervalTracks | None = None,
     ) -> None:
         """``about``: what every task is told, ``seed`` and ``divisor``; ``began``: called with each version of the
-        weights that an interval begins with; ``figures``: counts that are noted at the end of each epoch; ``tracks``:
-        remembers what intervals did.
+        weights that an interval begins with; ``tracks``: remembers what intervals did.
         """
         self.progress, self._forms, self._data, self._about, self._began = progress, forms, data, about, began
         self._tasks, self._weights, self._peers = links
@@ -173,17 +97,14 @@ class IntervalEngine:
         self.losses: defaultdict[int, float] = defaultdict(float)
         self.ended: list[float] = []
         self.marks: list[dict[str, float]] = []
-        self._figures, self._tracks = figures, tracks
+        self._tracks = tracks
         self.sent_bytes = 0
         self._start: float | None = None
         self._heard = self.went_on = 0.0
 
     def run(self) -> None:
         """Go on until all intervals have finished all epochs. May be called again after ``progress.go_on``.
-
-        Raises:
-            AttaError: what has broken the job.
-            DeadlineError: nothing has happened for a long time.
+        Raises AttaError: what has broken the job; DeadlineError: nothing has happened for a long time.
         """
         self._heard = ticked = time.monotonic()
         if self._start is None:
@@ -214,7 +135,6 @@ class IntervalEngine:
         return len(own)
 
     def _listen(self, *, wait: bool) -> None:
-        """Take in all that has happened."""
         try:
             self._take_in(self.happenings.get(block=wait, timeout=TICK_S))
             while True:
@@ -252,34 +172,22 @@ class IntervalEngine:
         while len(self.ended) < self.progress.finished - self.progress.first:
             self.ended.append(self._now())
             counts = {"sent_bytes": float(self.sent_bytes), "oldest_row": float(self.progress.oldest)}
-            self.marks.append(counts | dict(self._figures()))
+            self.marks.append(counts | self._tasks.counts())
 
     def _give(self, work: Work) -> None:
-        """Make a task of a stage that a worker computes."""
-        stage, plan, held = (
-            self.progress.stages[work.stage],
-            self._data.plan.intervals[work.interval],
-            self._held[work.interval],
-        )
-        form = self._forms[stage.layer]
-        arrays = {
-            "sums": held.sums[stage.layer].numpy(),
-            "weights": held.weights[stage.layer].numpy(),
-            "keys": self._data.ids[plan.rows],
-        }
-        if plan.edges is not None and plan.keys is not None:
-            arrays |= {"edges": plan.edges, "edge_keys": plan.keys}
+        stage, held = self.progress.stages[work.stage], self._held[work.interval]
+        plan, form = self._data.plan.intervals[work.interval], self._forms[stage.layer]
+        sums, weights = held.sums[stage.layer].numpy(), held.weights[stage.layer].numpy()
+        arrays = {"sums": sums, "weights": weights, "keys": self._data.ids[plan.rows], **plan.edge_task}
         if stage.part == "loss":
-            found = self._data.targets[work.interval]
-            arrays |= {"places": found.places, "targets": found.targets}
+            arrays |= self._data.targets[work.interval]
         if stage.part == "apply-back":
             assert held.made is not None, "gathered before"
             arrays["gradients"], held.made = held.made.numpy(), None
-        about = {**self._about, "part": stage.part, "layer": form.to_dict(), "epoch": work.epoch}
+        about = {**self._about, "part": stage.part, "layer": asdict(form), "epoch": work.epoch}
         self._tasks.give(work, about, arrays)
 
     def _do(self, work: Work) -> None:
-        """A stage that this trainer computes."""
         stage, held = self.progress.stages[work.stage], self._held[work.interval]
         plan, layer = self._data.plan.intervals[work.interval], stage.layer
         if stage.part == "gather":

@@ -1,18 +1,15 @@
 """What a trainer gathers: its vertices in intervals, the matrix of each, and the rows that travel between trainers.
 
-In every layer a trainer *gathers*: it multiplies a sparse matrix with the rows that the layer reads. A worker makes rows of
-the next layer from these sums, of one interval at a time (Dorylus, section 3). Three layers have such a form:
-
-- gcn: a sum per vertex, over its neighbours and itself, with the weights of ``GCNConv``;
-- sage: two rows per vertex, the mean of its neighbours and its own;
-- gat: the rows of all vertices that an interval reads, its own first. The worker gets the edges too, and computes
-  attention: this is the edge task.
+In every layer a trainer multiplies a sparse matrix with the rows that the layer reads. A worker makes rows of the next
+layer from these sums, of one interval at a time (Dorylus, section 3). For gcn they are sums with the weights of
+``GCNConv``; for sage the mean of the neighbours and the own row; for gat the rows of all vertices that an interval reads,
+its own first, and the worker gets the edges too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -23,13 +20,12 @@ from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from atta.errors import ConfigError
 from atta.train.cooperative.graph import WorkerView
-from atta.train.cooperative.halo import HaloRows, rows_of
-from atta.train.cooperative.halo import broadcast_ids as told
+from atta.train.cooperative.halo import ReadRows, broadcast_ids, rows_of
 from atta.train.cooperative.source import ExactSource
-from atta.train.dorylus.layers import LayerForm, Longs
 from atta.train.dorylus.progress import Producer
+from atta.train.dorylus.worker import LayerForm, Longs
 from atta.train.models import csr_matrix
-from atta.train.steps.masks import edge_keys
+from atta.train.steps.masks import edge_keys, with_loops
 
 Weights = npt.NDArray[np.float64]
 Lists = Mapping[Producer, Longs]
@@ -46,19 +42,14 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class IntervalPlan:
-    """An interval.
-
-    Attributes:
-        rows: int64 [n], its vertices: own rows of the trainer, ascending.
-        sums: int64 [t], the rows of the gather's result that are its own.
-        edges: int64 [2, e], for layers with an edge task: places in ``sums``, and in ``rows``; else None.
-        keys: int64 [e], what masks of these edges are made from; else None.
+    """An interval: the own ``rows`` int64 [n] of the trainer that are its vertices, ascending, and ``sums`` int64 [t], its rows
+    of the gather's result. Layers with an edge task get ``edges`` int64 [2, e], places in ``sums`` and in ``rows``, and
+    ``edge_keys`` int64 [e], what masks of these edges are made from.
     """
 
     rows: Longs
     sums: Longs
-    edges: Longs | None = None
-    keys: Longs | None = None
+    edge_task: Mapping[str, Longs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,11 +62,7 @@ class GatherPlan:
 
 
 def forms_of(model: torch.nn.Module) -> list[LayerForm]:
-    """The layers of a model of ``whole_model``.
-
-    Raises:
-        ConfigError: the model has no split form.
-    """
+    """The layers of a model of ``whole_model``. Raises ConfigError: the model has no split form."""
     convs = list(cast(Any, getattr(model, "convs", ())))
     known = {GCNConv: "gcn", SAGEConv: "sage", GATConv: "gat"}
     if not convs or sum(p.numel() for conv in convs for p in conv.parameters()) != sum(
@@ -95,7 +82,6 @@ def forms_of(model: torch.nn.Module) -> list[LayerForm]:
 
 
 def _usual(conv: Any) -> bool:
-    """Whether a layer has the options that ``whole_model`` gives it."""
     if type(conv) is GCNConv:
         return bool(conv.normalize and conv.add_self_loops and not conv.improved and conv.bias is not None)
     if type(conv) is SAGEConv:
@@ -110,9 +96,7 @@ def gather_plan(kind: str, view: WorkerView, intervals: Sequence[Longs]) -> Gath
 
 def _of_gcn(view: WorkerView, intervals: Sequence[Longs]) -> GatherPlan:
     own, scale = len(view.own), 1 / np.sqrt(view.in_degrees + 1.0)
-    source, target = view.edge_index[:, view.edge_index[0] != view.edge_index[1]]
-    loops = np.arange(own)
-    source, target = np.concatenate([source, loops]), np.concatenate([target, loops])
+    source, target = with_loops(view.edge_index, own)
     return GatherPlan(
         Entries(target, source, scale[source] * scale[target]), [IntervalPlan(rows, rows) for rows in intervals], own
     )
@@ -134,8 +118,7 @@ def _of_sage(view: WorkerView, intervals: Sequence[Longs]) -> GatherPlan:
 
 def _of_gat(view: WorkerView, intervals: Sequence[Longs]) -> GatherPlan:
     own = len(view.own)
-    between = view.edge_index[:, view.edge_index[0] != view.edge_index[1]]
-    edges = np.concatenate([between, np.tile(np.arange(own), (2, 1))], axis=1)
+    edges = with_loops(view.edge_index, own)
     keys = edge_keys(view.global_ids, edges)
     member = np.empty(own, np.int64)
     for number, rows in enumerate(intervals):
@@ -152,7 +135,8 @@ def _of_gat(view: WorkerView, intervals: Sequence[Longs]) -> GatherPlan:
         place[others] = len(rows) + np.arange(len(others))
         columns.append(np.concatenate([rows, others]))
         sums = first + np.arange(len(columns[-1]))
-        plans.append(IntervalPlan(rows, sums, np.stack([place[source], place[target]]), keys[mine]))
+        ends_here = np.stack([place[source], place[target]])
+        plans.append(IntervalPlan(rows, sums, {"edges": ends_here, "edge_keys": keys[mine]}))
         first += len(sums)
     chosen = np.concatenate(columns)
     return GatherPlan(Entries(np.arange(first), chosen, np.ones(first)), plans, first)
@@ -164,15 +148,11 @@ _PLANS = {"gcn": _of_gcn, "sage": _of_sage, "gat": _of_gat}
 def interval_rows(edge_index: Longs, vertices: int, intervals: int) -> list[Longs]:
     """The vertices of each interval, int64, ascending.
 
-    Intervals differ by at most one vertex. Their numbers of edges differ by at most the largest degree: vertices are
-    dealt by falling degree, and the direction of dealing turns after each round. So the edges between an interval and
-    the others are nearly as many for all intervals (Dorylus, section 4).
+    Intervals differ by at most one vertex, and their numbers of edges by at most the largest degree: vertices are dealt by
+    falling degree, and the direction of dealing turns after each round (Dorylus, section 4).
 
     edge_index: int64 [2, e], sources and targets; ends from ``vertices`` on are of other trainers. They count for the
-    end that is here.
-
-    Raises:
-        ConfigError: there are more intervals than vertices, or none of either.
+    end that is here. Raises ConfigError: there are more intervals than vertices, or none of either.
     """
     if intervals < 1:
         raise ConfigError(f"intervals={intervals}: must be at least 1")
@@ -196,17 +176,13 @@ def interval_rows(edge_index: Longs, vertices: int, intervals: int) -> list[Long
 
 @dataclass(frozen=True)
 class Travels:
-    """The rows that travel between trainers.
-
-    Both ends order the rows of an interval alike, so no message names a row.
+    """The rows that travel between trainers. Both ends order the rows of an interval alike, so no message names a row.
 
     Attributes:
         rows_to: own rows that another trainer reads, int64, by (rank, own interval).
         rows_from: places among the rows read here, int64, by (rank, interval there).
-        sums_to: own sums whose gradients another trainer reads, by (rank, own interval).
-        sums_from: places among the gradients of sums that are read here, by (rank, interval there).
-        entries: of the transposed matrix: gradients of others' sums that reach own rows.
-        sums: how many sums of others these are.
+        sums_to, sums_from: the same of own sums and others', whose gradients are read.
+        entries: of the transposed matrix: gradients of others' ``sums`` sums that reach own rows.
     """
 
     rows_to: Lists
@@ -261,7 +237,7 @@ def _by_interval(
     return found
 
 
-def meet_intervals(found: HaloRows, plan: GatherPlan, rank: int, world: int) -> Travels:
+def meet_intervals(found: ReadRows, plan: GatherPlan, rank: int, world: int) -> Travels:
     """Find out what travels; all ranks call this.
 
     ``found``: as ``meet`` has made it. A trainer tells all others the entries of its matrix whose columns are theirs:
@@ -286,7 +262,7 @@ def meet_intervals(found: HaloRows, plan: GatherPlan, rank: int, world: int) -> 
     return Travels(rows_to, rows_from, sums_to, sums_from, entries, sums)
 
 
-def _sums_that_travel(found: HaloRows, plan: GatherPlan, rank: int, world: int) -> tuple[Lists, Lists, Entries, int]:
+def _sums_that_travel(found: ReadRows, plan: GatherPlan, rank: int, world: int) -> tuple[Lists, Lists, Entries, int]:
     """The last four of ``Travels``."""
     own, cpu, entries = len(found.view.own), torch.device("cpu"), plan.entries
     ids, first = found.view.global_ids, found.view.rows - len(found.view.halo)
@@ -303,7 +279,7 @@ def _sums_that_travel(found: HaloRows, plan: GatherPlan, rank: int, world: int) 
             read = np.unique(rows[owner[columns - first] == other])
             sums_to |= _grouped(other, of_sum[read], read)
         heard = [
-            told(array if mine else None, other, cpu)
+            broadcast_ids(array if mine else None, other, cpu)
             for array in (rows, of_sum[rows], ids[columns], values.view(np.int64))
         ]
         if mine:
@@ -321,7 +297,6 @@ def _sums_that_travel(found: HaloRows, plan: GatherPlan, rank: int, world: int) 
 
 
 def _members(groups: Sequence[Longs], count: int) -> Longs:
-    """Which group each number is in."""
     found = np.empty(count, np.int64)
     for number, members in enumerate(groups):
         found[members] = number
@@ -329,5 +304,4 @@ def _members(groups: Sequence[Longs], count: int) -> Longs:
 
 
 def _grouped(rank: int, intervals: Longs, values: Longs) -> dict[Producer, Longs]:
-    """``values`` by interval, in their order."""
     return {(rank, int(number)): values[intervals == number] for number in np.unique(intervals)}

@@ -1,7 +1,4 @@
-"""Hands tasks out to workers, again if need be, and says how many workers there should be.
-
-A worker may die, be slow, or answer twice. The first result counts.
-"""
+"""Hands tasks out to workers, again if need be, and says how many workers there should be."""
 
 from __future__ import annotations
 
@@ -40,17 +37,16 @@ class _Handed:
 
 
 class HandOut:
-    """The tasks of workers. Times are seconds that never go back, such as those of ``time.monotonic``.
+    """The tasks of workers, who may die, be slow, or answer twice. The first result counts. Times are seconds that never go
+    back.
 
     A task whose worker takes longer than the timeout is handed to another one too. The timeout is five times the mean
-    time of a task, at least half a second, and twice as long after each relaunch of the same task: where everything is
-    slow, relaunching does not help.
+    time of a task, at least half a second, and twice as long after each relaunch of the same task.
 
     Attributes:
-        relaunched: how many times a task was handed out again.
+        relaunched, handed: how many times a task was handed out again, and at all.
         ignored: how many results came too late.
         lost: how many workers went away in the middle of a task.
-        handed: how many times a task was handed to a worker, for the first time or again.
         busy_s: seconds that workers were at tasks which they have answered, all of them together.
     """
 
@@ -98,9 +94,7 @@ class HandOut:
 
     def result(self, worker: int, work: Work, now: float) -> bool:
         """A worker has ended its task; whether its result counts, which the first one does.
-
-        Raises:
-            ConfigError: the worker was not given this task.
+        Raises ConfigError: the worker was not given this task.
         """
         doing, since = self._doing.get(worker, (None, now))
         if doing != work:
@@ -116,9 +110,7 @@ class HandOut:
 
     def gone(self, worker: int) -> None:
         """A worker has gone away. Its task waits for another one, unless somebody else does it too.
-
-        Raises:
-            AttaError: the task was relaunched too often.
+        Raises AttaError: the task was relaunched too often.
         """
         if worker not in self._doing:
             return
@@ -132,9 +124,7 @@ class HandOut:
 
     def late(self, now: float) -> list[Work]:
         """Let tasks that take too long wait for one more worker; returns them.
-
-        Raises:
-            AttaError: a task was relaunched too often.
+        Raises AttaError: a task was relaunched too often.
         """
         found = [work for work, task in self._open.items() if not task.waiting and now >= task.late_at]
         for work in found:
@@ -145,13 +135,6 @@ class HandOut:
         """Workers that have been at a task for 30 s, and for four times as long as the present timeout."""
         most = max(STUCK_S, _STUCK * self.timeout_s)
         return sorted(worker for worker, (_, since) in self._doing.items() if now - since >= most)
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        for work, task in self._open.items():
-            assert task.again <= self._most, f"{work} was relaunched {task.again} times"
-            assert task.waiting or task.workers, f"nobody does {work}, and it does not wait"
-            assert {w for w, (doing, _) in self._doing.items() if doing == work} == task.workers, f"workers of {work}"
 
     def _again(self, work: Work, task: _Handed) -> None:
         if task.again == self._most:
@@ -168,9 +151,6 @@ class PoolSize:
 
     If that queue rises, workers are faster than the trainer: after three rises in a row there are fewer of them. If it
     falls below the number of the trainer's threads, the trainer will soon wait for workers: there are more of them.
-
-    Attributes:
-        size: how many workers there should be.
     """
 
     def __init__(self, intervals: int, *, limit: int, threads: int = 1) -> None:
@@ -194,8 +174,3 @@ class PoolSize:
         elif queue < last and queue < self._threads:
             self.size = min(self._limit, math.ceil(_MORE * self.size))
         return self.size
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        assert 1 <= self.size <= self._limit, f"{self.size} workers, at most {self._limit}"
-        assert 0 <= self._rises < _RISES, f"{self._rises} rises"

@@ -9,19 +9,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from atta.errors import AttaError, ConfigError, RemoteError, UnavailableError
+from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, UnavailableError
+from atta.train.dorylus.progress import Acknowledged, Arrived, Begun, Broken, Happening, PipelineStage, Work
+
+if TYPE_CHECKING:
+    from atta.client.parameters import JobWeights
 
 PROTOCOL = 2
 """Changes whenever messages do. Both ends must have the same."""
@@ -40,9 +47,7 @@ Message = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 def packed(about: Mapping[str, Any], arrays: Arrays) -> bytes:
     """A message: ``about`` as JSON, and arrays of float64, float32 or int64.
-
-    Raises:
-        ConfigError: the message would be too large.
+    Raises ConfigError: the message would be too large.
     """
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     size = text.nbytes + sum(array.nbytes for array in arrays.values())
@@ -52,11 +57,7 @@ def packed(about: Mapping[str, Any], arrays: Arrays) -> bytes:
 
 
 def unpacked(raw: bytes) -> Message:
-    """What ``packed`` was given.
-
-    Raises:
-        ConfigError: the bytes are no such message.
-    """
+    """What ``packed`` was given. Raises ConfigError: the bytes are no such message."""
     try:
         arrays = load(raw)
         about = json.loads(arrays.pop(_ABOUT).tobytes())
@@ -82,9 +83,7 @@ class Stream:
 
     def meet(self, key: bytes, *, calls: bool) -> None:
         """Prove to each other that both ends know ``key``; ``calls``: this end has opened the connection.
-
-        Raises:
-            RemoteError: the other end does not know it, or is gone.
+        Raises RemoteError: the other end does not know it, or is gone.
         """
         try:
             with Connection(os.dup(self._socket.fileno())) as connection:
@@ -109,10 +108,7 @@ class Stream:
 
     def receive(self) -> Message:
         """The next message, however long it takes to come.
-
-        Raises:
-            RemoteError: the other end is gone.
-            ConfigError: it is no message, or too large.
+        Raises RemoteError: the other end is gone; ConfigError: it is no message, or too large.
         """
         size = int.from_bytes(self._bytes(8), "little")
         if size > MOST_BYTES:
@@ -140,11 +136,8 @@ Role = Callable[[dict[str, Any], Stream], None]
 
 
 class Listener:
-    """The port of a trainer. Whoever proves to know the job's key is served by its role, in a thread of its own.
-
-    Attributes:
-        address: ``HOST:PORT``.
-        roles: how to serve, by what the other end calls itself.
+    """The port of a trainer, at ``address``. Whoever proves to know the job's key is served by its role, in a thread of its own;
+    ``roles``: how to serve, by what the other end calls itself.
     """
 
     def __init__(self, host: str, key: bytes, setting: Mapping[str, Any]) -> None:
@@ -204,9 +197,8 @@ class Listener:
 def join(address: str, key: bytes, hello: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
     """A stream to a ``Listener``, in the ``role`` of ``hello``, and what it tells everybody.
 
-    Raises:
-        ConfigError: the other end refuses this one, or ``address`` is none.
-        RemoteError, UnavailableError: nobody answers, or it does not know the key.
+    Raises ConfigError: the other end refuses this one, or ``address`` is none; RemoteError, UnavailableError: nobody
+    answers, or it does not know the key.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -237,3 +229,126 @@ def _within(seconds: float, give_up: Callable[[], Any]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+_ASKED_S = 0.5
+"""How long a request for weights waits for slower intervals. After that another interval may have its turn."""
+_END_S = 5.0
+
+
+class PeerLinks:
+    """A stream to each trainer that reads rows of this one, and those that others have opened to its listener.
+
+    Few messages wait: an interval scatters once per stage, and is at most so many epochs ahead.
+    """
+
+    def __init__(self, listener: Listener, key: bytes, rank: int, happenings: queue.SimpleQueue[Happening]) -> None:
+        self._key, self._rank, self._happenings, self._closed = key, rank, happenings, False
+        self._senders: dict[int, tuple[ThreadPoolExecutor, Stream]] = {}
+        listener.roles["trainer"] = self._bring
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Open the streams to other trainers, by rank; raises the errors of ``join``."""
+        for other, address in addresses.items():
+            stream, _ = join(address, self._key, {"role": "trainer", "rank": self._rank})
+            self._senders[other] = ThreadPoolExecutor(1, "atta-rows"), stream
+
+    def send(self, rank: int, stage: PipelineStage, interval: int, epoch: int, rows: np.ndarray) -> None:
+        """Send rows of an interval; on the other side they come as ``Arrived``."""
+        about = {"part": stage.part, "layer": stage.layer, "interval": interval, "epoch": epoch}
+        thread, stream = self._senders[rank]
+        thread.submit(self._deliver, rank, stream, packed(about, {"rows": rows}))
+
+    def close(self) -> None:
+        """End the streams after everything has been sent; other trainers must have ended their work."""
+        self._closed = True
+        for thread, stream in self._senders.values():
+            wait([thread.submit(stream.close)], _END_S)
+            stream.close()
+            thread.shutdown()
+
+    def _deliver(self, rank: int, stream: Stream, raw: bytes) -> None:
+        try:
+            stream.send_packed(raw)
+        except RemoteError as error:
+            self._lose(rank, f"reads no rows any more: {error}")
+
+    def _bring(self, hello: dict[str, Any], stream: Stream) -> None:
+        rank = int(hello["rank"])
+        try:
+            while True:
+                about, arrays = stream.receive()
+                stage, producer = PipelineStage(about["part"], int(about["layer"])), (rank, int(about["interval"]))
+                self._happenings.put(Arrived(stage, producer, int(about["epoch"]), arrays["rows"]))
+        except (AttaError, KeyError, TypeError, ValueError) as error:
+            self._lose(rank, f"sends no rows any more: {error}")
+
+    def _lose(self, rank: int, what: str) -> None:
+        if not self._closed:
+            self._happenings.put(Broken(RemoteError(f"trainer {rank}", what)))
+
+
+class DaemonWeights:
+    """The weights of a job: one thread asks for them, another sends gradients.
+
+    Members of the job are intervals: those of this trainer count from ``first``.
+    """
+
+    def __init__(self, job: JobWeights, first: int, happenings: queue.SimpleQueue[Happening]) -> None:
+        self._job, self._first, self._happenings = job, first, happenings
+        self._asks, self._pushes = (ThreadPoolExecutor(1, "atta-weights") for _ in range(2))
+        self._change = threading.Lock()
+        self._wanted: list[Work] = []
+        self._asked: set[tuple[int, int]] = set()
+        self._asking = self._closed = False
+
+    def want(self, works: Sequence[Work]) -> None:
+        """Ask for weights for these intervals and epochs, in place of those that were wanted before."""
+        with self._change:
+            self._wanted = [work for work in works if (work.interval, work.epoch) not in self._asked]
+            if self._wanted and not self._asking:
+                self._asking = True
+                self._asks.submit(self._tell, self._ask)
+
+    def push(self, work: Work, layer: int, version: int, gradient: np.ndarray) -> None:
+        """At most one gradient per interval and layer waits."""
+        self._pushes.submit(self._tell, partial(self._send, work, layer, version, gradient))
+
+    def close(self) -> None:
+        """End the threads, after the requests that are under way."""
+        self._closed = True
+        for pool in (self._asks, self._pushes):
+            pool.shutdown(cancel_futures=True)
+
+    def _tell(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except AttaError as error:
+            if not self._closed:
+                self._happenings.put(Broken(error))
+
+    def _ask(self) -> None:
+        while (work := self._slowest()) is not None:
+            try:
+                found = self._job.begin(self._first + work.interval, work.epoch, within_s=_ASKED_S)
+            except DeadlineError:
+                continue
+            if found.values is None:
+                raise RemoteError(
+                    "the daemon", f"interval {work.interval} cannot begin epoch {work.epoch}: it is over there"
+                )
+            with self._change:
+                self._asked.add((work.interval, work.epoch))
+                self._asked.discard((work.interval, work.epoch - 2))
+                self._wanted = [one for one in self._wanted if one != work]
+            self._happenings.put(Begun(work.interval, work.epoch, found.version, found.values))
+
+    def _slowest(self) -> Work | None:
+        with self._change:
+            found = None if self._closed else min(self._wanted, default=None)
+            self._asking = found is not None
+            return found
+
+    def _send(self, work: Work, layer: int, version: int, gradient: np.ndarray) -> None:
+        self._job.push(self._first + work.interval, work.epoch, gradient, layer=layer, version=version)
+        self._happenings.put(Acknowledged(work.interval, work.epoch, layer))  # the answer means that it counts

@@ -1,16 +1,18 @@
 """The stages of an interval (Dorylus, section 4), when it may go on, and a record of what it did.
 
-Rows of a layer have a version for each interval that computes them: the epoch. An interval scatters rows once per epoch,
-so a version says that all rows of that interval have arrived.
+Rows of a layer have a version for each interval that computes them: the epoch, since an interval scatters them once in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from atta.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MODES = ("nopipe", "pipe", "async")
 Part = Literal["gather", "apply", "scatter", "loss", "gather-back", "apply-back", "scatter-back"]
@@ -24,13 +26,12 @@ _MOST_SPANS = 200_000
 
 
 class PipelineStage(NamedTuple):
-    """A stage of an interval.
+    """A stage of an interval, of ``layer`` from 0.
 
-    ``part``: gather sums up the rows that a layer reads; apply makes rows of the next layer from these; scatter sends
-    them to those who read them. ``loss`` is the last layer's apply, the loss, and the backward of both, in one task. The
-    parts of backward have the same names with ``-back``: gather-back sums up gradients of rows of layer + 1; apply-back
-    computes the layer again, and from it gradients of weights and sums; scatter-back sends the latter.
-    ``layer``: from 0.
+    ``gather`` sums up the rows that a layer reads; ``apply`` makes rows of the next layer from these; ``scatter`` sends
+    them to those who read them. ``loss`` is the last layer's apply, the loss, and the backward of both. Of backward,
+    ``gather-back`` sums up gradients of rows of layer + 1; ``apply-back`` computes the layer again, and from it gradients of
+    weights and sums; ``scatter-back`` sends the latter.
     """
 
     part: Part
@@ -53,6 +54,48 @@ class Work(NamedTuple):
     epoch: int
     stage: int
     interval: int
+
+
+class Begun(NamedTuple):
+    """An interval has weights [size] of ``version`` for an epoch."""
+
+    interval: int
+    epoch: int
+    version: int
+    values: np.ndarray
+
+
+class Acknowledged(NamedTuple):
+    """The gradient of an interval, epoch and layer counts."""
+
+    interval: int
+    epoch: int
+    layer: int
+
+
+class Computed(NamedTuple):
+    """The first result of a task."""
+
+    work: Work
+    arrays: Mapping[str, np.ndarray]
+
+
+class Arrived(NamedTuple):
+    """Rows, or gradients of sums, of another trainer's interval."""
+
+    stage: PipelineStage
+    producer: Producer
+    epoch: int
+    rows: np.ndarray
+
+
+class Broken(NamedTuple):
+    """The job cannot go on."""
+
+    error: BaseException
+
+
+Happening = Begun | Acknowledged | Computed | Arrived | Broken
 
 
 def stages_of(layers: int) -> tuple[PipelineStage, ...]:
@@ -92,10 +135,7 @@ class PipelineProgress:
     ``pipe``: a gather waits until the rows that it reads are those of this epoch; everything else overlaps.
     ``async``: a gather takes rows of the last ``staleness + 1`` epochs. The epoch ``first`` is as in ``pipe``.
 
-    Attributes:
-        stages: of an epoch.
-        first: the epoch that training begins with.
-        oldest: the greatest age at which a row was read, in epochs.
+    ``oldest``: the greatest age at which a row was read, in epochs.
     """
 
     def __init__(
@@ -114,8 +154,7 @@ class PipelineProgress:
         """``epochs``: how many are over when training stops, with the ``first`` ones, which are over already.
         ``forward``, ``backward``: intervals of other trainers whose rows, or whose gradients, are read here.
 
-        Raises:
-            ConfigError: a number is out of range, or a bound goes with a mode that has none.
+        Raises ConfigError: a number is out of range, or a bound goes with a mode that has none.
         """
         check_mode(mode, staleness)
         self.stages, self.first, self._epochs = stages_of(layers), first, epochs
@@ -142,12 +181,6 @@ class PipelineProgress:
     def finished(self) -> int:
         """How many epochs all intervals of this trainer have finished."""
         return min(one.epoch for one in self._intervals)
-
-    @property
-    def spread(self) -> int:
-        """Epochs between the interval that is ahead and the slowest one, of those that have begun an epoch."""
-        begun = [one.epoch for one in self._intervals if one.version is not None]
-        return max(0, max(begun, default=0) - self.finished)
 
     def wanting(self) -> list[Work]:
         """The intervals that need weights before they can go on, slowest first; only those that this trainer's own
@@ -201,26 +234,12 @@ class PipelineProgress:
 
     def arrived(self, stage: PipelineStage, producer: Producer, epoch: int) -> None:
         """Rows of an interval of another trainer have arrived; older ones than before change nothing.
-
-        Raises:
-            ConfigError: nobody here reads rows of that interval.
+        Raises ConfigError: nobody here reads rows of that interval.
         """
         versions = self._versions.get(stage)
         if versions is None or producer not in versions or producer[0] == self._rank:
             raise ConfigError(f"rows of {stage.part} {stage.layer} came from {producer}, which nobody reads here")
         versions[producer] = max(versions[producer], epoch)
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        assert self.spread <= self._bound, f"intervals are {self.spread} epochs apart"
-        assert self.oldest <= (0 if self._mode != "async" else self._bound + 1), f"a row of age {self.oldest} was read"
-        for number, one in enumerate(self._intervals):
-            assert 0 <= one.stage <= len(self.stages), f"interval {number} is at stage {one.stage}"
-            if one.version is None:
-                assert not one.unacknowledged, f"interval {number} sent gradients before it had weights"
-                assert not any(not self.stages[s].by_trainer for s in range(one.stage)), f"interval {number} had none"
-            if one.stage == len(self.stages):
-                assert one.unacknowledged, f"interval {number} should have begun its next epoch"
 
     def _advance(self, one: _Interval) -> None:
         """An epoch ends when all its stages have, and all its gradients count."""
@@ -244,7 +263,6 @@ class PipelineProgress:
         return one.epoch < self._epochs and not one.taken and one.stage < len(self.stages)
 
     def _least(self, epoch: int) -> int:
-        """The least version that a gather of an epoch reads."""
         return epoch if self._mode != "async" or epoch == self.first else epoch - self._bound - 1
 
     @staticmethod
@@ -281,13 +299,8 @@ class StageSpan(NamedTuple):
 
 
 class IntervalTracks:
-    """Remembers the stages of a trainer's intervals. Times are passed in.
-
-    A worker's stage lasts from the time at which it was handed out until its first result.
-
-    Attributes:
-        spans: the first ``most`` stages that have ended.
-        left_out: how many ended after these.
+    """Remembers the first ``most`` stages of a trainer's intervals that have ended, in ``spans``; ``left_out``: how many more
+    did. Times are passed in. A worker's stage lasts from the time at which it was handed out until its first result.
     """
 
     def __init__(self, stages: Sequence[PipelineStage], intervals: int, *, most: int = _MOST_SPANS) -> None:
@@ -309,23 +322,19 @@ class IntervalTracks:
 
     def events(self, rank: int) -> list[dict[str, Any]]:
         """Trace events: the trainer is a process, each interval a thread of it; times in microseconds."""
-        about = [_named("process_name", rank, 0, f"trainer {rank}")]
-        about += [_named("thread_name", rank, number, f"interval {number}") for number in range(len(self._began))]
-        return about + [self._event(rank, span) for span in self.spans]
-
-    def _event(self, rank: int, span: StageSpan) -> dict[str, Any]:
-        stage = self._stages[span.work.stage]
-        return {
-            "ph": "X",
-            "name": f"{stage.part} {stage.layer}",
-            "cat": "trainer" if stage.by_trainer else "worker",
-            "pid": rank,
-            "tid": span.work.interval,
-            "ts": round(1e6 * span.start, 3),
-            "dur": round(1e6 * (span.end - span.start), 3),
-            "args": {"epoch": span.work.epoch},
-        }
-
-
-def _named(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
+        names = [("process_name", 0, f"trainer {rank}")]
+        names += [("thread_name", number, f"interval {number}") for number in range(len(self._began))]
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": kind, "pid": rank, "tid": number, "args": {"name": name}}
+            for kind, number, name in names
+        ]
+        for work, start, end in self.spans:
+            stage = self._stages[work.stage]
+            about = {
+                "ph": "X",
+                "name": f"{stage.part} {stage.layer}",
+                "cat": "trainer" if stage.by_trainer else "worker",
+            }
+            times = {"ts": round(1e6 * start, 3), "dur": round(1e6 * (end - start), 3)}
+            events.append({**about, **times, "pid": rank, "tid": work.interval, "args": {"epoch": work.epoch}})
+        return events

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import queue
 import secrets
 import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 import atta
 from atta.client.parameters import JobState, JobWeights
@@ -25,23 +23,21 @@ from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.observe.timeline import document
 from atta.partition.disk.staging import StagedFile
 from atta.train.cooperative import count_targets
-from atta.train.cooperative.halo import HaloRows, exact_batch, meet
-from atta.train.cooperative.halo import broadcast_ids as told
-from atta.train.cooperative.shares import TrainerShare
-from atta.train.cooperative.trainer import ServerTrainer, StepInput
-from atta.train.dorylus.engine import Happening, IntervalEngine, IntervalTargets, TrainerIntervals
+from atta.train.cooperative.exchange import TrainerBatch
+from atta.train.cooperative.graph import WorkerView
+from atta.train.cooperative.halo import ReadRows, broadcast_bytes, broadcast_ids, exact_batch, meet
+from atta.train.cooperative.trainer import ServerTrainer
+from atta.train.dorylus.engine import IntervalEngine, TrainerIntervals
 from atta.train.dorylus.gathering import Travels, forms_of, gather_plan, interval_rows, meet_intervals
 from atta.train.dorylus.hand_out import HandOut, PoolSize
-from atta.train.dorylus.layers import Longs
-from atta.train.dorylus.links import Listener
-from atta.train.dorylus.peers import DaemonWeights, PeerLinks
-from atta.train.dorylus.progress import IntervalTracks, PipelineProgress
-from atta.train.dorylus.worker import loss_setting
+from atta.train.dorylus.links import Arrays, DaemonWeights, Listener, PeerLinks
+from atta.train.dorylus.progress import Happening, IntervalTracks, PipelineProgress
+from atta.train.dorylus.worker import Longs, loss_setting
 from atta.train.dorylus.workers import WorkerPool
 from atta.train.meeting.notes import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
-from atta.train.reports.epochs import SERVER_PHASES, EpochReport
-from atta.train.settings import CooperativeSettings, DorylusSettings
+from atta.train.reports.epochs import EpochReport
+from atta.train.settings import DorylusSettings
 from atta.train.steps.timing import Stopwatch
 
 _LEASE_S = 300.0
@@ -59,26 +55,21 @@ class IntervalTrainer(ServerTrainer):
     """
 
     def __init__(self, config: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Raises the errors of ``ServerTrainer``, and ConfigError for a GPU or a folder that cannot be made."""
         if device.type != "cpu":
             raise ConfigError("--device: dorylus computes on CPUs; give --device cpu")
-        names = {field.name for field in dataclasses.fields(CooperativeSettings)}
-        common = {name: value for name, value in vars(config).items() if name in names}
-        super().__init__(CooperativeSettings(**common), cluster, device, halo=True)
-        self.options = config
+        super().__init__(config, cluster, device, halo=True)
         if config.interval_trace is not None:
             _make(Path(config.interval_trace))
         self.optimiser = VectorStep("adam", config.lr, config.weight_decay)
         self.forms = forms_of(self.model)
-        self._found: HaloRows | None = None
+        self._found: ReadRows | None = None
         self._saved: dict[int, np.ndarray] = {}
 
     def fit(self) -> list[EpochReport]:
         """Train, then evaluate the saved weights; returns a report of each epoch.
 
-        Raises:
-            ConfigError: there are more intervals than vertices, or the daemon has no room for the weights.
-            AttaError: workers fail, or a daemon or trainer does not answer.
+        Raises ConfigError: there are more intervals than vertices, or the daemon has no room for the weights;
+        AttaError: workers fail, or a daemon or trainer does not answer.
         """
         if self.options.warning:
             self.display.line(self.options.warning)
@@ -86,26 +77,25 @@ class IntervalTrainer(ServerTrainer):
         if len(self.done) < self.config.epochs:
             watch = Stopwatch(self.device)
             self.data.prepare(0, watch, self._needed)
-            batch = self._kept(watch).batch
+            batch = self._kept(watch)
             assert self._found is not None, "the share has been made"
             self._train(self._found, count_targets(batch, self.groups))
         return self.done
 
-    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
+    def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
         start = watch.now()
-        self._found = meet(share.view, self.groups.place, self.device)
+        self._found = meet(view, self.groups.place, self.device)
         batch = exact_batch(self._found, self.groups, self.device)
         watch.add("copy", start, watch.now())
-        return StepInput(TrainerShare(self._found.view, share.splits), batch)
+        return batch
 
-    def _train(self, found: HaloRows, count: int) -> None:
-        """All epochs that are not done, with their reports and checkpoints."""
+    def _train(self, found: ReadRows, count: int) -> None:
         view, options = found.view, self.options
         intervals = interval_rows(view.edge_index, len(view.own), options.intervals)
         plan = gather_plan(self.forms[0].kind, view, intervals)
         travels = meet_intervals(found, plan, self.rank, self.world)
         features = torch.from_numpy(np.concatenate([view.features, view.halo_features]))
-        data = TrainerIntervals(plan, travels, features, view.global_ids[: len(view.own)], _targets(found, intervals))
+        data = TrainerIntervals(plan, travels, features, view.global_ids[: len(view.own)], targets_of(view, intervals))
         progress = PipelineProgress(
             len(self.forms), len(intervals), epochs=len(self.done), first=len(self.done),
             mode=options.mode, staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
@@ -114,28 +104,24 @@ class IntervalTrainer(ServerTrainer):
         happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         tracks = IntervalTracks(progress.stages, len(intervals)) if options.interval_trace is not None else None
         hand_out = HandOut(timeout_s=options.timeout_s, max_relaunch=options.max_relaunch)
-        with self._job() as job, ExitStack() as links:
-            key = self._told_bytes(secrets.token_bytes(32))
+        with self._job() as job, ExitStack() as closing:
+            key = broadcast_bytes(secrets.token_bytes(32), 0, self.device)
             setting = loss_setting(self.task.name, self.config.regression_loss, self.objective.weights)
             listener = Listener(_host(), key, setting)
-            links.callback(listener.close)
+            closing.callback(listener.close)
             pool = WorkerPool(listener, hand_out, self._pool_size(), key, happenings)
-            links.callback(pool.close)
+            closing.callback(pool.close)
             peers = PeerLinks(listener, key, self.rank, happenings)
-            links.callback(peers.close)
+            closing.callback(peers.close)
             peers.connect(self._readers(travels, listener.address))
             weights = DaemonWeights(job, self.rank * len(intervals), happenings)
-            links.callback(weights.close)
+            closing.callback(weights.close)
 
-            def figures() -> dict[str, float]:
-                counts = {"relaunched": hand_out.relaunched, "lost": hand_out.lost, "ignored": hand_out.ignored}
-                did = {"tasks": hand_out.handed, "worker_s": hand_out.busy_s}
-                return {"workers": pool.size, "started": pool.started, **counts, **did}
-
+            about = {"seed": self.config.seed, "divisor": count}
+            links = (pool, weights, peers)
             engine = IntervalEngine(
-                progress, self.forms, data, (pool, weights, peers), happenings, about={"seed": self.config.seed,
-                "divisor": count}, began=self._keep, figures=figures, tracks=tracks,
-            )  # fmt: skip
+                progress, self.forms, data, links, happenings, about=about, began=self._keep, tracks=tracks
+            )
             self.display.line(TRAINING_BEGINS)
             with self._run_log() as log, self._exporting() as show:
                 for end in self._meetings():
@@ -145,7 +131,6 @@ class IntervalTrainer(ServerTrainer):
                     finally:  # why a run has failed may be seen, too
                         if tracks is not None:
                             self._write(tracks)
-                    progress.validate()
                     dist.barrier()  # until here others may need this trainer's rows
                     self._meet(job, end)
                     for report in self._reports(engine, count):
@@ -159,7 +144,6 @@ class IntervalTrainer(ServerTrainer):
             yield min(self.config.epochs, (done // every + 1) * every)
 
     def _meet(self, job: JobWeights, end: int) -> None:
-        """Save the weights after ``end`` epochs, and on the first trainer what the optimiser has."""
         if self.rank == 0 and self.config.checkpoint is None:
             last = job.pull()
             assert last.values is not None, "the present weights are always there"
@@ -172,11 +156,10 @@ class IntervalTrainer(ServerTrainer):
 
     @contextlib.contextmanager
     def _job(self) -> Iterator[JobWeights]:
-        """The weights of the job, which the first trainer creates and drops."""
-        name = self._told_bytes(weights_of(run_here() or secrets.token_hex(8), attempt_here()).encode()).decode()
+        name = broadcast_bytes(weights_of(run_here() or secrets.token_hex(8), attempt_here()).encode(), 0, self.device)
         parameters = parameters_to_vector(self.model.parameters()).detach().numpy()
         spec = ParameterSpec(
-            name, tuple(form.size for form in self.forms),
+            name.decode(), tuple(form.size for form in self.forms),
             members=self.options.intervals * self.world, applies="summed", optimiser=self.optimiser,
             dtype=parameters.dtype.str, bound=self.options.staleness, lease_s=_LEASE_S, max_updates=self.config.epochs,
         )  # fmt: skip
@@ -195,24 +178,17 @@ class IntervalTrainer(ServerTrainer):
                     job.drop()
 
     def _write(self, tracks: IntervalTracks) -> None:
-        """Write what this trainer's intervals did; raises AttaError where there is no space."""
         assert self.options.interval_trace is not None, "asked for"
         about = {"rank": self.rank, "mode": self.options.mode, "left_out": tracks.left_out}
         file = Path(self.options.interval_trace) / f"intervals-{self.rank}.json"
         with StagedFile(file, overwrite=True) as partial:
             partial.write_text(document(tracks.events(self.rank), about))
 
-    def _told_bytes(self, mine: bytes) -> bytes:
-        """The bytes of the first trainer; all trainers call this."""
-        numbers = np.frombuffer(mine, np.uint8).astype(np.int64) if self.rank == 0 else None
-        return told(numbers, 0, self.device).astype(np.uint8).tobytes()
-
     def _readers(self, travels: Travels, address: str) -> dict[int, str]:
         """Where the trainers listen that read rows of this one; all trainers call this."""
-        mine = np.frombuffer(address.encode(), np.uint8).astype(np.int64)
-        heard = [told(mine if rank == self.rank else None, rank, self.device) for rank in range(self.world)]
+        heard = [broadcast_bytes(address.encode(), rank, self.device).decode() for rank in range(self.world)]
         readers = {rank for rank, _ in (*travels.rows_to, *travels.sums_to)}
-        return {rank: heard[rank].astype(np.uint8).tobytes().decode() for rank in sorted(readers)}
+        return {rank: heard[rank] for rank in sorted(readers)}
 
     def _pool_size(self) -> PoolSize:
         trainers = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world)))
@@ -222,72 +198,49 @@ class IntervalTrainer(ServerTrainer):
         )
 
     def _keep(self, version: int, values: np.ndarray) -> None:
-        """Keep the weights after an epoch that is evaluated."""
         if self.rank == 0 and version and version % self.config.eval_every == 0:
             self._saved.setdefault(version, values)
 
     def _reports(self, engine: IntervalEngine, count: int) -> Iterator[EpochReport]:
         """A report of each new epoch. Epochs whose weights were saved are evaluated; checkpoints are written."""
-        batch = self._kept(Stopwatch(self.device)).batch
-        edges = self._sum([batch.graph.edge_index.shape[1]])[0]
-        saved = set(told(np.array(sorted(self._saved), np.int64) if self.rank == 0 else None, 0, self.device).tolist())
+        edges = self._sum([self._kept(Stopwatch(self.device)).graph.edge_index.shape[1]])[0]
+        saved = broadcast_ids(np.array(sorted(self._saved), np.int64) if self.rank == 0 else None, 0, self.device)
         first, ended = engine.progress.first, self._max(engine.went_on)
         before = engine.marks[len(self.done) - first - 1] if len(self.done) > first else dict.fromkeys(_COUNTED, 0.0)
         for epoch in range(len(self.done), engine.progress.finished):
             end, now = self._max(engine.ended[epoch - first]), engine.marks[epoch - first]
             took, ended = max(end - ended, 1e-9), end
-            new = {name: now[name] - before[name] for name in _COUNTED}
-            before = now
-            names = [*new, "workers"]
-            sums = dict(zip(names, self._sum([*new.values(), now["workers"]]), strict=True))
+            new = {name: now[name] - before[name] for name in _COUNTED} | {"workers": now["workers"]}
+            before, sums = now, dict(zip(new, self._sum(list(new.values())), strict=True))
             sent = sums.pop("sent_bytes")
-            report = EpochReport(
+            report = self.report(
                 epoch,
                 took,
+                count,
+                edges,
                 loss=self._sum([engine.losses[epoch]])[0] / count,
-                seeds_per_s=count / took,
-                edges_per_s=edges / took,
-                remote_bytes=0.0,
-                breakdown=dict.fromkeys(SERVER_PHASES, 0.0),
                 steps=1,
                 exchanged_bytes=sent,
                 crossed_bytes=sent,
-                peak_memory_bytes=self._peaks(),
                 learning_rate=self.config.lr,
                 pipeline={**sums, "oldest_row": self._max(now["oldest_row"])},
             )
             report.check_loss()
             if epoch + 1 in saved:
-                self._take_weights(epoch + 1)
+                self.take_weights(self._saved.get(epoch + 1))
                 if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
-                    report = self._evaluated(report)
+                    report = self.evaluated(report)
             self.done.append(report)
             self.display.line(report.line())
             self._save(self.done, last=epoch + 1 == self.config.epochs)
             yield report
         self._saved.clear()
 
-    def _take_weights(self, version: int) -> None:
-        """Give the model of every trainer the saved weights of a version."""
-        vector = torch.empty_like(parameters_to_vector(self.model.parameters()).detach())
-        if self.rank == 0:
-            vector.copy_(torch.from_numpy(np.array(self._saved[version])))
-        dist.broadcast(vector, 0)
-        vector_to_parameters(vector, self.model.parameters())
 
-    def _evaluated(self, report: EpochReport) -> EpochReport:
-        start = time.perf_counter()
-        metrics = self._metrics()
-        seconds = self._max(time.perf_counter() - start)
-        return dataclasses.replace(report, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
-
-
-def _targets(found: HaloRows, intervals: list[Longs]) -> list[IntervalTargets]:
-    """The training vertices of each interval."""
-    view = found.view
-    trains = np.zeros(len(view.own), np.bool_)
-    trains[view.targets] = True
-    return [IntervalTargets(np.flatnonzero(trains[rows]), view.labels[rows[trains[rows]]]) for rows in intervals]
+def targets_of(view: WorkerView, intervals: Sequence[Longs]) -> list[Arrays]:
+    """The training vertices of each interval, and their targets."""
+    trains = np.isin(np.arange(len(view.own)), view.targets)
+    return [{"places": np.flatnonzero(trains[rows]), "targets": view.labels[rows[trains[rows]]]} for rows in intervals]
 
 
 def _make(folder: Path) -> None:
@@ -307,7 +260,6 @@ def _host() -> str:
 
 
 def _fill_adam(optimizer: torch.optim.Optimizer, model: torch.nn.Module, state: JobState) -> None:
-    """Give torch's Adam what the daemon's has."""
     parameters = list(model.parameters())
     sizes = [one.numel() for one in parameters]
     means, squares = (moment.split(sizes) for moment in torch.from_numpy(np.array(state.moments)).chunk(2))
@@ -320,6 +272,5 @@ def _fill_adam(optimizer: torch.optim.Optimizer, model: torch.nn.Module, state: 
 
 
 def _moments_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> np.ndarray:
-    """``JobState.moments`` of an optimiser with a state, [2 * weights]."""
     kept = [optimizer.state[parameter] for parameter in model.parameters()]
     return np.concatenate([one[name].flatten().numpy() for name in ("exp_avg", "exp_avg_sq") for one in kept])

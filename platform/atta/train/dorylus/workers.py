@@ -10,14 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from atta.errors import AttaError, ConfigError, RemoteError
-from atta.train.dorylus.engine import Broken, Computed, Happening
 from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.links import Arrays, Listener, Stream, packed
-from atta.train.dorylus.progress import Work
+from atta.train.dorylus.progress import Broken, Computed, Happening, Work
 
 _CHECK_S = 1.0
 _LOOK_S = 1.0
@@ -26,12 +25,7 @@ _FAILED_STARTS = 5
 
 
 class WorkerPool:
-    """Hands tasks to as many processes ``atta worker`` on this machine as ``PoolSize`` says.
-
-    Attributes:
-        hand_out: what is to be done, and by whom it is being done.
-        started: how many processes have been started.
-    """
+    """Hands tasks to as many processes ``atta worker`` on this machine as ``PoolSize`` says; ``started``: how many ever were."""
 
     def __init__(
         self,
@@ -40,12 +34,9 @@ class WorkerPool:
         size: PoolSize,
         key: bytes,
         happenings: queue.SimpleQueue[Happening],
-        *,
-        start: Callable[[str, bytes, int], subprocess.Popen[bytes]] | None = None,
     ) -> None:
-        """``start``: starts a worker, given the listener's address, the key and a number; by default ``atta worker``."""
         self.hand_out, self._size, self._happenings = hand_out, size, happenings
-        self._start, self._address, self._key = start or start_worker, listener.address, key
+        self._address, self._key = listener.address, key
         self._change = threading.Condition()
         self._frames: dict[Work, bytes] = {}
         self._connected: dict[int, int] = {}  # by stream: the number that the worker was started with
@@ -64,6 +55,12 @@ class WorkerPool:
         """How many workers there should be."""
         return self._size.size
 
+    def counts(self) -> dict[str, float]:
+        """What workers have done so far, and how many there should be now."""
+        did = self.hand_out
+        counted = {"relaunched": did.relaunched, "lost": did.lost, "ignored": did.ignored, "tasks": did.handed}
+        return {"workers": self.size, "started": self.started, "worker_s": did.busy_s, **counted}
+
     @property
     def connected(self) -> list[int]:
         """The numbers with which the workers were started that are connected."""
@@ -80,9 +77,7 @@ class WorkerPool:
 
     def tick(self, queue: int) -> None:
         """Have late tasks done by others, kill workers that hang, replace those that have ended.
-
-        Raises:
-            AttaError: a task was relaunched too often.
+        Raises AttaError: a task was relaunched too often.
         """
         now = time.monotonic()
         with self._change:
@@ -112,7 +107,6 @@ class WorkerPool:
                 process.wait()
 
     def _fill(self) -> None:
-        """Replace workers that have ended; start more, or let some go."""
         connected = set(self.connected)
         self._met |= connected
         for number in [one for one, process in self._processes.items() if process.poll() is not None]:
@@ -127,11 +121,10 @@ class WorkerPool:
             self._leaving = max(0, len(connected) - self.size)
             self._change.notify_all()
         for _ in range(self.size - len(self._processes)):
-            self._processes[self.started] = self._start(self._address, self._key, self.started)
+            self._processes[self.started] = start_worker(self._address, self._key, self.started)
             self.started += 1
 
     def _serve(self, hello: dict[str, Any], worker: Stream) -> None:
-        """Give a worker one task after another."""
         stream, number = next(self._streams), int(hello["number"])
         with self._change:
             self._connected[stream] = number
@@ -154,7 +147,6 @@ class WorkerPool:
                 self._change.notify_all()
 
     def _next(self, stream: int) -> bytes | None:
-        """The next task of a worker; None: it shall end."""
         with self._change:
             while not self._closed:
                 if self._leaving > 0:

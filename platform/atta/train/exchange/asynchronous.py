@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +16,16 @@ import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from atta.client.parameters import JobWeights
-from atta.errors import AttaError, UnknownClientError
+from atta.errors import UnknownClientError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.train.cooperative.step import TrainerBatch, count_targets, own_backward
+from atta.partition.disk.staging import StagedFile
+from atta.train.cooperative.exchange import TrainerBatch, count_targets, own_backward
 from atta.train.exchange.digest import DigestTrainer
+from atta.train.exchange.tables import repeated
 from atta.train.exchange.trainer import other_source
 from atta.train.meeting.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.display import TRAINING_BEGINS
-from atta.train.reports.epochs import SERVER_PHASES, EpochReport
+from atta.train.reports.epochs import EpochReport
 from atta.train.settings import AsyncDigestSettings
 from atta.train.steps.timing import Stopwatch
 
@@ -48,25 +49,19 @@ class AsyncDigestTrainer(DigestTrainer):
     slots = 1
     meeting: Meeting
 
-    def fit(self) -> list[EpochReport]:
+    def _fit(self) -> list[EpochReport]:
         """Train, then evaluate the saved weights exactly; returns a report of each of them."""
         self.meeting = meeting_here() or meet_once(self.device)
-        try:
-            with self._run_log() as log:
-                epochs = self._run()
-                for epoch in epochs:
-                    log.epoch(epoch)
-        except BaseException:
-            if hasattr(self, "stale"):
-                self.stale.let_go()
-            raise
-        self.stale.close()
+        with self._run_log() as log:
+            epochs = self._run()
+            for epoch in epochs:
+                log.epoch(epoch)
         return epochs
 
     def _run(self) -> list[EpochReport]:
         watch, meeting = Stopwatch(self.device), self.meeting
         self.data.prepare(0, watch, self._needed)
-        batch = self._kept(watch).batch
+        batch = self._kept(watch)
         count = count_targets(batch, self.groups)
         job = self._job()
         if self.rank == 0 and not meeting.did("create"):
@@ -77,7 +72,7 @@ class AsyncDigestTrainer(DigestTrainer):
         if not meeting.did("train"):
             self._train(job, batch, count, copies)
             meeting.done("train")
-        with _kept_alive(job, self.rank, 0, self.options.lease / 4):  # one that was stopped may still look for the job
+        with repeated(lambda: job.renew(self.rank, 0), self.options.lease / 4):  # a trainer that was stopped may come
             dist.barrier()
         if self.rank == 0:
             job.drop()
@@ -85,20 +80,19 @@ class AsyncDigestTrainer(DigestTrainer):
         reports, _ = meeting.together("evaluation", lambda: [asdict(e) for e in self._evaluate(saved, batch, count)])
         return [EpochReport.from_dict(report) for report in reports]
 
-    def _fill(self, batch: TrainerBatch) -> None:
+    def _fill(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
         """Fill the tables together with all others, or find those that a former life has filled."""
-        found, here = self.meeting.together("tables", lambda: self._fill_tables(batch))
-        if not here:
-            dtype: torch.dtype = getattr(torch, found["dtype"])
-            rows = {int(layer): torch.empty(0, width, dtype=dtype) for layer, width in found["widths"].items()}
-            self.stale.rejoin(self._table(self._table_name(), rows), rows)
+        made: dict[int, torch.Tensor] = {}
 
-    def _fill_tables(self, batch: TrainerBatch) -> dict[str, Any]:
-        rows = self._exact_rows(batch)
-        self._fill_with(rows)
-        dtype = next((of_layer.dtype for of_layer in rows.values()), torch.float32)
-        widths = {str(layer): of_layer.shape[1] for layer, of_layer in rows.items()}
-        return {"widths": widths, "dtype": str(dtype).removeprefix("torch.")}
+        def fill() -> dict[int, tuple[int, str]]:
+            made.update(DigestTrainer._fill(self, batch))
+            return {layer: (rows.shape[1], str(rows.dtype).removeprefix("torch.")) for layer, rows in made.items()}
+
+        found, here = self.meeting.together("tables", fill)
+        if not here:
+            made = {int(n): torch.empty(0, width, dtype=getattr(torch, of)) for n, (width, of) in found.items()}
+            self.stale.rejoin(self._table(self._table_name(), made), made)
+        return made
 
     def _table_name(self) -> str:
         return f"stale-{self.meeting.run}"
@@ -126,7 +120,8 @@ class AsyncDigestTrainer(DigestTrainer):
         for life in itertools.count(1 + self.meeting.life * _LIVES):
             try:
                 step = job.join(self.rank, life)
-                with _kept_alive(job, self.rank, life, self.options.lease / 4):
+                # A stopped process gives no sign of life. The step itself raises what is wrong; the job lives on.
+                with repeated(partial(job.renew, self.rank, life), self.options.lease / 4):
                     while (found := job.begin(self.rank, step, life=life, within_s=HELD_S)).values is not None:
                         if copies is not None:
                             copies.keep(found.version, found.values)
@@ -146,8 +141,7 @@ class AsyncDigestTrainer(DigestTrainer):
         if batch.graph.dropout is not None:
             batch.graph.dropout.epoch = step
         self.stale.begin(step + 1)
-        divisor = count if self.options.loss == "global" else max(1, len(batch.targets))
-        own_backward(self.cooperative, batch, divisor, self.objective.loss_sum)
+        own_backward(self.cooperative, batch, self.divisor(batch, count), self.objective.loss_sum)
         self.stale.flush()
         self.stale.commit()
         parameters = list(self.model.parameters())
@@ -155,39 +149,20 @@ class AsyncDigestTrainer(DigestTrainer):
         return self._flat(parameters_to_vector(gradients))
 
     def _evaluate(self, saved: list[SavedWeights], batch: TrainerBatch, count: int) -> list[EpochReport]:
-        """Reports of the first trainer's copies, by exact forward passes of all trainers."""
         self._exact = None  # a trainer that is started again in the middle needs all others to make its own
-        many = int(self._sum([len(saved)])[0])
-        size = sum(p.numel() for p in self.model.parameters())
-        edges = self._sum([batch.graph.edge_index.shape[1]])[0]
+        many, edges = self._sum([len(saved), batch.graph.edge_index.shape[1]])
         reports, before, done = [], 0.0, 0
-        for number in range(many):
-            mine = saved[number] if saved else SavedWeights(0.0, 0, np.zeros(size, self._dtype))
-            values = self._tensor(mine.values)
-            dist.broadcast(values, 0)
-            vector_to_parameters(values, self.model.parameters())
+        for number in range(int(many)):
+            mine = saved[number] if saved else SavedWeights(0.0, 0, np.empty(0))
+            self.take_weights(mine.values if saved else None)
             seconds, version = self._sum([mine.seconds, mine.version])
-            start = time.perf_counter()
-            loss = self._exact_loss(batch, count)
-            metrics = self._metrics()
             passes, took = (version - done) / self.world, max(seconds - before, 1e-9)
-            report = EpochReport(
-                number,
-                took,
-                loss=loss,
-                seeds_per_s=passes * count / took,
-                edges_per_s=passes * edges / took,
-                remote_bytes=0.0,
-                breakdown=dict.fromkeys(SERVER_PHASES, 0.0),
-                eval_seconds=self._max(time.perf_counter() - start),
-                eval_bytes=self.eval_bytes,
-                steps=int(version) - done,
-                peak_memory_bytes=self._peaks(),
-            ).evaluated(metrics)
+            loss = self._exact_loss(batch, count)
+            report = self.report(number, took, passes * count, passes * edges, loss=loss, steps=int(version) - done)
             report.check_loss()
-            reports.append(report)
+            reports.append(self.evaluated(report))
             before, done = seconds, int(version)
-            self.display.line(report.line())
+            self.display.line(reports[-1].line())
         return reports
 
     @torch.no_grad()
@@ -209,25 +184,6 @@ class AsyncDigestTrainer(DigestTrainer):
     def _flat(self, vector: torch.Tensor) -> np.ndarray:
         found: np.ndarray = vector.detach().cpu().numpy().astype(self._dtype, copy=False)
         return found
-
-
-@contextlib.contextmanager
-def _kept_alive(job: JobWeights, member: int, life: int, every_s: float) -> Iterator[None]:
-    """Give signs of life while a step takes long. A stopped process gives none."""
-    over = threading.Event()
-
-    def renew() -> None:
-        while not over.wait(every_s):
-            with contextlib.suppress(AttaError):  # the step itself raises what is wrong; the job lives on
-                job.renew(member, life)
-
-    keeper = threading.Thread(target=renew, name="atta-life", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join()
 
 
 class SavedWeights(NamedTuple):
@@ -274,7 +230,6 @@ class Copies:
         self._next = seconds + self._every
 
     def _take_up(self, folder: Path) -> None:
-        """Go on with the files of a former life."""
         for path in sorted(folder.glob(f"*{_ENDING}")):
             version, millis = (int(number) for number in path.name.removesuffix(_ENDING).split("-"))
             self.made.append(SavedWeights(millis / 1000, version, np.load(path, allow_pickle=False)))
@@ -283,22 +238,15 @@ class Copies:
             self._began = former
         else:  # the first life; or the machine was started anew, and its clock with it
             self._began -= latest_s
-            _replace(began, str(self._began).encode())
+            with StagedFile(began, overwrite=True) as partial_file:
+                partial_file.write_text(str(self._began), encoding="utf-8")
 
     def _write(self, copy: SavedWeights) -> None:
         if self._folder is None:
             return
-        path = self._path(copy)
-        with path.with_suffix(".part").open("wb") as file:
+        with StagedFile(self._path(copy), overwrite=True) as partial_file, partial_file.open("wb") as file:
             np.save(file, copy.values, allow_pickle=False)
-        path.with_suffix(".part").replace(path)
 
     def _path(self, copy: SavedWeights) -> Path:
         """Names are in the order of time."""
         return (self._folder or Path()) / f"{copy.version:020}-{int(copy.seconds * 1000)}{_ENDING}"
-
-
-def _replace(path: Path, data: bytes) -> None:
-    part = path.with_suffix(".part")
-    part.write_bytes(data)
-    part.replace(path)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from atta.errors import ConfigError
-from atta.train.cooperative.halo import HaloRows, ReadRows, broadcast_ids, halo_rows, rows_of_trainers
-from atta.train.cooperative.shares import TrainerShare
+from atta.train.cooperative.exchange import TrainerBatch, own_backward, sum_gradients
+from atta.train.cooperative.graph import WorkerView
+from atta.train.cooperative.halo import broadcast_bytes
 from atta.train.cooperative.source import Arrival, Direction, Source
-from atta.train.cooperative.step import TrainerBatch, own_backward, sum_gradients
-from atta.train.cooperative.trainer import StepInput
-from atta.train.exchange.daemons import LEASE_S, DaemonTable
 from atta.train.exchange.policies import DigestPolicy, SatPolicy
 from atta.train.exchange.predictions import PredictedRows, Share
-from atta.train.exchange.tables import TableRows
+from atta.train.exchange.tables import LEASE_S, DaemonTable, TableRows
 from atta.train.exchange.trainer import ExchangeTrainer, other_source
-from atta.train.reports.epochs import EpochReport
 from atta.train.settings import DigestSettings
 from atta.train.steps.timing import Stopwatch
 
@@ -39,7 +35,6 @@ class RecordedRows(Source):
         self.rows: dict[int, torch.Tensor] = {}
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        """Raises ConfigError for rows of more than one dimension."""
         if rows is not self._unchanged:
             if rows.dim() != 2:
                 raise ConfigError(f"layer {layer}: stale rows have one dimension, not those of {list(rows.shape[1:])}")
@@ -50,26 +45,15 @@ class RecordedRows(Source):
 class DigestTrainer(ExchangeTrainer):
     """Reads rows of the last synchronisation. One exact forward pass before the first epoch fills the tables.
 
-    Attributes:
-        lease_s: how long the tables live when the run has died.
-        slots: versions of a row that the daemons keep.
+    The daemons keep ``slots`` versions of a row, and drop them ``lease_s`` seconds after the run has died.
     """
 
+    rows = TableRows
     lease_s = LEASE_S
     slots = 2
     options: DigestSettings
     policy: DigestPolicy
     stale: TableRows
-
-    def fit(self) -> list[EpochReport]:
-        """At the end the tables are dropped."""
-        try:
-            return super().fit()
-        except BaseException:
-            # If the first trainer dropped the tables now, others would report missing tables as the cause.
-            if hasattr(self, "stale"):
-                self.stale.let_go()
-            raise
 
     def rank_state(self) -> dict[str, Any]:
         """Trainers that step by themselves have moments of their own."""
@@ -84,9 +68,13 @@ class DigestTrainer(ExchangeTrainer):
             except (KeyError, ValueError) as error:
                 raise ConfigError(f"--resume: the checkpoint was made without average=weights: {error}") from error
 
+    def divisor(self, batch: TrainerBatch, count: int) -> int:
+        """By what the sum of losses is divided: the targets of all trainers, ``count``, or those of this one."""
+        return count if self.options.loss == "global" else max(1, len(batch.targets))
+
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step on the mean of gradients, or on the mean of the weights of trainers that step by themselves."""
-        divisor = count if self.options.loss == "global" else max(1, len(batch.targets))
+        divisor = self.divisor(batch, count)
         loss = own_backward(self.cooperative, batch, divisor, self.objective.loss_sum) * (divisor / count)
         parameters = [p for p in self.cooperative.parameters() if p.grad is not None]
         averages_weights = self.options.average == "weights"
@@ -114,59 +102,36 @@ class DigestTrainer(ExchangeTrainer):
         """What else is added up over all trainers, in place, together with the gradients."""
         return []
 
-    def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:
-        """Which rows are read: others are in the tables at most, and nobody pulls them."""
-        return rows_of_trainers(found, self.groups.place) if trainers else halo_rows(found, self.groups.place)
-
-    def stale_rows(self, reads: ReadRows, found: HaloRows) -> TableRows:
-        every = self.options.rows == "all"
-        return TableRows(
-            self.policy, reads, self.figures, self.packing(), found=found, publish_all=every, device=self.device
-        )
-
-    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
-        step = super()._on_device(share, watch)
+    def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
+        batch = super()._on_device(view, watch)
         start = watch.now()
-        self._fill(step.batch)
+        self._fill(batch)
         watch.add("fetch", start, watch.now())
-        return step
-
-    def _fill(self, batch: TrainerBatch) -> None:
-        """Make the tables, and fill them with the rows of an exact forward pass."""
-        self._fill_with(self._exact_rows(batch))
-
-    def _fill_with(self, rows: dict[int, torch.Tensor]) -> None:
-        self.stale.fill(self._shared_table(rows), rows)
-        self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
-        dist.barrier()
+        return batch
 
     @torch.no_grad()
-    def _exact_rows(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
-        """Own rows of each layer that travels, of one exact forward pass."""
-        recorded, training = (
-            RecordedRows(self.exact, None if self.options.send_features else batch.x),
-            self.cooperative.training,
-        )
+    def _fill(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
+        """Make the tables, and fill them with the own rows [o, d] of each layer that travels, of an exact forward pass."""
+        features = None if self.options.send_features else batch.x
+        recorded, training = RecordedRows(self.exact, features), self.cooperative.training
         self.cooperative.eval()
         with other_source(batch.graph, recorded):
             self.cooperative(batch.x, batch.graph)
         self.cooperative.train(training)
-        return recorded.rows
-
-    def _shared_table(self, rows: dict[int, torch.Tensor]) -> DaemonTable:
-        """The table of this run. The first trainer creates it alone: if there is no room, it leaves nothing behind."""
-        name = self._table_name()
-        if self.rank == 0:
+        rows, name = recorded.rows, self._table_name()
+        if self.rank == 0:  # alone: if there is no room, it leaves nothing behind
             table = self._table(name, rows)
         dist.barrier()
         if self.rank != 0:
             table = self._table(name, rows)
-        return table
+        self.stale.fill(table, rows)
+        self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
+        dist.barrier()
+        return rows
 
     def _table_name(self) -> str:
         """A name that no other run has; all ranks call this."""
-        number = int(broadcast_ids(np.array([secrets.randbits(62)]) if self.rank == 0 else None, 0, self.device)[0])
-        return f"stale-{number:016x}"
+        return "stale-" + broadcast_bytes(secrets.token_hex(8).encode(), 0, self.device).decode()
 
     def _table(self, name: str, rows: dict[int, torch.Tensor]) -> DaemonTable:
         schema = self.cluster.schema
@@ -187,21 +152,9 @@ class DigestTrainer(ExchangeTrainer):
 class SatTrainer(DigestTrainer):
     """Predicts rows from their last synchronisations where that is better than reading the last one."""
 
+    rows = PredictedRows
     policy: SatPolicy
     stale: PredictedRows
-
-    def stale_rows(self, reads: ReadRows, found: HaloRows) -> PredictedRows:
-        every = self.options.rows == "all"
-        return PredictedRows(
-            self.policy,
-            reads,
-            self.figures,
-            self.packing(),
-            found=found,
-            publish_all=every,
-            seed=self.config.seed,
-            device=self.device,
-        )
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """Predictors begin to learn after it, beside the next epochs."""

@@ -15,12 +15,12 @@ import torch.distributed as dist
 import atta
 from atta.observe.figures import MAX_ENTRIES, MAX_REPORT_S, JobFigures
 from atta.train.cooperative.source import Direction, Payload
-from atta.train.exchange.policy import Ages
+from atta.train.exchange.policies import Ages
 from atta.train.reports.epochs import LayerRows, RowReport
 
 Key = tuple[int, Direction]
 """Layer and direction."""
-LayerErrors = dict[tuple[int, str], tuple[float, float]]
+LayerErrors = dict[tuple[int, str], tuple[float | None, float | None]]
 """Distances of predicted and of stale rows to fresh ones, by layer and direction."""
 _LEAST_S = 60.0
 _PERIODS = 3
@@ -34,8 +34,7 @@ class RowFigures:
         sent: bytes of rows that this trainer sent to others, or pulled from daemons.
         crossed: the bytes of these that went to, or came from, other servers.
         ages: of the rows that were read, in epochs.
-        broadcasts: how often this trainer sent its rows to those who read them.
-        skipped: how often it did not, because theirs were still good enough.
+        broadcasts, skipped: how often this trainer sent its rows, or did not, because those of readers were good enough.
         pushed: bytes of rows that this trainer pushed to the daemon beside it, from which others pull them.
         errors: squared distances of predicted and of stale rows to those of this epoch, of all trainers together.
     """
@@ -53,28 +52,32 @@ class RowFigures:
         for figure in dataclasses.fields(self):
             getattr(self, figure.name).clear()
 
+    def count(self, key: Key, *, broadcast: bool) -> None:
+        """Count that this trainer sent its rows of a layer, or did not."""
+        (self.broadcasts if broadcast else self.skipped)[key] += 1
+
     def read(self, key: Key, ages: Ages) -> None:
         """Note the ages of rows that were read."""
         self.ages[key] = self.ages.get(key, Ages()) + ages
 
 
 def row_report(figures: RowFigures, kept: list[int], device: torch.device | str = "cpu") -> RowReport:
-    """The report of an epoch, of all trainers together. All ranks call this and get the same. It takes one message.
-
-    kept: bytes of copies, of second copies, and of what filled the tables, as in ``RowReport``.
-    """
+    """The report of an epoch, of all trainers together, who all call this; ``kept``: bytes, as in ``RowReport``."""
     keys = sorted({*figures.broadcasts, *figures.skipped}, key=lambda key: (key[0], key[1] != "forward"))
-    mine = [float(value) for key in keys for value in _values(figures, key)] + [float(value) for value in kept]
-    world = dist.get_world_size()
-    table = torch.zeros((world, len(mine)), dtype=torch.float64, device=device)
-    table[dist.get_rank()] = torch.tensor(mine, dtype=torch.float64, device=device)
+    counters = figures.sent, figures.crossed, figures.pushed, figures.broadcasts, figures.skipped
+    mine: list[float] = []
+    for key in keys:
+        ages = figures.ages.get(key, Ages())
+        mine += [*(float(counter[key]) for counter in counters), ages.rows, ages.total, ages.least, ages.most]
+    table = torch.zeros((dist.get_world_size(), len(mine) + len(kept)), dtype=torch.float64, device=device)
+    table[dist.get_rank()] = torch.tensor([*mine, *kept], dtype=torch.float64, device=device)
     dist.all_reduce(table)
     sums, least, most = table.sum(0).tolist(), table.amin(0).tolist(), table.amax(0).tolist()
-    width = len(_values(figures, keys[0])) if keys else 0
     layers = []
-    for first, (layer, direction) in zip(range(0, len(keys) * width, width or 1), keys, strict=True):
+    for first, (layer, direction) in zip(range(0, len(mine), len(counters) + 4), keys, strict=True):
         sent, crossed, pushed, broadcasts, skipped, rows, total = map(int, sums[first : first + 7])
-        predicted, stale = figures.errors.get((layer, direction), (None, None))  # of all trainers already
+        errors = figures.errors.get((layer, direction))  # of all trainers already
+        predicted, stale = (None, None) if errors is None else map(math.sqrt, errors)
         layers.append(
             LayerRows(
                 layer,
@@ -88,18 +91,11 @@ def row_report(figures: RowFigures, kept: list[int], device: torch.device | str 
                 age_max=int(most[first + 8]) if rows else None,
                 broadcasts=broadcasts,
                 skipped=skipped,
-                predicted_error=None if predicted is None else math.sqrt(predicted),
-                stale_error=None if stale is None else math.sqrt(stale),
+                predicted_error=predicted,
+                stale_error=stale,
             )
         )
     return RowReport(layers, *map(int, sums[-len(kept) :]))
-
-
-def _values(figures: RowFigures, key: Key) -> tuple[float, ...]:
-    """Numbers that are added up, then the bounds of ages."""
-    counted = figures.sent, figures.crossed, figures.pushed, figures.broadcasts, figures.skipped
-    ages = figures.ages.get(key, Ages())
-    return (*(counter[key] for counter in counted), ages.rows, ages.total, ages.least, ages.most)
 
 
 class JobReporter:
@@ -117,7 +113,6 @@ class JobReporter:
 
     def report(self, epoch: int, rows: RowReport) -> None:
         """Report an epoch, counted from 0. It is shown until the next one is late: a late one is no dead job."""
-        self._errors |= measured_errors(rows)
         self._latest = job_figures(self._job, epoch, rows, self._errors)
         period = time.monotonic() - self._since
         self._since += period
@@ -131,23 +126,15 @@ class JobReporter:
 
 
 def job_figures(job: str, epoch: int, rows: RowReport, errors: LayerErrors) -> list[JobFigures]:
-    """The figures of each layer and direction. Distances are those that were measured last: ``errors``."""
+    """The figures of each layer and direction. Distances are those that were measured last: this epoch's join ``errors``."""
     found = []
-    for of_layer in rows.layers[:MAX_ENTRIES]:
+    for of_layer in rows.layers:
+        key, measured = (of_layer.layer, of_layer.direction), (of_layer.predicted_error, of_layer.stale_error)
+        if all(error is not None and math.isfinite(error) for error in measured):
+            errors[key] = measured
         figures = dataclasses.asdict(of_layer)
         figures["sent_bytes"] = figures.pop("payload_bytes")
         del figures["pushed_bytes"]
-        predicted, stale = errors.get((of_layer.layer, of_layer.direction), (None, None))
-        found.append(JobFigures(job, epoch, **{**figures, "predicted_error": predicted, "stale_error": stale}))
-    return found
-
-
-def measured_errors(rows: RowReport) -> LayerErrors:
-    """The distances that were measured in an epoch, by layer and direction; those that are finite."""
-    return {
-        (of_layer.layer, of_layer.direction): (of_layer.predicted_error, of_layer.stale_error)
-        for of_layer in rows.layers
-        if of_layer.predicted_error is not None
-        and of_layer.stale_error is not None
-        and math.isfinite(of_layer.predicted_error + of_layer.stale_error)
-    }
+        figures |= zip(("predicted_error", "stale_error"), errors.get(key, (None, None)), strict=True)
+        found.append(JobFigures(job, epoch, **figures))
+    return found[:MAX_ENTRIES]

@@ -1,13 +1,10 @@
-"""Rows of other trainers by messages: of this epoch or stale, as the policy says.
-
-Owners send their rows to the trainers that read them, and readers keep what they may read again. Gradients of rows
-travel the other way, under the same rules.
-"""
+"""Rows of other trainers by messages, of this epoch or stale. Gradients of rows travel the other way, under the same rules."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,27 @@ from atta.train.cooperative.halo import ReadRows
 from atta.train.cooperative.source import Arrival, Direction, Source, row_messages, summed_gradients
 from atta.train.exchange.codecs import Packing
 from atta.train.exchange.figures import Key, RowFigures
-from atta.train.exchange.policy import NEVER, Ages, RowPolicy, Rule
+from atta.train.exchange.policies import NEVER, Ages, RowPolicy, Rule
+
+
+@dataclass(frozen=True)
+class RowSetting:
+    """What a source of rows works with.
+
+    Attributes:
+        reads: which rows travel between all trainers.
+        figures: where bytes, ages and broadcasts are counted.
+        publish_all: tables: own rows that nobody reads are published too.
+        seed: predictions: of weights and mini-batches.
+    """
+
+    policy: RowPolicy
+    reads: ReadRows
+    figures: RowFigures
+    packing: Packing
+    device: torch.device | str = "cpu"
+    publish_all: bool = False
+    seed: int = 0
 
 
 class StaleRows(Source):
@@ -30,31 +47,17 @@ class StaleRows(Source):
 
     Both ends know when an owner sends, because they count its versions alike. With a bound on the change of rows only
     the owner knows, and all trainers tell each other before each layer, in a byte each. Messages that nobody reads in
-    their epoch stay under way while the next one computes, until their layer is read. Gradients among them leave after
-    the epoch, so that they do not delay the sum of the weights' gradients.
-
-    Attributes:
-        figures: of the present epoch.
+    their epoch stay under way while the next one computes. Gradients among them leave after the epoch, so that they do
+    not delay the sum of the weights' gradients.
     """
 
-    def __init__(
-        self,
-        policy: RowPolicy,
-        reads: ReadRows,
-        figures: RowFigures,
-        packing: Packing,
-        *,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        """``reads``: which rows travel between all trainers; ``figures``: where bytes, ages and broadcasts are counted;
-        ``packing``: how rows look in messages; ``device``: where they are.
-        """
-        world = dist.group.WORLD
+    def __init__(self, given: RowSetting) -> None:
+        world, reads, device = dist.group.WORLD, given.reads, torch.device(given.device)
         assert world is not None
-        self.policy, self.figures = policy, figures
-        self.sent, self.crossed = figures.sent, figures.crossed
-        self._group, self._rank, self._device = world, dist.get_rank(), torch.device(device)
-        self._packing, self._elsewhere = packing, list(reads.elsewhere)
+        self.policy, self.figures = given.policy, given.figures
+        self.sent, self.crossed = given.figures.sent, given.figures.crossed
+        self._group, self._rank, self._device = world, dist.get_rank(), device
+        self._packing, self._elsewhere = given.packing, list(reads.elsewhere)
         self._own, self._received = reads.own, reads.received
         whole = np.array_equal(reads.places, np.arange(reads.received))
         self._places = None if whole else torch.from_numpy(reads.places).to(device)
@@ -133,16 +136,17 @@ class StaleRows(Source):
         self._packing.load_state(state["packing"])
 
     def close(self) -> None:
-        """End. No message is left under way."""
+        """End, all trainers together. No message is left under way."""
         self._take_in()
 
+    def let_go(self) -> None:
+        """End at once after a failure."""
+
     def _take_in(self) -> None:
-        """Wait for the messages of an epoch that has been committed."""
         for key in list(self._later):
             self._keep(key, self._later.pop(key))
 
     def _forward(self, layer: int, rows: torch.Tensor) -> Arrival:
-        """Start hidden rows: [n, ...], by their owners."""
         return self._start((layer, "forward"), rows)
 
     def _start(self, key: Key, rows: torch.Tensor) -> Arrival:
@@ -156,8 +160,7 @@ class StaleRows(Source):
         sending = self._publishers(key, rows)
         messages = self._pack(key, rows, sending)
         if not again:
-            count = self.figures.broadcasts if sending[self._rank] else self.figures.skipped
-            count[key] += 1
+            self.figures.count(key, broadcast=sending[self._rank])
         if keeps and (rule is None or rule.newest < self._epoch):
             if any(sending):
                 self._later[key] = messages
@@ -194,7 +197,6 @@ class StaleRows(Source):
         return mean
 
     def _publishers(self, key: Key, rows: torch.Tensor) -> list[bool]:
-        """Which ranks send their rows of a layer now."""
         last = self._versions.setdefault(key, [NEVER] * len(self._sends))
         if self.policy.gaps and self.policy.history(key[1]) is not None:
             now, before = rows.detach().index_select(0, self._shared), self._copies.get(key)
@@ -202,7 +204,10 @@ class StaleRows(Source):
             mine = self.policy.publishes(self._epoch, key[1], self._rank, last[self._rank], gap)
             if mine:
                 self._copies[key] = now
-            sending = flags_of_all(self._group, mine, self._device)
+            flags = torch.zeros(len(last), dtype=torch.uint8, device=self._device)
+            flags[self._rank] = mine
+            dist.all_reduce(flags)
+            sending = [bool(flag) for flag in flags.tolist()]
         else:
             sending = [self.policy.publishes(self._epoch, key[1], owner, held) for owner, held in enumerate(last)]
         self._versions[key] = [self._epoch if s else v for s, v in zip(sending, last, strict=True)]
@@ -223,7 +228,6 @@ class StaleRows(Source):
         return _Messages(self._epoch, like, into, row_messages(self._group, out, into))
 
     def _outgoing(self, direction: Direction, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The rows or gradients for each rank."""
         rows = rows.detach()
         if direction == "forward":
             return [rows[rows_of_reader] for rows_of_reader in self._sends]
@@ -277,26 +281,23 @@ class HeldRows:
 
     def newest(self, rule: Rule, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
         """The newest rows of all owners that ``rule`` admits [n, d], and their versions int64 [n].
-
-        Raises:
-            StaleRowError: it admits none of an owner; ``key`` says of which layer and direction.
+        Raises StaleRowError: it admits none of an owner; ``key`` says of which layer and direction.
         """
-        values, versions, counts = [], [], []
-        for owner, (count, kept) in enumerate(zip(self._counts, self._kept, strict=True)):
-            if not count:
+        values, versions = [], []
+        for owner, kept in enumerate(self._kept):
+            if not self._counts[owner]:
                 continue
             admitted = [(version, rows) for version, rows in kept if rule.oldest <= version <= rule.newest]
             if not admitted:
                 has = ", ".join(str(version) for version, _ in kept) or "none"
-                wanted = f"{rule.oldest} to {rule.newest}"
                 raise StaleRowError(
-                    f"layer {key[0]}, {key[1]}: rows of trainer {owner} have versions {has}; the reader may use {wanted}"
+                    f"layer {key[0]}, {key[1]}: rows of trainer {owner} have versions {has}; "
+                    f"the reader may use {rule.oldest} to {rule.newest}"
                 )
             version, rows = max(admitted, key=lambda found: found[0])
             values.append(rows)
-            versions.append(version)
-            counts.append(count)
-        return torch.cat(values), torch.repeat_interleave(torch.tensor(versions), torch.tensor(counts))
+            versions.append(torch.full((len(rows),), version))
+        return torch.cat(values), torch.cat(versions)
 
     def state(self) -> list[list[tuple[int, torch.Tensor]]]:
         """What a checkpoint saves: versions and rows of each owner."""
@@ -314,15 +315,15 @@ class HeldRows:
             kept.extend(of_owner)
 
 
+@dataclass
 class _Messages:
     """Messages of one layer, of the epoch ``version``. All trainers post their messages in the same order."""
 
-    def __init__(
-        self, version: int, like: torch.Tensor, into: dict[int, torch.Tensor], operations: list[dist.P2POp]
-    ) -> None:
-        self.version, self.like, self.into = version, like, into
-        self._operations, self._works = operations, list[Any]()  # operations hold what is being sent
-        self._posted = False
+    version: int
+    like: torch.Tensor
+    into: dict[int, torch.Tensor]
+    operations: list[dist.P2POp]  # they hold what is being sent
+    works: list[Any] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -331,14 +332,13 @@ class _Messages:
 
     def post(self) -> None:
         """Send and receive, unless that is under way."""
-        if not self._posted and self._operations:
-            self._works = list(dist.batch_isend_irecv(self._operations))
-        self._posted = True
+        if self.works is None:
+            self.works = list(dist.batch_isend_irecv(self.operations)) if self.operations else []
 
     def wait(self) -> None:
         """Wait until all have come and left."""
-        assert self._posted, "the messages were never posted"
-        for work in self._works:
+        assert self.works is not None, "the messages were never posted"
+        for work in self.works:
             work.wait()
 
 
@@ -355,11 +355,3 @@ def check_finite(values: torch.Tensor, trainer: int, epoch: int, key: Key) -> No
     """
     if not (np.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())):
         raise NonFiniteError(trainer, epoch, key[0], "rows" if key[1] == "forward" else "gradients of rows")
-
-
-def flags_of_all(group: dist.ProcessGroup, flag: bool, device: torch.device) -> list[bool]:
-    """The flag of every rank, one byte each."""
-    flags = torch.zeros(dist.get_world_size(group), dtype=torch.uint8, device=device)
-    flags[dist.get_rank(group)] = flag
-    dist.all_reduce(flags, group=group)
-    return [bool(value) for value in flags.tolist()]

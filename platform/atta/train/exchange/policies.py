@@ -1,4 +1,7 @@
-"""The policy of each strategy whose trainers read rows of others.
+"""What trainers read of each other's rows, and when they publish their own: pure functions of epochs and versions.
+
+Epochs count from 1 here, as in the papers. A row's version is the epoch that computed it. Version 0 is the exact pass
+before the first epoch.
 
 | strategy | rows of others are | gradients of rows are | published |
 |---|---|---|---|
@@ -14,33 +17,129 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atta.errors import ConfigError
-from atta.train.exchange.policy import NEVER, RowPolicy, Rule, SyncPeriod, at_most, exact, latest
 from atta.train.settings.servers import DigestOptions, PipeGcnOptions, SancusOptions, SatOptions, check_options
 
 if TYPE_CHECKING:
+    import torch
+
     from atta.train.cooperative.source import Direction
 
+NEVER = -1
+"""Version of a row that was never published."""
 _DEFAULT_EPS = {"epoch": 1.0, "adaptive": 1.0, "gap": 0.03}
 
 
-@dataclass(frozen=True)
-class ExactPolicy(RowPolicy):
-    """Full-graph training: rows and gradients of this epoch."""
+class Rule(NamedTuple):
+    """Which versions of a row a reader may use, both bounds included. Of these it takes the newest."""
+
+    oldest: int
+    newest: int
+
+
+LATEST = Rule(0, (1 << 63) - 1)
+"""The newest rows there are."""
+
+
+def exact(version: int) -> Rule:
+    """Rows of one epoch."""
+    return Rule(version, version)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPeriod:
+    """Synchronises every ``every`` epochs: owners push, then readers pull what was committed before (DIGEST).
+
+    Phase ``early`` pushes in epoch r if r % every = 0 and pulls in the epoch after, so ages are 1 ... every. Phase
+    ``paper`` pushes if (r - 1) % every = 0 and pulls if r % every = 0: after its first pull ages are every - 1 ... 2 every
+    - 2. With ``every`` = 1 both give age 1, because nothing is read before it is committed.
+    """
+
+    every: int
+    phase: str = "early"
+
+    def pushes(self, epoch: int) -> bool:
+        """Whether owners push their rows in ``epoch``."""
+        return (epoch if self.phase == "early" else epoch - 1) % self.every == 0
+
+    def read(self, epoch: int) -> int:
+        """The version that readers use in ``epoch``; 0: of the exact pass before the first epoch."""
+        if self.phase == "early":
+            return epoch - 1 - (epoch - 1) % self.every
+        pulled = epoch - epoch % self.every
+        return max(0, pulled - 1 - (pulled - 2) % self.every)
+
+    def pulls(self, epoch: int) -> bool:
+        """Whether readers pull at the beginning of ``epoch``. In the first epoch they pull version 0."""
+        return epoch == 1 or self.read(epoch) != self.read(epoch - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """Ages of ``rows`` rows that were read, in epochs: bounds and the sum, so that several readers' ages can be added.
+
+    Of no rows the bounds are infinity and -1.
+    """
+
+    rows: int = 0
+    least: float = math.inf
+    most: int = -1
+    total: int = 0
+
+    @classmethod
+    def of(cls, epoch: int, versions: torch.Tensor) -> Ages:
+        """Ages in ``epoch`` of rows with these ``versions`` (int64 of any shape)."""
+        if not versions.numel():
+            return cls()
+        ages = (epoch - versions).clamp(min=0)  # without barriers an owner may be ahead of its readers
+        return cls(ages.numel(), int(ages.min()), int(ages.max()), int(ages.sum()))
+
+    def __add__(self, other: Ages) -> Ages:
+        least, most = min(self.least, other.least), max(self.most, other.most)
+        return Ages(self.rows + other.rows, least, most, self.total + other.total)
+
+
+class RowPolicy:
+    """Full-graph training: rows and gradients of this epoch. Other policies differ from it.
+
+    Attributes:
+        gaps: whether owners keep what they have published, to measure gaps. That is a second copy of these rows.
+        smooth: readers use a moving mean of the rows with this decay; None: the rows themselves.
+    """
+
+    gaps: bool = False
+    smooth: float | None = None
+
+    def history(self, direction: Direction) -> int | None:
+        """How many versions readers keep while an epoch brings new ones.
+
+        0: new rows replace them at once. None: rows are read in their own epoch only, so nothing is kept.
+        """
+        return None
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
+        """Which rows of others are read in ``epoch``; None: none, so gradients end at the cut."""
         return exact(epoch)
 
     def publishes(self, epoch: int, direction: Direction, owner: int, held: int = NEVER, gap: float = math.inf) -> bool:
+        """Whether trainer ``owner`` publishes the rows of a layer in ``epoch``. Asked before they are read.
+
+        held: the oldest version that a reader has; -1: none. gap: mean absolute difference of the rows to those that
+        were published.
+        """
         return True
+
+    def clip_norm(self, trainers: int) -> float | None:
+        """Largest norm of one trainer's gradient; None: there is no limit."""
+        return None
 
 
 @dataclass(frozen=True)
 class SancusPolicy(SancusOptions, RowPolicy):
-    """Rows within a bound, gradients of this epoch (Peng et al., VLDB 2022). Without a warm-up, the code of the paper's
-    authors loses 2 to 5 points of accuracy."""
+    """Rows within a bound, gradients of this epoch (Peng et al., VLDB 2022, definitions 1 to 3). Without a warm-up, the
+    code of the paper's authors loses 2 to 5 points of accuracy."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -66,11 +165,10 @@ class SancusPolicy(SancusOptions, RowPolicy):
         """A bound on the change is no bound on the age."""
         if direction == "backward":
             return exact(epoch)
-        return latest() if self.gaps else at_most(epoch, int(self.limit))
+        return LATEST if self.gaps else Rule(max(0, epoch - int(self.limit)), epoch)
 
     def publishes(self, epoch: int, direction: Direction, owner: int, held: int = NEVER, gap: float = math.inf) -> bool:
-        """Definitions 1 and 2, or 3. The first broadcast is always active. A gap that is not a number is due: then the
-        rows are refused, and the run ends with their cause.
+        """The first broadcast is always active. A gap that is not a number is due: then the rows are refused, with their cause.
 
         With the adaptive bound an owner publishes ``owner % (bound + 1)`` epochs earlier for the second time, so that
         owners, who all begin in the same epoch, take turns. It makes no copy older.
@@ -106,14 +204,11 @@ class PipeGcnPolicy(PipeGcnOptions, RowPolicy):
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
         return exact(max(1, epoch - 1))
 
-    def publishes(self, epoch: int, direction: Direction, owner: int, held: int = NEVER, gap: float = math.inf) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
 class DigestPolicy(DigestOptions, RowPolicy):
-    """Rows of the last synchronisation (Chai et al., 2022). An exact pass before the first epoch fills the tables with
-    version 0.
+    """Rows of the last synchronisation (Chai et al., 2022, algorithm 1). An exact pass before the first epoch fills the
+    tables with version 0.
 
     Rows at age N cost little accuracy. Gradients that are so old do harm, so they have a period of their own.
     """
@@ -148,17 +243,15 @@ class DigestPolicy(DigestOptions, RowPolicy):
 
 @dataclass(frozen=True)
 class AsyncDigestPolicy(DigestPolicy):
-    """DIGEST-A: as DIGEST, but epochs are the steps of this trainer, and rows are the newest that owners have pushed."""
+    """As DIGEST, but epochs are the steps of this trainer, and rows are the newest that owners have pushed (DIGEST-A)."""
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
-        return latest() if direction == "forward" else None
+        return LATEST if direction == "forward" else None
 
 
 @dataclass(frozen=True)
 class SatPolicy(SatOptions, DigestPolicy):
-    """As ``DigestPolicy`` (Zhang et al., 2024). Each pulled synchronisation also joins the history that predictions are
-    made from.
-    """
+    """As DIGEST (Zhang et al., 2024). Each pulled synchronisation also joins the history that predictions are made from."""
 
     def trains(self, epoch: int) -> bool:
         """Whether predictions are measured in ``epoch``, and then learnt from."""
@@ -175,3 +268,8 @@ class SatPolicy(SatOptions, DigestPolicy):
     def ahead(self, epoch: int) -> float:
         """How old the rows that are read in ``epoch`` are, in synchronisation periods."""
         return (epoch - SyncPeriod(self.sync_every, self.phase).read(epoch)) / self.sync_every
+
+
+def policy_of(kind: type[Any], settings: Any) -> Any:
+    """The policy of a dataclass ``kind`` from the settings of the same names; raises its ConfigErrors."""
+    return kind(**{name: getattr(settings, name) for name in getattr(kind, "__dataclass_fields__", ())})

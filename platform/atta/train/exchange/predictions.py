@@ -15,12 +15,10 @@ import torch
 import torch.distributed as dist
 
 from atta.observe.machine.threads import yielding_thread
-from atta.train.cooperative.graph import WorkerView
-from atta.train.cooperative.halo import HaloRows, ReadRows
+from atta.train.cooperative.halo import ReadRows
 from atta.train.cooperative.source import Arrival
-from atta.train.exchange.codecs import Packing
-from atta.train.exchange.figures import RowFigures
-from atta.train.exchange.history import History, row_codec
+from atta.train.exchange.codecs import History, row_codec
+from atta.train.exchange.messages import RowSetting
 from atta.train.exchange.policies import SatPolicy
 from atta.train.exchange.predictors import PublishedGraph, predict_changes, predictor
 from atta.train.exchange.tables import TableRows
@@ -57,12 +55,8 @@ class Errors(NamedTuple):
 
 @dataclass
 class Guard:
-    """Decides for one layer. Tell it errors that were measured before the predictor learnt from these rows.
-
-    Attributes:
-        most_ratio: see ``MOST_RATIO``.
-        uses: whether predictions are used now. At the start they are not.
-        patience: after so many measurements in a row without a better ratio the predictor stops learning.
+    """Decides for one layer whether predictions are used. Tell it errors that were measured before the predictor learnt from
+    these rows. After ``patience`` measurements in a row without a better ratio the predictor stops learning.
     """
 
     most_ratio: float = MOST_RATIO
@@ -85,8 +79,9 @@ class Guard:
         return self.waited < self.patience or not self.uses
 
 
-def published_graph(reads: ReadRows, view: WorkerView, published: npt.NDArray[np.int64]) -> PublishedGraph:
+def published_graph(reads: ReadRows, published: npt.NDArray[np.int64]) -> PublishedGraph:
     """The edges among the own rows that are published, and the rows that are read."""
+    view = reads.view
     place = np.full(view.rows, -1, np.int64)
     place[published] = np.arange(len(published))
     place[view.rows - len(reads.places) :] = len(published) + reads.places
@@ -96,12 +91,7 @@ def published_graph(reads: ReadRows, view: WorkerView, published: npt.NDArray[np
 
 
 class LayerPredictions:
-    """One layer's past, its predictor and its guard. Changes of rows are predicted once per synchronisation, and when the
-    predictor has learnt.
-
-    Attributes:
-        guard: decides whether predictions are read.
-    """
+    """One layer's past, its predictor and its guard. Changes are predicted once per synchronisation, and after learning."""
 
     def __init__(
         self, policy: SatPolicy, graph: PublishedGraph, width: int, *, seed: int, device: torch.device
@@ -194,21 +184,9 @@ class PredictedRows(TableRows):
 
     policy: SatPolicy
 
-    def __init__(
-        self,
-        policy: SatPolicy,
-        reads: ReadRows,
-        figures: RowFigures,
-        packing: Packing,
-        *,
-        found: HaloRows,
-        publish_all: bool,
-        seed: int,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        """``seed``: of weights and mini-batches. Others as for ``TableRows``."""
-        super().__init__(policy, reads, figures, packing, found=found, publish_all=publish_all, device=device)
-        self._graph, self._seed = published_graph(reads, found.view, self._shared.cpu().numpy()), seed
+    def __init__(self, given: RowSetting) -> None:
+        super().__init__(given)
+        self._graph, self._seed = published_graph(given.reads, self._shared.cpu().numpy()), given.seed
         self._layers: dict[int, LayerPredictions] = {}
         self._pushed: dict[int, tuple[int, torch.Tensor]] = {}
         self._fresh: dict[int, torch.Tensor] = {}

@@ -1,10 +1,5 @@
 """Predicts how a layer's rows change after their last synchronisation. At the start the change is zero.
 
-| predictor | change until the next synchronisation |
-|---|---|
-| ``LstmPredictor`` | LSTM over a row's past, then two GCN layers over its neighbours |
-| ``LinearPredictor`` | a weighted sum of the past changes, with one weight per change for all rows and columns |
-
 A row that was synchronised a part of the period ago has changed by this part. Trainers learn in three steps: each
 studies by itself, all add up what they share, and each takes the sums. So all have the same predictor.
 """
@@ -30,14 +25,12 @@ HOPS = 2
 
 @dataclass(frozen=True)
 class PublishedGraph:
-    """Own rows that others read, then HALO rows: a partition with one hop around it, less the rows without a past.
+    """``own`` rows that others read, then HALO rows: a partition with one hop around it, less the rows without a past.
 
-    A partition has no in-edges of HALO rows. So edges are taken in both directions. Each row has an edge to itself. The
+    A partition has no in-edges of HALO rows, so edges are taken in both directions. Each row has an edge to itself. The
     weights of a row's in-edges add up to 1, so hubs do not get larger rows than others.
 
     Attributes:
-        own: how many of the rows are own ones.
-        rows: number of all rows.
         edge_index: int64 [2, e], sources and targets.
         weights: [e].
     """
@@ -50,9 +43,7 @@ class PublishedGraph:
     @classmethod
     def of(cls, edge_index: torch.Tensor, *, own: int, rows: int) -> PublishedGraph:
         """The graph of a partition's edges ``edge_index`` int64 [2, e] among these rows, in one direction or both.
-
-        Raises:
-            ConfigError: an edge ends outside the rows.
+        Raises ConfigError: an edge ends outside the rows.
         """
         if not 0 <= own <= rows or (
             edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < rows
@@ -84,11 +75,10 @@ class PublishedGraph:
 
 
 class _Net(nn.Module):
-    """LSTM over a row's changes, then two GCN layers.
+    """LSTM over a row's changes, then two GCN layers, of which the last is zero at the start.
 
-    The LSTM sees the changes from one version of a row to the next, divided by their root mean square, and its result
-    is multiplied by it. So what was learnt from the large steps of early epochs also holds for small ones. The last
-    layer is zero at the start.
+    The LSTM sees changes divided by their root mean square, and its result is multiplied by it. So what was learnt from the
+    large steps of early epochs also holds for small ones.
     """
 
     def __init__(self, width: int) -> None:
@@ -109,11 +99,8 @@ class _Net(nn.Module):
 class LstmPredictor(nn.Module):
     """A network (Zhang et al., SAT) that each trainer improves by itself; then the weights are averaged.
 
-    So to learn takes one sum of weights, not one of gradients per step. Adam's moments stay on each trainer.
-
-    Attributes:
-        net: predicts.
-        pupil: the same network while it learns. The weights of both are equal after ``take``.
+    So to learn takes one sum of weights, not one of gradients per step. Adam's moments stay on each trainer. While it learns,
+    ``net`` predicts and ``pupil`` changes; both are equal after ``take``.
     """
 
     def __init__(self, width: int, *, lr: float = 0.01, steps: int = 4, batch_rows: int = 1024) -> None:
@@ -136,15 +123,9 @@ class LstmPredictor(nn.Module):
     def study(
         self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
     ) -> None:
-        """Learn by itself: steps on the mean squared error of random own rows. Predictions stay as they are until ``take``.
+        """Learn by itself: steps on the mean squared error of random own rows. Another thread may predict meanwhile.
 
-        Another thread may call it while this one predicts. No gradient leaves the predictor.
-
-        Args:
-            window, graph: as for a call.
-            fresh: [own, d], own rows as they are now.
-            ahead: how long ago they were synchronised, in periods.
-            seed: of the mini-batches.
+        fresh: [own, d], own rows as they are now, ``ahead`` periods after their synchronisation. seed: of the mini-batches.
         """
         self._studied = graph.own > 0
         window, fresh = window.detach(), fresh.detach()
@@ -258,9 +239,7 @@ def solve(square: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
 
 def predictor(kind: str, width: int, count: int, *, seed: int = 0) -> LstmPredictor | LinearPredictor:
     """A new predictor of rows of ``width`` numbers from ``count`` versions; equal seeds give equal weights.
-
-    Raises:
-        ConfigError: an unknown kind, or too few versions for it.
+    Raises ConfigError: an unknown kind, or too few versions for it.
     """
     if kind not in PREDICTORS:
         raise ConfigError(f"predictor {kind!r}: must be one of {', '.join(PREDICTORS)}")

@@ -12,63 +12,60 @@ import torch
 import atta
 from atta.errors import ConfigError
 from atta.train.cooperative.dropout import RowDropout
-from atta.train.cooperative.exchange import CooperativeGraph
-from atta.train.cooperative.halo import HaloRows, ReadRows, all_rows, exact_batch, halo_rows, meet, rows_of_trainers
-from atta.train.cooperative.shares import TrainerShare
-from atta.train.cooperative.source import Source, UnchangedRows, source_inside
-from atta.train.cooperative.step import TrainerBatch, own_backward, source_of, sum_gradients
-from atta.train.cooperative.trainer import ServerTrainer, StepInput
-from atta.train.exchange.codecs import Packing, packing
+from atta.train.cooperative.exchange import CooperativeGraph, TrainerBatch, own_backward, sum_gradients
+from atta.train.cooperative.graph import WorkerView
+from atta.train.cooperative.halo import all_rows, exact_batch, meet, rows_of_trainers
+from atta.train.cooperative.source import JoinedSource, RowPart, Source, source_inside
+from atta.train.cooperative.trainer import ServerTrainer
+from atta.train.exchange.codecs import packing
 from atta.train.exchange.figures import JobReporter, RowFigures, row_report
-from atta.train.exchange.messages import StaleRows
-from atta.train.exchange.policies import ExactPolicy
-from atta.train.exchange.policy import RowPolicy
+from atta.train.exchange.messages import RowSetting, StaleRows
+from atta.train.exchange.policies import RowPolicy
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import CooperativeSettings, ExchangeSettings, ServerSettings, StaleSettings
+from atta.train.settings import ExchangeSettings, ServerSettings, StaleSettings
 from atta.train.steps.timing import Stopwatch
 
 
 class ExchangeTrainer(ServerTrainer):
     """Computes the rows of its own vertices only; all others come from the trainers that compute them.
 
-    Rows of other servers, or of all other trainers, are as old as the ``policy`` allows. Sub-classes choose how rows
-    travel (``stale_rows``) and what a step does besides.
-
     Attributes:
+        rows: how they travel.
         policy: what is read and published, and when.
-        options: the settings of the strategy.
-        stale: the source of training; set with the first step.
-        exact: a source of rows of the present step, for evaluation.
+        stale, exact: sources of training, set with the first step, and of rows of the present step, for evaluation.
         filled_bytes: bytes of this trainer that filled tables before the epoch that is not reported yet.
     """
 
+    rows: type[StaleRows] = StaleRows
+    options: ExchangeSettings
     stale: StaleRows
     exact: Source
 
     def __init__(
-        self,
-        config: ExchangeSettings,
-        cluster: atta.Cluster,
-        device: torch.device,
-        policy: RowPolicy | None = None,
+        self, config: ExchangeSettings, cluster: atta.Cluster, device: torch.device, policy: RowPolicy
     ) -> None:
-        """Raises the errors of ``ServerTrainer``."""
-        names = {field.name for field in dataclasses.fields(CooperativeSettings)}
-        common = {name: value for name, value in vars(config).items() if name in names}
-        super().__init__(CooperativeSettings(**common), cluster, device, halo=True)
-        self.options = config
-        self.policy: RowPolicy = policy or ExactPolicy()
+        super().__init__(config, cluster, device, halo=True)
+        self.policy: RowPolicy = policy
         self.figures = RowFigures()
         self.filled_bytes = 0
         self._saved: dict[str, Any] | None = None
         self._reporter = JobReporter(cluster, config.strategy)
 
     def fit(self) -> list[EpochReport]:
-        epochs = super().fit()
-        if hasattr(self, "stale"):  # no step, no source
+        try:
+            epochs = self._fit()
+        except BaseException:
+            # If the first trainer dropped its tables now, others would report missing tables as the cause.
+            if hasattr(self, "stale"):  # no step, no source
+                self.stale.let_go()
+            raise
+        if hasattr(self, "stale"):
             self.stale.close()
         self._reporter.end()
         return epochs
+
+    def _fit(self) -> list[EpochReport]:
+        return super().fit()
 
     @property
     def keeps_state(self) -> bool:  # type: ignore[override]
@@ -98,7 +95,6 @@ class ExchangeTrainer(ServerTrainer):
         self._saved = state
 
     def _own_options(self) -> dict[str, Any]:
-        """The options that decide which rows are sent, kept and read."""
         common = {field.name for field in dataclasses.fields(ServerSettings)}
         return {name: value for name, value in vars(self.options).items() if name not in common}
 
@@ -113,7 +109,7 @@ class ExchangeTrainer(ServerTrainer):
 
     def tallies(self) -> dict[str, list[float]]:
         """Predicted by an exact forward pass."""
-        with other_source(self._kept(Stopwatch(self.device)).batch.graph, self.exact):
+        with other_source(self._kept(Stopwatch(self.device)).graph, self.exact):
             return super().tallies()
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
@@ -127,71 +123,48 @@ class ExchangeTrainer(ServerTrainer):
         self.update_weights()
         return loss
 
-    def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:
-        """Which rows this trainer gets from others; ``trainers``: also from those of its own server."""
-        place = self.groups.place
-        if self.options.rows == "all":
-            return all_rows(found, place, self.device, trainers=trainers)
-        return rows_of_trainers(found, place) if trainers else halo_rows(found, place)
-
-    def stale_rows(self, reads: ReadRows, found: HaloRows) -> StaleRows:
-        """The source of ``reads``, the rows of ``found`` that travel: messages from owners to readers."""
-        return StaleRows(self.policy, reads, self.figures, self.packing(), device=self.device)
-
-    def packing(self) -> Packing:
-        """How rows and gradients look in messages."""
-        return packing(self.options.codec, next(self.model.parameters()).dtype)
-
-    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[StepInput]:
-        for step in super()._steps(epoch, watch):
-            if self._saved is not None:
-                self._take_up(self._saved)
-                self._saved = None
-            if step.batch.graph.dropout is not None:
-                step.batch.graph.dropout.epoch = epoch
+    def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[TrainerBatch]:
+        for batch in super()._steps(epoch, watch):
+            saved, self._saved = self._saved, None
+            if saved is not None:
+                try:
+                    self.stale.load_state(saved)
+                except (ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
+                    raise ConfigError(f"--resume: the saved rows do not go with this run: {error}") from error
+            if batch.graph.dropout is not None:
+                batch.graph.dropout.epoch = epoch
             self.stale.begin(epoch + 1)
-            yield step
+            yield batch
             self.stale.commit()
 
-    def _take_up(self, state: dict[str, Any]) -> None:
-        try:
-            self.stale.load_state(state)
-        except (ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"--resume: the saved rows do not go with this run: {error}") from error
-
-    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
-        start = watch.now()
-        found = meet(share.view, self.groups.place, self.device)
-        trainers = isinstance(self.options, StaleSettings) and self.options.stale_across == "trainers"
-        reads = self.reads_of(found, trainers=trainers)
-        watch.add("fetch", start, watch.now())
-        start = watch.now()
-        step = self._make_step(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)
-        watch.add("copy", start, watch.now())
-        return step
-
-    def _make_step(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
-        """Put a share on the device, with its two sources."""
-        view, place = share.view, self.groups.place
-        batch = exact_batch(found._replace(view=view), self.groups, self.device)
-        graph, x = batch.graph, batch.x
+    def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
+        """Put a view on the device, with its two sources."""
+        start, place, options = watch.now(), self.groups.place, self.options
+        found = meet(view, place, self.device)
+        trainers = isinstance(options, StaleSettings) and options.stale_across == "trainers"
+        reads = rows_of_trainers(found, place) if trainers else found
+        if options.rows == "all" and self.rows is StaleRows:  # from a table nobody pulls more than is read
+            reads = all_rows(found, place, self.device, trainers=trainers)
+        met = watch.now()
+        watch.add("fetch", start, met)
+        batch = exact_batch(found, self.groups, self.device)
+        graph, x, view = batch.graph, batch.x, found.view
         assert graph.source is not None
         self.exact = graph.source
         if self.config.dropout:
             graph.dropout = RowDropout(view, self.config.seed, self.device)
-        self.stale = self.stale_rows(reads, found)
-        fixed = torch.from_numpy(view.halo_features).to(self.device)
+        packed = packing(options.codec, next(self.model.parameters()).dtype)
+        every, seed = options.rows == "all", self.config.seed
+        self.stale = self.rows(RowSetting(self.policy, reads, self.figures, packed, self.device, every, seed))
+        features = torch.from_numpy(view.halo_features).to(self.device)
         inside = source_inside(view, self.groups.inside, device=self.device, machines=place.machines)
-        if trainers and inside is not None:
-            fixed = torch.cat([inside.start(0, "forward", x).finish(), fixed])
-        stale: Source = self.stale
-        if not self.options.send_features:
-            stale = UnchangedRows(stale, x, fixed)
-        if trainers or inside is None:
-            graph.source = stale
-        else:
-            graph.source = source_of(view, UnchangedRows(inside, x), stale)
-        return StepInput(share, batch)
+        parts = [] if inside is None or trainers else [RowPart(inside, len(view.remote))]
+        if inside is not None and trainers:
+            features = torch.cat([inside.start(0, "forward", x).finish(), features])
+        parts.append(RowPart(self.stale, len(features), keeps=not options.send_features, features=features))
+        graph.source = JoinedSource(x, parts)
+        watch.add("copy", met, watch.now())
+        return batch
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import atta
 from atta.client.cluster import connect_all
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from atta.errors import AttaError, ConfigError
-from atta.observe.printable import first_line
+from atta.observe.lastwords import first_line
 from atta.train.config import TrainConfig
 from atta.train.meeting.notes import Notes
 from atta.wire.clusterfile import check_address

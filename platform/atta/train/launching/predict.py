@@ -31,7 +31,7 @@ from atta.client.inference.task import (
 from atta.client.loaders.dag import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
-from atta.observe.printable import first_line
+from atta.observe.lastwords import first_line
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.partition.schema import split_edge_type

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from atta.errors import AttaError, TrainerLostError
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 from atta.train.launching.failure import Lives, failure_file, first_cause
 from atta.train.launching.nodes import MeetingPlace, Nodes, Rank
 

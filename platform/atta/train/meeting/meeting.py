@@ -1,9 +1,8 @@
 """The meeting of a run's trainers that may be started again one by one: what holds from one life of a trainer to the next.
 
-Their process group of torch keeps what its members have told each other. A member's contributions are notes, numbered by
-operation. A member that is started again repeats the operations of its former life: it finds the notes of all others, and
-its own. So nobody waits for it, and it gets the same results. While all members are present, ``together`` gives the group
-connections (gloo), for operations that move many bytes; these have no notes.
+Contributions to their process group are notes, numbered by operation. A member that is started again repeats the
+operations of its former life and finds the notes of all, so nobody waits for it. While all are present, ``together``
+gives the group connections (gloo), for operations that move many bytes; these have no notes.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class StoreGroup(dist.ProcessGroup):
     """
 
     def __init__(self, notes: Notes, rank: int, size: int, owner: object = None) -> None:
-        """``notes``: of this group alone."""
         super().__init__(rank, size)  # type: ignore[call-arg]
         self.owner = owner
         self._notes, self._rank, self._size = notes, rank, size
@@ -99,8 +97,7 @@ class StoreGroup(dist.ProcessGroup):
         (tensor,), opts = tensors, opts or dist.AllreduceOptions()
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.allreduce([held], opts))
-        reduction = next(found for op, found in _REDUCTIONS.items() if opts.reduceOp == op)
-        tensor.copy_(reduction(torch.stack(self._of_all(tensor))))
+        tensor.copy_(self._reduced(tensor, opts))
         return _Done()
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
@@ -117,8 +114,7 @@ class StoreGroup(dist.ProcessGroup):
         (tensor,) = tensors
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.reduce([held], opts))
-        reduction = next(found for op, found in _REDUCTIONS.items() if opts.reduceOp == op)
-        found = reduction(torch.stack(self._of_all(tensor)))
+        found = self._reduced(tensor, opts)
         if self._rank == opts.rootRank:
             tensor.copy_(found)
         return _Done()
@@ -140,14 +136,14 @@ class StoreGroup(dist.ProcessGroup):
         name = self._message(sender, self._rank)
         return _Done(lambda: self._read(name, tensor))
 
-    def _of_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all members in an operation, in the order of ranks."""
+    def _reduced(self, tensor: torch.Tensor, opts: Any) -> torch.Tensor:
+        """The tensors of all members, in the order of ranks, as one."""
         name = self._next()
         self._put(f"{name}/{self._rank}", tensor)
         found = [torch.empty_like(tensor) for _ in range(self._size)]
         for rank, into in enumerate(found):
             self._read(f"{name}/{rank}", into)
-        return found
+        return next(reduction for op, reduction in _REDUCTIONS.items() if opts.reduceOp == op)(torch.stack(found))
 
     def _next(self) -> str:
         self._operations += 1
@@ -196,8 +192,7 @@ class Meeting:
     """What a trainer leaves for its next life, and phases in which all trainers must be present.
 
     Attributes:
-        run: a name that no other run has.
-        life: how often this trainer was started before.
+        run, life: a name that no other run has, and how often this trainer was started before.
         folder: of the run on this machine, where lives of a trainer leave files; None: nobody is started again.
     """
 
@@ -220,10 +215,7 @@ class Meeting:
         """Let all trainers do ``action`` with connections; once more if one of them goes away, until all have done it.
 
         Returns what it returned, which must be JSON, and whether this life has done it. A trainer that is started anew
-        gets what its former life has returned, without others, if all have done it.
-
-        Raises:
-            AttaError: they failed too often. Also what ``action`` raises, except when others have gone.
+        gets what its former life has returned. Raises AttaError: they failed too often; and errors of ``action``.
         """
         if self._notes is None:
             return action(), True
@@ -233,7 +225,7 @@ class Meeting:
             attempt += 1
         while not notes.has(*(f"done/{rank}" for rank in ranks)):
             ready = [f"ready/{attempt}/{rank}" for rank in ranks]
-            if notes.has(f"done/{self._rank}") and not notes.any_of(ready):
+            if notes.has(f"done/{self._rank}") and not any(notes.has(name) for name in ready):
                 time.sleep(_LOOK_S)  # the others may still need this trainer
                 continue
             if attempt > _ATTEMPTS_PER_TRAINER * self._world:

@@ -1,14 +1,11 @@
-"""What outlives a trainer's process: the name of its run, and notes, named bytes in a store of torch.
-
-A note never changes, so a process that is started anew finds what its former life has left, and others may read it late.
-"""
+"""What outlives a trainer's process: the name of its run, and notes, named bytes in a store of torch, which never change."""
 
 from __future__ import annotations
 
 import os
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +67,6 @@ class Notes:
                 raise AttaError(f"trainers did not meet within {within_s:g} s: {self._prefix}{missing[0]} is missing")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_S)
-
-    def any_of(self, names: Iterable[str]) -> bool:
-        """Whether one of these notes is there."""
-        return any(self.has(name) for name in names)
 
     def store(self, name: str, within_s: float) -> Store:
         """The torch store below ``name``, for a process group of one attempt, with its own timeout."""

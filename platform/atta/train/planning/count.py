@@ -36,18 +36,12 @@ Longs = npt.NDArray[np.int64]
 class Question:
     """What to count.
 
-    Attributes:
-        servers, trainers: machines, and trainers on each.
-        layers: of the model, and hops of a closure.
-        settings: bounds of expansion-aware sampling; bounds with more hops than layers are left out.
-        co_batches: numbers of co-batches per epoch.
-        rule: bounds of the subgraph that co-batches are taken from.
-        num_neighbors, batch_size: of mini-batches; without fan-outs mini-batches are not counted.
-        batches: mini-batches to sample per server.
-        split: vertices to train on; all vertices if the dataset has no such split.
-        divided_edges: most edges that METIS sees when it divides a server's subgraph; in larger ones it sees random
-            edges.
-        extracted_edges: edges of all closures above which only some servers are counted.
+    ``servers``: machines; ``trainers``: on each. ``layers``: of the model, and hops of a closure. ``settings``: of
+    expansion-aware sampling; those with more hops than layers are left out. ``co_batches``: numbers of them per epoch;
+    ``rule``: bounds of the subgraph that they are taken from. ``num_neighbors``, ``batch_size``: of mini-batches, of
+    which ``batches`` are sampled per server. ``split``: vertices to train on; all if the dataset has none.
+    ``divided_edges``: most edges that METIS sees of a server's subgraph. ``extracted_edges``: of all closures, above
+    which only some servers are counted.
     """
 
     servers: int
@@ -75,12 +69,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Servers:
-    """A whole graph, and the vertices of each server.
+    """A whole graph, all in-edges by internal ids. Server s has the vertices ``ranges[s]`` up to ``ranges[s + 1]``.
 
-    Attributes:
-        graph: all in-edges, by internal ids.
-        ranges: int64 [servers + 1], server s has the vertices from ``ranges[s]`` up to ``ranges[s + 1]``.
-        targets: ascending internal ids of training vertices, int64.
+    ``targets``: ascending internal ids of training vertices.
     """
 
     graph: LocalGraph
@@ -101,8 +92,7 @@ def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Server
     """Join the partitions of a dataset into one graph, of about 12 bytes per edge. A server has one partition, or all
     of them.
 
-    Raises:
-        ConfigError: the number of partitions is not that of servers, or the graph has several node or edge types.
+    Raises ConfigError: the number of partitions is not that of servers, or the graph has several node or edge types.
     """
     schema = dataset.schema
     if servers not in (1, dataset.num_parts):
@@ -125,11 +115,7 @@ def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Server
 
 
 def count_sizes(whole: Servers, question: Question) -> Sizes:
-    """Count what each strategy computes and sends. The same arguments give the same result.
-
-    Raises:
-        ConfigError: the question is for another number of servers.
-    """
+    """Count what each strategy computes and sends. The same arguments give the same result."""
     if len(whole.ranges) != question.servers + 1:
         raise ConfigError(f"the graph is that of {len(whole.ranges) - 1} servers, not {question.servers}")
     counted = [_Server(whole, server, question) for server in _looked_at(whole, question)]
@@ -159,7 +145,8 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
 
 
 def fitted_alpha(closure: Sequence[float], vertices: float, degree: float) -> float | None:
-    """The alpha for which D^(alpha h) fits counted closure sizes best (GraNNDis, section 4); None if they do not determine it.
+    """The alpha for which D^(alpha h) fits counted closure sizes best (GraNNDis, section 4); None if they do not
+    determine it.
 
     closure: vertices within 0, 1, ... hops, of one server; vertices: of the whole graph. Least squares of logarithms,
     over hops that reach at most half of the graph (the first hop always counts).

@@ -50,8 +50,7 @@ class Advice:
 def advise(ranked: Sequence[Forecast]) -> Advice:
     """Choose the first of ``ranked`` (see ``forecasts``).
 
-    Raises:
-        ConfigError: nothing fits into memory; the message names the strategy that needs least.
+    Raises ConfigError: nothing fits into memory; the message names the strategy that needs least.
     """
     if not ranked:
         raise ConfigError("there is no strategy to choose from")
@@ -161,10 +160,8 @@ _BESIDE = "exchange"
 def recorded_losses(file: Path = RECORD) -> dict[str, str]:
     """A clause for each variant of the record: the most points that it lost beside exact training; {} without a file.
 
-    Points are medians over paired seeds; the worst graph and number of layers counts.
-
-    Raises:
-        DataError: the file is no such record.
+    Points are medians over paired seeds; the worst graph and number of layers counts. Raises DataError: it is no
+    record.
     """
     if not file.is_file():
         return {}

@@ -20,24 +20,12 @@ from atta.train.planning.sizes import Machines, MeanBatch, PlannedModel, Rates, 
 class Forecast:
     """Predicted time and memory of a strategy.
 
-    Attributes:
-        kind: mini-batch, exchange, preloading, expansion-aware, cooperative, or the name of a stale strategy.
-        name: for people.
-        options: of ``atta train`` that select it.
-        exact: whether each step computes the gradient of the whole graph.
-        steps: optimiser steps per epoch.
-        compute, internal, external, sampling: seconds per epoch.
-        preload: seconds to fetch features of other servers' vertices, once before the first epoch.
-        memory: bytes that a trainer needs for a step, by the formula of ``cooperative``
-            (``atta.train.cooperative.memory``).
-        fits: whether ``memory`` is within the machine's memory per trainer.
-        redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1 means that each is computed
-            once.
-        row_bytes: hidden rows and gradients that the busiest server receives from other servers, in bytes per epoch.
-        ages: least and largest age of rows of other servers, in epochs; None: they have no bound.
-        reason: what else speaks for the strategy, for people; a clause, or nothing.
-        risk: what may cost accuracy, for people; empty for strategies that read no stale rows.
-        hidden: seconds of ``external`` that pass while trainers compute.
+    ``options`` of ``atta train`` select it. ``exact``: each step computes the gradient of the whole graph. ``compute``,
+    ``internal``, ``external`` and ``sampling`` are seconds per epoch; ``hidden`` ones of ``external`` pass while
+    trainers compute; ``preload`` is once before the first epoch. ``memory``: bytes that a trainer needs for a step
+    (``atta.train.cooperative.memory``). ``redundancy``: rows computed per epoch, vertex and layer; 1: each once.
+    ``row_bytes``: that the busiest server receives from others per epoch. ``ages``: least and largest age of rows of
+    other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy.
     """
 
     kind: str
@@ -138,22 +126,13 @@ class Forecaster:
     ) -> Forecast:
         """The forecast of a strategy in which trainers read HALO rows of other servers.
 
-        Args:
-            strategy: value of ``--strategy``, and the kind of the forecast.
-            name: for people.
-            forward, backward: how often per epoch rows and gradients of a layer travel, means over epochs after the
-                first ones.
-            settings: of the strategy, as they are written behind its name.
-            ages: see ``Forecast``.
-            copies: versions of HALO rows that readers keep of each layer.
-            predicted: versions per epoch and HALO row that an LSTM reads. It computes 8 d² products per row and
-                version; a layer computes 3 d², forward and backward. Learning is not counted.
-            overlaps: whether rows travel while trainers compute.
-            at_one_daemon: each trainer sends its gradient to one daemon and gets weights from it, by itself.
-            again: share of a layer's rows that is computed a second time.
-            handed: how often per epoch and layer own rows go to another process of the machine, or come from it.
-            risk, reason: see ``Forecast``.
-            measured: the variant of the accuracy record that tells the risk.
+        ``forward``, ``backward``: how often per epoch rows and gradients of a layer travel. ``settings``: written
+        behind the name. ``copies``: versions of HALO rows that readers keep of each layer. ``predicted``: versions per
+        epoch and HALO row that an LSTM reads; it computes 8 d² products per row and version, a layer 3 d².
+        ``overlaps``: rows travel while trainers compute. ``at_one_daemon``: each trainer sends its gradient to one
+        daemon and gets weights from it. ``again``: share of a layer's rows that is computed a second time. ``handed``:
+        how often per epoch and layer own rows go to another process of the machine, or come from it. ``measured``: the
+        variant of the record that tells the risk.
         """
         work, trainers = self.sizes.exchanged, self.machines.trainers
         words = (

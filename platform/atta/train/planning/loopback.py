@@ -27,8 +27,7 @@ _TIMEOUT_S = 60.0
 def internal_bytes_per_s(seconds: float) -> float:
     """Bytes per second that each of two processes on this machine receives from the other, by gloo.
 
-    Raises:
-        AttaError: a process failed.
+    Raises AttaError: a process failed.
     """
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     with tempfile.TemporaryDirectory(prefix="atta-wire-") as folder:

@@ -57,12 +57,7 @@ def measure(
     """Measure all rates in about ``seconds``, plus a few seconds to start processes.
 
     A step runs alone, with one trainer's share of the cores. If memory is the bottleneck, several trainers together are
-    slower than measured.
-
-    link: bytes per second over a server's link; device: of the steps, None: a GPU if there is one.
-
-    Raises:
-        AttaError: the processes that exchange rows failed.
+    slower than measured. ``link``: bytes per second; ``device``: None: a GPU if there is one.
     """
     device = device or device_here()
     layers = min(network.layers, _PROBED_LAYERS)

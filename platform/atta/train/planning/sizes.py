@@ -27,14 +27,8 @@ PAPER_EXPANSION = Expansion(1, 15)
 class ServerWork:
     """What a server computes on in one step. Figures are the largest over servers, because all wait for the slowest.
 
-    Attributes:
-        vertices, edges: of the largest server's subgraph.
-        mean_vertices: mean over servers.
-        internal: rows that the busiest trainer receives before each layer from trainers of its own server.
-        external: rows that the busiest server receives before each layer from other servers; 0 if servers send only
-            gradients.
-        preloaded: vertices of other servers whose features the largest server fetches once; for co-batches those of
-            the whole subgraph that they are taken from.
+    ``internal``, ``external``: rows that the busiest trainer receives before each layer from its own server, and the
+    busiest server from others. ``preloaded``: vertices of other servers whose features the largest server fetches once.
     """
 
     vertices: float
@@ -59,12 +53,9 @@ class LayerWork:
 
 @dataclass(frozen=True)
 class MeanBatch:
-    """A trainer's mini-batch: means over sampled ones.
+    """A trainer's mini-batch: means over sampled ones, by hop. ``vertices`` are new ones, the seeds first.
 
-    Attributes:
-        vertices: new vertices per hop, [hops + 1]; the first number counts the seeds.
-        edges: sampled edges per hop, [hops].
-        remote: vertices whose features are on other servers.
+    ``remote``: vertices whose features are on other servers.
     """
 
     vertices: tuple[float, ...]
@@ -90,19 +81,11 @@ class MeanBatch:
 class Sizes:
     """Counts of a partitioned graph for one number of servers, of trainers on each, and of layers.
 
-    Attributes:
-        vertices, edges, targets: of the whole graph; targets are training vertices.
-        exchanged: full-graph training in which servers exchange boundary rows (``ServerWork.external``).
-        closure: shared preloading, where a server has everything that L layers over its vertices depend on.
-        closure_by_hop: vertices within 0 ... L hops of a server's own, means over servers.
-        sampled: expansion-aware sampling, by its bounds.
-        co_batches: one co-batch, by the number of co-batches per epoch.
-        co_batch_rule: bounds of the subgraph that co-batches are taken from.
-        mini_batch: None if there is nothing to train on.
-        batch_size, num_neighbors: of the mini-batch.
-        counted_servers: number of servers that were counted.
-        whole_split: whether METIS saw all edges when it divided subgraphs among trainers, as in training. Otherwise
-            the number of internal rows is rather too large.
+    ``exchanged``: servers exchange boundary rows. ``closure``: a server has everything that L layers over its vertices
+    depend on; ``closure_by_hop``: vertices within 0 ... L hops, means over servers. ``sampled``: by bounds of
+    expansion-aware sampling. ``co_batches``: by their number per epoch. ``mini_batch``: None if there is nothing to
+    train on. ``whole_split``: whether METIS saw all edges when it divided subgraphs among trainers, as in training.
+    Otherwise the number of internal rows is rather too large.
     """
 
     vertices: int
@@ -126,10 +109,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Machines:
-    """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError for fewer than one of each.
-
-    ``device``: ``cpu`` or ``cuda``. On the CPU some models read neighbours without a copy, so a step takes less memory.
-    """
+    """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError if there is none."""
 
     servers: int
     trainers: int
@@ -145,10 +125,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """The model to train; ``inputs`` and ``classes`` are widths of features and scores.
-
-    Raises ConfigError for an unknown model or a width below 1.
-    """
+    """The model to train. Raises ConfigError for an unknown model or a width below 1."""
 
     model: str
     layers: int
@@ -194,17 +171,11 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured speeds. A device takes v / vertices + e / edges seconds for v rows and e edges of a layer, forward and
-    backward.
+    """Measured speeds. A device takes v / vertices + e / edges seconds for v rows and e edges of a layer, both ways.
 
-    Attributes:
-        vertices: rows per second and layer of one trainer, while all trainers of the server compute (C in the paper).
-        edges: edges per second and layer; infinite if ``vertices`` includes their cost.
-        internal: rows per second that a trainer receives from another of its server, while it sends the same number.
-        external: rows per second over a server's link, shared by its trainers.
-        drawing: sampled edges per second of a trainer's mini-batches.
-        extracting: edges per second of extracting a co-batch and dividing it among trainers.
-        parameters: number of parameters of the model; each step sums up their gradients.
+    ``internal``, ``external``: rows per second that a trainer receives from another of its server, and a server over
+    its link. ``drawing``: sampled edges per second; ``extracting``: edges per second of a co-batch. ``parameters``: of
+    the model; each step sums up their gradients.
     """
 
     vertices: float

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from atta.observe.lastwords import printable
 from atta.observe.metrics import serve_metrics
-from atta.observe.printable import printable
 from atta.train.reports.epochs import EpochReport
 from atta.wire.clusterfile import listening_at
 

@@ -1,11 +1,8 @@
-"""Masks of dropout that any trainer can compute for any row.
-
-As in sampling (decision 004), a random number is a hash of what it is for. So a mask
-does not depend on the number of trainers, nor on what a trainer has drawn before.
-"""
+"""Masks of dropout that any trainer can compute for any row: as in sampling, a random number is a hash of what it is for."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,8 +10,6 @@ import numpy.typing as npt
 import torch
 
 from atta.samplers.hashing import mix64
-
-__all__ = ["edge_keys", "keep_mask", "mixed"]
 
 Longs = npt.NDArray[np.int64]
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -39,6 +34,18 @@ def keep_mask(stream: int, keys: torch.Tensor, columns: int, p: float) -> torch.
     for first in range(0, len(keys), rows):
         torch.ge(mixed(state[first : first + rows, None] + steps), least, out=kept[first : first + rows])
     return kept
+
+
+def dropped(h: torch.Tensor, stream: int, keys: torch.Tensor, p: float) -> torch.Tensor:
+    """``h`` [n, ...] after dropout, with ``keep_mask`` of its rows' ``keys`` [n]."""
+    kept = keep_mask(stream, keys, math.prod(h.shape[1:]), p).view(h.shape)
+    return h * kept.to(h.dtype).div_(1 - p)
+
+
+def with_loops(edge_index: Longs, own: int) -> Longs:
+    """Edges as a layer of PyG sees them that adds self-loops: without those of the graph, then one per ``own`` vertex."""
+    between = edge_index[:, edge_index[0] != edge_index[1]]
+    return np.concatenate([between, np.tile(np.arange(own), (2, 1))], axis=1)
 
 
 def edge_keys(ids: Longs, edge_index: Longs) -> Longs:
@@ -67,5 +74,4 @@ def mixed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _signed(number: int) -> int:
-    """The int64 with the bits of a number of 64 bits."""
     return (number + 2**63) % 2**64 - 2**63

@@ -26,12 +26,8 @@ from atta.train.models.exactness import check_on
 from atta.train.models.remedies import weighted
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.settings import MinibatchSettings
-from atta.train.steps.allreduce import SyncClock, timed_all_reduce
-from atta.train.steps.step import step_parts, timed_step
-from atta.train.steps.timing import Stopwatch, add_daemon_time
-from atta.train.steps.transfer import on_device
-
-__all__ = ["MinibatchTrainer"]
+from atta.train.steps.step import SyncClock, step_parts, timed_all_reduce, timed_step
+from atta.train.steps.timing import Stopwatch, add_daemon_time, on_device
 
 LONGEST_CHECK_S = 1.0
 """Parts of the check of a model that have not begun by then are left out."""
@@ -41,7 +37,6 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     """Trains on sampled mini-batches under DDP."""
 
     def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Build loaders and model; raises ConfigError if the dataset cannot be trained on."""
         super().__init__(config, cluster, device)
         torch.manual_seed(config.seed)
         self.begin_with(self.build())
@@ -235,7 +230,6 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     @torch.no_grad()
     def _tally(self, split: str) -> list[float]:
-        """The tally of a split; one rank predicts each vertex, and ranks add up their tallies."""
         config = self.config
         loader = self._loader(split, config.eval_batch_size or config.batch_size, train=False)
         self.parallel.eval()

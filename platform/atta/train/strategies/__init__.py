@@ -1,7 +1,5 @@
-"""Training strategies: files of records, and the table in which ``atta train`` finds them (``STRATEGIES``).
-
-To add one, write a file with its record in ``STRATEGIES``, and add the name of the file to the list below:
-docs/internals/adding.md shows how.
+"""Training strategies: files of records, and the table in which ``atta train`` finds them. docs/internals/adding.md says how
+to add one.
 """
 
 from importlib import import_module
@@ -14,7 +12,6 @@ _FILES = (
     "minibatch",
     "full",
     "exchange",
-    "digest",
     "dorylus",
 )
 

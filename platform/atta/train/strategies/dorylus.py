@@ -9,21 +9,11 @@ from typing import TYPE_CHECKING
 from atta.errors import ConfigError
 from atta.train.settings import DorylusSettings
 from atta.train.settings.servers import DORYLUS_MODELS
-from atta.train.strategies.exchange import check_server_parts, whole_graph
-from atta.train.strategies.strategy import TrainingStrategy, check_servers
+from atta.train.strategies.exchange import check_server_parts
+from atta.train.strategies.strategy import TrainingStrategy, check_servers, refuse, trainer_at
 
 if TYPE_CHECKING:
-    import torch
-
-    import atta
-    from atta.train.dorylus.trainer import IntervalTrainer
     from atta.train.planning.forecast import Forecast, Forecaster
-
-
-def _trainer(settings: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> IntervalTrainer:
-    from atta.train.dorylus.trainer import IntervalTrainer
-
-    return IntervalTrainer(settings, cluster, device)
 
 
 def _check(settings: DorylusSettings) -> None:
@@ -35,9 +25,7 @@ def _check(settings: DorylusSettings) -> None:
         "--clip-grad-norm": settings.clip_grad_norm is not None,
         "--device cuda": settings.device == "cuda",
     }
-    for option, given in refused.items():
-        if given:
-            raise ConfigError(f"{option}: does not go with dorylus, whose workers compute layers, on CPUs")
+    refuse(refused, "dorylus, whose workers compute layers, on CPUs")
     if settings.model not in DORYLUS_MODELS:
         raise ConfigError(
             f"--model {settings.model}: dorylus cannot split it into gather and apply; take {', '.join(DORYLUS_MODELS)}"
@@ -61,9 +49,8 @@ def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     from atta.train.planning.sizes import AGAIN, HANDED
 
     machines = forecaster.machines
-    if machines.servers > 1 and machines.trainers == 1 and machines.device == "cpu":
-        if forecaster.model.model not in DORYLUS_MODELS:
-            return
+    on_cpus = machines.servers > 1 and machines.trainers == 1 and machines.device == "cpu"
+    if on_cpus and forecaster.model.model in DORYLUS_MODELS:
         yield forecaster.reading(
             "dorylus",
             "dorylus, staleness 0",
@@ -85,9 +72,9 @@ STRATEGIES = (
         name="dorylus",
         sentence="all vertices in intervals whose tasks overlap; stateless workers compute layers",
         settings=DorylusSettings,
-        trainer=_trainer,
+        trainer=trainer_at("dorylus.trainer:IntervalTrainer"),
         check=_check,
-        evaluation=whole_graph,
+        evaluation=lambda settings: "whole graph",
         counted="training vertices",
         check_parts=check_server_parts,
         forecasts=dorylus_forecasts,

@@ -1,82 +1,92 @@
-"""``exchange``, ``sancus`` and ``pipegcn``: all vertices in one step, each computed by one trainer; rows travel to all who
-read them, between servers too.
+"""Strategies whose trainers read rows of others: all vertices in one step, each computed by one trainer.
 
-Exact full-graph training (``exchange``) is what CAGNET and other systems do. Each server holds its own partition and the
-features of its HALO vertices, and no process holds the whole graph. ``sancus`` sends rows only when their readers' copies
-are not good enough any more. ``pipegcn`` reads rows of the epoch before, sent while this one computes.
+``exchange`` is exact full-graph training, as in CAGNET. ``sancus`` and ``pipegcn`` send stale rows by messages.
+``digest``, ``sat`` and ``digest-async`` leave them in tables on the daemons.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
-from atta.train.exchange.policies import ExactPolicy, PipeGcnPolicy, SancusPolicy
-from atta.train.exchange.policy import RowPolicy, policy_of
-from atta.train.settings import ExchangeSettings, PipeGcnSettings, SancusSettings, ServerSettings
-from atta.train.strategies.strategy import TrainingStrategy, check_servers
+from atta.train.exchange.policies import (
+    AsyncDigestPolicy,
+    DigestPolicy,
+    PipeGcnPolicy,
+    RowPolicy,
+    SancusPolicy,
+    SatPolicy,
+    policy_of,
+)
+from atta.train.settings import (
+    DEEP_MODELS,
+    AsyncDigestSettings,
+    DigestSettings,
+    ExchangeSettings,
+    PipeGcnSettings,
+    SancusSettings,
+    SatSettings,
+    ServerSettings,
+)
+from atta.train.settings.servers import HISTORY_CODECS
+from atta.train.strategies.strategy import (
+    Forecasts,
+    TrainingStrategy,
+    check_servers,
+    made_servers,
+    refuse,
+    trainer_at,
+)
 
 if TYPE_CHECKING:
     import torch
 
     import atta
-    from atta.train.exchange.trainer import ExchangeTrainer
     from atta.train.planning.forecast import Forecast, Forecaster
 
-_TURNS = "owners take turns, so links carry as much in each epoch"
+RESTARTS = 3
 GAP_SENDS = 0.5
-"""Share of epochs in which ``bound=gap`` sends. It depends on the rows: with the default bound ``_GAP_RANGE``."""
-_GAP_RANGE = "0.3 to 0.75"
+"""Share of epochs in which ``bound=gap`` sends. It depends on the rows: with the default bound 0.3 to 0.75."""
 
 
 def check_server_parts(settings: ServerSettings, parts: int) -> None:
     """Refuse servers that do not have a partition each; raises ConfigError, which says what would."""
     if settings.servers != parts:
-        servers = f"{settings.servers} server{'s' * (settings.servers > 1)}"
         raise ConfigError(
-            f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {servers}, "
-            f"the dataset has {parts} partitions, and each server takes one; --trainers-per-server is then --trainers "
+            f"{made_servers(settings, parts)}, and each server takes one; --trainers-per-server is then --trainers "
             f"divided by {parts}"
         )
 
 
-def whole_graph(settings: Any) -> str:
-    """What validation and test vertices are predicted from."""
-    return "whole graph"
-
-
-def reading_rows(
+def _reading_rows(
     name: str,
     sentence: str,
     settings: type[ExchangeSettings],
+    policy: type[RowPolicy],
     *,
-    forecasts: Callable[[Forecaster], Iterator[Forecast]],
-    policy: Callable[[Any], RowPolicy],
-    trainers: Callable[[], type[ExchangeTrainer]],
+    forecasts: Forecasts,
+    trainer: str = "exchange.trainer:ExchangeTrainer",
+    check: Callable[[Any], None] = check_servers,
     **more: Any,
 ) -> TrainingStrategy:
-    """The record of a strategy in which trainers read rows of others.
+    """The record of a strategy with this ``policy``. ``trainer``: the place of its class; ``more``: other fields."""
 
-    ``policy`` makes it from the strategy's settings. ``trainers`` imports the class of its trainers. ``more``: other
-    fields of the record.
-    """
+    def make(settings: Any, cluster: atta.Cluster, device: torch.device) -> Any:
+        return trainer_at(trainer)(settings, cluster, device, policy_of(policy, settings))
 
-    def trainer(settings: Any, cluster: atta.Cluster, device: torch.device) -> ExchangeTrainer:
-        return trainers()(settings, cluster, device, policy(settings))
-
-    def check(settings: Any) -> None:
-        check_servers(settings)
-        policy(settings)
+    def checks(settings: Any) -> None:
+        check(settings)
+        policy_of(policy, settings)
 
     return TrainingStrategy(
         name=name,
         sentence=sentence,
         settings=settings,
-        trainer=trainer,
-        check=check,
-        evaluation=whole_graph,
+        trainer=make,
+        check=checks,
+        evaluation=lambda settings: "whole graph",
         counted="training vertices",
         check_parts=check_server_parts,
         forecasts=forecasts,
@@ -84,90 +94,193 @@ def reading_rows(
     )
 
 
-def _trainers() -> type[ExchangeTrainer]:
-    from atta.train.exchange.trainer import ExchangeTrainer
-
-    return ExchangeTrainer
-
-
-def exchange_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
-    """Rows and gradients travel in every epoch."""
-    if forecaster.machines.servers > 1:
-        yield forecaster.reading("exchange", "exchange", forward=1, backward=1)
-
-
-def sancus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
-    """After the warm-up rows travel every eps + 1 epochs, or when they have changed; gradients in every epoch."""
-    if forecaster.machines.servers < 2:
-        return
-    eps, first = 1, f"the first {SancusSettings.warmup} epochs are exact"
-    for bound, reason in (("epoch", ""), ("adaptive", _TURNS)):
-        yield forecaster.reading(
-            "sancus",
-            f"sancus, {bound} bound {eps}",
-            settings=f"bound={bound},eps={eps}" if bound != SancusSettings.bound else f"eps={eps}",
-            forward=1 / (eps + 1),
-            backward=1,
-            ages=(0, eps),
-            copies=1,
-            risk=f"{first}; deeper models and larger bounds lose more accuracy",
-            measured="sancus-e1",
-            reason=reason,
+def _check_digest(settings: DigestSettings) -> None:
+    check_servers(settings)
+    if settings.depth < 2 and settings.model not in DEEP_MODELS and not settings.send_features:
+        raise ConfigError(
+            f"--layers {settings.depth}: a single layer of {settings.model} reads features only, which never change, so "
+            "tables on the daemons would have no rows; take more layers, or --strategy exchange"
         )
-    yield forecaster.reading(
-        "sancus",
-        "sancus, gap bound",
-        settings="bound=gap",
-        forward=GAP_SENDS,
-        backward=1,
-        ages=(0, None),
-        copies=2,  # the second is of own rows as they were sent: of each at most one for each of its readers
-        risk=f"{first}; then the change of rows is bounded, not their age",
-        measured="sancus-gap",
-        reason=f"rows travel when they have changed: half of the epochs is assumed, {_GAP_RANGE} were found; owners "
-        "keep a second copy of their rows",
-    )
-
-
-def pipegcn_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
-    """Rows and gradients travel in every epoch, while trainers compute. Two versions of each are kept."""
-    if forecaster.machines.servers > 1:
-        yield forecaster.reading(
-            "pipegcn",
-            "pipegcn",
-            forward=1,
-            backward=1,
-            ages=(1, 1),
-            copies=4,
-            overlaps=True,
-            risk="rows and gradients are always one epoch old, which slows down convergence a little",
-            measured="pipegcn",
+    if settings.codec == "delta-int8":
+        raise ConfigError(
+            "codec=delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
         )
+    if settings.average == "weights" and settings.clip_grad_norm is not None:
+        raise ConfigError("--clip-grad-norm: there is no gradient of all trainers with average=weights")
 
+
+def _check_sat(settings: SatSettings) -> None:
+    from atta.train.exchange.codecs import PolylineCodec, row_codec
+
+    _check_digest(settings)
+    found = row_codec(settings.history_codec)
+    if not isinstance(found, PolylineCodec) and found.name not in HISTORY_CODECS:
+        raise ConfigError(f"history-codec={found.name}: must be one of {', '.join(HISTORY_CODECS)}")
+
+
+def _check_async(settings: AsyncDigestSettings) -> None:
+    refused = {
+        "--checkpoint": settings.checkpoint is not None,
+        "--metrics": bool(settings.metrics),  # there are no epochs while it trains
+        "--patience": settings.patience is not None,
+        "--early-stop": settings.early_stop is not None,
+        "--lr-schedule": settings.lr_schedule != "none",
+        "--clip-grad-norm": settings.clip_grad_norm is not None,
+        "grad-sync-every": settings.grad_sync_every is not None,
+        "average=weights": settings.average != "gradients",
+        "phase=paper": settings.phase != "early",
+    }
+    refuse(refused, "digest-async, whose trainers do not wait for each other")
+    for name in ("lr_scale", "eval_interval", "lease"):
+        if (value := getattr(settings, name)) is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{name.replace('_', '-')}={value}: must be positive")
+    if settings.server_size > 1 and settings.stale_across != "trainers":
+        raise ConfigError(
+            "--trainers-per-server above 1: trainers of a server wait for each other; give stale-across=trainers"
+        )
+    if settings.server_size > 1 and settings.restarts:
+        raise ConfigError(
+            f"restarts={settings.restarts}: one trainer of a server cannot start again alone; give --trainers-per-server 1"
+        )
+    _check_digest(settings)
+
+
+def _restarts(settings: AsyncDigestSettings) -> int:
+    """Trainers of a server hand each other parts of the graph, so all of them would have to start again."""
+    if settings.restarts is None:
+        return RESTARTS if settings.server_size == 1 else 0
+    return settings.restarts
+
+
+def _forecasts(*ways: dict[str, Any], alone: bool = False) -> Forecasts:
+
+    def forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+        machines = forecaster.machines
+        for way in ways if machines.servers > 1 and (machines.trainers == 1 or not alone) else ():
+            yield forecaster.reading(**way)
+
+    return forecasts
+
+
+_EXACT = f"the first {SancusSettings.warmup} epochs are exact"
+_TURNS = "owners take turns, so links carry as much in each epoch"
+_BOUNDED = {"strategy": "sancus", "backward": 1}
+_EVERY, _WINDOW = SatSettings.sync_every, SatSettings.window
+_CUT = "gradients end at the cut, which costs more accuracy the more edges are cut and the deeper the model is"
+_TABLES = {"settings": f"sync-every={_EVERY}", "forward": 1 / _EVERY, "backward": 0, "ages": (1, _EVERY), "copies": 2}
 
 STRATEGIES = (
-    reading_rows(
+    _reading_rows(
         "exchange",
         "all vertices in one step, each computed once; rows travel between servers",
         ExchangeSettings,
-        forecasts=exchange_forecasts,
-        policy=lambda settings: ExactPolicy(),
-        trainers=_trainers,
+        RowPolicy,
+        forecasts=_forecasts({"strategy": "exchange", "name": "exchange", "forward": 1, "backward": 1}),
     ),
-    reading_rows(
+    _reading_rows(
         "sancus",
         "as exchange, but rows are sent only when the copies of their readers are too old",
         SancusSettings,
-        forecasts=sancus_forecasts,
-        policy=partial(policy_of, SancusPolicy),
-        trainers=_trainers,
+        SancusPolicy,
+        forecasts=_forecasts(
+            *(
+                _BOUNDED
+                | {
+                    "name": f"sancus, {bound} bound 1",
+                    "settings": settings,
+                    "forward": 1 / 2,
+                    "ages": (0, 1),
+                    "copies": 1,
+                    "risk": f"{_EXACT}; deeper models and larger bounds lose more accuracy",
+                    "measured": "sancus-e1",
+                    "reason": reason,
+                }
+                for bound, settings, reason in (("epoch", "eps=1", ""), ("adaptive", "bound=adaptive,eps=1", _TURNS))
+            ),
+            _BOUNDED
+            | {
+                "name": "sancus, gap bound",
+                "settings": "bound=gap",
+                "forward": GAP_SENDS,
+                "ages": (0, None),
+                "copies": 2,  # the second is of own rows as they were sent: of each at most one for each of its readers
+                "risk": f"{_EXACT}; then the change of rows is bounded, not their age",
+                "measured": "sancus-gap",
+                "reason": "rows travel when they have changed: half of the epochs is assumed, 0.3 to 0.75 were found; "
+                "owners keep a second copy of their rows",
+            },
+        ),
     ),
-    reading_rows(
+    _reading_rows(
         "pipegcn",
         "as exchange, with rows and gradients of the epoch before, sent while this one computes",
         PipeGcnSettings,
-        forecasts=pipegcn_forecasts,
-        policy=partial(policy_of, PipeGcnPolicy),
-        trainers=_trainers,
+        PipeGcnPolicy,
+        forecasts=_forecasts(
+            {
+                "strategy": "pipegcn",
+                "name": "pipegcn",
+                "forward": 1,
+                "backward": 1,
+                "ages": (1, 1),
+                "copies": 4,  # two versions of rows, two of gradients
+                "overlaps": True,
+                "risk": "rows and gradients are always one epoch old, which slows down convergence a little",
+                "measured": "pipegcn",
+            }
+        ),
+    ),
+    _reading_rows(
+        "digest",
+        "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
+        DigestSettings,
+        DigestPolicy,
+        trainer="exchange.digest:DigestTrainer",
+        check=_check_digest,
+        forecasts=_forecasts(
+            _TABLES
+            | {"strategy": "digest", "name": f"digest, every {_EVERY} epochs", "risk": _CUT, "measured": "digest-10"}
+        ),
+    ),
+    _reading_rows(
+        "sat",
+        "as digest, with rows predicted from their past where that is better",
+        SatSettings,
+        SatPolicy,
+        trainer="exchange.digest:SatTrainer",
+        check=_check_sat,
+        forecasts=_forecasts(
+            _TABLES
+            | {
+                "strategy": "sat",
+                "name": f"sat, every {_EVERY} epochs",
+                "copies": 2 + _WINDOW,
+                "predicted": _WINDOW / _EVERY,
+                "risk": f"{_CUT}; predictions replace stale rows only where they are better",
+                "measured": "sat",
+            }
+        ),
+    ),
+    _reading_rows(
+        "digest-async",
+        "as digest, but no trainer waits for others: weights change whenever a gradient comes",
+        AsyncDigestSettings,
+        AsyncDigestPolicy,
+        trainer="exchange.asynchronous:AsyncDigestTrainer",
+        check=_check_async,
+        restarts=_restarts,
+        forecasts=_forecasts(
+            _TABLES
+            | {
+                "strategy": "digest-async",
+                "name": f"digest-async, every {_EVERY} steps",
+                "ages": (1, None),
+                "at_one_daemon": True,
+                "risk": f"{_CUT}; gradients of old weights, which more trainers make older",
+                "measured": "digest-async",
+                "reason": "a slow trainer holds nobody up, but all gradients go to one daemon",
+            },
+            alone=True,
+        ),
     ),
 )

@@ -10,25 +10,13 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import CooperativeSettings, FullSettings, ServerSettings
-from atta.train.strategies.strategy import TrainingStrategy, check_servers
+from atta.train.strategies.strategy import TrainingStrategy, check_servers, made_servers, trainer_at
 
 if TYPE_CHECKING:
-    import torch
-
-    import atta
-    from atta.train.cooperative.trainer import ServerTrainer
     from atta.train.planning.forecast import Forecast, Forecaster
 
 
-def _trainer(settings: FullSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
-    """That of ``full`` takes a single co-batch."""
-    from atta.train.cooperative.trainer import ServerTrainer
-
-    return ServerTrainer(CooperativeSettings(**vars(settings)), cluster, device)
-
-
 def _check(settings: FullSettings) -> None:
-    """Refuse settings of servers and their subgraphs that make no sense; raises ConfigError."""
     check_servers(settings)
     if settings.resample_every and settings.eas is None:
         raise ConfigError("resample-every: goes with eas=MAX_HOP,FANOUT: an exact closure is always the same")
@@ -43,19 +31,14 @@ def _check(settings: FullSettings) -> None:
 
 
 def _check_parts(settings: ServerSettings, parts: int) -> None:
-    """Refuse servers that do not go with the dataset's partitions; raises ConfigError, which says what would."""
-    if settings.servers in (1, parts):
-        return
-    servers = f"{settings.servers} server{'s' * (settings.servers > 1)}"
-    raise ConfigError(
-        f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {servers}, the "
-        f"dataset has {parts} partitions; take --trainers {parts * settings.server_size} (a server per partition), or one "
-        "server for all"
-    )
+    if settings.servers not in (1, parts):
+        raise ConfigError(
+            f"{made_servers(settings, parts)}; take --trainers {parts * settings.server_size} (a server per partition), "
+            "or one server for all"
+        )
 
 
 def _evaluation(settings: FullSettings) -> str:
-    """What validation and test vertices are predicted from."""
     if settings.eval == "exact":
         return "whole graph"
     if settings.eas is None:
@@ -95,7 +78,7 @@ FULL = TrainingStrategy(
     name="full",
     sentence="all vertices in one step",
     settings=FullSettings,
-    trainer=_trainer,
+    trainer=trainer_at("cooperative.trainer:ServerTrainer"),
     check=_check,
     evaluation=_evaluation,
     counted="training vertices",

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.train.settings import TYPED_MODELS, MinibatchSettings
 from atta.train.settings.minibatch import EDGE_CLASSES, INFOMAX, LINK, UNSUPERVISED, check_links, parse_fan_outs
-from atta.train.strategies.strategy import TrainingStrategy
+from atta.train.strategies.strategy import TrainingStrategy, trainer_at
 
 if TYPE_CHECKING:
     import torch
 
     import atta
     from atta.train.planning.forecast import Forecast, Forecaster
-    from atta.train.steps.minibatch import MinibatchTrainer
+
+_TRAINERS = {
+    LINK: ("steps.selfsupervised.links:LinkTrainer", "steps.selfsupervised.links:TypedLinkTrainer"),
+    EDGE_CLASSES: ("steps.selfsupervised.links:LinkTrainer", "steps.selfsupervised.links:TypedLinkTrainer"),
+    UNSUPERVISED: ("steps.selfsupervised.unlabelled:WalkTrainer",) * 2,
+    INFOMAX: ("steps.selfsupervised.unlabelled:InfomaxTrainer",) * 2,
+}
+"""By task: the trainer of models of one type, and that of typed models."""
 
 
-def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
-    typed = settings.model in TYPED_MODELS
-    if settings.task in (LINK, EDGE_CLASSES):
-        from atta.train.steps.selfsupervised.links import LinkTrainer, TypedLinkTrainer
-
-        return (TypedLinkTrainer if typed else LinkTrainer)(settings, cluster, device)
-    if settings.task in (UNSUPERVISED, INFOMAX):
-        from atta.train.steps.selfsupervised.unlabelled import InfomaxTrainer, WalkTrainer
-
-        return (WalkTrainer if settings.task == UNSUPERVISED else InfomaxTrainer)(settings, cluster, device)
-    if typed:
-        from atta.train.steps.typed import TypedTrainer
-
-        return TypedTrainer(settings, cluster, device)
-    from atta.train.steps.minibatch import MinibatchTrainer
-
-    return MinibatchTrainer(settings, cluster, device)
+def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> Any:
+    usual = ("steps.minibatch:MinibatchTrainer", "steps.typed:TypedTrainer")
+    return trainer_at(_TRAINERS.get(settings.task, usual)[settings.model in TYPED_MODELS])(settings, cluster, device)
 
 
 def _check(settings: MinibatchSettings) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
@@ -18,11 +19,24 @@ if TYPE_CHECKING:
     from atta.train.loop import EpochLoop
     from atta.train.planning.forecast import Forecast, Forecaster
 
-MakeTrainer = Callable[[Any, "atta.Cluster", "torch.device"], "EpochLoop[Any]"]
+Forecasts = Callable[["Forecaster"], Iterator["Forecast"]]
 
 
-def _goes_with_any(settings: Any, parts: int) -> None:
-    """Accept any number of partitions."""
+def trainer_at(place: str) -> Callable[..., Any]:
+    """Makes trainers of the class at ``module:Class`` below ``atta.train``, which is imported with the first one."""
+
+    def make(*given: Any) -> Any:
+        module, _, name = place.partition(":")
+        return getattr(import_module(f"atta.train.{module}"), name)(*given)
+
+    return make
+
+
+def refuse(given: Mapping[str, bool], why: str) -> None:
+    """Raise ConfigError for the first option that is ``given``."""
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigError(f"{option}: does not go with {why}")
 
 
 def check_servers(settings: ServerSettings) -> None:
@@ -35,14 +49,17 @@ def check_servers(settings: ServerSettings) -> None:
         )
 
 
+def made_servers(settings: ServerSettings, parts: int) -> str:
+    """How many servers the trainers form, as the beginning of an error."""
+    return (
+        f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {settings.servers} "
+        f"server{'s' * (settings.servers > 1)}, the dataset has {parts} partitions"
+    )
+
+
 def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     """Leave the strategy out of plans."""
     return iter(())
-
-
-def _never(settings: Any) -> int:
-    """Trainers that need each other in every step are not started again alone."""
-    return 0
 
 
 @dataclass(frozen=True)
@@ -53,14 +70,11 @@ class TrainingStrategy:
     so that the command line can read this record without torch.
 
     Attributes:
-        name: value of ``--strategy``.
-        sentence: what it does, for ``--help``.
-        settings: dataclass of its settings. A setting that is not in ``TrainSettings`` is refused by strategies that
-            lack it.
+        name, sentence: value of ``--strategy``, and what it does, for ``--help``.
+        settings: dataclass of its settings. One that is not in ``TrainSettings`` is refused by strategies that lack it.
         trainer: makes one rank's trainer from settings, cluster and device, within the process group.
         check: raises ConfigError for settings that make no sense together.
-        evaluation: what validation and test vertices are predicted from, for people.
-        counted: what its throughput counts, for people.
+        evaluation, counted: what validation and test vertices are predicted from and what throughput counts, for people.
         links: whether it can train tasks without a table of targets (``UNTABLED``).
         check_parts: raises ConfigError where the settings do not go with the dataset's number of partitions.
         forecasts: what ``atta plan --strategy auto`` predicts of it, one entry per way to use it.
@@ -70,14 +84,14 @@ class TrainingStrategy:
     name: str
     sentence: str
     settings: type[TrainSettings]
-    trainer: MakeTrainer
+    trainer: Callable[[Any, atta.Cluster, torch.device], EpochLoop[Any]]
     check: Callable[[Any], None]
     evaluation: Callable[[Any], str]
     counted: str
     links: bool = False
-    check_parts: Callable[[Any, int], None] = _goes_with_any
-    forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts
-    restarts: Callable[[Any], int] = _never
+    check_parts: Callable[[Any, int], None] = lambda settings, parts: None
+    forecasts: Forecasts = no_forecasts
+    restarts: Callable[[Any], int] = lambda settings: 0
 
     @cached_property
     def own_settings(self) -> frozenset[str]:

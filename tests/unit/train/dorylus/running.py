@@ -18,19 +18,20 @@ from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.train.cooperative.graph import TrainingGraph, worker_view
 from atta.train.dorylus import engine as engine_module
-from atta.train.dorylus.engine import (
+from atta.train.dorylus.engine import IntervalEngine, TrainerIntervals
+from atta.train.dorylus.gathering import alone, forms_of, gather_plan, interval_rows
+from atta.train.dorylus.links import Arrays, packed, unpacked
+from atta.train.dorylus.progress import (
     Acknowledged,
     Begun,
     Computed,
     Happening,
-    IntervalEngine,
-    IntervalTargets,
-    TrainerIntervals,
+    IntervalTracks,
+    PipelineProgress,
+    Work,
 )
-from atta.train.dorylus.gathering import alone, forms_of, gather_plan, interval_rows
-from atta.train.dorylus.layers import LayerForm, computed
-from atta.train.dorylus.links import Arrays, packed, unpacked
-from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, Work
+from atta.train.dorylus.trainer import targets_of
+from atta.train.dorylus.worker import LayerForm, computed
 from tests.unit.invariants import validate
 
 
@@ -62,6 +63,9 @@ class AnyOrderTasks:
 
     def tick(self, queue: int) -> None:
         self._some()
+
+    def counts(self) -> dict[str, float]:
+        return {}
 
 
 class OwnWeights:
@@ -108,7 +112,7 @@ def trained(
     job = SummedJob(spec, values, first, moments)
     progress = PipelineProgress(len(forms), intervals, epochs=first, first=first, mode=mode, staleness=staleness)
     tasks = AnyOrderTasks(happenings, seed)
-    links = tasks, OwnWeights(job, threading.Lock(), happenings, 0), None
+    links: Any = tasks, OwnWeights(job, threading.Lock(), happenings, 0), None
     data = TrainerIntervals(
         plan, alone(), torch.from_numpy(view.features), view.global_ids[: len(view.own)], targets_of(view, rows)
     )
@@ -119,7 +123,7 @@ def trained(
             progress.go_on(end)
             engine.run()
             assert (progress.finished, len(engine.ended), job.weights.version) == (end, end - first, end)
-    progress.validate()
+    validate(progress)
     assert sorted(tasks.done) == sorted(
         Work(epoch, stage, interval)
         for epoch in range(first, epochs)
@@ -128,8 +132,3 @@ def trained(
         if not part.by_trainer
     )
     return job.weights.of(job.weights.version), engine, job
-
-
-def targets_of(view: Any, rows: Sequence[np.ndarray]) -> list[IntervalTargets]:
-    trains = np.isin(np.arange(len(view.own)), view.targets)
-    return [IntervalTargets(np.flatnonzero(trains[mine]), view.labels[mine[trains[mine]]]) for mine in rows]

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from atta.errors import AttaError, ConfigError
 from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.progress import Work
+from tests.unit.invariants import validate
 
 
 class AnyWorkers(RuleBasedStateMachine):
@@ -64,7 +65,7 @@ class AnyWorkers(RuleBasedStateMachine):
 
     @invariant()
     def counts_agree(self) -> None:
-        self.hand_out.validate()
+        validate(self.hand_out)
 
     def teardown(self) -> None:
         for worker in range(6):
@@ -178,4 +179,4 @@ def test_the_pool_is_never_empty_nor_above_its_limit(seed: int, intervals: int, 
     pool, rng = PoolSize(intervals, limit=limit, threads=3), random.Random(seed)
     for _ in range(60):
         pool.check(rng.randrange(12))
-        pool.validate()
+        validate(pool)

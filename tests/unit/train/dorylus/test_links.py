@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from multiprocessing.connection import Connection, answer_challenge
 from typing import Any
 
@@ -23,15 +24,12 @@ from safetensors.numpy import save
 from torch_geometric.nn import GCN
 
 from atta.errors import AttaError, ConfigError, RemoteError, UnavailableError
-from atta.train.dorylus import hand_out, links
-from atta.train.dorylus.engine import Arrived, Broken, Computed, Happening
+from atta.train.dorylus import hand_out, links, workers
 from atta.train.dorylus.gathering import forms_of
 from atta.train.dorylus.hand_out import HandOut, PoolSize
-from atta.train.dorylus.layers import computed
-from atta.train.dorylus.links import Listener, Stream, join, packed, unpacked
-from atta.train.dorylus.peers import PeerLinks
-from atta.train.dorylus.progress import PipelineStage, Work
-from atta.train.dorylus.worker import loss_of, loss_setting, work_for
+from atta.train.dorylus.links import Listener, PeerLinks, Stream, join, packed, unpacked
+from atta.train.dorylus.progress import Arrived, Broken, Computed, Happening, PipelineStage, Work
+from atta.train.dorylus.worker import computed, loss_of, loss_setting, work_for
 from atta.train.dorylus.workers import WorkerPool
 from tests.waiting import eventually
 
@@ -40,7 +38,7 @@ SETTING = loss_setting("classes", "mse", torch.tensor([1.0, 2.0, 0.5]))
 FORMS = forms_of(GCN(5, 8, 2, 3).double())
 
 
-ABOUT = {"part": "loss", "layer": FORMS[1].to_dict(), "seed": 0, "epoch": 0, "divisor": 2}
+ABOUT = {"part": "loss", "layer": asdict(FORMS[1]), "seed": 0, "epoch": 0, "divisor": 2}
 
 
 class Desk:
@@ -100,9 +98,9 @@ def test_workers_compute_what_this_process_computes(desk: Desk) -> None:
     works = [desk.give(number) for number in range(6)]
     found = [desk.next() for _ in works]
     wanted = computed("loss", FORMS[1], ABOUT, arrays(), loss_of(SETTING))
+    bias, weights = np.split(arrays()["weights"], [3])  # as a GCNConv has them
     by_torch = torch.nn.functional.cross_entropy(
-        torch.from_numpy(arrays()["sums"][[0, 3]]) @ FORMS[1].named(torch.from_numpy(arrays()["weights"]))["lin.weight"].T
-        + FORMS[1].named(torch.from_numpy(arrays()["weights"]))["bias"],
+        torch.from_numpy(arrays()["sums"][[0, 3]] @ weights.reshape(3, 8).T + bias),
         torch.tensor([2, 1]), weight=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64), reduction="sum",
     )  # fmt: skip
     np.testing.assert_allclose(wanted["loss"], [float(by_torch)])
@@ -257,11 +255,12 @@ def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk) 
     other.close()
 
 
-def test_workers_that_end_at_once_end_the_job(desk: Desk) -> None:
+def test_workers_that_end_at_once_end_the_job(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(address: str, key: bytes, number: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(3)"])
 
-    pool = WorkerPool(desk.listener, desk.hand_out, PoolSize(8, limit=2), KEY, desk.happenings, start=fails)
+    monkeypatch.setattr(workers, "start_worker", fails)
+    pool = WorkerPool(desk.listener, desk.hand_out, PoolSize(8, limit=2), KEY, desk.happenings)
     until = time.monotonic() + 20
     while desk.happenings.empty() and time.monotonic() < until:
         pool.tick(0)

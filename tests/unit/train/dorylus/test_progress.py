@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -9,14 +10,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from atta.errors import ConfigError
 from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work
+from atta.observe.timeline import document
+from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, PipelineStage, Work, stages_of
 from tests.unit.invariants import validate
 
 
@@ -108,7 +109,7 @@ class Job:
 
     def check(self) -> None:
         for one in self.ranks:
-            one.validate()
+            validate(one)
         validate(self.job)
 
     def finish(self, rng: random.Random) -> None:
@@ -127,45 +128,19 @@ class Job:
         np.testing.assert_array_equal(self.job.weights.of(self.epochs), -float(members * self.epochs))
 
 
-class AnyOrder(RuleBasedStateMachine):
-    @initialize(
-        layers=st.integers(1, 3), intervals=st.integers(1, 4), world=st.integers(1, 3), epochs=st.integers(1, 3),
-        mode=st.sampled_from([("nopipe", 0), ("pipe", 0), ("async", 0), ("async", 1), ("async", 2)]),
-    )  # fmt: skip
-    def begin(self, layers: int, intervals: int, world: int, epochs: int, mode: tuple[str, int]) -> None:
-        self.job = Job(layers, intervals, world, epochs, *mode)
-
-    @rule(rank=st.integers(0, 2))
-    def ask(self, rank: int) -> None:
-        self.job.ask(rank % len(self.job.ranks))
-
-    @rule(rank=st.integers(0, 2), choice=st.integers(0, 100), often=st.integers(1, 6))
-    def start(self, rank: int, choice: int, often: int) -> None:
-        for _ in range(often):
-            self.job.start(rank % len(self.job.ranks), choice)
-
-    @rule(choice=st.integers(0, 100), often=st.integers(1, 6))
-    def end(self, choice: int, often: int) -> None:
-        for _ in range(often):
-            self.job.end(choice)
-
-    @rule(choice=st.integers(0, 100), often=st.integers(1, 6))
-    def deliver(self, choice: int, often: int) -> None:
-        for _ in range(often):
-            self.job.deliver(choice)
-
-    @invariant()
-    def bounds_hold(self) -> None:
-        if hasattr(self, "job"):
-            self.job.check()
-
-    def teardown(self) -> None:
-        if hasattr(self, "job"):
-            self.job.finish(random.Random(0))
-
-
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+@given(
+    st.integers(0, 1 << 20),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([("nopipe", 0), ("pipe", 0), ("async", 0), ("async", 1), ("async", 2)]),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_order_keeps_the_bounds_and_ends(
+    seed: int, layers: int, intervals: int, world: int, epochs: int, mode: tuple[str, int]
+) -> None:
+    Job(layers, intervals, world, epochs, *mode).finish(random.Random(seed))
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
@@ -225,3 +200,36 @@ def test_rows_that_nobody_reads_are_refused() -> None:
     for stage, producer in ((PipelineStage("scatter", 0), (1, 1)), (PipelineStage("scatter-back", 1), (1, 0))):
         with pytest.raises(ConfigError, match="nobody reads"):
             progress.arrived(stage, producer, 0)
+
+
+def test_stages_of_two_layers_are_those_of_the_paper() -> None:
+    assert [f"{stage.part} {stage.layer}" for stage in stages_of(2)] == [
+        "gather 0", "apply 0", "scatter 0", "gather 1", "loss 1", "scatter-back 1", "gather-back 0", "apply-back 0",
+    ]  # fmt: skip
+    for layers in (1, 2, 3, 7):
+        stages = stages_of(layers)
+        assert sum(not stage.by_trainer for stage in stages) == 2 * layers - 1
+        assert [stage.layer for stage in stages if stage.gives_gradient] == list(reversed(range(layers)))
+    with pytest.raises(ConfigError, match="0 layers"):
+        stages_of(0)
+
+
+def test_tracks_are_events_up_to_a_bound() -> None:
+    stages = stages_of(2)
+    tracks = IntervalTracks(stages, 2, most=3)
+    for stage in range(4):
+        for interval in (1, 0):
+            tracks.begin(Work(5, stage, interval), 3.0 * stage + interval)
+        tracks.end(Work(5, stage, 1), 3.0 * stage + 2.5)
+    assert [span.start for span in tracks.spans] == [1, 4, 7]
+    assert tracks.left_out == 1
+    events = json.loads(document(tracks.events(rank=3), {"left_out": tracks.left_out}))["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["trainer 3", "interval 0", "interval 1"]
+    mine = [e for e in events if e["ph"] == "X"]
+    assert [(e["name"], e["cat"]) for e in mine] == [
+        ("gather 0", "trainer"),
+        ("apply 0", "worker"),
+        ("scatter 0", "trainer"),
+    ]
+    assert {(e["pid"], e["tid"], e["dur"], e["args"]["epoch"]) for e in mine} == {(3, 1, 1.5e6, 5)}
+    assert [e["ts"] for e in mine] == [1e6, 4e6, 7e6]

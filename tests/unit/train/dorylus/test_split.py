@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -9,19 +10,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn.utils import parameters_to_vector
 from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE
 
 from atta.errors import ConfigError
 from atta.kvstore.parameters.spec import VectorStep
 from atta.train.cooperative.graph import TrainingGraph
-from atta.train.dorylus.gathering import forms_of
-from atta.train.dorylus.layers import LayerForm, computed
+from atta.train.dorylus.gathering import forms_of, interval_rows
 from atta.train.dorylus.links import packed, unpacked
 from atta.train.dorylus.progress import IntervalTracks, Work, stages_of
+from atta.train.dorylus.worker import LayerForm, computed
 from atta.train.models import whole_model
 from atta.train.settings import TrainSettings
 from tests.unit.train.dorylus.running import trained
+from tests.unit.train.graphs import training_graph
 
 VERTICES, CHANNELS, CLASSES, EPOCHS = 60, 5, 3, 3
 MODELS = {
@@ -37,15 +41,8 @@ def graph_of(seed: int = 3) -> TrainingGraph:
     edges = rng.integers(0, VERTICES, (2, 240))
     edges = np.concatenate([edges, edges[:, :12], np.tile(np.arange(5), (2, 1))], axis=1)
     edges = edges[:, edges[1] != 7]
-    return TrainingGraph(
-        global_ids=rng.permutation(10 * VERTICES)[:VERTICES].astype(np.int64),
-        edges=np.ascontiguousarray(edges),
-        features=rng.standard_normal((VERTICES, CHANNELS)),
-        labels=rng.integers(0, CLASSES, VERTICES),
-        loss_mask=rng.random(VERTICES) < 0.5,
-        in_degrees=np.bincount(edges[1][edges[0] != edges[1]], minlength=VERTICES),
-        distance=np.zeros(VERTICES, np.int64),
-    )
+    ids = rng.permutation(10 * VERTICES)[:VERTICES].astype(np.int64)
+    return training_graph(np.ascontiguousarray(edges), VERTICES, rng, global_ids=ids)
 
 
 def model_of(kind: str, layers: int) -> Any:
@@ -203,9 +200,42 @@ def test_arrays_that_do_not_fit_are_refused(changed: dict[str, np.ndarray], word
 def test_forms_survive_json_and_nothing_else_passes() -> None:
     for kind in MODELS:
         for form in forms_of(model_of(kind, 2)):
-            about, _ = unpacked(packed(form.to_dict(), {}))
+            about, _ = unpacked(packed(asdict(form), {}))
             assert LayerForm.from_dict(about) == form
-    good = form.to_dict()
+    good = asdict(form)
     for bad in ({}, {**good, "kind": "gin"}, {**good, "more": 1}, {**good, "weights": 5}):
         with pytest.raises(ConfigError, match="describes no layer"):
             LayerForm.from_dict(bad)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 300), st.integers(0, 20))
+def test_intervals_balance_vertices_and_edges(seed: int, vertices: int, edges: int, others: int) -> None:
+    rng = np.random.default_rng(seed)
+    ends = np.stack([rng.integers(0, vertices + others, edges), rng.integers(0, vertices, edges)])
+    intervals = int(rng.integers(1, vertices + 1))
+    rows = interval_rows(ends, vertices, intervals)
+    assert sorted(np.concatenate(rows).tolist()) == list(range(vertices))
+    assert all((np.diff(one) > 0).all() for one in rows)
+    sizes = [len(one) for one in rows]
+    assert max(sizes) - min(sizes) <= 1
+    degrees = np.zeros(vertices, np.int64)
+    for source, target in ends.T.tolist():
+        if source != target:
+            degrees[target] += 1
+            if source < vertices:
+                degrees[source] += 1
+    sums = [int(degrees[one].sum()) for one in rows]
+    assert max(sums) - min(sums) <= degrees.max()
+
+
+@pytest.mark.parametrize(
+    ("vertices", "intervals", "cause"),
+    [
+        (3, 4, "intervals=4.*take fewer intervals"),
+        (5, 0, "intervals=0"),
+        (0, 1, "has no vertices.*take fewer partitions"),
+    ],
+)
+def test_intervals_that_cannot_be_are_refused(vertices: int, intervals: int, cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause):
+        interval_rows(np.zeros((2, 0), np.int64), vertices, intervals)

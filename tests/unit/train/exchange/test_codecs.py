@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from atta.errors import ConfigError, StaleRowError, UnknownNameError
-from atta.train.exchange.codecs import ROW_CODECS, DeltaPacking, FixedCodec
-from atta.train.exchange.history import (
+from atta.train.exchange.codecs import (
     MOST_DIGITS,
+    ROW_CODECS,
+    DeltaPacking,
+    FixedCodec,
     History,
-    decode_polyline,
-    encode_polyline,
-    polyline_bytes,
+    PolylineCodec,
     row_codec,
 )
 
@@ -47,26 +47,26 @@ def by_the_book(values: np.ndarray, digits: int) -> bytes:
 def test_the_example_of_the_format() -> None:
     """Longitudes and latitudes of Google's page are differences per column."""
     points = np.array([[38.5, 40.7, 43.252], [-120.2, -120.95, -126.453]])
-    longitude, latitude = (encode_polyline(points[i : i + 1], 5).tobytes() for i in (0, 1))
+    longitude, latitude = (PolylineCodec(5).encode(points[i : i + 1]).tobytes() for i in (0, 1))
     assert longitude == b"_p~iF" + b"_ulL" + b"_mqN"
     assert latitude == b"~ps|U" + b"nnqC" + b"vxq`@"
 
 
 @given(rows_of, digits_of)
 def test_polyline_is_what_the_format_says(values: np.ndarray, digits: int) -> None:
-    encoded = encode_polyline(values, digits)
+    encoded = PolylineCodec(digits).encode(values)
     assert encoded.tobytes() == by_the_book(values, digits)
-    assert len(encoded) == polyline_bytes(values, digits)
+    assert len(encoded) == PolylineCodec(digits).nbytes(values)
     assert values.size <= len(encoded) <= 11 * values.size
 
 
 @given(rows_of, digits_of)
 def test_polyline_loses_half_a_digit_at_most_and_nothing_twice(values: np.ndarray, digits: int) -> None:
-    encoded = encode_polyline(values, digits)
-    exact = decode_polyline(encoded, *values.shape, digits)
+    encoded = PolylineCodec(digits).encode(values)
+    exact = PolylineCodec(digits).decode_exactly(encoded, *values.shape)
     wrong = np.abs(exact - values.astype(np.float64))
     assert (wrong <= 0.5 * 10.0**-digits + 4 * np.spacing(np.abs(exact))).all()  # float64 rounds the product
-    assert np.array_equal(encode_polyline(exact, digits), encoded)
+    assert np.array_equal(PolylineCodec(digits).encode(exact), encoded)
     codec = row_codec(f"polyline:{digits}")
     single = codec.decode(encoded, *values.shape)
     assert (np.abs(single - exact) <= np.spacing(np.abs(single)) / 2).all()
@@ -76,7 +76,7 @@ def test_polyline_loses_half_a_digit_at_most_and_nothing_twice(values: np.ndarra
 @given(hnp.arrays(np.uint8, st.integers(0, 30)), st.integers(0, 4), st.integers(0, 4))
 def test_damaged_polylines_are_refused_or_are_numbers(encoded: np.ndarray, rows: int, columns: int) -> None:
     try:
-        found = decode_polyline(encoded, rows, columns, 2)
+        found = PolylineCodec(2).decode_exactly(encoded, rows, columns)
     except ConfigError as error:
         assert "polyline" in str(error)  # noqa: PT017
     else:
@@ -87,14 +87,14 @@ def test_damaged_polylines_are_refused_or_are_numbers(encoded: np.ndarray, rows:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 def test_polylines_of_numbers_that_cannot_be_rounded(bad: float) -> None:
     with pytest.raises(ConfigError, match="not finite, or too large for 3 digits"):
-        encode_polyline(np.array([[0.0, bad]]), 3)
+        PolylineCodec(3).encode(np.array([[0.0, bad]]))
 
 
 def test_a_polyline_without_end() -> None:
     with pytest.raises(ConfigError, match="12 characters"):
-        decode_polyline(np.array([95] * 11 + [64], dtype=np.uint8), 1, 1, 0)
+        PolylineCodec(0).decode(np.array([95] * 11 + [64], dtype=np.uint8), 1, 1)
     with pytest.raises(ConfigError, match="1 whole numbers instead of 1 rows of 2"):
-        decode_polyline(np.array([64, 95], dtype=np.uint8), 1, 2, 0)
+        PolylineCodec(0).decode(np.array([64, 95], dtype=np.uint8), 1, 2)
 
 
 @given(rows_of, st.sampled_from(ROW_CODECS))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from atta.observe.figures import MAX_ENTRIES
-from atta.train.exchange.figures import LayerErrors, job_figures, measured_errors
+from atta.train.exchange.figures import LayerErrors, job_figures
 from atta.train.reports.epochs import LayerRows, RowReport
 
 
@@ -19,7 +19,7 @@ def layer(number: int, direction: str = "forward", **more: Any) -> LayerRows:
 
 def test_each_layer_and_direction_is_told() -> None:
     report = RowReport([layer(1), layer(1, "backward"), layer(2, predicted_error=2.0, stale_error=3.0)])
-    first, gradients, second = job_figures("sat-1", 5, report, measured_errors(report))
+    first, gradients, second = job_figures("sat-1", 5, report, {})
     assert (first.job, first.epoch, first.layer, first.direction, first.sent_bytes) == ("sat-1", 5, 1, "forward", 100)
     assert (gradients.layer, gradients.direction, gradients.stale_error) == (1, "backward", None)
     assert (second.layer, second.crossed_bytes, second.predicted_error, second.stale_error) == (2, 20, 2.0, 3.0)
@@ -34,7 +34,6 @@ def test_distances_stay_until_they_are_measured_again() -> None:
         (RowReport([layer(1, predicted_error=math.nan, stale_error=3.0)]), 2.0),
         (RowReport([layer(1, predicted_error=1.0, stale_error=3.0)]), 1.0),
     ):
-        errors |= measured_errors(report)
         assert job_figures("sat-1", 0, report, errors)[0].predicted_error == expected
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, NonFiniteError, StaleRowError
 from atta.train.exchange.messages import HeldRows, check_finite
-from atta.train.exchange.policy import Rule
+from atta.train.exchange.policies import Rule
 
 COUNTS = [2, 0, 3, 1]
 OWNERS = [owner for owner, count in enumerate(COUNTS) if count]

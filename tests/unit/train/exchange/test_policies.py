@@ -14,23 +14,22 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError
 from atta.train import TrainConfig
 from atta.train.exchange.messages import HeldRows, mean_absolute_difference
-from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy, SatPolicy
-from atta.train.exchange.policy import NEVER, Ages, RowPolicy, Rule, SyncPeriod, at_most, exact, latest
+from atta.train.exchange.policies import (
+    LATEST,
+    NEVER,
+    Ages,
+    DigestPolicy,
+    PipeGcnPolicy,
+    RowPolicy,
+    SancusPolicy,
+    SatPolicy,
+    SyncPeriod,
+    exact,
+)
 from atta.train.settings.servers import PHASES
 
 OWNERS, EPOCHS = 4, 90
 versions = st.lists(st.integers(-1, 20), max_size=20).map(lambda v: torch.tensor(v, dtype=torch.int64))
-
-
-@given(st.integers(1, 15), st.integers(0, 6))
-def test_rules_admit_what_their_names_say(epoch: int, age: int) -> None:
-    def admitted(rule: Rule) -> list[int]:
-        return [version for version in range(-1, 25) if rule.oldest <= version <= rule.newest]
-
-    assert admitted(exact(epoch)) == [epoch]
-    assert admitted(at_most(epoch, age)) == [v for v in range(25) if 0 <= epoch - v <= age]
-    assert admitted(latest()) == list(range(25))
-    assert at_most(epoch, 0) == exact(epoch)
 
 
 @given(st.integers(1, 25), st.sampled_from(PHASES))
@@ -86,7 +85,7 @@ def played(policy: RowPolicy, change: Callable[[int], float] = lambda epoch: 1.0
 
 
 def test_exchange_is_exact_and_sancus_without_slack_is_exchange() -> None:
-    ages, sent = played(ExactPolicy())
+    ages, sent = played(RowPolicy())
     assert all((age.least, age.most) == (0, 0) for age in ages)
     for bound in ("epoch", "adaptive", "gap"):
         assert played(SancusPolicy(bound=bound, eps=0, warmup=0)) == (ages, sent)
@@ -120,7 +119,10 @@ def test_the_gap_of_sancus_follows_the_change() -> None:
     assert due == [False, False, True, True, True]  # what is not a number is refused, and the run ends with its cause
     assert mean_absolute_difference(torch.tensor([[1.0, -3.0]]), torch.zeros(1, 2)) == 2.0
     assert mean_absolute_difference(torch.empty(0, 3), torch.empty(0, 3)) == 0.0
-    assert all(policy.reads(7, "backward") == exact(7) for policy in (SancusPolicy(), ExactPolicy()))
+    assert gap.reads(9, "forward") == LATEST
+    assert SancusPolicy(eps=3).reads(9, "forward") == (6, 9)
+    assert SancusPolicy(eps=3).reads(2, "forward") == (0, 2)
+    assert all(policy.reads(7, "backward") == exact(7) for policy in (SancusPolicy(), RowPolicy()))
 
 
 def test_pipegcn_reads_the_epoch_before() -> None:
@@ -221,11 +223,3 @@ def test_ages_of_several_readers_add_up(epoch: int, one: torch.Tensor, other: to
         assert (found.least, found.most) == (min(ages), max(ages))
     else:
         assert found == Ages()
-
-
-@pytest.mark.parametrize(
-    ("every", "phase"), [(0, "early"), (-1, "paper"), (True, "early"), (1.5, "early"), (3, "late")]
-)
-def test_periods_that_make_no_sense(every: int, phase: str) -> None:
-    with pytest.raises(ConfigError, match=r"period|phase"):
-        SyncPeriod(every, phase)

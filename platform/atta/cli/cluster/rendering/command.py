@@ -4,63 +4,53 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from atta.cli.output import SIZE, TO_WRITE, echo, write_text
+from atta.cli.options import CommandGroup, settings_options
+from atta.cli.output import TO_WRITE, echo, write_text
 from atta.errors import ConfigError, DataError
+from atta.observe.settings import NoOption, Option
 
 if TYPE_CHECKING:
     from atta.cli.cluster.rendering.manifests import DeploymentPlan
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
-_COMMON: tuple[Callable[[Any], Any], ...] = (
-    click.argument("train", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF ATTA TRAIN]"),
-    click.option(
-        "--data", required=True, type=click.Path(), help="Partitioned dataset; its manifest tells the memory."
-    ),
-    click.option("--name", default="atta", show_default=True, help="Begins the names of everything."),
-    click.option("--nnodes", type=click.IntRange(0), default=0, help="Machines with trainers  [default: none]."),
-    click.option("--trainers", type=click.IntRange(1), help="Trainers on all of them  [default: one each]."),
-    click.option("--cache", type=SIZE, default="1GiB", show_default=True, help="Of each daemon, see atta serve."),
-    click.option("--buffer", type=SIZE, default="1GiB", show_default=True, help="Of each daemon, see atta serve."),
-    click.option(
-        "--certificates",
-        type=click.Path(file_okay=False),
-        help="Folder with ca.pem, daemon.pem, daemon.key, trainer.pem, trainer.key, and perhaps tokens.toml.",
-    ),
-    click.option("--insecure", is_flag=True, help="No TLS: everybody who reaches the ports is trusted."),
-)
-_PORTS = {"port": 7070, "link_port": 7071, "metrics_port": 9090, "meeting_port": 29400}
+_Port = functools.partial(Option, "", at_least=1024, at_most=65_535)
 
 
 @dataclass(frozen=True)
 class RenderOptions:
     """What all kinds of ``atta render`` are told."""
 
-    data: str
-    name: str
-    nnodes: int
-    trainers: int | None
-    cache: int
-    buffer: int
-    certificates: str | None
-    insecure: bool
-    train: tuple[str, ...]
-    ports: dict[str, int]
+    data: Annotated[str, Option("Partitioned dataset; its manifest tells the memory.")]
+    name: Annotated[str, Option("Begins the names of everything.")] = "atta"
+    nnodes: Annotated[int, Option("Machines with trainers.", at_least=0)] = 0
+    trainers: Annotated[int | None, Option("Trainers on all of them.", at_least=1, unset="one each")] = None
+    cache: Annotated[int, Option("Of each daemon, see atta serve.", unit="bytes")] = 1 << 30
+    buffer: Annotated[int, Option("Of each daemon, see atta serve.", unit="bytes")] = 1 << 30
+    certificates: Annotated[
+        str | None,
+        Option(
+            "Folder with ca.pem, daemon.pem, daemon.key, trainer.pem, trainer.key, and perhaps tokens.toml.",
+            path="folder",
+        ),
+    ] = None
+    insecure: Annotated[bool, Option("No TLS: everybody who reaches the ports is trusted.")] = False
+    port: Annotated[int, _Port()] = 7070
+    link_port: Annotated[int, _Port()] = 7071
+    metrics_port: Annotated[int, _Port()] = 9090
+    meeting_port: Annotated[int, _Port()] = 29400
+    train: Annotated[tuple[str, ...], NoOption("words after --")] = ()
 
     def plan(self, data: str | None = None) -> DeploymentPlan:
         """The cluster. ``data``: folder of the dataset where daemons run, if it is another one.
 
-        Raises:
-            ConfigError: options make no sense.
-            DataError: the manifest is missing or damaged.
+        Raises ConfigError: options make no sense; DataError: the manifest is missing or damaged.
         """
         from atta.cli.cluster.rendering.manifests import DeploymentPlan
         from atta.partition.dataset import Dataset
@@ -85,14 +75,13 @@ class RenderOptions:
             trainers=self.trainers or self.nnodes,
             train=self.train,
             tls=not self.insecure,
-            **self.ports,
+            **{port: getattr(self, port) for port in _PORTS},
         )
 
     def paths(self) -> tuple[dict[str, str], dict[str, str]]:
         """Options of daemons with their files, and what trainers bring by key: the files of ``--certificates``.
 
-        Raises:
-            DataError: one is missing.
+        Raises DataError: one is missing.
         """
         if self.certificates is None:
             return {}, {}
@@ -107,28 +96,12 @@ class RenderOptions:
         return {k: str(folder / v) for k, v in daemon.items()}, {k: str(folder / v) for k, v in callers.items()}
 
 
-def _common(command: Command) -> Command:
-    """Decorate a command with the options that all kinds have; it gets them as the argument ``options``."""
-
-    @functools.wraps(command)
-    def run(**values: Any) -> Any:
-        ports = {port: values.pop(port) for port in _PORTS}
-        names = ("data", "name", "nnodes", "trainers", "cache", "buffer", "certificates", "insecure", "train")
-        return command(options=RenderOptions(**{name: values.pop(name) for name in names}, ports=ports), **values)
-
-    decorated: Any = run
-    for port, default in reversed(_PORTS.items()):
-        kind, option = click.IntRange(1024, 65_535), f"--{port.replace('_', '-')}"
-        decorated = click.option(option, port, type=kind, default=default, show_default=True)(decorated)
-    for option in reversed(_COMMON):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]  # click returns what it was given
+_PORTS = ("port", "link_port", "metrics_port", "meeting_port")
+_train = click.argument("train", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF ATTA TRAIN]")
+_out = click.option("--out", type=TO_WRITE, default="-", show_default="stdout", metavar="FILE", help="Where to write.")
 
 
-_out = click.option("--out", type=TO_WRITE, default="-", metavar="FILE", help="Where to write  [default: stdout].")
-
-
-@click.group()
+@click.group(cls=CommandGroup)
 def render() -> None:
     """Write what Kubernetes, Slurm or systemd need to run a cluster: plain text, to edit.
 
@@ -139,15 +112,14 @@ def render() -> None:
 
 
 @render.command()
-@_common
-@click.option("--image", default="atta:0.1.0", show_default=True, help="Image of containers, see deploy/Dockerfile.")
-@click.option("--claim", default="atta-data", show_default=True, help="PersistentVolumeClaim with the dataset.")
-@click.option("--kueue", default="", metavar="QUEUE", help="Queue of Kueue for the trainers.")
-@click.option(
-    "--cpu", type=click.IntRange(1), default=1, show_default=True, help="Cores of a daemon, and of a trainer."
-)
+@_train
+@settings_options(RenderOptions)
+@click.option("--image", default="atta:0.1.0", help="Image of containers, see deploy/Dockerfile.")
+@click.option("--claim", default="atta-data", help="PersistentVolumeClaim with the dataset.")
+@click.option("--kueue", "queue", default="", metavar="QUEUE", help="Queue of Kueue for the trainers.")
+@click.option("--cpu", type=click.IntRange(1), default=1, help="Cores of a daemon, and of a trainer.")
 @_out
-def kubernetes(options: RenderOptions, *, image: str, claim: str, kueue: str, cpu: int, out: str) -> None:
+def kubernetes(settings: dict[str, Any], train: tuple[str, ...], *, out: str, **more: Any) -> None:
     """Write a StatefulSet of daemons and an Indexed Job of trainers.
 
     The claim's volume is the partitioned dataset itself. With --certificates the text has their keys: keep it secret.
@@ -162,19 +134,21 @@ def kubernetes(options: RenderOptions, *, image: str, claim: str, kueue: str, cp
         kubernetes_manifest,
     )
 
+    options = RenderOptions(**settings, train=train)
     options.paths()  # refuses a missing file
     files: dict[str, bytes] = {}
     if options.certificates is not None:
         names = {*DAEMON_FILES, *CALLER_FILES, "tokens.toml"}
         files = {path.name: path.read_bytes() for path in Path(options.certificates).iterdir() if path.name in names}
-    plan = KubernetesPlan(options.plan(DATA), image, claim, kueue, cpu, files)
+    plan = KubernetesPlan(options.plan(DATA), **more, files=files)
     write_text("--out", out, kubernetes_manifest(plan))
 
 
 @render.command()
-@_common
+@_train
+@settings_options(RenderOptions)
 @_out
-def slurm(options: RenderOptions, *, out: str) -> None:
+def slurm(settings: dict[str, Any], train: tuple[str, ...], *, out: str) -> None:
     """Write one script for sbatch: daemons on all nodes, trainers on the first ones.
 
     The folders of --data and --certificates must be seen by all nodes.
@@ -183,21 +157,26 @@ def slurm(options: RenderOptions, *, out: str) -> None:
     """
     from atta.cli.cluster.rendering.manifests import slurm_script
 
+    options = RenderOptions(**settings, train=train)
     write_text("--out", out, slurm_script(options.plan(), *options.paths()))
 
 
 @render.command()
-@_common
+@_train
+@settings_options(RenderOptions)
 @click.option("--host", "hosts", multiple=True, required=True, help="Machine of each partition's daemon, in order.")
-@click.option("--program", default="/usr/local/bin/atta", show_default=True, help="Where atta is installed there.")
+@click.option("--program", default="/usr/local/bin/atta", help="Where atta is installed there.")
 @click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the units.")
-def systemd(options: RenderOptions, *, hosts: tuple[str, ...], program: str, out: str) -> None:
+def systemd(
+    settings: dict[str, Any], train: tuple[str, ...], *, hosts: tuple[str, ...], program: str, out: str
+) -> None:
     """Write a unit per daemon and per machine with trainers, and the cluster file.
 
     Example: atta render systemd --data products-2p --insecure --host 10.0.0.1 --host 10.0.0.2 --out units
     """
     from atta.cli.cluster.rendering.manifests import systemd_units
 
+    options = RenderOptions(**settings, train=train)
     daemon, callers = options.paths()
     found = systemd_units(options.plan(), hosts, daemon, callers, program)
     folder = Path(out)
@@ -208,4 +187,3 @@ def systemd(options: RenderOptions, *, hosts: tuple[str, ...], program: str, out
 
 
 COMMANDS = [render]
-"""For ``atta.cli.main``."""

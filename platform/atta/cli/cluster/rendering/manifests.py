@@ -29,21 +29,11 @@ _MOST_PORT = 65_535
 
 @dataclass(frozen=True)
 class DeploymentPlan:
-    """A cluster that an engine is to run: one daemon per partition, and trainers on ``nodes`` machines.
+    """A cluster that an engine is to run: one daemon per partition, and trainers on ``nodes`` machines (0: daemons
+    alone).
 
-    Attributes:
-        name: begins the names of everything that is made.
-        data: folder of the partitioned dataset where daemons run.
-        needs: of each partition's daemon.
-        port, link_port, metrics_port, meeting_port: of a daemon, of its links, of its figures; where trainers meet.
-        cache, buffer: bytes for hot rows and for batches, of each daemon.
-        nodes: machines with trainers; 0: daemons alone.
-        trainers: number of trainers on all of them.
-        train: further words of ``atta train``.
-        tls: whether daemons and trainers have certificates. Otherwise everybody who reaches a port is trusted.
-
-    Raises:
-        ConfigError: numbers make no sense.
+    ``data`` is the folder where daemons run. ``needs``: of each partition's daemon. ``train``: further words of ``atta
+    train``. Without ``tls`` everybody who reaches a port is trusted. Raises ConfigError: numbers make no sense.
     """
 
     name: str
@@ -100,8 +90,7 @@ class DeploymentPlan:
     def cluster_file(self, hosts: Sequence[str], tls: Mapping[str, str]) -> str:
         """The text of the cluster file. ``hosts``: of each partition's daemon; ``tls``: what callers bring.
 
-        Raises:
-            ConfigError: a host is none.
+        Raises ConfigError: a host is none.
         """
         addresses = [check_address(f"{host}:{self.port}") for host in hosts]
         entries = [f'[[daemon]]\npart = {part}\naddress = "{address}"\n' for part, address in enumerate(addresses)]
@@ -132,13 +121,8 @@ _SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 class KubernetesPlan:
     """What Kubernetes is told beyond the cluster itself.
 
-    Attributes:
-        cluster: daemons and trainers.
-        image: of containers that have ``atta``.
-        claim: PersistentVolumeClaim with the partitioned dataset, which all daemons read.
-        queue: of Kueue, for the trainers; empty: none.
-        cpu: cores that each daemon and each trainer asks for.
-        files: contents of the certificates' files by name; empty without TLS.
+    ``claim``: PersistentVolumeClaim with the partitioned dataset. ``queue``: of Kueue, for the trainers; empty: none.
+    ``cpu``: of each daemon and trainer. ``files``: contents of the certificates' files by name; empty without TLS.
     """
 
     cluster: DeploymentPlan
@@ -218,17 +202,8 @@ def systemd_units(
 ) -> dict[str, str]:
     """Files by name: the cluster file, a unit per partition, and one per machine with trainers.
 
-    Args:
-        plan: the cluster.
-        hosts: the machine of each partition's daemon, an IPv6 address with or without brackets; trainers run on the
-            first of them.
-        tls: options of daemons and their files.
-        callers: what trainers bring, by key.
-        program: where ``atta`` is installed.
-
-    Raises:
-        ConfigError: there are not as many hosts as partitions, one has two daemons or is none, or trainers have too few
-            machines.
+    ``hosts``: the machine of each partition's daemon; trainers run on the first of them. ``program``: where ``atta`` is
+    installed. Otherwise as ``slurm_script``. Raises ConfigError: hosts are missing, wrong or too few.
     """
     hosts = [*map(bracketed, hosts)]
     if len(hosts) != plan.parts:

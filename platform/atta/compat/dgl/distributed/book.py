@@ -4,7 +4,7 @@ daemons, as DGL's are its servers."""
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,11 +107,13 @@ class TypeBook:
 
 
 class PartitionPolicy:
-    """Which vertices or edges a tensor has a row for.
+    """Which vertices or edges a tensor has a row for, and which part has each. Numbers of a part need not be consecutive: DGL
+    renumbers a graph when it is partitioned, Atta does not.
 
     Attributes:
         policy_str: DGL's name, ``"node:TYPE"`` or ``"edge:TYPE"``.
         kind, type_name: ``"nodes"`` or ``"edges"``, and the dataset's name of the type.
+        rows: the policy of the daemons' tables, such as ``"nodes:paper"``.
     """
 
     def __init__(self, policy_str: str, partition_book: GraphPartitionBook) -> None:
@@ -123,22 +125,12 @@ class PartitionPolicy:
         self.partition_book, self.kind = partition_book, f"{kind}s"
         if kind == "node":
             self.type_name = types.node_type(name)
-            shown = types.ntype(self.type_name)
+            shown, counts = types.ntype(self.type_name), types.schema.node_counts
         else:
             self.type_name = types.edge_type(name)
-            shown = ":".join(types.canonical(self.type_name))
-        self.policy_str = f"{kind}:{shown}"
-
-    @classmethod
-    def of(cls, book: GraphPartitionBook, kind: str, type_name: str) -> PartitionPolicy:
-        """By the dataset's name of the type; ``kind``: ``"nodes"`` or ``"edges"``."""
-        shown = book.types.ntype(type_name) if kind == "nodes" else ":".join(book.types.canonical(type_name))
-        return cls(f"{kind.removesuffix('s')}:{shown}", book)
-
-    @property
-    def rows(self) -> str:
-        """The policy of the daemons' tables, such as ``"nodes:paper"``."""
-        return f"{self.kind}:{self.type_name}"
+            shown, counts = ":".join(types.canonical(self.type_name)), types.schema.edge_counts
+        self.policy_str, self.rows = f"{kind}:{shown}", f"{self.kind}:{self.type_name}"
+        self._count = counts[self.type_name]
 
     @property
     def part_id(self) -> int:
@@ -147,106 +139,104 @@ class PartitionPolicy:
 
     def get_size(self) -> int:
         """Number of rows."""
-        return self.partition_book.count(self.rows)
+        return self._count
 
     def get_part_size(self) -> int:
         """Number of rows of this trainer's part."""
-        return int(np.diff(self.partition_book.bounds(self.rows))[self.part_id])
+        return int(np.diff(self.bounds)[self.part_id])
 
     def to_partid(self, ids: Any) -> Any:
         """The part of each id, int64 [n]."""
-        return tensor(self.partition_book.part_of(self.rows, ids))
+        return tensor(np.asarray(np.searchsorted(self.bounds[1:], self.order(ids), side="right")))
 
     def to_local(self, ids: Any) -> Any:
         """The number of each id among those of its part, int64 [n]."""
-        order, bounds = self.partition_book.order(self.rows, ids), self.partition_book.bounds(self.rows)
-        return tensor(order - bounds[np.searchsorted(bounds[1:], order, side="right")])
+        order = self.order(ids)
+        return tensor(order - self.bounds[np.searchsorted(self.bounds[1:], order, side="right")])
 
+    def members(self, part: int) -> np.ndarray:
+        """int64: the ids of a part, ascending. Looks every id of the type up."""
+        part = whole("partid", part, 0, self.partition_book.num_partitions() - 1)
+        return np.flatnonzero(self.to_partid(np.arange(self._count)).numpy() == part)
 
-class GraphPartitionBook:
-    """Which part has a vertex or an edge. Numbers of a part need not be consecutive: DGL renumbers a graph when it is
-    partitioned, Atta does not."""
-
-    def __init__(self, cluster: Cluster, job: Job) -> None:
-        self._cluster, self.job, self.types = cluster, job, TypeBook(cluster.schema)
-        self.partid = home_of(job.rank, job.world, self.num_partitions())
-        """The part of this trainer."""
-        self.bounds = lru_cache(maxsize=None)(self._bounds)
-        self.places = lru_cache(maxsize=None)(self._places)
-
-    def num_partitions(self) -> int:
-        """Number of daemons."""
-        return len(self._cluster.parts)
-
-    def nid2partid(self, nids: Any, ntype: str | None = None) -> Any:
-        """The part of each vertex, int64 [n]."""
-        return tensor(self.part_of(f"nodes:{self.types.node_type(ntype)}", nids))
-
-    def eid2partid(self, eids: Any, etype: Any = None) -> Any:
-        """The part of each edge, int64 [n]: that of its destination."""
-        return tensor(self.part_of(f"edges:{self.types.edge_type(etype)}", eids))
-
-    def partid2nids(self, partid: int, ntype: str | None = None) -> Any:
-        """The vertices of a part, int64, ascending."""
-        return tensor(self.of_part(f"nodes:{self.types.node_type(ntype)}", partid))
-
-    def partid2eids(self, partid: int, etype: Any = None) -> Any:
-        """The edges of a part, int64, ascending."""
-        return tensor(self.of_part(f"edges:{self.types.edge_type(etype)}", partid))
-
-    def trainers(self, part: int) -> list[int]:
-        """The ranks whose vertices a part holds: its own, or, with fewer trainers than parts, that of its range."""
-        world, parts = self.job.world, self.num_partitions()
-        own = [rank for rank in range(world) if home_of(rank, world, parts) == part]
-        return own or [part * world // parts]
-
-    def order(self, policy: str, ids: Any) -> np.ndarray:
+    def order(self, ids: Any) -> np.ndarray:
         """int64 [n]: the place of each id in the order of the parts. Raises ConfigError for one that does not exist."""
-        given = integers("ids", ids)
-        places = self.places(policy)
+        given, places = integers("ids", ids), self.places
         if places is not None and (not len(given) or (given.min() >= 0 and given.max() < len(places))):
             found: np.ndarray = places[given]
             return found
         try:
-            return self._cluster.tables.locate(policy, given)
+            return self.partition_book.tables.locate(self.rows, given)
         except ConfigError as error:
-            kind = policy.partition(":")[0]
-            hint = f"; DGL numbers the {kind} of a type from 0 to {self.count(policy) - 1}" if kind == "nodes" else ""
+            last = self._count - 1
+            hint = f"; DGL numbers the nodes of a type from 0 to {last}" if self.kind == "nodes" else ""
             raise ConfigError(f"{error}{hint}") from None
 
-    def part_of(self, policy: str, ids: Any) -> np.ndarray:
-        """int64 [n]: the part of each id."""
-        return np.asarray(np.searchsorted(self.bounds(policy)[1:], self.order(policy, ids), side="right"))
-
-    def of_part(self, policy: str, part: int) -> np.ndarray:
-        """int64: the ids of a part, ascending. Looks every id of the type up."""
-        part = whole("partid", part, 0, self.num_partitions() - 1)
-        everything = np.arange(int(self.bounds(policy)[-1]))
-        found: np.ndarray = everything[self.part_of(policy, everything) == part]
-        return found
-
-    def count(self, policy: str) -> int:
-        """Number of vertices or edges of a type."""
-        kind, _, name = policy.partition(":")
-        schema = self.types.schema
-        return (schema.node_counts if kind == "nodes" else schema.edge_counts)[name]
-
-    def _places(self, policy: str) -> np.ndarray | None:
+    @cached_property
+    def places(self) -> np.ndarray | None:
         """``order`` of all vertices of a type, so that no request is needed for some of them; None: of edges, of too many
-        vertices, or where ids are other numbers than 0, 1, 2, ...
-        """
-        count = self.count(policy)
-        if not policy.startswith("nodes:") or count > _KEPT:
+        vertices, or where ids are other numbers than 0, 1, 2, ..."""
+        if self.kind == "edges" or self._count > _KEPT:
             return None
         try:
-            return self._cluster.tables.locate(policy, np.arange(count))
+            return self.partition_book.tables.locate(self.rows, np.arange(self._count))
         except ConfigError:
             return None
 
-    def _bounds(self, policy: str) -> np.ndarray:
+    @cached_property
+    def bounds(self) -> np.ndarray:
         """int64 [parts + 1]: where the parts begin in ``order``, then the end."""
-        kind, _, name = policy.partition(":")
-        count = self.count(policy)
         # Daemons tell where their rows begin when a table is created. This one has a byte a row, and goes by itself.
-        spec = MutableSpec(f"dgl.book.{kind}.{table_word(name)}", count, "|b1", policy=policy, lease_s=_LEASE_S)
-        return np.append(self._cluster.tables.create(spec).first_rows, count)
+        name = f"dgl.book.{self.kind}.{table_word(self.type_name)}"
+        spec = MutableSpec(name, self._count, "|b1", policy=self.rows, lease_s=_LEASE_S)
+        return np.append(self.partition_book.tables.create(spec).first_rows, self._count)
+
+
+class GraphPartitionBook:
+    """Which part has a vertex or an edge."""
+
+    def __init__(self, cluster: Cluster, job: Job) -> None:
+        self.tables, self.job, self.types = cluster.tables, job, TypeBook(cluster.schema)
+        self._parts = len(cluster.parts)
+        self.partid = home_of(job.rank, job.world, self._parts)
+        """The part of this trainer."""
+        self._policies: dict[str, PartitionPolicy] = {}
+
+    def nodes(self, node_type: str) -> PartitionPolicy:
+        """The policy of a node type by the dataset's name."""
+        return self._policy(f"node:{self.types.ntype(node_type)}")
+
+    def edges(self, edge_type: str) -> PartitionPolicy:
+        """The policy of an edge type by the dataset's name."""
+        return self._policy(f"edge:{':'.join(self.types.canonical(edge_type))}")
+
+    def _policy(self, name: str) -> PartitionPolicy:
+        if name not in self._policies:
+            self._policies[name] = PartitionPolicy(name, self)
+        return self._policies[name]
+
+    def num_partitions(self) -> int:
+        """Number of daemons."""
+        return self._parts
+
+    def nid2partid(self, nids: Any, ntype: str | None = None) -> Any:
+        """The part of each vertex, int64 [n]."""
+        return self.nodes(self.types.node_type(ntype)).to_partid(nids)
+
+    def eid2partid(self, eids: Any, etype: Any = None) -> Any:
+        """The part of each edge, int64 [n]: that of its destination."""
+        return self.edges(self.types.edge_type(etype)).to_partid(eids)
+
+    def partid2nids(self, partid: int, ntype: str | None = None) -> Any:
+        """The vertices of a part, int64, ascending."""
+        return tensor(self.nodes(self.types.node_type(ntype)).members(partid))
+
+    def partid2eids(self, partid: int, etype: Any = None) -> Any:
+        """The edges of a part, int64, ascending."""
+        return tensor(self.edges(self.types.edge_type(etype)).members(partid))
+
+    def trainers(self, part: int) -> list[int]:
+        """The ranks whose vertices a part holds: its own, or, with fewer trainers than parts, that of its range."""
+        world = self.job.world
+        own = [rank for rank in range(world) if home_of(rank, world, self._parts) == part]
+        return own or [part * world // self._parts]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +26,8 @@ if TYPE_CHECKING:
 
 
 class LearnedRows:
-    """The table of an embedding. Daemons step rows, so the optimiser is part of the table's specification.
-
-    Attributes:
-        optimiser: that steps the rows; None: there is none yet.
-        node_type: whose rows they are; None: those of edges.
-        asked: the ids that the script has asked for last.
-    """
+    """The table of an embedding. Daemons step rows, so the optimiser (None: not yet known) is part of its specification.
+    ``node_type``: whose rows they are; None: those of edges. ``asked``: the ids that the script has asked for last."""
 
     def __init__(
         self, job: Job, policy: PartitionPolicy, name: str | None, width: int, init_func: InitFunc | None
@@ -67,7 +62,7 @@ class LearnedRows:
         assert spec.optimiser is not None
         return OnDaemons(
             self._job.open(None), spec.rows, self.width, name=spec.name, optimizer=spec.optimiser, policy=spec.policy,
-            init=spec.init, push="manual", locate=partial(self._policy.partition_book.order, spec.policy),
+            init=spec.init, push="manual", locate=self._policy.order,
         )  # fmt: skip
 
     def rows(self, ids: Any) -> Any:
@@ -131,7 +126,7 @@ class LearnedRows:
     def state(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The optimiser's arrays of ``ids`` (int64 [n]): float32 [n, width] each, by name."""
         assert self.optimiser is not None
-        where = self._policy.partition_book.order(self._policy.rows, ids)
+        where = self._policy.order(ids)
         found = {name: np.empty((len(ids), self.width), np.float32) for name in self.optimiser.state_names}
         for name, values in found.items():
             for piece in pieces(len(ids)):
@@ -140,7 +135,7 @@ class LearnedRows:
 
     def write_state(self, ids: np.ndarray, state: dict[str, np.ndarray]) -> None:
         """Write what ``state`` gave."""
-        where = self._policy.partition_book.order(self._policy.rows, ids)
+        where = self._policy.order(ids)
         for name, values in state.items():
             for piece in pieces(len(ids)):
                 self.table.push(where[piece], values[piece], array=name).wait()

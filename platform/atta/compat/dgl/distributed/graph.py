@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atta.client.loaders.neighbor import vertices_alone
+from atta.client.loaders.neighbor import vertex_ids
 from atta.client.tables.rows import table_rows
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, edge_subgraph, known_edges, out_degrees
@@ -150,11 +150,11 @@ class DistGraph:
 
     def get_node_partition_policy(self, ntype: str) -> PartitionPolicy:
         """For a ``DistTensor`` with a row per vertex of a type."""
-        return PartitionPolicy.of(self._book, "nodes", self.types.node_type(ntype))
+        return self._book.nodes(self.types.node_type(ntype))
 
     def get_edge_partition_policy(self, etype: Any) -> PartitionPolicy:
         """For a ``DistTensor`` with a row per edge of a type."""
-        return PartitionPolicy.of(self._book, "edges", self.types.edge_type(etype))
+        return self._book.edges(self.types.edge_type(etype))
 
     @property
     def home(self) -> int:
@@ -185,7 +185,7 @@ class DistGraph:
             return tensor(degrees.copy())
         source = self.cluster.schema.endpoints(edge_type)[0]
         ids = np.atleast_1d(integers("u", u))
-        self._book.order(f"nodes:{source}", ids)  # raises for a vertex that does not exist
+        self._book.nodes(source).order(ids)  # raises for a vertex that does not exist
         return int(degrees[ids[0]]) if np.ndim(u) == 0 else tensor(degrees[ids])
 
     def find_edges(self, edges: Any, etype: Any = None) -> tuple[Any, Any]:
@@ -198,7 +198,7 @@ class DistGraph:
         """As ``find_edges``, of a type by the dataset's name."""
         if edge_type not in self._ends:
             target = self.cluster.schema.endpoints(edge_type)[1]
-            mine = partial(self._book.of_part, f"nodes:{target}", self._book.partid)
+            mine = partial(self._book.nodes(target).members, self._book.partid)
             self._ends[edge_type] = EdgeEnds(self.cluster, edge_type, mine)
         return self._ends[edge_type].find(e_id)
 
@@ -212,23 +212,21 @@ class DistGraph:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _ntensor(self, node_type: str, name: str) -> DistRows | None:
-        policy = PartitionPolicy.of(self._book, "nodes", node_type)
+        policy = self._book.nodes(node_type)
         if (table := self.types.table(node_type, name)) is not None:
             return NodeRows(name, policy, table, self.recent, partial(table_rows, self.cluster))
         split = self.types.split(node_type, name)
-        return None if split is None else NodeMask(name, policy, split, partial(self._members, node_type, split))
+        return (
+            None
+            if split is None
+            else NodeMask(name, policy, split, partial(vertex_ids, self.cluster, node_type, split))
+        )
 
     def _etensor(self, edge_type: str, name: str) -> DistRows | None:
         if name not in self.cluster.schema.edge_tables[edge_type]:
             return None
-        policy = PartitionPolicy.of(self._book, "edges", edge_type)
+        policy = self._book.edges(edge_type)
         return EdgeRows(name, policy, partial(edge_column, self.cluster, edge_type, name))
-
-    def _members(self, node_type: str, split: str) -> np.ndarray:
-        if not self.cluster.schema.splits[node_type][split]:
-            return np.empty(0, np.int64)
-        batches = vertices_alone(self.cluster, node_type, split)
-        return np.sort(np.concatenate([batch.n_id(node_type) for batch in batches]))
 
 
 class _Frames:

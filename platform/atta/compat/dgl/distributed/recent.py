@@ -1,12 +1,9 @@
 """Rows that came with a batch, until a script asks for them by the batch's ids.
 
-A DistDGL script fetches rows after it has got a batch: ``g.ndata["feat"][inputs]``. Atta's daemons send them with the
-batch. So the ids that a loader hands out are remembered, with the batch that they belong to. What a script asks for by
-such ids is noted, and the loader has it sent along from then on. A loader that shuffles is one for training, so what its
-script will ask for can be guessed: then the first epoch need not begin twice.
-
-A script gets the memory of the batch itself, once: copying these rows costs as much as gathering them. What it asks for
-again must not show what it has written there, so that comes from the daemons. From then on this table is copied.
+A DistDGL script fetches rows after it has got a batch: ``g.ndata["feat"][inputs]``. So the ids that a loader hands out are
+remembered, with their batch. What a script asks for by such ids is sent along from then on; what one that trains will ask
+for is guessed. A script gets the memory of the batch itself, once: what it asks for again must not show what it has written
+there, so that comes from the daemons. From then on this table is copied.
 """
 
 from __future__ import annotations
@@ -23,11 +20,8 @@ if TYPE_CHECKING:
 
 
 class Wanted:
-    """The tables (node type, table) whose rows come along with a loader's batches.
-
-    Attributes:
-        whole, seeds: those that a script has asked for by the ids of all vertices of a batch, or of its seeds alone.
-        again: those asked for more than once in a batch.
+    """The tables (node type, table) whose rows come along with a loader's batches: ``whole`` and ``seeds``, those that a
+    script has asked for by the ids of all vertices of a batch, or of its seeds alone; ``again``: more than once in a batch.
     """
 
     def __init__(self, whole: Iterable[tuple[str, str]] = (), seeds: Iterable[tuple[str, str]] = ()) -> None:

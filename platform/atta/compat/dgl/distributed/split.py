@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.compat.dgl.distributed.book import GraphPartitionBook, tensor
+from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.tensor import DistRows, pieces
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers, whole
@@ -33,8 +33,8 @@ def node_split(  # noqa: PLR0917 - as in DGL
             shares follow it as far as they stay even. With more trainers than there are, neighbours are joined.
     """
     book = _book(nodes, partition_book)
-    policy = f"nodes:{_type_of(nodes, ntype, book.types.node_type)}"
-    return tensor(_share(_chosen(nodes, policy, book), policy, book, rank, node_trainer_ids, force_even=force_even))
+    policy = book.nodes(_type_of(nodes, ntype, book.types.node_type))
+    return tensor(_share(_chosen(nodes, policy), policy, rank, node_trainer_ids, force_even=force_even))
 
 
 def edge_split(  # noqa: PLR0917 - as in DGL
@@ -47,8 +47,8 @@ def edge_split(  # noqa: PLR0917 - as in DGL
 ) -> Any:
     """The ids of this trainer's share of the edges, int64; see ``node_split``. An edge is near its destination."""
     book = _book(edges, partition_book)
-    policy = f"edges:{_type_of(edges, etype, book.types.edge_type)}"
-    return tensor(_share(_chosen(edges, policy, book), policy, book, rank, edge_trainer_ids, force_even=force_even))
+    policy = book.edges(_type_of(edges, etype, book.types.edge_type))
+    return tensor(_share(_chosen(edges, policy), policy, rank, edge_trainer_ids, force_even=force_even))
 
 
 def share(places: np.ndarray, rank: int, world: int) -> slice:
@@ -69,9 +69,9 @@ def _type_of(chosen: Any, name: Any, by_name: Any) -> str:
     return str(chosen.part_policy.type_name if plain and isinstance(chosen, DistRows) else by_name(name))
 
 
-def _chosen(mask: Any, policy: str, book: GraphPartitionBook) -> np.ndarray:
+def _chosen(mask: Any, policy: PartitionPolicy) -> np.ndarray:
     """The ids that the mask marks, ascending."""
-    _check_length("a mask", mask, policy, book)
+    _check_length("a mask", mask, policy)
     if not isinstance(mask, DistRows):
         return np.flatnonzero(_values(mask))
     members = getattr(mask, "members", None)
@@ -80,35 +80,35 @@ def _chosen(mask: Any, policy: str, book: GraphPartitionBook) -> np.ndarray:
     return np.concatenate([np.flatnonzero(mask[piece].numpy()) + piece.start for piece in pieces(len(mask), 1 << 20)])
 
 
-def _check_length(what: str, given: Any, policy: str, book: GraphPartitionBook) -> None:
-    kind, _, name = policy.partition(":")
-    if len(given) != book.count(policy):
-        raise ConfigError(f"{what} of {len(given)} for the {book.count(policy)} {kind} of {name}")
+def _check_length(what: str, given: Any, policy: PartitionPolicy) -> None:
+    if len(given) != (count := policy.get_size()):
+        raise ConfigError(f"{what} of {len(given)} for the {count} {policy.kind} of {policy.type_name}")
 
 
 def _values(given: Any) -> np.ndarray:
     return np.asarray(given.detach().cpu().numpy() if hasattr(given, "detach") else given)
 
 
-def _trainers(given: Any, ids: np.ndarray, policy: str, book: GraphPartitionBook, world: int) -> np.ndarray:
+def _trainers(given: Any, ids: np.ndarray, policy: PartitionPolicy, world: int) -> np.ndarray:
     """int64 [n]: the trainer that each of ``ids`` is given to; zeros if nobody says it."""
     if given is None:
         return np.zeros(len(ids), np.int64)
-    _check_length("trainer ids", given, policy, book)
+    _check_length("trainer ids", given, policy)
     found = integers("trainer ids", _values(given[ids]))
     return found * world // max(world, int(found.max(initial=0)) + 1)
 
 
 def _share(
-    ids: np.ndarray, policy: str, book: GraphPartitionBook, rank: int | None, trainers_of: Any, *, force_even: bool
+    ids: np.ndarray, policy: PartitionPolicy, rank: int | None, trainers_of: Any, *, force_even: bool
 ) -> np.ndarray:
+    book = policy.partition_book
     world = book.job.world
     rank = book.job.rank if rank is None else whole("rank", rank, 0, world - 1)
-    order = book.order(policy, ids)
+    order = policy.order(ids)
     if force_even:
-        near = np.lexsort((order, _trainers(trainers_of, ids, policy, book, world)))
+        near = np.lexsort((order, _trainers(trainers_of, ids, policy, world)))
         return np.sort(ids[near[share(near, rank, world)]])
-    bounds, mine = book.bounds(policy), []
+    bounds, mine = policy.bounds, []
     for part in range(book.num_partitions()):
         trainers = book.trainers(part)
         if rank in trainers:

@@ -101,7 +101,7 @@ class MutableRows(DistRows):
         self.part_policy.partition_book.job.changes += 1
 
     def _where(self, ids: Any) -> np.ndarray:
-        return self.part_policy.partition_book.order(self.part_policy.rows, row_ids(self, ids))
+        return self.part_policy.order(row_ids(self, ids))
 
 
 class DistTensor(MutableRows):
@@ -191,10 +191,8 @@ def policy_of(shape: tuple[int, ...], given: PartitionPolicy | None) -> Partitio
     if given is None:
         book = GraphPartitionBook(job.open(None), job)
         schema = book.types.schema
-        kinds = (("nodes", schema.node_counts), ("edges", schema.edge_counts))
-        found = [
-            PartitionPolicy.of(book, kind, t) for kind, counts in kinds for t, n in counts.items() if n == shape[0]
-        ]
+        every = [*map(book.nodes, schema.node_types), *map(book.edges, schema.edge_types)]
+        found = [policy for policy in every if policy.get_size() == shape[0]]
         if len(found) != 1:
             what = ", ".join(policy.policy_str for policy in found) or "no type of vertices or edges"
             raise ConfigError(f"DistTensor of {shape[0]} rows: {what} has so many members: give a part_policy")
@@ -240,7 +238,7 @@ def _initialise(table: RemoteTable, policy: PartitionPolicy, init_func: InitFunc
         values = made.detach().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
         if values.shape != (count, *spec.row_shape):
             raise ConfigError(f"init_func gave {list(values.shape)} for {[count, *spec.row_shape]}")
-        rows = policy.partition_book.order(policy.rows, np.arange(piece.start, piece.stop))
+        rows = policy.order(np.arange(piece.start, piece.stop))
         table.push(rows, values.astype(spec.dtype, copy=False)).wait()
 
 
@@ -296,9 +294,8 @@ class NodeMask(ReadOnlyRows):
 
     def __getitem__(self, ids: Any) -> Any:
         rows = row_ids(self, ids)
-        book, policy = self.part_policy.partition_book, self.part_policy.rows
-        if book.places(policy) is not None:  # else daemons would have to be asked
-            book.order(policy, rows)  # raises for a vertex that does not exist
+        if self.part_policy.places is not None:  # else daemons would have to be asked
+            self.part_policy.order(rows)  # raises for a vertex that does not exist
         return tensor(np.isin(rows, self.members()))
 
     def count_nonzero(self) -> int:

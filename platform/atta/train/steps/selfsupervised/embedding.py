@@ -21,8 +21,7 @@ from atta.client.sessions.cursor import Cursor
 from atta.errors import ConfigError
 from atta.partition.schema import join_edge_type
 from atta.train.steps.minibatch import MinibatchTrainer
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta.train.tasks.edges import everywhere
 from atta.train.tasks.splits import Split, without_held_out
 from atta.train.tasks.task import Objective

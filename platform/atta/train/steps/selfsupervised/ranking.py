@@ -15,8 +15,7 @@ from atta.errors import ConfigError
 from atta.train.models.links import PairClasses, decoder_named
 from atta.train.settings.minibatch import SPLITS, parse_eval_negatives, parse_shares
 from atta.train.steps.selfsupervised.embedding import EdgeBatches, EmbeddingTrainer
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta.train.tasks.edges import read_edges, read_pairs
 from atta.train.tasks.pairs import HITS, auc_sums, check_labels, rank_sums, sortable
 from atta.train.tasks.splits import divided

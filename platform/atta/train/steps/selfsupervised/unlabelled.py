@@ -176,6 +176,7 @@ class WalkBatches:
         return iter(self._pairs)
 
     def state_dict(self) -> dict[str, Any]:
+        """Where the iteration stands, for ``load_state_dict``."""
         return self._pairs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

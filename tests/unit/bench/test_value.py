@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.train.planning.value import PriceList, value_of
-from atta_bench.train.strategies import read_prices
+from atta_bench.train.value import PriceList, value_of
 
 C5, C5N, C5N4, P3 = "c5.2xlarge", "c5n.2xlarge", "c5n.4xlarge", "p3.2xlarge"
 # Base instances of c5 and c5n cost 0.085 and 0.108 per hour (section 7.2); 2xlarge is four of them, 4xlarge eight.
@@ -130,11 +129,11 @@ def test_bad_price_lists(found: dict[str, Any], error: type[Exception], word: st
 def test_a_price_file(tmp_path: Path) -> None:
     file = tmp_path / "prices.toml"
     file.write_text('[instances]\n"c5n.2xlarge" = 0.432\n[worker]\nper_ms = 3.125e-9\nper_request = 2e-7\n')
-    found = read_prices(file)
+    found = PriceList.load(file)
     assert found.instance == C5N
     assert found.cost(3600, 2, worker_s=1.0, requests=10) == pytest.approx(0.864 + 3.125e-6 + 2e-6)
     file.write_text("[instances")
     with pytest.raises(DataError, match=r"prices\.toml"):
-        read_prices(file)
+        PriceList.load(file)
     with pytest.raises(DataError, match="nowhere"):
-        read_prices(tmp_path / "nowhere.toml")
+        PriceList.load(tmp_path / "nowhere.toml")

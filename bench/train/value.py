@@ -1,6 +1,6 @@
 """The value of a run: its performance per unit of money, 1 / (time x cost), and the prices that its cost follows from.
 
-Source: Dorylus (Thorpe et al., OSDI 2021), section 7. Pure: no files, no clock, no torch.
+Source: Dorylus (Thorpe et al., OSDI 2021), section 7.
 
     instance = "c5n.2xlarge"       # what a server is; may be left out where one instance is named
 
@@ -17,9 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.wire.parts import read_toml
 
 _HOUR_S = 3600.0
 _KEYS = ("instance", "instances", "worker")
@@ -56,12 +58,16 @@ class PriceList:
             raise UnknownNameError.of("instance", self.instance, self.instances)
 
     @classmethod
+    def load(cls, path: str | Path) -> PriceList:
+        """The list in a TOML file; errors as of ``parse``, and DataError for a file that is missing or no TOML."""
+        return cls.parse(read_toml(path), str(path))
+
+    @classmethod
     def parse(cls, found: Mapping[str, Any], source: str) -> PriceList:
         """The list that a TOML document describes; ``source`` names it in errors.
 
-        Raises:
-            ConfigError: a key is unknown or missing, or a price is not a number of at least 0.
-            UnknownNameError: ``instance`` has no price.
+        Raises ConfigError: a key is unknown or missing, or a price is not a number of at least 0; UnknownNameError:
+        ``instance`` has no price.
         """
         for key in found:
             if key not in _KEYS:
@@ -107,8 +113,7 @@ class PriceList:
 def value_of(seconds: float, cost: float) -> float:
     """1 / (time x cost), in one per second and unit of money; infinity for a run that cost nothing.
 
-    Raises:
-        ConfigError: the time is not positive, or the cost is negative.
+    Raises ConfigError: the time is not positive, or the cost is negative.
     """
     if not seconds > 0 or not cost >= 0:
         raise ConfigError(f"value of a run of {seconds} s that cost {cost}: time must be positive, cost at least 0")

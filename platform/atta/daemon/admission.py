@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import inspect
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
 
 import grpc
 import structlog
 
-from atta.daemon.security.certificates import end_of
-from atta.daemon.services.rooms import Debts
+from atta.daemon.services.rooms import NOT_ADMITTED_S, Debts
 from atta.wire.rpc import ACCESS
 from atta.wire.security.credentials import AUTHORIZATION
 from atta.wire.security.tokens import ROLES, Role, TokenFile, allowed, is_operators
@@ -103,14 +102,8 @@ class Refusal(enum.Enum):
 
 @dataclass(frozen=True)
 class Proof:
-    """What a caller has shown.
-
-    Attributes:
-        certificate: common name of the certificate that TLS has verified; None: the caller has shown none.
-        uris: the URI names in that certificate.
-        end: the last moment at which that certificate is good; None: there is none.
-        authorization: values of the header that brings a token.
-    """
+    """What a caller has shown: the common name of the certificate that TLS has verified (None: none), the URI names in it and
+    its last good moment, and the values of the header that brings a token."""
 
     certificate: str | None = None
     uris: Sequence[str] = ()
@@ -136,12 +129,10 @@ class Refused:
 
 
 def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) -> Admitted | Refused:
-    """Decide about a call of ``method`` (see ``ROLES``). The roles of certificate and token add up.
-
-    A token that is not good ends the call, even if the certificate alone would do: its bearer would not notice that
-    it has expired. ``tokens`` None: the daemon takes no tokens. A certificate that has expired since its connection
-    began ends the call too.
-    """
+    """Decide about a call of ``method`` (see ``ROLES``). The roles of certificate and token add up. A token that is not
+    good ends the call, even if the certificate alone would do: its bearer would not notice that it has expired.
+    ``tokens`` None: the daemon takes no tokens. A certificate that has expired since its connection began ends the call
+    too."""
     names: list[str] = []
     roles: set[Role] = set()
     if proof.certificate is not None:
@@ -186,19 +177,14 @@ def _has(roles: set[Role]) -> str:
     return f"has {', '.join(sorted(role.value for role in roles))}" if roles else "has none"
 
 
-if TYPE_CHECKING:
-    _Interceptor = grpc.aio.ServerInterceptor[Any, Any]
-else:
-    _Interceptor = grpc.aio.ServerInterceptor
-
 _CODES = {
     Refusal.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED,
     Refusal.LACKS_ROLE: grpc.StatusCode.PERMISSION_DENIED,
 }
 
 
-class CallGuard(_Interceptor):
-    """Wraps the handler of each method once."""
+class CallGuard:
+    """Decides about the calls of one daemon, before their requests are read."""
 
     def __init__(
         self,
@@ -218,7 +204,6 @@ class CallGuard(_Interceptor):
         self._tokens, self._latest = tokens, latest or tokens
         self._debts, self._lines = debts, AuditLines()
         self._waiting, self._most_waiting = 0, most_waiting
-        self._guarded: dict[str, Any] = {}
 
     def decide(self, method: str, address: str, proof: Proof) -> Admitted | Refused:
         """Admit or refuse a call, and write the line that it deserves."""
@@ -239,46 +224,8 @@ class CallGuard(_Interceptor):
 
         return refused
 
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:
-        """The handler with which gRPC answers ``call``; None where there is no such method."""
-        found = self._guarded.get(call.method)
-        if found is None:
-            handler = await continuation(call)
-            if handler is None:
-                return None
-            found = self._guarded[call.method] = self._wrapped(call.method.removeprefix("/"), handler)
-        return found
-
-    def _wrapped(self, method: str, handler: Any) -> Any:
-        streams, parse = handler.response_streaming, handler.request_deserializer
-        function = _function_of(handler)
-        # gRPC parses the messages of a stream as they are read, which is after admission. It parses a single request
-        # before it calls the handler, so that is done here.
-        early = None if handler.request_streaming else parse
-        answer = self._stream if streams and inspect.isasyncgenfunction(function) else self._call
-        return _MAKERS[handler.request_streaming, streams](
-            answer(method, function, early),
-            request_deserializer=parse if handler.request_streaming else None,
-            response_serializer=handler.response_serializer,
-        )
-
-    def _call(self, method: str, function: Callable[..., Any], parse: Callable[[bytes], Any] | None) -> Any:
-        async def answer(raw: Any, context: Any) -> Any:
-            await self._admit(method, context)
-            reply = function(await _parsed(method, parse, raw, context), context)
-            return await reply if inspect.isawaitable(reply) else reply
-
-        return answer
-
-    def _stream(self, method: str, function: Callable[..., Any], parse: Callable[[bytes], Any] | None) -> Any:
-        async def answer(raw: Any, context: Any) -> AsyncIterator[Any]:
-            await self._admit(method, context)
-            async for reply in function(await _parsed(method, parse, raw, context), context):
-                yield reply
-
-        return answer
-
-    async def _admit(self, method: str, context: Any) -> None:
+    async def admit(self, method: str, context: Any) -> None:
+        """End a call of ``method`` (``atta.v1.KvService/Pull``) whose caller may not make it."""
         decision = self.decide(method, context.peer(), _proof_of(context))
         if isinstance(decision, Refused):
             await self._charge(context.peer())
@@ -289,7 +236,7 @@ class CallGuard(_Interceptor):
         if self._debts is None:
             return
         now = asyncio.get_running_loop().time()
-        self._debts.not_admitted(connection, now)
+        self._debts.owes(connection, NOT_ADMITTED_S, now)
         pause = self._debts.wait_s(connection, now)
         if pause and self._waiting < self._most_waiting:
             self._waiting += 1
@@ -299,27 +246,13 @@ class CallGuard(_Interceptor):
                 self._waiting -= 1
 
 
-_MAKERS: dict[tuple[bool, bool], Callable[..., Any]] = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
+@lru_cache(maxsize=1024)
+def end_of(pem: bytes) -> datetime:
+    """The last moment at which the first certificate of a chain is good. Each call of a connection asks for it. Raises
+    ValueError: this is no certificate."""
+    from cryptography import x509  # loading it takes longer than all else of a daemon without TLS
 
-
-def _function_of(handler: Any) -> Callable[..., Any]:
-    kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
-    found: Callable[..., Any] = next(function for function in kinds if function is not None)
-    return found
-
-
-async def _parsed(method: str, parse: Callable[[bytes], Any] | None, raw: Any, context: Any) -> Any:
-    if parse is None:
-        return raw
-    try:
-        return parse(raw)
-    except Exception:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method}: the request is not such a message")
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
 
 
 def _proof_of(context: Any) -> Proof:
