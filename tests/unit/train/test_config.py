@@ -81,7 +81,7 @@ def config(**settings: Any) -> TrainConfig:
         ({"num_neighbors": (5,), "layers": 129}, "--layers 129: mini-batches have a hop per layer, at most 128"),
         ({"model": "gat", "hidden": 10, "heads": 4}, "--hidden 10: gat divides it among --heads 4"),
         ({"clip_grad_norm": 0.0}, "--clip-grad-norm 0.0: must be positive"),
-        ({"clip_grad_norm": float("nan")}, "--clip-grad-norm nan: must be positive"),
+        ({"clip_grad_norm": float("nan")}, "--clip-grad-norm nan: must be a finite number"),
         ({"lr_schedule": "step", "lr_factor": 1.0}, "--lr-factor 1.0: must lie between 0 and 1"),
         ({"lr_every": 3}, "--lr-every 3: goes with --lr-schedule step or plateau"),
         ({"lr_schedule": "cosine", "lr_factor": 0.5}, "--lr-factor 0.5: goes with --lr-schedule step or plateau"),

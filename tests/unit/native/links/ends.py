@@ -162,6 +162,7 @@ def sample(
     fan_out: int = 5,
     replace: bool = False,
     stream_key: int = 9,
+    renewed: int = 0,
     method: int = 0,
     trees: np.ndarray | None = None,
     times: np.ndarray | None = None,
@@ -169,7 +170,7 @@ def sample(
 ) -> int:
     """Adds rows to expand to a step; all of owner 1 unless told."""
     owned = _owned(owners, starts, firsts, len(ids))
-    key = (replace, stream_key, method, trees, times, most_edges)
+    key = (replace, stream_key, renewed, method, trees, times, most_edges)
     return step.sample(edge_type, ids, *owned, fan_out, *key)
 
 
