@@ -64,12 +64,15 @@ class DaemonChild:
                     raise
 
     def ended(self, within_s: float = 0.0) -> DaemonEndedError | None:
-        """How the daemon has ended; None: it has not, nor does it ``within_s``."""
+        """How the daemon has been lost; None: it runs, and goes on ``within_s``, or it has drained: whoever stopped it may
+        start another one in its place, as ``atta roll`` does."""
         until = time.monotonic() + within_s
         while (code := self._exit_code()) is None:
             if time.monotonic() >= until:
                 return None
             time.sleep(LOOK_S)
+        if code == 0:
+            return None
         return DaemonEndedError(self.address, f"the daemon of partition {parts_text(self.parts)} {_how(code)}")
 
     def _exit_code(self) -> int | None:
