@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "graph": {"edge_norm": "gcn"},
     "unbiased": {"edge_norm": "gcn", "unbiased": True},
 }
-SEEDS, EPOCHS, BATCH, HIDDEN, RATE_ROUNDS = 5, 30, 512, 64, 7
+SEEDS, EPOCHS, BATCH, HIDDEN, RATE_ROUNDS = 5, 30, 512, 64, 21
 SBM = GenerateOptions(nodes=100_000, edges=2_000_000, features=64, classes=8)
 
 
