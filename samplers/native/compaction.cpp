@@ -101,7 +101,7 @@ struct SourceFactors {
   }
 
   // Multiplies `n` weights by the factors of the sources that `id_of(i)` names.
-  void multiply(float* weights, std::size_t n, const auto& id_of) {
+  __attribute__((noinline)) void multiply(float* weights, std::size_t n, const auto& id_of) {
     const auto by = [&](const auto& of) {
       using Kept = std::decay_t<decltype(of)>;
       if constexpr (std::is_same_v<Kept, Floats>) {
@@ -275,7 +275,7 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   Stage<float> weighed;
   float* weight = weighing ? weighing->out.data() : nullptr;
   const bool cold = total * sizeof(float) >= atta::kColdBytes;
-  const auto weigh = [&] {  // `weighed` has the factors of targets
+  const auto weigh = [&]() __attribute__((noinline)) {  // `weighed` has the factors of targets
     const std::size_t n = weighed.size();
     const std::int32_t *r = row.staged.data(), *c = col.staged.data();
     float* const w = weighed.data();

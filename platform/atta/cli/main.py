@@ -97,8 +97,8 @@ def cli(debug: bool) -> None:
 
     \b
     A first run:
-      atta generate powerlaw data/demo --nodes 100000 --edges 2000000
-      atta partition data/demo data/demo-2p --parts 2
+      atta generate powerlaw graphs/demo --nodes 120000 --edges 3000000
+      atta partition graphs/demo data/demo-2p --parts 2
       atta train --data data/demo-2p --model sage --trainers 2
     """
 

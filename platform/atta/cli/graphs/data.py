@@ -167,7 +167,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     say(quiet, f"{dst}: generated")
 
 
-@command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
+@command("inspect", epilog="Example: atta inspect data/demo-2p --num-neighbors 15,10,5 --json -")
 @click.argument("path", type=click.Path())
 @click.option("--part", "parts", type=int, multiple=True, show_default="all", help="Check only these partitions.")
 @click.option(

@@ -65,7 +65,7 @@ _GROUPS = {
 @command(
     "partition",
     groups=_GROUPS,
-    epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis",
+    epilog="Example: atta partition graphs/demo data/demo-2p --parts 2 --method metis",
 )
 @config_option
 @click.argument("src", type=click.Path())
