@@ -14,7 +14,6 @@ import click
 
 from atta.cli import INTERRUPTED
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError
-from atta.observe.lastwords import printable
 from atta.observe.machine.ending import heed_interrupts
 
 _COMMANDS = {
@@ -120,6 +119,8 @@ def main() -> None:
     except (Exception, KeyboardInterrupt) as error:
         if debug and not isinstance(error, click.ClickException):
             raise
+        from atta.observe.lastwords import printable  # not needed, and so not imported, where all goes well
+
         text, code = _verdict(error)
         _leave_last_words(error, code)
         with contextlib.suppress(OSError):  # nobody reads it, or the disk is full; the exit code still says it
