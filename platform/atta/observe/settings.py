@@ -146,7 +146,7 @@ def check_bounds(config: object) -> None:
         for entry in value if setting.listed else (value,):
             if option.choices and entry not in option.choices:
                 raise UnknownNameError.of(setting.field.replace("_", " "), entry, option.choices)
-            if entry != entry:  # noqa: PLR0124 - NaN is no number that has bounds
+            if entry != entry:  # noqa: PLR0124 - NaN is within no bounds
                 raise ConfigError(f"{setting.given(entry)}: must be a finite number")
             if option.at_least is not None and entry < option.at_least:
                 raise ConfigError(f"{setting.given(entry)}: must be at least {option.at_least}")

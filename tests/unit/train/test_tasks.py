@@ -269,10 +269,10 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     assert found.tolist() == pytest.approx([4 / 4.5, 10 / 4.5, 0])
     for text, said in (
         ("1\n2\n", "holds 2 weights, the dataset has 3 classes"),
-        ("1\ntwo\n3\n", "line 2, 'two', is no number of at least 0"),
-        ("1\n-2\n3\n", "line 2, '-2', is no number"),
-        ("1\nnan\n3\n", "line 2, 'nan', is no number"),
-        ("1\n1\ninf\n", "line 3, 'inf', is no number"),
+        ("1\ntwo\n3\n", "line 2, 'two', must be a number of at least 0"),
+        ("1\n-2\n3\n", "line 2, '-2', must be a number"),
+        ("1\nnan\n3\n", "line 2, 'nan', must be a number"),
+        ("1\n1\ninf\n", "line 3, 'inf', must be a number"),
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=said):

@@ -147,7 +147,7 @@ def described(folder: str | Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(path, f"cannot be read as a description of predictions: {error}") from None
     if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("files"), int):
-        raise DataError(path, "is no description of predictions")
+        raise DataError(path, "does not describe predictions")
     return found
 
 

@@ -93,7 +93,7 @@ def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> 
 @contextlib.contextmanager
 def exporting(address: str, about: Mapping[str, str]) -> Iterator[Callable[[EpochReport], None]]:
     """Serve metrics at http://``address``/metrics within the block; an empty address: nowhere. Yields what takes epochs.
-    Raises ConfigError: it is no address of this machine, or the port is in use."""
+    Raises ConfigError: this machine lacks the address, or the port is in use."""
     collector = TrainingCollector(about)
     if not address:
         yield collector.show

@@ -52,7 +52,7 @@ class GraphPairs:
 
     @property
     def most(self) -> int:
-        """How many targets a source may have. A vertex is no target of its own."""
+        """How many targets a source may have. A vertex does not count as its own target."""
         return len(self.target_ids) - (self.others is None)
 
     def ends(self, keys: Ints) -> tuple[Ints, Ints]:

@@ -81,5 +81,5 @@ def _weight(path: str | Path, number: int, line: str) -> float:
     except ValueError:
         weight = -1.0
     if not 0 <= weight < np.inf:
-        raise DataError(path, f"--class-weights: line {number}, {line[:40]!r}, is no number of at least 0")
+        raise DataError(path, f"--class-weights: line {number}, {line[:40]!r}, must be a number of at least 0")
     return weight
