@@ -56,6 +56,11 @@ def pytest_report_header() -> str:
     return f"random tests use ATTA_SEED={SEED}; set it to replay this run"
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes name no test: compressed ones hold the time, and workers that collect at other seconds would disagree."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Give hypothesis the same seed, unless it has one of its own, and fewer examples where slow tests are left out."""

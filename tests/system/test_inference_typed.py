@@ -229,7 +229,7 @@ FAN_OUTS = (None, [-1, -1])
 
 
 @pytest.mark.parametrize("sampled", FAN_OUTS, ids=["exact", "sampled"])
-@pytest.mark.parametrize(("kind", "decoder"), zip(MODELS, ("dot", "distmult", "mlp", "mlp"), strict=True))
+@pytest.mark.parametrize(("kind", "decoder"), [*zip(MODELS, ("dot", "distmult", "mlp", "mlp"), strict=True)])
 def test_links_have_the_scores_of_the_whole_graph(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str, decoder: str, sampled: list[int] | None
 ) -> None:
