@@ -357,6 +357,20 @@ class Step:
         firsts: np.ndarray,
         outs: list[np.ndarray],
     ) -> int: ...
+    def sum(
+        self,
+        node_type: int,
+        table: int,
+        ids: np.ndarray,
+        counts: np.ndarray,
+        weights: np.ndarray | None,
+        owners: np.ndarray,
+        starts: np.ndarray,
+        firsts: np.ndarray,
+        shift: int,
+        width: int,
+        out: np.ndarray,
+    ) -> int: ...
     def give_up(self, why: str) -> None: ...
     def left(self) -> list[tuple[int, int, int, int, bool, str]]: ...
     def nbytes(self) -> int: ...

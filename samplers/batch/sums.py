@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,7 +80,9 @@ class RowSums:
         row, col, hops = (self._out.filled(f"{name}/{edge_type}") for name in ("row", "col", "hops"))
         weighed = f"edge_weight/{edge_type}" in self._out.used
         first = len(row) - int(hops[-1]) if self._plan.neighborhoods[-1].frontier_all else 0
-        return SumEdges(row[first:], col[first:], self._out.filled(f"edge_weight/{edge_type}")[first:] if weighed else None)
+        return SumEdges(
+            row[first:], col[first:], self._out.filled(f"edge_weight/{edge_type}")[first:] if weighed else None
+        )
 
     def ask(
         self, node_type: str, tables: tuple[str, ...], asked: TaskRows, new: NewVertices, versions: Mapping[str, int]
@@ -107,7 +110,7 @@ class RowSums:
                 shift, version = self._shifts[node_type, name], versions[name]
                 what = rows, found.counts, found.targets, weights, found.starts, shift, width, version
                 sums.append(SumItem(edge_type, node_type, name, *what))
-                columns = self._out.arrays[f"sum/{edge_type}/{name}"][:1].size
+                columns = prod(self._schema.node_tables[node_type][name].row_shape)
                 outs.append(self._scratch.empty((len(found.counts), width * columns), np.uint8))
         chosen = np.flatnonzero(np.logical_or.reduce([*alone.values()]))
         starts, keep = np.searchsorted(chosen, asked.starts), None if asked.keep is None else asked.keep[chosen]
@@ -164,5 +167,7 @@ class RowSums:
             return []
         both = zip(came.wanted.sums, came.wanted.sum_outs, strict=True)
         return [
-            Sums(out, item.targets, item.width) for item, out in both if (item.edge_type, item.table) == (edge_type, name)
+            Sums(out, item.targets, item.width)
+            for item, out in both
+            if (item.edge_type, item.table) == (edge_type, name)
         ]

@@ -180,7 +180,11 @@ def _check_sums(plan: Plan, schema: Schema) -> None:
     """Only rows of the last hop are summed: those of other vertices are what a model's own layers need."""
     if (op := plan.summed) is None:
         return
-    if sum(bool(other.reduce) for other in plan.ops) > 1 or not plan.neighborhoods or plan.neighborhoods[-1].id != op.inputs[0]:
+    if (
+        sum(bool(other.reduce) for other in plan.ops) > 1
+        or not plan.neighborhoods
+        or plan.neighborhoods[-1].id != op.inputs[0]
+    ):
         raise ConfigError("aggregate: of the rows of the last hop, and of those alone")
     if any(hop.use is not EdgeUse.JOIN for hop in plan.neighborhoods):
         raise ConfigError("aggregate: only along drawn edges (subgraph_type='directional')")

@@ -358,7 +358,9 @@ def _resolve_feature(op: PlanOp, message: dag_pb2.FeatureOp, schema: Schema) -> 
     if message.reduce:
         for node_type, table in refs:
             if (dtype := schema.node_tables[node_type][table].dtype) != "<f4":
-                raise ConfigError(f"aggregate: table {table!r} of {node_type!r} has rows of {dtype}, sums are of float32 (<f4)")
+                raise ConfigError(
+                    f"aggregate: table {table!r} of {node_type!r} has rows of {dtype}, sums are of float32 (<f4)"
+                )
     return replace(op, tables=tuple(refs), reduce=Reduce(message.reduce))
 
 

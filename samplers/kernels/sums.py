@@ -49,9 +49,7 @@ class SumPlan(NamedTuple):
     edges: np.ndarray
 
 
-def plan_sums(
-    row: np.ndarray, col: np.ndarray, *, first: int, targets: int, owners: np.ndarray, parts: int
-) -> SumPlan:
+def plan_sums(row: np.ndarray, col: np.ndarray, *, first: int, targets: int, owners: np.ndarray, parts: int) -> SumPlan:
     """Choose by bytes how the rows of the sources come that other owners have.
 
     ``row``, ``col`` [edges]: local ids of both ends; targets are below ``targets``. ``owners`` int32 [vertices]: who has

@@ -43,38 +43,57 @@ ByTarget by_target(const Id* col, std::size_t edges, std::size_t targets, Wanted
 constexpr std::size_t kMostAddends = 1 << 16;  // of one sum on the way; a vertex may have several
 
 // Which rows of other owners come as they are, and which as sums. A group has the edges into one target whose sources
-// one owner has. Its sum costs `price` rows. A row that many groups want costs each of them a part of it.
+// one owner has; its sum costs `price` rows. A row comes if one group takes all of its rows so, and then costs the others
+// nothing.
 class Choice {
  public:
-  Choice(double price, std::size_t vertices) : raw(vertices), price_(price), uses_(vertices) {}
+  Choice(double price, std::size_t vertices) : price_(price), uses_(vertices), takers_(vertices) {}
 
   struct Group {
     std::size_t target, first, stop;  // of `members`
     std::int32_t owner;
+    bool takes = false;  // its rows as they are
   };
 
-  std::vector<std::uint8_t> raw;      // by vertex
-  std::vector<Group> groups;          // by target, then by owner
+  std::vector<Group> groups;           // by target, then by owner
   std::vector<std::uint32_t> members;  // edges
+
+  bool raw(std::size_t vertex) const { return takers_[vertex] > 0; }
 
   // `source(edge)`: the vertex that it leads from, 0 to the number of vertices.
   template <class Source>
   void decide(Source source) {
     for (const std::uint32_t edge : members) ++uses_[source(edge)];
-    for (int round = 0; round < 3; ++round)
-      for (const Group& group : groups) {
+    // At first a row costs each group that wants it a part. Then a group changes its mind where that costs less.
+    for (int round = 0; round < kRounds; ++round)
+      for (Group& group : groups) {
         double cost = 0;
-        std::size_t left = 0;
         for (std::size_t i = group.first; i < group.stop; ++i)
-          if (const std::size_t u = source(members[i]); !raw[u]) cost += 1.0 / uses_[u], ++left;
-        if (left == 0 || (left > 1 && cost > price_)) continue;
-        for (std::size_t i = group.first; i < group.stop; ++i) raw[source(members[i])] = 1;
+          if (const std::size_t u = source(members[i]); takers_[u] == (group.takes ? 1U : 0U)) cost += round == 0 ? 1.0 / uses_[u] : 1.0;
+        if (group.takes ? cost > price_ : cost <= price_) turn(group, source);
       }
+    const auto rows = static_cast<double>(std::count_if(uses_.begin(), uses_.end(), [](std::uint32_t n) { return n > 0; }));
+    const auto taken = static_cast<double>(std::count_if(takers_.begin(), takers_.end(), [](std::uint32_t n) { return n > 0; }));
+    const auto sums = static_cast<double>(std::count_if(groups.begin(), groups.end(), [](const Group& g) { return !g.takes; }));
+    double apart = 0;  // where no group thinks of the others
+    for (const Group& group : groups) apart += std::min(price_, static_cast<double>(group.stop - group.first));
+    const double cost = taken + price_ * sums;
+    if (std::min(rows, apart) >= cost) return;
+    for (Group& group : groups)
+      if (group.takes != (rows < apart || group.stop - group.first == 1)) turn(group, source);
   }
 
  private:
+  static constexpr int kRounds = 4;
+
+  template <class Source>
+  void turn(Group& group, Source source) {
+    group.takes = !group.takes;
+    for (std::size_t i = group.first; i < group.stop; ++i) takers_[source(members[i])] += group.takes ? 1U : -1U;
+  }
+
   double price_;
-  std::vector<std::uint32_t> uses_;
+  std::vector<std::uint32_t> uses_, takers_;  // by vertex: groups that want it, and those of them that take it as it is
 };
 
 // Returns raw uint8 [vertices]; starts int64 [parts + 1]: the sums of each owner; their targets int64 [sums]; how many
@@ -108,7 +127,7 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
         for (std::size_t at = found.starts[v]; at < found.starts[v + 1];) {
           std::size_t stop = at;
           while (stop < found.starts[v + 1] && owner(choice.members[stop]) == owner(choice.members[at])) ++stop;
-          choice.groups.push_back({v, at, stop, owner(choice.members[at])});
+          choice.groups.push_back({v, at, stop, owner(choice.members[at]), false});
           at = stop;
         }
       }
@@ -117,10 +136,10 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
         const auto begin = choice.members.begin() + static_cast<std::ptrdiff_t>(group.first),
                    end = choice.members.begin() + static_cast<std::ptrdiff_t>(group.stop);
         group.stop = static_cast<std::size_t>(
-            std::remove_if(begin, end, [&](std::uint32_t edge) { return choice.raw[source(edge)] != 0; }) - choice.members.begin());
+            std::remove_if(begin, end, [&](std::uint32_t edge) { return choice.raw(source(edge)); }) - choice.members.begin());
         total += group.stop - group.first;
         for (std::size_t at = group.first; at < group.stop; at += kMostAddends) {
-          chosen.push_back({group.target, at, std::min(group.stop, at + kMostAddends), group.owner});
+          chosen.push_back({group.target, at, std::min(group.stop, at + kMostAddends), group.owner, false});
           ++starts[static_cast<std::size_t>(group.owner) + 1];
         }
       }
@@ -130,7 +149,7 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
     Buffer<std::uint8_t> raw(vertices);
     Buffer<std::int64_t> bounds(parts + 1), of(chosen.size()), members(total);
     Buffer<std::int32_t> counts(chosen.size());
-    std::copy(choice.raw.begin(), choice.raw.end(), raw.data);
+    for (std::size_t v = 0; v < vertices; ++v) raw.data[v] = choice.raw(v);
     std::copy(starts.begin(), starts.end(), bounds.data);
     std::size_t at = 0;
     for (std::size_t g = 0; g < chosen.size(); ++g) {

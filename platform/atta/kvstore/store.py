@@ -131,7 +131,15 @@ class Store:
             raise self._blaming(tables[0], error) from error
 
     def pack_sums(
-        self, table: Table, rows: np.ndarray, counts: np.ndarray, weights: np.ndarray | None, prefix: bytes, *, shift: int, width: int
+        self,
+        table: Table,
+        rows: np.ndarray,
+        counts: np.ndarray,
+        weights: np.ndarray | None,
+        prefix: bytes,
+        *,
+        shift: int,
+        width: int,
     ) -> bytes:
         """A message: ``prefix``, then sums of rows, see ``kernels.sums.pack_sums``. Raises ConfigError: a row outside the
         partition, or sums that cannot be made."""

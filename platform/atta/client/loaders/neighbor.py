@@ -69,6 +69,8 @@ class Drawing:
             raise ConfigError(
                 "edge_norm, unbiased: not with subgraph_type='bidirectional', whose edges need not be the graph's"
             )
+        if self.aggregate is not None and subgraph != "directional":
+            raise ConfigError("aggregate: only along drawn edges, so with subgraph_type='directional'")
         if any(what.norm is not EdgeNorm.NONE for what in weights) and not self.unbiased and _leaves_out(num_neighbors):
             warnings.warn(
                 "edge_norm: sums over the edges that fan-outs leave are smaller than on the graph, which costs accuracy "

@@ -241,8 +241,19 @@ class SampledBatch:
         does not aggregate this table."""
         found = self._raw.arrays.get(f"sum/{self._edge_type(edge_type)}/{name}")
         if found is None:
-            raise ConfigError(f"table {name!r} is not aggregated: ask the loader for aggregate, and name a table of float32")
+            raise ConfigError(
+                f"table {name!r} is not aggregated: ask the loader for aggregate, and name a table of float32"
+            )
         return found
+
+    @property
+    def hops_known(self) -> int:
+        """Number of hops whose vertices have rows: all, or all but the last if the loader aggregates."""
+        return self._hops() - bool(self.aggregates)
+
+    def num_known(self, node_type: str | None = None) -> int:
+        """Number of the vertices of these hops and of the seeds."""
+        return sum(self.num_sampled_nodes(node_type)[: self.hops_known + 1])
 
     @property
     def aggregates(self) -> dict[str, dict[str, np.ndarray]]:

@@ -108,7 +108,9 @@ class Owners:
                 at = low
                 while at < high:
                     before = int(ends[at] - item.counts[at])
-                    stop = min(at + most, high, max(at + 1, int(np.searchsorted(ends, before + SUM_ROWS, side="right"))))
+                    stop = min(
+                        at + most, high, max(at + 1, int(np.searchsorted(ends, before + SUM_ROWS, side="right")))
+                    )
                     asked = sums_of(item, slice(at, stop), slice(before, int(ends[stop - 1])), int(offsets[owner]))
                     talks.append(self._sum(self._peers[owner], asked, out[at:stop], age_ms))
                     at = stop

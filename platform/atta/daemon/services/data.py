@@ -276,7 +276,9 @@ class KvService:
         columns = prod(table.data.shape[1:])
         nbytes = len(counts) * columns * sums.width
         if sums.width not in (NARROW, WIDE) or (len(counts) > 1 and nbytes > CHUNK_BYTES) or len(rows) > MAX_SUMMED:
-            raise ConfigError(f"{len(counts)} sums of {len(rows)} rows, {sums.width} bytes a column: too many, or an unknown width")
+            raise ConfigError(
+                f"{len(counts)} sums of {len(rows)} rows, {sums.width} bytes a column: too many, or an unknown width"
+            )
         await self._make.answers.hold(context, nbytes)
         pack = partial(self._store.pack_sums, shift=sums.shift, width=sums.width)
         head, work = prefix(kv_pb2.PullReply(), PULL_DATA, nbytes), max(nbytes, len(rows) * table.row_bytes)
