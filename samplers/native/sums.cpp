@@ -246,8 +246,10 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
     });
     split(bounds, [&](std::size_t, std::size_t begin, std::size_t end) {
       UnitSum sum(columns);
+      std::vector<const std::byte*> group;
+      std::vector<double> factors;
       for (std::size_t v = begin; v < end; ++v) {
-        sum.clear();
+        sum.clear(), group.clear(), factors.clear();
         for (std::size_t i = found.starts[v]; i < found.starts[v + 1]; ++i) {
           if (i + ahead.read < found.order.size())
             if (const std::byte* later = address(i + ahead.read); later != nullptr) request_row(later, row_bytes);
@@ -255,10 +257,11 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
           if (one == nullptr) continue;  // in a sum
           const auto s = static_cast<std::size_t>(r[found.order[i]]);
           const double factor = w != nullptr ? w[found.order[i]] : loops && s < first ? left[s] : 1.0;
-          sum.add(one, factor * scale);
+          group.push_back(one), factors.push_back(factor * scale);
         }
+        if (loops) group.push_back(inner + v * row_bytes), factors.push_back(left[v] * scale);
+        sum.add(group.data(), factors.data(), group.size());
         for (std::size_t g = sum_starts[v]; g < sum_starts[v + 1]; ++g) sum.add_sum(of_targets[g].first, of_targets[g].second);
-        if (loops) sum.add(inner + v * row_bytes, left[v] * scale);
         const auto degree = static_cast<double>(std::max<std::size_t>(1, found.starts[v + 1] - found.starts[v]));
         const double right = reduce == Reduce::kMean ? unit / degree : loops ? unit * left[v] : unit;
         sum.finish(to + v * columns, right);

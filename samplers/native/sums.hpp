@@ -31,14 +31,16 @@ class UnitSum {
 
   void clear() { std::fill(units_.begin(), units_.end(), std::uint64_t{0}), wrong_ = 0; }
 
-  // Adds a row, each number times `factor`: the weight of the row in units. A product of two float32 is exact in double,
-  // so that its rounding to units is the only one. `row` need not be aligned.
-  void add(const std::byte* row, double factor) {
+  // Adds rows, each number times the row's factor: its weight in units. A product of two float32 is exact in double, so
+  // that its rounding to units is the only one. Rows need not be aligned.
+  void add(const std::byte* const* rows, const double* factors, std::size_t count) {
 #if defined(__x86_64__)
-    static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
-    if (avx2) return add_by_avx2(row, factor);
+    static const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+    static const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+    if (avx512) return add_by_avx512(rows, factors, count);
+    if (avx2) return add_by_avx2(rows, factors, count);
 #endif
-    add_plain(row, factor);
+    add_plain(rows, factors, count);
   }
 
   // Adds a sum that came from elsewhere.
@@ -91,23 +93,45 @@ class UnitSum {
     return value;
   }
 
-  // A whole number in [-2**51, 2**51) has its 13 upper bits equal. One outside leaves others behind, or one that is not
-  // finite.
-  inline __attribute__((always_inline)) void add_plain(const std::byte* row, double factor) {
-    std::uint64_t wrong = 0;
-    std::uint64_t* const units = units_.data();
+  // Columns whose sums stay in registers while the rows of a group are added.
+  static constexpr std::size_t kTogether = 32;
+
+  inline __attribute__((always_inline)) void add_plain(const std::byte* const* rows, const double* factors, std::size_t count) {
     const std::size_t columns = units_.size();
-    for (std::size_t j = 0; j < columns; ++j) {
-      const std::uint64_t bits = std::bit_cast<std::uint64_t>(static_cast<double>(load<float>(row + 4 * j)) * factor + kToWhole);
-      const std::uint64_t whole = bits - kWholeBits;
-      wrong |= whole ^ (whole << 1);
-      units[j] += whole;
+    std::size_t j = 0;
+    for (; j + kTogether <= columns; j += kTogether) add_columns<kTogether>(rows, factors, count, j, kTogether);
+    if (j < columns) add_columns<0>(rows, factors, count, j, columns - j);
+  }
+
+  // Of columns from `first` on, `Count` or, if that is 0, `some`. Doubles in [2**52, 2**53) have the same 12 upper bits. A
+  // product of 2**51 or more leaves others, or one that is not finite.
+  template <std::size_t Count>
+  inline __attribute__((always_inline)) void add_columns(const std::byte* const* rows, const double* factors, std::size_t count,
+                                                         std::size_t first, std::size_t some) {
+    const std::size_t columns = Count > 0 ? Count : some;
+    std::uint64_t sums[kTogether], wrong = 0;
+    for (std::size_t j = 0; j < columns; ++j) sums[j] = units_[first + j] - count * kWholeBits;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::byte* const row = rows[i] + 4 * first;
+      const double factor = factors[i];
+      for (std::size_t j = 0; j < columns; ++j) {
+        const auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(load<float>(row + 4 * j)) * factor + kToWhole);
+        wrong |= bits ^ kWholeBits;
+        sums[j] += bits;
+      }
     }
+    for (std::size_t j = 0; j < columns; ++j) units_[first + j] = sums[j];
     wrong_ |= wrong;
   }
 
 #if defined(__x86_64__)
-  __attribute__((target("avx2,fma"))) void add_by_avx2(const std::byte* row, double factor) { add_plain(row, factor); }
+  __attribute__((target("avx512f,avx512dq"))) void add_by_avx512(const std::byte* const* rows, const double* factors,
+                                                                std::size_t count) {
+    add_plain(rows, factors, count);
+  }
+  __attribute__((target("avx2,fma"))) void add_by_avx2(const std::byte* const* rows, const double* factors, std::size_t count) {
+    add_plain(rows, factors, count);
+  }
 #endif
 
   std::vector<std::uint64_t> units_;  // two's complement
@@ -120,16 +144,20 @@ template <class Row, class Start>
 void sum_groups(const std::byte* table, std::size_t columns, const Row* rows, const float* weights, const Start* starts,
                 std::size_t first, std::size_t stop, double scale, std::size_t width, std::byte* out) {
   UnitSum sum(columns);
+  std::vector<const std::byte*> group;
+  std::vector<double> factors;
   const std::size_t row_bytes = 4 * columns;
   const Ahead ahead(std::max<std::size_t>(1, row_bytes));
   const auto end = static_cast<std::size_t>(starts[stop]);
   for (std::size_t g = first; g < stop; ++g, out += columns * width) {
-    sum.clear();
+    group.clear(), factors.clear();
     for (auto i = static_cast<std::size_t>(starts[g]); i < static_cast<std::size_t>(starts[g + 1]); ++i) {
       if (i + ahead.read < end) request_row(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
-      sum.add(table + static_cast<std::size_t>(rows[i]) * row_bytes,
-              weights == nullptr ? scale : static_cast<double>(weights[i]) * scale);
+      group.push_back(table + static_cast<std::size_t>(rows[i]) * row_bytes);
+      factors.push_back(weights == nullptr ? scale : static_cast<double>(weights[i]) * scale);
     }
+    sum.clear();
+    sum.add(group.data(), factors.data(), group.size());
     sum.store(out, width);
   }
 }
