@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv, GINConv, GraphConv, SAGEConv
 
 from atta.errors import ConfigError
 
-__all__ = ["FirstLayer", "GCNFirst", "SAGEFirst"]
+__all__ = ["FirstLayer", "GCNFirst", "SAGEFirst", "first_layer"]
 
 _AGGREGATES = {"mean": "mean", "sum": "sum", "add": "sum"}
 
@@ -38,20 +38,25 @@ class FirstLayer(torch.nn.Module):
     def forward(self, x: torch.Tensor, aggregated: torch.Tensor) -> torch.Tensor:
         """What the layer gives on the batch with all of its rows: [rows, out channels]. ``x``, ``aggregated`` [rows, in
         channels]: of the same vertices."""
-        conv, x = self.conv, x[: len(aggregated)]
-        if isinstance(conv, GCNConv):
-            out = conv.lin(aggregated)
-            return out if conv.bias is None else out + conv.bias
-        if isinstance(conv, GINConv):
-            found: torch.Tensor = conv.nn(aggregated + (1 + conv.eps) * x)
-            return found
-        if isinstance(conv, GraphConv):
-            of_rows: torch.Tensor = conv.lin_rel(aggregated) + conv.lin_root(x)
-            return of_rows
-        out = conv.lin_l(aggregated)
-        if conv.root_weight:
-            out = out + conv.lin_r(x)
-        return F.normalize(out, p=2.0, dim=-1) if conv.normalize else out
+        return first_layer(self.conv, x, aggregated)
+
+
+def first_layer(conv: Any, x: torch.Tensor, aggregated: torch.Tensor) -> torch.Tensor:
+    """What ``FirstLayer`` gives."""
+    x = x[: len(aggregated)]
+    if isinstance(conv, GCNConv):
+        out: torch.Tensor = conv.lin(aggregated)
+        return out if conv.bias is None else out + conv.bias
+    if isinstance(conv, GINConv):
+        found: torch.Tensor = conv.nn(aggregated + (1 + conv.eps) * x)
+        return found
+    if isinstance(conv, GraphConv):
+        of_rows: torch.Tensor = conv.lin_rel(aggregated) + conv.lin_root(x)
+        return of_rows
+    out = conv.lin_l(aggregated)
+    if conv.root_weight:
+        out = out + conv.lin_r(x)
+    return F.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
 
 class SAGEFirst(FirstLayer):
