@@ -78,7 +78,10 @@ def reduce_rows(
     reduce: int,
     out: np.ndarray,
     threads: int,
+    last: tuple[int, np.ndarray, np.ndarray] | None,
+    own: np.ndarray | None,
 ) -> None: ...
+def split_own(ids: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]: ...
 def pack_sums(
     prefix: bytes,
     tables: list[np.ndarray],

@@ -31,11 +31,12 @@ from atta.samplers.batch.items import (
     StreamPosition,
 )
 from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
-from atta.samplers.batch.sums import RowsAtHome, RowSums, WantedSums
+from atta.samplers.batch.sums import RowsAtHome, RowSums, WantedSums, edges_in_order, leaves_last_hop
 from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
+from atta.samplers.kernels.sums import LastEdges, split_own
 from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
 from atta.samplers.shard import Answer, places, without_edges
 
@@ -87,6 +88,8 @@ class BatchState:
         self._votes = {t: Votes() for op in plan.neighborhoods for t, _ in op.budgets}
         self._weighed = {what.edge_type: WeighedEdges(what, plan, dataset) for what in plan.edge_weights}
         self._shifts, self._sums = shifts or {}, None
+        self._last: dict[str, LastEdges] = {}
+        self._leaves_last = plan.summed is not None and leaves_last_hop(plan, out.arrays)
         self._whole = np.empty(0, np.int64)  # ids of the edges that a batch operator has chosen
         self.stats: dict[str, float] = {}
 
@@ -246,7 +249,12 @@ class BatchState:
         if op.kind is Kind.NEIGHBORHOOD:
             self._use_hop(op, pending)
             if self.plan.summed is not None and self.plan.summed.inputs[0] == op_id:
-                of_batch: Any = {"shifts": self._shifts, "inner": before, "scratch": self._pool.scratch}
+                of_batch: Any = {
+                    "shifts": self._shifts,
+                    "inner": before,
+                    "scratch": self._pool.scratch,
+                    "last": self._last,
+                }
                 self._sums = RowSums(self.plan, self.dataset.schema, self.out, **of_batch)
         elif pending.sampled is not None:
             self._join_batch(op, pending.sampled)
@@ -270,6 +278,8 @@ class BatchState:
 
     def _use_hop(self, op: PlanOp, pending: Pending) -> None:
         match op.use:
+            case EdgeUse.JOIN if self._leaves_last and op is self.plan.neighborhoods[-1]:
+                self._note_last_hop(op, pending)
             case EdgeUse.JOIN:
                 self._join_hop(op, pending)
             case EdgeUse.WITHIN:
@@ -320,6 +330,25 @@ class BatchState:
                 of_loops = of_loops if loops == len(of_loops) else of_loops[vertices - frontier.start]
                 self._add_loops(edge_type, vertices, of_loops)
             self.out.append(f"hops/{edge_type}", 1)[:] = count + loops
+
+    def _note_last_hop(self, op: PlanOp, pending: Pending) -> None:
+        """Note where the rows of the last hop are, without numbers for the vertices at home. Other owners' vertices get
+        numbers, so that each is asked for once."""
+        for edge_type in self.plan.edge_types:
+            groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
+            self.out.append(f"hops/{edge_type}", 1)[:] = 0
+            source, target = self.dataset.schema.endpoints(edge_type)
+            frontier = self._growths.frontiers[op.id].get(target)
+            if frontier is None or target not in self._known:
+                continue
+            starts, ids = edges_in_order(groups, frontier.start, frontier.stop)
+            low, high = self.dataset.book.range(source, self.home)
+            rows, others = split_own(ids, low, high)
+            trees = None
+            if frontier.trees is not None:
+                trees = frontier.trees[np.searchsorted(starts, others, side="right") - 1]
+            rows[others] = self._known[source].insert(ids[others].astype(np.int64, copy=False), trees)
+            self._last[edge_type] = LastEdges(frontier.start, starts, rows, others)
 
     def _stitch(
         self,
@@ -445,7 +474,8 @@ class BatchState:
                 rows = self._known[node_type].size if self._sums is None else self._sums.inner[node_type]
                 self.out.used[region] = first if (node_type, name) in of_seeds else rows
         self.stats["nodes"] = float(self.vertices)
-        self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
+        edges = sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types)
+        self.stats["edges"] = float(edges + sum(len(last.rows) for last in self._last.values()))
         self._pool.give(self._known)
         self._known = {}
         self._growths.fetched = {}  # all rows have been copied: let go of those that are kept at home
@@ -463,6 +493,12 @@ class BatchState:
         grown: dict[str, NewVertices] = {}
         for node_type, known in self._known.items():
             start, stop = before.get(node_type, 0), known.size
+            if self._leaves_last and op_id == self.plan.neighborhoods[-1].id:
+                if f"hops/{node_type}" in self.out.arrays:
+                    self.out.append(f"hops/{node_type}", 1)[:] = 0
+                if start < stop:
+                    grown[node_type] = self._growths.grouped(node_type, *known.internal(start, stop), start)
+                continue
             if f"hops/{node_type}" in self.out.arrays and self.plan.op(op_id).use not in (EdgeUse.WITHIN, EdgeUse.ROWS):
                 self.out.append(f"hops/{node_type}", 1)[:] = stop - start
             if stop == start:

@@ -15,13 +15,17 @@ import numpy as np
 
 from atta.samplers.batch.items import FeatureItem, SumItem
 from atta.samplers.batch.scratch import Scratch
-from atta.samplers.kernels.sums import Sums, plan_sums, reduce_rows, width_of
+from atta.samplers.dag.plan import Reduce
+from atta.samplers.kernels import scatter_rows
+from atta.samplers.kernels.sums import LastEdges, Sums, plan_sums, reduce_rows, width_of
+from atta.samplers.shard import places
 
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.samplers.batch.layout import BatchArrays
     from atta.samplers.batch.vertices import NewVertices, TaskRows
     from atta.samplers.dag.spec import Plan
+    from atta.samplers.shard import Answer
 
 RowsAtHome = Callable[[str, str], tuple[np.ndarray, np.ndarray | None]]
 """The rows of a node type's table that are the partition's own, and those that are kept of others'."""
@@ -58,7 +62,8 @@ class _Came:
 
 class RowSums:
     """The sums of one batch. ``inner``: by node type, how many vertices it had before its last hop; ``shifts``: by node
-    type and table, see ``kernels.sums``. ``scratch`` lends memory for what comes."""
+    type and table, see ``kernels.sums``. ``scratch`` lends memory for what comes. ``last``: by type, the last hop's edges
+    that did not join the batch."""
 
     def __init__(
         self,
@@ -69,11 +74,13 @@ class RowSums:
         shifts: Mapping[tuple[str, str], int],
         inner: Mapping[str, int],
         scratch: Scratch,
+        last: Mapping[str, LastEdges],
     ) -> None:
         assert plan.summed is not None
         self._plan, self._schema, self._out, self._shifts, self._scratch = plan, schema, out, shifts, scratch
         self._reduce, self.inner = plan.summed.reduce, dict(inner)
         self._came: dict[str, _Came] = {}
+        self._last = last
 
     def _edges(self, edge_type: str) -> SumEdges:
         """Those that a first layer works along: all, or, if the last hop draws for all vertices, its own."""
@@ -99,7 +106,8 @@ class RowSums:
             source, target = self._schema.endpoints(edge_type)
             if source != node_type:
                 continue
-            edges = self._edges(edge_type)
+            edges, last = self._edges(edge_type), self._last.get(edge_type)
+            edges = edges if last is None else SumEdges(*last.ends, None)
             found = plan_sums(
                 edges.row, edges.col, first=new.start, targets=self.inner[target], owners=owners, parts=parts
             )
@@ -130,7 +138,7 @@ class RowSums:
             source, target = self._schema.endpoints(edge_type)
             out, first = self._out.append(f"sum/{edge_type}/{name}", self.inner[target]), self.inner[source]
             known = self._out.arrays.get(f"table/{source}/{name}")
-            edges = self._edges(edge_type)
+            edges, own = self._edges(edge_type), at_home(source, name)[0]
             reduce_rows(
                 edges.row,
                 edges.col,
@@ -142,6 +150,8 @@ class RowSums:
                 shift=self._shifts[source, name],
                 reduce=self._reduce,
                 out=out,
+                last=self._last.get(edge_type),
+                own=own,
             )
 
     def _parts(
@@ -171,3 +181,24 @@ class RowSums:
             for item, out in both
             if (item.edge_type, item.table) == (edge_type, name)
         ]
+
+
+def leaves_last_hop(plan: Plan, arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether the edges and vertices of the last hop stay out of the batch: nobody asked for ids of edges, and neither
+    weights nor rows of edges need them."""
+    needed = plan.edge_weights or plan.edge_tables or any(name.startswith("e_id/") for name in arrays)
+    return not needed and plan.summed is not None and plan.summed.reduce is not Reduce.GCN
+
+
+def edges_in_order(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """The edges into the vertices ``start`` to ``stop``: their bounds int64 [vertices + 1], and the internal ids of their
+    sources."""
+    counts = np.zeros(stop - start + 1, np.int64)
+    for positions, answer in groups:
+        counts[1 + positions - start] = answer.counts
+    starts = np.cumsum(counts)
+    wide = any(answer.neighbors.dtype == np.int64 for _, answer in groups)
+    ids = np.empty(starts[-1], np.int64 if wide else np.int32)
+    for at, answer in places(groups, start, stop):
+        scatter_rows(answer.neighbors.astype(ids.dtype, copy=False), at, ids)
+    return starts, ids

@@ -32,6 +32,22 @@ class Sums(NamedTuple):
     width: int
 
 
+class LastEdges(NamedTuple):
+    """Edges of a last hop that do not join the batch. ``starts`` int64 [targets + 1]: bounds of the edges into the targets
+    ``first``, ``first`` + 1, ...; ``rows`` int64 [edges]: local ids of their sources, or -1 - row for the partition's own;
+    ``others`` int64: positions of the edges of the first kind."""
+
+    first: int
+    starts: np.ndarray
+    rows: np.ndarray
+    others: np.ndarray
+
+    @property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Local ids int64 of sources and targets of the edges ``others``."""
+        return self.rows[self.others], self.first + np.searchsorted(self.starts, self.others, side="right") - 1
+
+
 class SumPlan(NamedTuple):
     """Which rows of other owners come as they are, and which in sums.
 
@@ -71,16 +87,20 @@ def reduce_rows(
     reduce: int,
     out: np.ndarray,
     threads: int = 1,
+    last: LastEdges | None = None,
+    own: np.ndarray | None = None,
 ) -> None:
     """``out[v]`` float32 = what ``reduce`` (``dag.plan.Reduce``) makes of the rows of the sources of the edges into v.
 
     ``known`` float32 [first, *row shape]: the rows of the first vertices of the batch. ``vertices``: how many follow.
     ``parts``: tables, rows in them, and which of these vertices (int64, local ids) have them. A vertex that is in none
-    must be in ``sums``, for each target that it has an edge to."""
+    must be in ``sums``, for each target that it has an edge to. ``last``: the edges of the targets from ``last.first`` on;
+    ``own``: the table whose rows its negative numbers name."""
     given = [(as_bytes(table), ids_of(rows), np.ascontiguousarray(at, np.int64)) for table, rows, at in parts]
     _native.reduce_rows(
         row, col, weights, as_bytes(known), len(known), vertices, given, [tuple(some) for some in sums], shift, reduce,
-        as_bytes(out), threads,
+        as_bytes(out), threads, None if last is None else (last.first, last.starts, last.rows),
+        None if own is None else as_bytes(own),
     )  # fmt: skip
 
 
@@ -99,6 +119,12 @@ def pack_sums(
     or a sum is too large."""
     given = [as_bytes(table) for table in tables]
     return _native.pack_sums(prefix, given, ids_of(rows), counts, weights, shift, width)
+
+
+def split_own(ids: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [ids]: -1 - row for internal ids of the partition's own vertices, which are ``low`` to ``high``; and the
+    positions int64 of the others."""
+    return _native.split_own(ids_of(ids), low, high)
 
 
 def width_of(counts: np.ndarray, weights: np.ndarray | None) -> int:

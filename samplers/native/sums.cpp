@@ -161,6 +161,24 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
   });
 }
 
+// For each of `ids`: -1 - its row if it is in [low, high), the ids of the partition's own vertices; and the positions of
+// the others.
+nb::tuple split_own(Vector ids, std::int64_t low, std::int64_t high) {
+  Buffer<std::int64_t> rows(ids.size());
+  std::vector<std::int64_t> found;
+  with_ids("ids", ids, [&](const auto* id) {
+    nb::gil_scoped_release unlocked;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const std::int64_t one = id[i];
+      rows.data[i] = low - 1 - one;
+      if (one < low || one >= high) found.push_back(static_cast<std::int64_t>(i));
+    }
+  });
+  Buffer<std::int64_t> others(found.size());
+  std::copy(found.begin(), found.end(), others.data);
+  return nb::make_tuple(rows.release(), others.release());
+}
+
 enum class Reduce : std::uint8_t { kSum = 1, kMean = 2, kGcn = 3 };
 
 // Sums that came from owners: rows of `bytes`, of `width` bytes per column, for `targets`.
@@ -170,10 +188,18 @@ struct Sums {
   std::size_t width;
 };
 
+// Edges of the last hop that never join the batch: those into target `first` + i are rows[starts[i]] to
+// rows[starts[i + 1] - 1]. A row is a vertex, or -1 - a row of `own`.
+struct LastEdges {
+  std::size_t first = SIZE_MAX;
+  Longs starts, rows;
+};
+
 // out[v] = what `reduce` makes of the rows of the sources of the edges into v. Vertices below `first` have theirs in
 // `known`; others where `parts` (table, rows, positions) say, or in a sum.
 void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table known, std::size_t first, std::size_t vertices,
-                 nb::list parts, nb::list sums, int shift, std::size_t how, OutTable out, std::size_t threads) {
+                 nb::list parts, nb::list sums, int shift, std::size_t how, OutTable out, std::size_t threads,
+                 std::optional<std::tuple<std::size_t, Longs, Longs>> last_edges, std::optional<Table> own_rows) {
   const std::size_t edges = row.size(), row_bytes = row_bytes_of(known), columns = row_bytes / 4;
   if (col.size() != edges) bad("col", "must be as long as row");
   if (weights && weights->size() != edges) bad("weights", "must be as long as row");
@@ -184,6 +210,15 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
   check_sums(shift, kWideSum), check_threads(threads);
   if (known.shape(0) < first) bad("known", "has fewer rows than vertices");
   if (reduce == Reduce::kGcn && targets > first) bad("out", "has more vertices than are known");
+  LastEdges last;
+  if (last_edges) {
+    std::tie(last.first, last.starts, last.rows) = *last_edges;
+    if (weights || reduce == Reduce::kGcn || last.first > targets || last.starts.size() != targets - last.first + 1)
+      bad("last", "does not fit the targets, or how rows are reduced");
+    check_starts(last.starts, last.rows.size());
+  }
+  const std::byte* const own = own_rows ? static_cast<const std::byte*>(own_rows->data()) : nullptr;
+  if (own_rows && (own_rows->ndim() < 1 || row_bytes_of(*own_rows) != row_bytes)) bad("own", "has rows of another size");
   std::vector<const std::byte*> from(vertices, nullptr);
   std::vector<std::tuple<Table, Vector, Longs>> held;
   for (nb::handle item : parts) {
@@ -217,6 +252,10 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
     const float* const w = weights ? weights->data() : nullptr;
     nb::gil_scoped_release unlocked;
     check_rows("row", r, edges, first + vertices);
+    const auto own_count = own_rows ? static_cast<std::int64_t>(own_rows->shape(0)) : 0;
+    const auto all = static_cast<std::int64_t>(first + vertices);
+    for (std::size_t i = 0; i < last.rows.size(); ++i)
+      if (last.rows.data()[i] < -own_count || last.rows.data()[i] >= all) bad("last", "a row is outside");
     // A GCN without weights has an edge of weight 1 from every vertex to itself, in place of those that there are.
     const bool loops = reduce == Reduce::kGcn && w == nullptr;
     const ByTarget found = by_target(c, edges, targets, [&](std::size_t edge) { return !loops || r[edge] != c[edge]; });
@@ -237,12 +276,21 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
     const auto* const inner = static_cast<const std::byte*>(known.data());
     auto* const to = static_cast<float*>(out.data());
     const Ahead ahead(std::max<std::size_t>(1, row_bytes));
-    const auto address = [&](std::size_t i) {
-      const auto s = static_cast<std::size_t>(r[found.order[i]]);
-      return s < first ? inner + s * row_bytes : from[s - first];
+    const auto row_of = [&](std::size_t s) { return s < first ? inner + s * row_bytes : from[s - first]; };
+    const auto address = [&](std::size_t i) { return row_of(static_cast<std::size_t>(r[found.order[i]])); };
+    const auto last_address = [&](std::size_t i) {
+      const std::int64_t s = last.rows.data()[i];
+      return s < 0 ? own + static_cast<std::size_t>(-1 - s) * row_bytes : row_of(static_cast<std::size_t>(s));
+    };
+    // Where the edges into v are, among those that joined or those of the last hop.
+    const auto edges_of = [&](std::size_t v) {
+      if (v < last.first) return std::pair(found.starts[v], found.starts[v + 1]);
+      const std::int64_t* const at = last.starts.data() + (v - last.first);
+      return std::pair(static_cast<std::size_t>(at[0]), static_cast<std::size_t>(at[1]));
     };
     const Bounds bounds = by_cost(targets, threads, [&](std::size_t v) {
-      return 1.0 + static_cast<double>(found.starts[v + 1] - found.starts[v]);
+      const auto [begin, end] = edges_of(v);
+      return 1.0 + static_cast<double>(end - begin);
     });
     split(bounds, [&](std::size_t, std::size_t begin, std::size_t end) {
       UnitSum sum(columns);
@@ -250,7 +298,13 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
       std::vector<double> factors;
       for (std::size_t v = begin; v < end; ++v) {
         sum.clear(), group.clear(), factors.clear();
-        for (std::size_t i = found.starts[v]; i < found.starts[v + 1]; ++i) {
+        const auto [first_edge, last_edge] = edges_of(v);
+        for (std::size_t i = first_edge; v >= last.first && i < last_edge; ++i) {
+          if (i + ahead.read < last.rows.size())
+            if (const std::byte* later = last_address(i + ahead.read); later != nullptr) request_row(later, row_bytes);
+          if (const std::byte* one = last_address(i); one != nullptr) group.push_back(one), factors.push_back(scale);
+        }
+        for (std::size_t i = first_edge; v < last.first && i < last_edge; ++i) {
           if (i + ahead.read < found.order.size())
             if (const std::byte* later = address(i + ahead.read); later != nullptr) request_row(later, row_bytes);
           const std::byte* const one = address(i);
@@ -262,7 +316,7 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
         if (loops) group.push_back(inner + v * row_bytes), factors.push_back(left[v] * scale);
         sum.add(group.data(), factors.data(), group.size());
         for (std::size_t g = sum_starts[v]; g < sum_starts[v + 1]; ++g) sum.add_sum(of_targets[g].first, of_targets[g].second);
-        const auto degree = static_cast<double>(std::max<std::size_t>(1, found.starts[v + 1] - found.starts[v]));
+        const auto degree = static_cast<double>(std::max<std::size_t>(1, last_edge - first_edge));
         const double right = reduce == Reduce::kMean ? unit / degree : loops ? unit * left[v] : unit;
         sum.finish(to + v * columns, right);
       }
@@ -314,6 +368,7 @@ nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts co
 void bind_sums(nb::module_& m) {
   m.def("plan_sums", &plan_sums, "row"_a, "col"_a, "first"_a, "targets"_a, "owners"_a, "parts"_a, "price"_a);
   m.def("reduce_rows", &reduce_rows, "row"_a, "col"_a, "weights"_a.none(), "known"_a, "first"_a, "vertices"_a, "parts"_a, "sums"_a,
-        "shift"_a, "reduce"_a, "out"_a, "threads"_a);
+        "shift"_a, "reduce"_a, "out"_a, "threads"_a, "last"_a.none(), "own"_a.none());
+  m.def("split_own", &split_own, "ids"_a, "low"_a, "high"_a);
   m.def("pack_sums", &pack_sums, "prefix"_a, "tables"_a, "rows"_a, "counts"_a, "weights"_a.none(), "shift"_a, "width"_a);
 }

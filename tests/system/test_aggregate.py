@@ -80,16 +80,41 @@ def test_sums_are_those_of_the_batch_and_the_same_bits_everywhere(
         assert bits == first
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"frontier": "all"}, {"disjoint": True}, {"method": "labor"}, {"replace": True, "fan_outs": [3, 9]}]
+)
+def test_without_ids_of_edges_the_last_hop_stays_away(
+    placements: Mapping[str, atta.LocalCluster], options: dict[str, Any]
+) -> None:
+    name = "1 parts by random, 1 threads"
+    whole = batches(placements[name], aggregate="mean", **options)
+    for name in (name, "4 parts by random, 1 threads", "4 parts by random on 3 daemons, 1 threads"):
+        for batch, other in zip(
+            batches(placements[name], aggregate="mean", edge_ids=False, **options), whole, strict=True
+        ):
+            known, edges = len(other.table("x")), sum(other.num_sampled_edges()[:-1])
+            np.testing.assert_array_equal(batch.n_id(), other.n_id()[:known])
+            np.testing.assert_array_equal(batch.edge_index(), other.edge_index()[:, :edges])
+            np.testing.assert_array_equal(batch.aggregated(), other.aggregated())
+            assert batch.stats["edges"] == other.stats["edges"]
+            data = batch.to_pyg()
+            assert data.validate(raise_on_error=True)
+            assert data.num_sampled_edges == other.num_sampled_edges()[:-1]
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_sums_over_links_and_messages_without_a_cache(small_graph: SmallGraph, links: bool) -> None:
     options = ("--cache", "0", *(() if links else ("--no-links",)))
     with atta.local(small_graph.dataset(4, "random"), threads=1, options=options) as cluster:
         found = batches(cluster, aggregate="mean", fan_outs=[10, 10])
         assert sum(batch.stats["summed_rows"] for batch in found) > 0
+        ids_only = batches(cluster, aggregate="mean", fan_outs=[10, 10], edge_ids=False)
         weighed = batches(cluster, aggregate="sum", fan_outs=[10, -1], edge_norm="gcn")
     with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
         for alone, apart in zip(batches(cluster, aggregate="mean", fan_outs=[10, 10]), found, strict=True):
             np.testing.assert_array_equal(alone.aggregated(), apart.aggregated())
+        for one, other in zip(ids_only, found, strict=True):
+            np.testing.assert_array_equal(one.aggregated(), other.aggregated())
         again = batches(cluster, aggregate="sum", fan_outs=[10, -1], edge_norm="gcn")
         for alone, apart in zip(again, weighed, strict=True):
             np.testing.assert_array_equal(alone.aggregated(), apart.aggregated())
@@ -148,6 +173,14 @@ def test_models_compute_and_learn_the_same(pair: atta.LocalCluster, kind: str) -
 def test_typed_graphs_have_sums_by_edge_type(typed: Any) -> None:
     graph, cluster = typed
     what: Any = {"batch_size": 8, "seed": 1}
+    sums: Any = {"aggregate": "mean", **what}
+    for batch, other in zip(
+        atta.NeighborLoader(cluster, [4, 3], ("paper", np.arange(16)), edge_ids=False, **sums),
+        atta.NeighborLoader(cluster, [4, 3], ("paper", np.arange(16)), **sums),
+        strict=True,
+    ):
+        for edge_type, of_type in other.aggregates.items():
+            np.testing.assert_array_equal(batch.aggregated(edge_type=edge_type), of_type["x"])
     for batch, whole in zip(
         atta.NeighborLoader(cluster, [4, 3], ("paper", np.arange(16)), aggregate="mean", **what),
         atta.NeighborLoader(cluster, [4, 3], ("paper", np.arange(16)), **what),

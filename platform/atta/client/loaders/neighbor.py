@@ -197,7 +197,8 @@ class NeighborLoader(DagLoader):
             aggregate: ``"mean"``, ``"sum"`` (each row times the weight of its edge, if edges have weights) or ``"gcn"`` (what
                 PyG's ``GCNConv`` passes on): float32 rows of the last hop do not come. Owners add them up, and
                 ``MiniBatch.aggregated`` has what a model's first layer would make of them, the same bits wherever rows lie.
-                ``atta.nn`` has layers that take it; docs/guide/samplers.md says when it pays.
+                ``atta.nn`` has layers that take it; docs/guide/samplers.md says when it pays. Without ``edge_ids`` the last
+                hop's edges and vertices do not come either, unless weights need them.
             **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it;
                 ``"global"``: all ranks share one permutation); ``rank`` and ``world_size`` (default: those of
                 torch's process group, or torchrun's RANK and WORLD_SIZE); ``pad`` (repeat a few seeds so that all ranks

@@ -192,7 +192,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
                 sums.known += known
                 add_daemon_time(watch, batch.stats)
                 sums.seeds += self.seeds_in(data).batch_size
-                sums.edges += batch.num_edges
+                sums.edges += int(batch.stats["edges"])
                 sums.remote_bytes += batch.stats.get("remote_bytes", 0.0)
                 sums.batches += 1
                 advance()
