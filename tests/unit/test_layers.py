@@ -25,7 +25,7 @@ LAYERS = (
     ("atta.scheduler", "atta.kvstore"),
     ("atta.wire",),
     ("atta.daemon",),
-    ("atta.client",),
+    ("atta.client", "atta.nn"),
     ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
     ("atta.train", "atta.compat", "atta.ray"),
     ("atta.simulate",),
@@ -48,6 +48,7 @@ PURE = (
 )
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
+    "atta.nn",
     "atta.train",
     "atta_bench",
     "atta.compat.dgl",
