@@ -67,14 +67,6 @@ def test_every_file_is_checked_when_the_options_are_read(name: str, option: clic
     assert not Path(target).exists()
 
 
-def test_a_command_says_so_before_it_works(tmp_path: Path) -> None:
-    command = cli.get_command(click.Context(cli), "train")
-    assert command is not None
-    wrong = ["--data", str(tmp_path / "absent"), "--json", str(tmp_path / "nowhere" / "out.json")]
-    with pytest.raises(ConfigError, match=r"--json.*nowhere"):
-        command.main(wrong, standalone_mode=False)
-
-
 def test_devices_stay_what_they_are_and_links_too(tmp_path: Path) -> None:
     assert TO_WRITE.convert(os.devnull, None, None) == os.devnull
     write_json(os.devnull, {"a": 1})
@@ -133,9 +125,11 @@ def test_what_cannot_be_looked_at_is_named(error: int, monkeypatch: pytest.Monke
         check_folder("--checkpoint", "/hidden/x")
 
 
-def test_benchmarks_name_the_folder_that_they_cannot_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_name_the_folder_that_they_cannot_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"^--work /proc/x: cannot be written to: "):
         cli.main(["bench", "kv", "--quiet", "--work", "/proc/x"], standalone_mode=False)
+    with pytest.raises(ConfigError, match="--snapshots /proc/snapshots: /proc: cannot be written to"):
+        cli.main(["serve", "--data", "absent", "--part", "0", "--snapshots", "/proc/snapshots"], standalone_mode=False)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(
@@ -147,12 +141,6 @@ def test_benchmarks_name_the_folder_that_they_cannot_write_to(tmp_path: Path, mo
         ConfigError, match=r"^--graph /proc/g: datasets are made beside it, and /proc cannot be written"
     ):
         _measure(PartitionBench("/proc/g"), "random", Path())
-
-
-def test_a_daemon_says_so_before_it_loads() -> None:
-    words = ["serve", "--data", "absent", "--part", "0", "--snapshots", "/proc/snapshots"]
-    with pytest.raises(ConfigError, match="--snapshots /proc/snapshots: /proc: cannot be written to"):
-        cli.main(words, standalone_mode=False)
 
 
 NUMBERS = {

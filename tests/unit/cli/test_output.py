@@ -1,8 +1,9 @@
-"""Option types with units, and the JSON writer."""
+"""Option types with units, the JSON writer, and tables on terminals of all widths."""
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -12,10 +13,12 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, echo, printer, progress_bars, teller, write_json
+from atta.cli.reports import ReportConsole
 from atta.errors import ConfigError, DiskFullError
 
 
@@ -83,12 +86,8 @@ def test_json_goes_to_a_file_or_alone_to_stdout(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out) == document
     write_json(None, document)
     assert capsys.readouterr().out == ""
-
-
-def test_a_json_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    target = tmp_path / "absent" / "out.json"
     with pytest.raises(ConfigError, match="absent"):
-        write_json(str(target), {})
+        write_json(str(tmp_path / "absent" / "out.json"), {})
 
 
 def test_progress_is_invisible_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,3 +149,34 @@ def test_what_a_terminal_would_obey_is_escaped(
     assert r"edges [red]\x1b]0;pwned" in drawn
     assert not set("\x1b\x9b\u202e\a") & set(said.out + said.err)
     assert not set("\x9b\u202e\a") & set(drawn)
+
+
+ROWS = [("metis", "0.0145", "25.28"), ("streamed", "", "42.47")]
+
+
+def printed(width: int, *, grouped: bool = False) -> str:
+    table = Table("method", "seconds", "memory", title="Partitioning")
+    for row in ROWS:
+        table.add_row(*row)
+    console = ReportConsole(file=io.StringIO(), width=width)
+    console.print(Group("before", table) if grouped else table)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("width", [18, 24, 30, 36, 80])
+def test_no_word_is_cut(width: int) -> None:
+    said = printed(width)
+    for word in ("Partitioning", "method", "seconds", "memory", *(cell for row in ROWS for cell in row)):
+        assert word in said
+    assert "…" not in said
+    assert printed(width, grouped=True) == "before\n" + said
+
+
+def test_a_table_that_does_not_fit_is_printed_as_records() -> None:
+    lines = [line.strip() for line in printed(20).splitlines()]
+    assert lines == [
+        "Partitioning",
+        "method   metis", "seconds  0.0145", "memory   25.28", "",
+        "method   streamed", "memory   42.47",
+    ]  # fmt: skip
+    assert "┃" in printed(80)

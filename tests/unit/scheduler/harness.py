@@ -314,4 +314,6 @@ class Shell:
         stats = self.scheduler.stats()
         assert stats["in_flight"] == len(open_dags)
         assert stats["finished"] == sum(len(b.sizes) for b in self.books.values())
+        assert stats["finished_bytes"] == sum(sum(b.sizes.values()) for b in self.books.values())
+        assert [view.name for view in self.scheduler.sessions()] == list(self.books)
         assert stats["running_cpu"] + stats["running_net"] == len(self.running)
