@@ -20,12 +20,10 @@ _held: list[HeldAddresses] = []
 
 
 def held_addresses(count: int) -> list[str]:
-    """Addresses of loopback, ``host:port``."""
     return _hold(count).addresses
 
 
 def held_port() -> int:
-    """A port, at all addresses of this machine."""
     return _hold(1).ports[0]
 
 

@@ -52,7 +52,6 @@ settings.load_profile("atta")
 
 
 def pytest_report_header() -> str:
-    """Print the seed that replays this run."""
     return f"random tests use ATTA_SEED={SEED}; set it to replay this run"
 
 
@@ -88,7 +87,6 @@ def _freeze() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Freeze what all tests share."""
     _freeze()
 
 
@@ -149,7 +147,6 @@ def seed() -> int:
 
 @pytest.fixture
 def rng(seed: int) -> np.random.Generator:
-    """A generator with the run's seed."""
     return np.random.default_rng(seed)
 
 
@@ -182,7 +179,6 @@ def _no_namespaces() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip marked tests that cannot run here."""
     if item.get_closest_marker("netns") and (reason := _no_namespaces()):
         pytest.skip(reason)
     if item.get_closest_marker("shared_data") and not _shared_data().is_dir():

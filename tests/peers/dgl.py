@@ -64,7 +64,6 @@ class Servers:
         over_atta.distributed.initialize(None if alone else self._clusters[os.path.abspath(ip_config or "")])
 
     def close(self) -> None:
-        """Leave and stop all daemons."""
         over_atta.distributed.exit_client()
         for cluster in self._clusters.values():
             cluster.close()
@@ -93,8 +92,6 @@ class _Process:
 
 
 class _Context:
-    """What ``multiprocessing.get_context`` gives to tests."""
-
     def __init__(self, real: Any) -> None:
         self._real, self.Process = real, _Process
 
@@ -123,8 +120,6 @@ def hand_over(servers: Servers, folder: Path) -> None:
 
 
 def _refused(name: str) -> Callable[..., Any]:
-    """A function that refuses ``name`` when it is called."""
-
     def called(*_: Any, **__: Any) -> Any:
         raise refuse("atta.compat.dgl", name, over_atta.distributed.__all__)
 

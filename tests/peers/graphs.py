@@ -55,7 +55,6 @@ class Graphs:
         return self._served[name]
 
     def close(self) -> None:
-        """Stop all daemons."""
         for cluster in self._served.values():
             cluster.close()
 

@@ -23,8 +23,6 @@ _pytests_raises = pytest.raises
 
 
 class Outcome(enum.Enum):
-    """What a case tells."""
-
     PASSED = "passed"
     DIFFERS = "documented difference"
     FAULT = "fault"
@@ -59,7 +57,6 @@ def _plain(name: str) -> str:
 
 
 def known_differences() -> list[Difference]:
-    """Those of ``differences.toml``."""
     entries = tomllib.loads((Path(__file__).parent / "differences.toml").read_text())["difference"]
     return [Difference(**{**entry, "cases": tuple(entry["cases"])}) for entry in entries]
 
@@ -110,13 +107,11 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[Any]:
-        """Read the test files as the peer's."""
         with self.reading():
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
-        """Record one case."""
         self._failure, self._seconds, self._refused, before = "", 0.0, False, self.asked()
         result = yield
         name = f"{item.path.name}::{item.name}"
@@ -133,7 +128,6 @@ class Recorder:
         return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be read is a fault of its own."""
         if report.failed:
             lines = str(report.longrepr).strip().splitlines() or ["unreadable"]
             self._failure, self._seconds = lines[-1], 0.0

@@ -66,14 +66,11 @@ class _OfCorasSize:
 
 
 class _OverAtta:
-    """What the stand-ins share."""
-
     graphs: ClassVar[Graphs]
     _at: Callable[[list[int]], Any]
     """Makes the loader of some of the seeds."""
 
     def __call__(self, places: list[int]) -> Any:
-        """The batch of the seeds at ``places`` of the input."""
         return next(iter(self._at(places)))
 
     def _options(self, data: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -86,16 +83,10 @@ class _OverAtta:
         if "bidirectional" in str(options.get("subgraph_type")):  # edges of other types' reverses have no rows
             of_edges = {e: tables for e, tables in of_edges.items() if len({*cluster.schema.endpoints(e)}) == 1}
         after = options.pop("transform", lambda batch: batch)
-        return options | {
-            "cluster": cluster,
-            "edge_tables": of_edges,
-            "transform": lambda batch: after(batch.to_pyg()),
-        }
+        return options | {"cluster": cluster, "edge_tables": of_edges, "transform": lambda batch: after(batch.to_pyg())}
 
 
 class NeighborLoader(_OverAtta, atta.NeighborLoader):
-    """Atta's loader with the arguments of PyG's."""
-
     def __init__(self, data: Any, num_neighbors: Any, input_nodes: Any = None, **given: Any) -> None:
         options = self._options(data, given)
         node_type, nodes = _nodes(input_nodes)
@@ -109,15 +100,11 @@ class NeighborLoader(_OverAtta, atta.NeighborLoader):
 
 
 class HGTLoader(_OverAtta, atta.HGTLoader):
-    """Atta's loader with the arguments of PyG's."""
-
     def __init__(self, data: Any, num_samples: Any, input_nodes: Any = None, **given: Any) -> None:
         super().__init__(num_samples=num_samples, input_nodes=_nodes(input_nodes), **self._options(data, given))
 
 
 class LinkNeighborLoader(_OverAtta, atta.LinkNeighborLoader):
-    """Atta's loader with the arguments of PyG's."""
-
     def __init__(self, data: Any, num_neighbors: Any, edge_label_index: Any = None, **given: Any) -> None:
         options = self._options(data, given)
         edge_type, ends = _edges(data, edge_label_index)

@@ -61,15 +61,12 @@ class Proxy:
             writer.transport.abort()
 
     def drop(self) -> None:
-        """Reset all connections and refuse new ones."""
         self._run(self._set(True))
 
     def mend(self) -> None:
-        """Let new connections through."""
         self._run(self._set(False))
 
     def freeze(self) -> None:
-        """Let nothing through, silently."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
     async def _end(self) -> None:
@@ -79,7 +76,6 @@ class Proxy:
             task.cancel()
 
     def close(self) -> None:
-        """End the proxy and its thread."""
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

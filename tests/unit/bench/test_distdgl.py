@@ -22,7 +22,7 @@ from atta_bench.lab.distdgl import (
     read_tables,
     run_distdgl,
 )
-from atta_bench.lab.netlab import Host, NetLab
+from atta_bench.lab.netlab import NetLab
 from atta_bench.lab.workload import BenchWorkload, Recipe
 from atta_bench.loader.benchmark import LoaderBench, run
 
@@ -72,12 +72,9 @@ def test_fingerprints_tell_contents(graph: Path, parted: Path, tmp_path: Path) -
     assert fingerprint(tmp_path / "other") != fingerprint(parted)
 
 
-def test_an_unknown_split_is_refused(graph: Path) -> None:
+def test_unknown_splits_and_several_node_types_are_refused(graph: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="'trian'; did you mean 'train'"):
         read_plain(graph, "trian")
-
-
-def test_several_node_types_are_refused(tmp_path: Path) -> None:
     with GraphWriter(tmp_path / "typed") as out:
         out.add_nodes("a", 2)
         out.add_nodes("b", 2)
@@ -115,15 +112,13 @@ def test_conversion_keeps_the_graph(graph: Path, partitions: Path) -> None:
     assert edges_by_features(converted) == edges_by_features(plain)
 
 
-def test_a_second_conversion_is_the_first_one(graph: Path, partitions: Path) -> None:
+def test_a_second_conversion_is_the_first_one_and_one_that_fails_leaves_nothing(
+    graph: Path, partitions: Path, tmp_path: Path
+) -> None:
     before = partitions.stat().st_mtime_ns
     assert prepare(graph, 2, "train", partitions.parent.parent) == partitions
     assert partitions.stat().st_mtime_ns == before
     assert json.loads(partitions.read_text())["graph_name"] == GRAPH_NAME
-
-
-def test_a_failed_conversion_leaves_nothing(tmp_path: Path, graph: Path) -> None:
-    pytest.importorskip("dgl")
     with pytest.raises(AttaError, match="cannot partition"):
         prepare(graph, N * 3, "train", tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
@@ -172,7 +167,3 @@ def test_without_namespaces_the_peer_is_named_with_the_reason(parted: Path, tmp_
     assert figures["seeds_per_s"]["median"] > 0
     assert figures["edges_per_seed"]["median"] <= 2
     assert document["limits"].keys() == {f"{n}_bytes_per_s" for n in ("copy", "gather", "link", "grpc")}
-
-
-def test_hosts_are_plain_values() -> None:
-    assert Host("10.0.0.1", "eth0") == Host("10.0.0.1", "eth0")

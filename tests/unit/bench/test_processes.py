@@ -93,7 +93,17 @@ def test_a_broken_process_is_named_with_the_end_of_its_log(tmp_path: Path, who: 
             processes.measure(epochs=1, seconds=0, timeout_s=60)
 
 
-def test_the_cause_is_told_apart_from_a_lost_connection(tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_or_hangs_is_named(tmp_path: Path) -> None:
+    with SystemProcesses("test", tmp_path) as processes:
+        processes.start_rank(HOST, [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+        with pytest.raises(AttaError, match="rank0 was killed by SIGKILL; out of memory"):
+            processes.measure(epochs=1, seconds=0, timeout_s=60)
+    start = time.monotonic()
+    with SystemProcesses("test", tmp_path) as processes:
+        processes.start_rank(HOST, [sys.executable, "-c", "import sys; sys.stdin.read()"])
+        with pytest.raises(AttaError, match="not done in time"):
+            processes.measure(epochs=1, seconds=0, timeout_s=0.2)
+    assert time.monotonic() - start < 60
     follower = "raise SystemExit('RuntimeError: [third_party/gloo/pair.cc] Connection closed by peer')"
     cause = "import time; time.sleep(0.5); raise SystemExit('out of cheese')"
     with SystemProcesses("test", tmp_path) as processes:
@@ -101,22 +111,6 @@ def test_the_cause_is_told_apart_from_a_lost_connection(tmp_path: Path) -> None:
             processes.start_rank(HOST, [sys.executable, "-c", code])
         with pytest.raises(AttaError, match=r"rank1 ended early.*out of cheese"):
             processes.measure(epochs=1, seconds=0, timeout_s=60)
-
-
-def test_a_killed_rank_is_said_to_be_killed(tmp_path: Path) -> None:
-    with SystemProcesses("test", tmp_path) as processes:
-        processes.start_rank(HOST, [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
-        with pytest.raises(AttaError, match="rank0 was killed by SIGKILL; out of memory"):
-            processes.measure(epochs=1, seconds=0, timeout_s=60)
-
-
-def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
-    start = time.monotonic()
-    with SystemProcesses("test", tmp_path) as processes:
-        processes.start_rank(HOST, [sys.executable, "-c", "import sys; sys.stdin.read()"])
-        with pytest.raises(AttaError, match="not done in time"):
-            processes.measure(epochs=1, seconds=0, timeout_s=0.2)
-    assert time.monotonic() - start < 60
 
 
 def test_figures_refer_to_the_whole_window() -> None:

@@ -14,7 +14,6 @@ from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.processes import Measured, Usage
-from atta_bench.results import BenchReport
 from atta_bench.train.run import Trained
 from atta_bench.train.settings import SHARE, STRATEGIES, VARIANT, StrategiesBench, Variant
 from atta_bench.train.strategies import accuracies, epochs_of, external_rate, figures
@@ -87,18 +86,18 @@ def test_the_command_refuses_bad_variants_in_one_line(given: str, word: str) -> 
     assert said.startswith("--variant ")
 
 
-def test_the_command_reads_variants_as_atta_train_does() -> None:
+def test_the_command_reads_variants_and_shares() -> None:
     found = VARIANT.convert("c=--strategy exchange:rows=all,send-features,codec=bf16", None, None)
     assert found.name == "c"
     assert found.settings == {"strategy": "exchange", "rows": "all", "send_features": True, "codec": "bf16"}
     assert found.words == ("--strategy", "exchange:rows=all,send-features,codec=bf16")
-
-
-def test_a_share_may_name_its_strategy() -> None:
     assert SHARE.convert("0.65", None, None) == ("full", 0.65)
     assert SHARE.convert("exchange=0.8", None, None) == ("exchange", 0.8)
     with pytest.raises(click.BadParameter, match=r"such as 0\.65 or exchange"):
         SHARE.convert("exchange=much", None, None)
+    rate = external_rate(2.0, 1e6, 0.8)  # 8 s more for 1 MB
+    assert rate == pytest.approx(1e6)
+    assert [bits_per_s(r) for r in ("1gbit", "1.5mbit", "20kbit", "8bit")] == [1e9, 1.5e6, 2e4, 8.0]
 
 
 def test_payload_and_waiting_are_means_because_stale_strategies_do_not_send_in_every_epoch() -> None:
@@ -117,22 +116,11 @@ def test_payload_and_waiting_are_means_because_stale_strategies_do_not_send_in_e
     assert found["mean_epoch_seconds"] == 3
 
 
-def test_rate_of_the_links() -> None:
-    rate = external_rate(2.0, 1e6, 0.8)  # 8 s more for 1 MB
-    assert rate == pytest.approx(1e6)
-    assert [bits_per_s(r) for r in ("1gbit", "1.5mbit", "20kbit", "300bit")] == [1e9, 1.5e6, 2e4, 300.0]
-
-
 def epoch(seconds: float, accuracy: float | None, **more: Any) -> dict[str, Any]:
     report = EpochReport(
         *(0, seconds, 0.5, 1.0, 1.0, 0.0, {"compute": seconds / 2, "external": seconds / 4}),
-        **{
-            "val_accuracy": accuracy,
-            "test_accuracy": accuracy,
-            "steps": 2,
-            "exchanged_bytes": 7.0,
-            "peak_memory_bytes": [3, 9, 4],
-        },
+        **{"val_accuracy": accuracy, "test_accuracy": accuracy, "steps": 2, "exchanged_bytes": 7.0},
+        peak_memory_bytes=[3, 9, 4],
         **more,
     )
     return asdict(report)
@@ -154,12 +142,8 @@ def test_figures_are_of_the_epochs_after_the_warm_up() -> None:
 
 
 def test_the_first_of_equally_good_epochs_counts_and_time_goes_on_between_evaluations() -> None:
-    epochs = [
-        {"seconds": 1.0, "val_accuracy": None, "test_accuracy": None},
-        {"seconds": 2.0, "val_accuracy": 0.6, "test_accuracy": 0.5},
-        {"seconds": 4.0, "val_accuracy": None, "test_accuracy": None},
-        {"seconds": 8.0, "val_accuracy": 0.6, "test_accuracy": 0.7},
-    ]
+    seen = ((1.0, None, None), (2.0, 0.6, 0.5), (4.0, None, None), (8.0, 0.6, 0.7))
+    epochs = [{"seconds": s, "val_accuracy": val, "test_accuracy": test} for s, val, test in seen]
     assert accuracies(epochs) == {"val_accuracy": 0.6, "test_accuracy": 0.5}
     assert accuracies(epochs, 0.5)["seconds_to_target"] == 3.0
     assert accuracies(epochs, 0.55)["seconds_to_target"] == 15.0
@@ -176,15 +160,5 @@ def test_an_epoch_of_distdgl_lasts_from_the_first_trainer_to_the_last() -> None:
     reported = [epoch(r, e, 10.0 * e, 10.0 * e + 3 + r, sent=e + r, val=0.5) for e in range(2) for r in range(2)]
     usage = Usage(1.0, 1.0, 1.0, (0, 0))
     found = epochs_of(Measured(warm, reported, usage, usage))
-    assert [(e["seconds"], e["sent_bytes"], e["val_accuracy"]) for e in found] == [
-        (6.0, 30, None),
-        (4.0, 1, 0.5),
-        (4.0, 2, 0.5),
-    ]
-
-
-def test_costs_are_compared_the_other_way_round() -> None:
-    report = BenchReport("strategies", {}, "cooperative", frozenset({"epoch_seconds"}))
-    report.add("cooperative", {"epoch_seconds": 2.0, "steps": 1.0})
-    report.add("full", {"epoch_seconds": 5.0, "steps": 4.0})
-    assert report.ratios() == {"epoch_seconds": {"full": 2.5}, "steps": {"full": 0.25}}
+    told = [(e["seconds"], e["sent_bytes"], e["val_accuracy"]) for e in found]
+    assert told == [(6.0, 30, None), (4.0, 1, 0.5), (4.0, 2, 0.5)]

@@ -67,16 +67,6 @@ def test_every_file_is_checked_when_the_options_are_read(name: str, option: clic
     assert not Path(target).exists()
 
 
-def test_devices_stay_what_they_are_and_links_too(tmp_path: Path) -> None:
-    assert TO_WRITE.convert(os.devnull, None, None) == os.devnull
-    write_json(os.devnull, {"a": 1})
-    assert Path(os.devnull).is_char_device()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    write_json(str(tmp_path / "link"), {"a": 1})
-    assert (tmp_path / "link").is_symlink()
-    assert '"a": 1' in (tmp_path / "real").read_text()
-
-
 @pytest.mark.parametrize("suffix", [".xyz", ""])
 def test_pictures_have_a_kind_that_can_be_drawn(suffix: str, tmp_path: Path) -> None:
     (option,) = [o for name, o in options() if name == "atta bench kv" and o.opts[0] == "--plot"]
@@ -103,7 +93,7 @@ def test_a_missing_package_is_an_extra_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_to_come_are_checked(tmp_path: Path) -> None:
+def test_folders_to_come_are_checked_and_devices_and_links_stay(tmp_path: Path) -> None:
     check_folder("--checkpoint", tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
@@ -111,6 +101,13 @@ def test_folders_to_come_are_checked(tmp_path: Path) -> None:
         check_folder("--checkpoint", tmp_path / "file" / "b")
     with pytest.raises(ConfigError, match="--checkpoint /proc/a: /proc: cannot be written to"):
         check_folder("--checkpoint", "/proc/a")
+    assert TO_WRITE.convert(os.devnull, None, None) == os.devnull
+    write_json(os.devnull, {"a": 1})
+    assert Path(os.devnull).is_char_device()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_json(str(tmp_path / "link"), {"a": 1})
+    assert (tmp_path / "link").is_symlink()
+    assert '"a": 1' in (tmp_path / "real").read_text()
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.ENAMETOOLONG])
@@ -168,11 +165,16 @@ def test_benchmarks_refuse_numbers_that_make_no_sense(option: click.Option, valu
         option.type.convert(value, option, None)
 
 
-def test_a_graph_that_makes_no_sense_is_not_begun(tmp_path: Path) -> None:
+def test_a_bad_graph_is_not_begun_and_figures_are_printed_before_files_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said: list[str] = []
     with pytest.raises(ConfigError, match="--nodes 1: must lie between"):
         graph_folder(GraphSource(nodes=1, edges=0), tmp_path / "work", said.append)
     assert said == list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="no space"):
+        measuring.hand_out(Measured(), "x.json", "x.png", quiet=False)
+    assert "the figures" in capsys.readouterr().out
 
 
 class Measured:
@@ -186,9 +188,3 @@ class Measured:
 
     def plot(self, path: str) -> None:
         raise AssertionError
-
-
-def test_figures_are_printed_before_files_are_written(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OSError, match="no space"):
-        measuring.hand_out(Measured(), "x.json", "x.png", quiet=False)
-    assert "the figures" in capsys.readouterr().out

@@ -105,11 +105,14 @@ def test_lines_are_short_links_lead_somewhere_and_files_and_modules_exist(path: 
     assert missing == []
 
 
-def test_the_table_of_layers_is_that_of_the_test() -> None:
+def test_layers_are_those_of_imports_in_the_table_and_the_picture(tool: Any) -> None:
     rows = re.findall(r"^\| (\d+) \| (.+?) \|", (ROOT / "docs/internals/architecture.md").read_text(), re.MULTILINE)
     assert [(int(number), *re.findall(r"`(.+?)`", packages)) for number, packages in rows] == [
         (number, *packages) for number, packages in enumerate(LAYERS)
     ]
+    root = ET.fromstring(tool.layers_picture((DOCS / "internals/architecture.md").read_text()))
+    titles = [t.text or "" for t in root.findall(f"{SVG}text") if t.attrib.get("font-weight") == "bold"]
+    assert [tuple(re.split(", ", title)) for title in reversed(titles)] == [tuple(layer) for layer in LAYERS]
 
 
 def _exists(name: str) -> bool:
@@ -125,8 +128,12 @@ def _exists(name: str) -> bool:
     return not rest or re.search(rf"\b{rest[0]}\b", home.read_text()) is not None
 
 
-def test_every_public_name_has_one_entry_in_the_reference() -> None:
+def test_every_public_name_and_page_has_one_entry() -> None:
     assert sorted(ENTRY.findall((DOCS / "reference/api.md").read_text())) == sorted(atta.__all__)
+    listed = re.findall(r"^(?:guide|reference|internals)/[\w/-]+$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages - {"index"}
 
 
 def test_names_of_the_reference_exist() -> None:
@@ -139,13 +146,6 @@ def test_names_of_the_reference_exist() -> None:
                 continue
             home, _, last = (name if name.startswith("atta.") else f"{module}.{name}").rpartition(".")
             assert hasattr(importlib.import_module(home), last), f"{page.name}: {name}"
-
-
-def test_every_page_is_in_a_table_of_contents() -> None:
-    listed = re.findall(r"^(?:guide|reference|internals)/[\w/-]+$", (DOCS / "index.md").read_text(), re.MULTILINE)
-    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
-    assert len(listed) == len(set(listed))
-    assert set(listed) == pages - {"index"}
 
 
 def test_the_options_of_every_command_are_in_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +202,3 @@ def test_a_batch_has_a_box_for_each_operator_and_an_arrow_for_each_input(tool: A
     texts = [text.text for text in root.findall(f"{SVG}text")]
     assert {op.id for op in plan.ops} <= set(texts)
     assert "2 in-neighbours of each" in texts
-
-
-def test_layers_are_those_that_imports_keep_to(tool: Any) -> None:
-    root = ET.fromstring(tool.layers_picture((DOCS / "internals/architecture.md").read_text()))
-    titles = [t.text or "" for t in root.findall(f"{SVG}text") if t.attrib.get("font-weight") == "bold"]
-    assert [tuple(re.split(", ", title)) for title in reversed(titles)] == [tuple(layer) for layer in LAYERS]

@@ -52,11 +52,10 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(cook, words)
 
 
-def made(*words: str) -> dict[str, Any]:
+def made(*words: str) -> Any:
     result = run(*words)
     assert result.exit_code == 0, result.output
-    values: dict[str, Any] = json.loads(result.stdout)
-    return values
+    return json.loads(result.stdout)
 
 
 def refused(*words: str) -> str:
@@ -71,14 +70,17 @@ def toml(folder: Path, text: str) -> str:
     return str(path)
 
 
-def plain(kitchen: Kitchen) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(json.dumps(asdict(kitchen)))
-    return values
+def plain(kitchen: Kitchen, **more: Any) -> Any:
+    return json.loads(json.dumps(asdict(kitchen) | {"tip": 3, **more}))
 
 
-def test_defaults_are_those_of_the_dataclass() -> None:
-    assert made("--place", "x") == plain(Kitchen("x")) | {"tip": 3}
+def test_defaults_are_those_of_the_dataclass_and_values_have_units() -> None:
+    assert made("--place", "x") == plain(Kitchen("x"))
     assert "Missing option '--place'" in refused()
+    sized = ["--pantry", "2MiB", "--rest", "2m", "--filled", "25", "--ovens", "9"]
+    words = [*sized, "--trays", "1,-1", "--no-verify", "--open-late", "--fuel", "wood"]
+    wanted = Kitchen("x", 9, 2 << 20, 120.0, 0.25, fuel="wood", trays=(1, -1), verify=False, open_late=True)
+    assert made("--place", "x", *words) == plain(wanted)
 
 
 def test_every_field_is_an_option_or_says_why_not() -> None:
@@ -93,13 +95,6 @@ def test_every_field_is_an_option_or_says_why_not() -> None:
 
     with pytest.raises(TypeError, match=r"Silent\.size"):
         settings_of(Silent)
-
-
-def test_values_have_units() -> None:
-    sized = ["--pantry", "2MiB", "--rest", "2m", "--filled", "25", "--ovens", "9"]
-    words = [*sized, "--trays", "1,-1", "--no-verify", "--open-late", "--fuel", "wood"]
-    wanted = Kitchen("x", 9, 2 << 20, 120.0, 0.25, fuel="wood", trays=(1, -1), verify=False, open_late=True)
-    assert made("--place", "x", *words) == plain(wanted) | {"tip": 3}
 
 
 @pytest.mark.parametrize(
@@ -120,12 +115,19 @@ def test_wrong_values_are_refused(words: str, named: str) -> None:
 
 def test_help_says_everything() -> None:
     text = " ".join(run("--help").output.split())
-    assert (
-        "Place: --place TEXT Where it is [required] --fuel gas|wood What burns [gas] Ovens: --ovens N How many" in text
-    )
-    for part in ("--ovens N How many ovens [2]", "[4GiB]", "[90s]", "--trays N,N Trays by oven [3,2] Other options:"):
-        assert part in text
-    for part in ("Of the pantry [all]", "--[no-]verify Taste first [yes]", "--open-late Open late --door"):
+    for part in (
+        *(
+            "Place: --place TEXT Where it is [required] --fuel gas|wood What burns [gas] Ovens: --ovens N How many",
+            "[90s]",
+        ),
+        *(
+            "--ovens N How many ovens [2]",
+            "[4GiB]",
+            "--trays N,N Trays by oven [3,2] Other options:",
+            "Of the pantry [all]",
+        ),
+        *("--[no-]verify Taste first [yes]", "--open-late Open late --door"),
+    ):
         assert part in text
     assert "Number of the door [any]" in text, "one default, in words"
 
@@ -166,29 +168,21 @@ def test_bounds_hold_in_python_too() -> None:
         Kitchen("x", fuel="woood")
 
 
-def test_a_file_fills_the_same_fields(tmp_path: Path) -> None:
+def test_a_file_fills_the_same_fields_and_the_command_line_wins(tmp_path: Path) -> None:
     path = toml(
         tmp_path,
         'place = "y"\novens = 4\npantry = "1GiB"\nrest = 30\nfilled = 50\nheat = 2\nfuel = "wood"\n'
         'trays = [7]\nverify = false\nopen-late = true\nmenu = "menu.txt"\ntip = 8\n',
     )
     wanted = Kitchen("y", 4, 1 << 30, 30.0, 0.5, 2.0, "wood", (7,), "menu.txt", False, True)
-    assert made("--config", path) == plain(wanted) | {"tip": 8}
-    assert made("--config", toml(tmp_path, 'place = "y"\nopen_late = true')) == plain(Kitchen("y", open_late=True)) | {
-        "tip": 3
-    }
-
-
-def test_an_option_that_is_given_several_times_is_a_list_in_a_file(tmp_path: Path) -> None:
-    path = toml(tmp_path, 'place = "y"\nguests = [[2, 3], [4]]')
-    assert made("--config", path)["guests"] == made("--place", "y", "--guests", "2,3", "--guests", "4")["guests"]
-    assert made("--config", path, "--guests", "5")["guests"] == [[5]]
-
-
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    assert made("--config", path) == plain(wanted, tip=8)
+    assert made("--config", toml(tmp_path, 'place = "y"\nopen_late = true')) == plain(Kitchen("y", open_late=True))
+    several = toml(tmp_path, 'place = "y"\nguests = [[2, 3], [4]]')
+    assert made("--config", several)["guests"] == made("--place", "y", "--guests", "2,3", "--guests", "4")["guests"]
+    assert made("--config", several, "--guests", "5")["guests"] == [[5]]
     path = toml(tmp_path, 'place = "y"\novens = 4\nverify = false')
     for words in (("--config", path, "--ovens", "5"), ("--ovens", "5", "--config", path)):
-        assert made(*words, "--verify") == plain(Kitchen("y", 5)) | {"tip": 3}
+        assert made(*words, "--verify") == plain(Kitchen("y", 5))
 
 
 @pytest.mark.parametrize(

@@ -83,27 +83,18 @@ class Names:
         await_names(addresses, within_s, self.told.append, known=known, clock=lambda: self.now, sleep=sleep)
 
 
-def test_names_are_waited_for() -> None:
+def test_names_are_waited_for_but_not_for_ever() -> None:
     names = Names(a=0, b=7, c=30)
     names.wait(["a:1", "b:1", "b:2", "c:1"], 60)
     assert 30 <= names.now < 31
     assert names.told == ["waiting up to 60 s for the host names b, c"]
-
-
-def test_nothing_is_said_where_all_names_are_known() -> None:
     names = Names(a=0)
     names.wait(["a:1", "a:2"], 60)
     assert (names.now, names.told) == (0, [])
-
-
-def test_a_wait_for_names_ends() -> None:
     names = Names(a=0, **{f"h{n}": 90.0 for n in range(6)})
     with pytest.raises(UnavailableError, match=r"h0, h1, h2, h3 and 2 more: .* no address after 60 s"):
         names.wait(["a:1", *(f"h{n}:1" for n in range(6))], 60)
     assert names.now == 60
-
-
-def test_the_system_is_asked() -> None:
     assert resolves("127.0.0.1")
     assert resolves("[::1]")
     assert not resolves("no-such-host.invalid")

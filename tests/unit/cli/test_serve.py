@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -55,11 +54,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             file = tmp_path / "daemon.toml"
             file.write_text(toml)
             words = ("--config", str(file), *words)
-        result = CliRunner().invoke(serve, [*place, *words])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        if result.exit_code:
-            raise click.UsageError(result.output)
+        CliRunner().invoke(serve, [*place, *words], catch_exceptions=False, standalone_mode=False)
         return served[-1]
 
     return run
@@ -88,13 +83,8 @@ def test_defaults_stand_in_the_dataclass(run: Any) -> None:
 
 def test_memory_for_batches_grows_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of many workers needs a batch, as far as the machine has memory."""
-    for threads, memory, buffer, queue in (
-        (2, 24, 4, 1),
-        (15, 128, 30, 7.5),
-        (15, 64, 16, 7.5),
-        (15, 16, 4, 2),
-        (64, 4, 4, 1),
-    ):
+    cases = (2, 24, 4, 1), (15, 128, 30, 7.5), (15, 64, 16, 7.5), (15, 16, 4, 2), (64, 4, 4, 1)
+    for threads, memory, buffer, queue in cases:
         monkeypatch.setattr("atta.daemon.config.total_bytes", lambda memory=memory: memory * GIB)
         config = DaemonConfig("d", range(1), threads=threads)
         assert (config.most_buffer_bytes, config.most_queue_bytes) == (buffer * GIB, queue * GIB)

@@ -62,10 +62,7 @@ CASES = [
     ("--strategy digest:intervals=4", "intervals: belongs to --strategy dorylus, not digest"),
     ("--strategy exchange:eps=1", "eps: belongs to --strategy sancus, not exchange"),
     ("--strategy exchange:stale-across=trainers", "stale-across: belongs to --strategy sancus or pipegcn or"),
-    (
-        "--strategy pipegcn:sync-every=3",
-        "sync-every: belongs to --strategy digest or sat or digest-async, not pipegcn",
-    ),
+    ("--strategy pipegcn:sync-every=3", "sync-every: belongs to --strategy digest or sat or digest-async, not pipegcn"),
     ("--strategy digest:window=3", "window: belongs to --strategy sat, not digest"),
     ("--strategy full:rows=all", "rows: belongs to --strategy exchange or"),
     ("--strategy sancus --trainers 3 --trainers-per-server 2", "cannot form servers"),

@@ -101,7 +101,4 @@ def test_questions_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         LocalSampler(of).sample([0], [2], replace=True)
     with pytest.raises(ValueError, match="outside"):
         drawn_by(InNumpy(with_replacement, of.indptr, of.indices, may_replace=True), of, np.array([VERTICES]))
-
-
-def test_every_method_has_a_number_of_its_own() -> None:
     assert sorted(BY_NUMBER.values(), key=lambda m: m.value) == sorted(Method, key=lambda m: m.value)

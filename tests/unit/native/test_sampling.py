@@ -12,7 +12,7 @@ from scipy import stats
 
 from atta import _native
 from atta.samplers import kernels
-from atta.samplers.hashing import mix64, permutation, stream_key
+from atta.samplers.hashing import permutation, stream_key
 from atta.samplers.kernels import beside
 from atta.samplers.methods import Method, tables_for
 
@@ -266,13 +266,6 @@ def test_edges_by_source(by_target: list[list[int]]) -> None:
 def test_edges_by_source_that_make_no_sense(indptr: list[int], sources: list[int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         kernels.by_source(np.array(indptr, np.int64), np.array(sources, np.int64), 3)
-
-
-def test_python_and_native_hashes_agree() -> None:
-    from atta import _native
-
-    values = np.random.default_rng(0).integers(0, 2**63, 100)
-    assert mix64(values).tolist() == [_native.mix64(int(v)) for v in values]
 
 
 def test_permutation_depends_on_the_set_of_ids_and_the_key_only() -> None:

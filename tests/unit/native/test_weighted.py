@@ -123,14 +123,3 @@ def test_weights_that_make_no_sense_are_named(wrong: float) -> None:
         tables_for(Method.WEIGHTED, np.array([0, 2, 5]), sources, weight=np.array([1.0, 1, 1, wrong, 1]))
     with pytest.raises(ConfigError, match="does not fit"):
         tables_for(Method.WEIGHTED, np.array([0, 2, 9]), sources, weight=np.ones(5))
-
-
-def test_bad_questions_are_refused() -> None:
-    indptr = np.array([0, 2, 5])
-    for rows, fan_out, words in [
-        (np.array([2]), 1, "row 2"),
-        (np.array([-1]), 1, "row -1"),
-        (np.array([0]), -2, "fan_out"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            pick(indptr, np.ones(5), np.arange(2), rows, fan_out=fan_out, replace=False, stream_key=0)

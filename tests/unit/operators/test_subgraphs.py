@@ -1,8 +1,10 @@
-"""Induced subgraphs, and those of GraphSAINT and ShaDow, against brute force, networkx and exact probabilities."""
+"""Subgraphs of GraphSAINT and ShaDow, layers of LADIES and FastGCN: against brute force, networkx and exact probabilities."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -11,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from atta.samplers.operators import Induced, SaintEdges, SaintNodes, SaintWalks, Shadow, subgraphs
+from atta.samplers.operators import (
+    FastGcn,
+    Induced,
+    Ladies,
+    SaintEdges,
+    SaintNodes,
+    SaintWalks,
+    Sampled,
+    Shadow,
+    subgraphs,
+)
 from atta.samplers.operators.draws import draw_edges
 from atta.samplers.requests import LocalAccess, run
 from tests.unit.operators.oracles import Graph, graphs, random_graph
@@ -140,15 +152,93 @@ def test_saint_walks_touch_what_their_walks_touch(seed: int) -> None:
     assert set(sampled.vertices.tolist()) <= near
 
 
-def test_seeds_come_first_in_samplers_that_need_none() -> None:
+def test_saint_without_seeds_and_where_draws_hardly_ever_succeed() -> None:
     graph = random_graph(7)
     for operator in (SaintNodes(4), SaintEdges(4)):
         alone, given_some = graph.sample(operator, []), graph.sample(operator, [5, 2])
         assert given_some.vertices[:2].tolist() == [5, 2]
         assert set(given_some.vertices.tolist()) == {5, 2, *alone.vertices.tolist()}
-
-
-def test_saint_gives_up_where_draws_hardly_ever_succeed() -> None:
     hub = Graph(np.arange(1, 5001), np.zeros(5000, np.int64), np.arange(5001))  # 1 / 5001 x 1 / 5000 per candidate
     assert len(hub.sample(SaintNodes(10), []).vertices) < 10
     assert 2 <= len(hub.sample(SaintEdges(10), []).vertices) <= 11
+
+
+def importances(graph: Graph, targets: Any) -> dict[int, float]:
+    """LADIES' weights of the in-neighbours of ``targets``, edge by edge."""
+    found: dict[int, float] = {}
+    for s, d in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+        if d in targets:
+            found[s] = found.get(s, 0.0) + 1.0 / int(graph.degree[d]) ** 2
+    return found
+
+
+def layers_of(sampled: Sampled) -> list[slice]:
+    ends = np.cumsum(sampled.extra["layer_edges"]).tolist()
+    assert ends[-1] == len(sampled.row)
+    return [slice(a, b) for a, b in itertools.pairwise([0, *ends])]
+
+
+@given(graph=graphs(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), seed=st.integers(0, 10_000))
+@settings(max_examples=60)
+def test_ladies_by_brute_force(graph: Graph, sizes: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    targets = rng.permutation(graph.nodes)[: rng.integers(0, graph.nodes + 1)].tolist()
+    sampled = graph.sample(Ladies(tuple(sizes)), targets, seed)
+    for size, layer in zip(sizes, layers_of(sampled), strict=True):
+        weight = importances(graph, targets)
+        row, col = sampled.row[layer], sampled.col[layer]
+        chosen = set(sampled.vertices[row].tolist())
+        assert len(chosen) == min(size, len(weight))
+        assert (col < len(targets)).all()
+        pairs = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
+        expected = [i for i, (s, d) in enumerate(pairs) if s in chosen and d in targets]
+        assert sorted(sampled.edge_ids[layer].tolist()) == expected
+        pull = np.array([1.0 / weight[int(u)] for u in sampled.vertices[row]])
+        for target in set(col.tolist()):
+            mine = col == target
+            assert sampled.extra["weight"][layer][mine] == pytest.approx(pull[mine] / pull[mine].sum(), rel=1e-6)
+        targets += sorted(chosen - set(targets), key=lambda v: int(graph.keys[v]))
+    assert sampled.vertices.tolist() == targets
+
+
+def successive(weight: dict[int, float], count: int) -> dict[frozenset[int], float]:
+    """Probabilities of the sets that come from drawing one after another, ∝ weight among the rest."""
+    found: defaultdict[frozenset[int], float] = defaultdict(float)
+    for order in itertools.permutations(weight, count):
+        left, chance = sum(weight.values()), 1.0
+        for vertex in order:
+            chance *= weight[vertex] / left
+            left -= weight[vertex]
+        found[frozenset(order)] += chance
+    return dict(found)
+
+
+def test_ladies_draws_by_importance_without_replacement() -> None:
+    graph = random_graph(2, 8, 26)
+    targets, rounds = [0, 3, 4], 4000
+    for count in (1, 2):
+        chance = successive(importances(graph, targets), count)
+        seen: Counter[frozenset[int]] = Counter()
+        for number in range(rounds):
+            sampled = graph.sample(Ladies((count,)), targets, number)
+            seen[frozenset(sampled.vertices[sampled.row].tolist())] += 1
+        assert seen.keys() <= chance.keys()
+        assert sum(chance.values()) == pytest.approx(1.0)
+        expected = np.array(list(chance.values())) * rounds
+        assert stats.chisquare([seen[some] for some in chance], expected).pvalue > 1e-6
+
+
+def test_fastgcn_layers_by_brute_force(seed: int) -> None:
+    graph, targets, sizes = random_graph(seed, 60, 500), [3, 59, 10], (20, 30)
+    sampled, batch = graph.sample(FastGcn(sizes), targets), graph.batch(targets)
+    pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    for i, layer in enumerate(layers_of(sampled)):
+        draws, _ = run(draw_edges(batch, sizes[i], batch.key("fastgcn", i), power=2), LocalAccess(graph.local))
+        drawn, col = set(draws.tolist()), sampled.col[layer]
+        between = [e for e, (s, d) in enumerate(pairs) if s in drawn and d in targets]
+        assert sorted(sampled.edge_ids[layer].tolist()) == between
+        for target in set(col.tolist()):
+            mine = col == target
+            assert sampled.extra["weight"][layer][mine] == pytest.approx(1.0 / mine.sum())
+        targets += sorted(drawn - set(targets), key=lambda v: int(graph.keys[v]))
+    assert sampled.vertices.tolist() == targets

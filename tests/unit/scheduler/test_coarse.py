@@ -25,14 +25,11 @@ def score(gap: float = 10.0, c: float = 50.0, q: float = 4, sample: float = 40.0
     return launch_score(gap, utilisation=c, queued=q, sample_ms=sample, train_ms=train, config=CONFIG)
 
 
-def test_headroom_has_the_values_of_the_paper_and_is_clipped() -> None:
+def test_headroom_and_score_have_the_values_of_the_paper() -> None:
     for percent, value in ((0, 100.0), (50, 90.95), (80, 60.9), (95, 20.8), (100, 0.0)):
         assert headroom(percent) == pytest.approx(value, abs=0.05)
     assert headroom(-3) == headroom(0) == pytest.approx(100)
     assert headroom(130) == headroom(100) == pytest.approx(0, abs=1e-9)
-
-
-def test_score_by_hand() -> None:
     assert score() == pytest.approx(10 * headroom(50) * 40 / (20 * 4))
     assert score(q=0) == score(q=0.5) == pytest.approx(10 * headroom(50) * 40 / (20 * 0.5))
     assert score(c=100) == pytest.approx(10 * 1.0 * 40 / (20 * 4))
@@ -140,13 +137,18 @@ def test_the_wait_until_a_launch_is_exact_between_one_and_a_hundred_milliseconds
     assert by_score(made, load, 0.0, CONFIG) == 0.1
 
 
-def test_liveness_and_calibration_launch_at_once() -> None:
+def test_liveness_calibration_and_saturation() -> None:
     load = Load(0.1)
     load.sample(100, 0)
     assert by_score(session(), load, 0.0, CONFIG) == 0, "nothing in flight, nothing finished"
     assert by_score(session(in_flight=3), load, 0.0, CONFIG) > 0
     fresh = session(in_flight=1, pace=Pace(batch_bytes=5.0))
     assert by_score(fresh, load, 0.0, CONFIG) == 0, "no threshold is known yet"
+    load = Load(0.1)
+    load.saturated = True
+    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0)
+    for made in (session(), session(in_flight=1, pace=hungry), session(in_flight=1, pace=Pace(batch_bytes=5.0))):
+        assert by_score(made, load, 1e6, CONFIG) == math.inf
 
 
 def test_the_next_epoch_counts_what_its_consumer_has_before_it() -> None:
@@ -159,14 +161,6 @@ def test_the_next_epoch_counts_what_its_consumer_has_before_it() -> None:
     present.closed = True
     assert following.line == (0, 0)
     assert by_score(following, load, 1e-4, CONFIG) == 0, "nothing is left of the epoch before"
-
-
-def test_nothing_is_launched_while_lanes_are_saturated() -> None:
-    load = Load(0.1)
-    load.saturated = True
-    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0)
-    for made in (session(), session(in_flight=1, pace=hungry), session(in_flight=1, pace=Pace(batch_bytes=5.0))):
-        assert by_score(made, load, 1e6, CONFIG) == math.inf
 
 
 def test_more_than_four_batches_are_for_idle_workers_and_come_by_steps() -> None:
@@ -196,12 +190,13 @@ def test_more_than_four_batches_are_for_idle_workers_and_come_by_steps() -> None
     assert by_score(made, load, 1e6, CONFIG) == math.inf, "the seventh has not been finished"
 
 
-@pytest.mark.parametrize(("batches", "allowed"), [(0, 4), (255, 4), (256, 5), (511, 5), (512, 6), (1023, 6), (1024, 7)])
-def test_a_busy_machine_allows_one_more_batch_whenever_twice_as_many_are_finished(batches: int, allowed: int) -> None:
-    load, pace = Load(0.1), Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=9, finished=batches)
+def test_a_busy_machine_allows_one_more_batch_whenever_twice_as_many_are_finished() -> None:
+    load = Load(0.1)
     load.sample(100, 0.0)
-    assert by_score(session(in_flight=allowed - 1, pace=pace), load, 1e6, CONFIG) == 0
-    assert by_score(session(in_flight=allowed, pace=pace), load, 1e6, CONFIG) == math.inf
+    for batches, allowed in ((0, 4), (255, 4), (256, 5), (511, 5), (512, 6), (1023, 6), (1024, 7)):
+        pace = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=9, finished=batches)
+        assert by_score(session(in_flight=allowed - 1, pace=pace), load, 1e6, CONFIG) == 0
+        assert by_score(session(in_flight=allowed, pace=pace), load, 1e6, CONFIG) == math.inf
 
 
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
@@ -238,11 +233,7 @@ def test_caps() -> None:
     assert session(in_flight=1, finished_bytes=80).within_caps(config)
     assert not session(in_flight=2, finished_bytes=80).within_caps(config)
     assert not session(in_flight=1, pace=Pace()).within_caps(config), "an unknown size is measured first"
-
-
-@pytest.mark.parametrize(("workers", "cap"), [(1, 16), (8, 16), (9, 18), (64, 128)])
-def test_default_cap(workers: int, cap: int) -> None:
-    assert SchedulerConfig(workers=workers).dag_cap == cap
+    assert [SchedulerConfig(workers=workers).dag_cap for workers in (1, 8, 9, 64)] == [16, 16, 18, 128]
 
 
 def test_the_paces_of_the_loaders_used_last_are_kept() -> None:

@@ -49,7 +49,7 @@ def test_costs_of_different_kinds_become_comparable() -> None:
     assert model.stats()["feature_cpu_per_unit_us"] == pytest.approx(0.0002, rel=1e-3)
 
 
-def test_typical_figures_until_enough_tasks_have_run() -> None:
+def test_typical_figures_until_enough_tasks_have_run_and_then_the_latest() -> None:
     model, fresh = CostModel(), CostModel()
     some = task(Kind.JOIN, 1000.0)
     for _ in range(ENOUGH - 1):
@@ -58,9 +58,6 @@ def test_typical_figures_until_enough_tasks_have_run() -> None:
     model.observe(some, 1.0)
     assert model.estimate(some) == pytest.approx(1e6)
     assert fresh.estimate(task(Kind.FEATURE, 10.0, Lane.NET)) > fresh.estimate(task(Kind.FEATURE, 10.0))
-
-
-def test_the_latest_tasks_count_most() -> None:
     model = CostModel()
     for seconds, times in ((1e-3, 500), (4e-3, 1000)):
         for cost in np.resize([100.0, 200.0], times):

@@ -20,7 +20,7 @@ from tests.unit.scheduler.harness import Shell
 from tests.unit.simulate.scenarios import PROFILE
 
 
-def test_unknown_policies_are_refused_at_every_door() -> None:
+def test_policies_are_offered_and_unknown_ones_refused_at_every_door() -> None:
     config = SchedulerConfig(policy="two-levels")
     for door in (
         lambda: policy_named("two-levels"),
@@ -29,10 +29,10 @@ def test_unknown_policies_are_refused_at_every_door() -> None:
     ):
         with pytest.raises(UnknownNameError, match="did you mean 'two-level'"):
             door()
-
-
-def test_the_default_is_in_the_table() -> None:
     assert SchedulerConfig().policy in POLICIES
+    assert option(simulate, "policy").metavar == f"[{'|'.join(POLICIES)}]"
+    assert option(scheduler, "policies").default == ",".join(POLICIES)
+    assert SchedulerBench.policies == tuple(POLICIES)
 
 
 @given(st.sampled_from(sorted(POLICIES)), st.integers(0, 50), st.integers(0, 50), st.floats(0, 1e9), st.floats(0, 1e9))
@@ -45,12 +45,6 @@ def test_oldest_first_means_that_age_beats_cost(name: str, a: int, b: int, cost:
 
 def option(command: click.Command, name: str) -> click.Parameter:
     return next(p for p in command.params if p.name == name)
-
-
-def test_the_command_line_and_benchmarks_offer_the_table() -> None:
-    assert option(simulate, "policy").metavar == f"[{'|'.join(POLICIES)}]"
-    assert option(scheduler, "policies").default == ",".join(POLICIES)
-    assert SchedulerBench.policies == tuple(POLICIES)
 
 
 def test_one_entry_adds_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:

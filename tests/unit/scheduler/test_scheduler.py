@@ -130,14 +130,6 @@ def test_two_level_launches_by_score_and_asks_to_be_woken() -> None:
     assert kinds(scheduler.on(Tick(), 0.0501)) == ["LaunchDag"], "the only worker has a task, and another one waits"
 
 
-def test_tasks_that_follow_another_must_have_been_ready() -> None:
-    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
-    ((dag, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
-    stranger = TaskDone(dag, task._replace(op="other"))
-    with pytest.raises(SchedulerError, match="was not ready after"):
-        scheduler.on(TaskDone(dag, task, then=[stranger]), 0.1)
-
-
 def test_a_launch_that_the_score_refused_is_considered_when_the_machine_is_less_busy() -> None:
     scheduler = Scheduler(SchedulerConfig(workers=2), 0)
     ((_, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
@@ -254,6 +246,15 @@ def test_protocol_faults_are_reported() -> None:
         scheduler.on(TaskDone(0, Task(Kind.END, "", 0, 0, 1, Lane.CPU, 0.0)), 0.0)
     with pytest.raises(DagError):
         scheduler.on(TaskDone(0, task, [OwnedVertices(0, -1)]), 0.0)
+    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
+    ((dag, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
+    stranger = TaskDone(dag, task._replace(op="other"))
+    with pytest.raises(SchedulerError, match="was not ready after"):
+        scheduler.on(TaskDone(dag, task, then=[stranger]), 0.1)
+    scheduler = Scheduler(SchedulerConfig(), 0)
+    for weight in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(SchedulerError, match="share"):
+            scheduler.on(SessionOpened("s", PLANS["one"], range(1), share=weight), 0.0)
 
 
 def test_the_log_is_bounded_and_names_causes() -> None:
@@ -323,9 +324,6 @@ def test_a_session_is_viewed_from_opening_to_closing() -> None:
     assert (view.finished, view.finished_bytes, view.train_ms) == (0, 0, 7.0)
     scheduler.on(SessionClosed("s"), 4.0)
     assert scheduler.sessions() == ()
-
-
-def test_a_task_says_since_when_it_could_have_run() -> None:
     scheduler = Scheduler(SchedulerConfig(policy="fifo", workers=1), 0)
     actions = scheduler.on(SessionOpened("s", PLANS["one"], range(2), batch_bytes=1), 1.0)
     (seed,) = [a for a in actions if isinstance(a, RunTask)]
@@ -379,10 +377,3 @@ def test_workers_are_shared_by_weight(seconds: dict[str, float], weights: dict[s
 
 def test_a_session_alone_has_everything_whatever_its_weight() -> None:
     assert worked({"a": 0.001}, {"a": 0.001}, until=5.0)["a"] == pytest.approx(5, rel=0.01)
-
-
-def test_shares_must_be_positive() -> None:
-    scheduler = Scheduler(SchedulerConfig(), 0)
-    for weight in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(SchedulerError, match="share"):
-            scheduler.on(SessionOpened("s", PLANS["one"], range(1), share=weight), 0.0)

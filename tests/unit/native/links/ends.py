@@ -5,8 +5,9 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +16,7 @@ import numpy as np
 from atta import _native
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
-
-__all__ = [
-    "PATIENCE_S",
-    "Edges",
-    "Owner",
-    "ask",
-    "done",
-    "encrypted",
-    "eventually",
-    "pairs",
-    "pull",
-    "sample",
-    "times_of",
-]
+from tests import waiting
 
 PATIENCE_S = 60.0
 """How long a test waits before it fails, in seconds."""
@@ -61,11 +49,7 @@ def encrypted(near: socket.socket, far: socket.socket) -> tuple[_native.LinkTls,
 
 
 def eventually(what: Callable[[], Any]) -> None:
-    """Wait until ``what()`` holds."""
-    until = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < until, "it never came to that"
-        time.sleep(0.002)
+    waiting.eventually(what, PATIENCE_S)
 
 
 @dataclass
@@ -151,52 +135,45 @@ class Owner:
         me.attach(owner, near.detach(), asks)
 
 
-def sample(
-    step: _native.Step,
-    ids: np.ndarray,
-    owners: list[int] | None = None,
-    starts: list[int] | None = None,
-    firsts: list[int] | None = None,
-    *,
-    edge_type: int = 0,
-    fan_out: int = 5,
-    replace: bool = False,
-    stream_key: int = 9,
-    renewed: int = 0,
-    method: int = 0,
-    trees: np.ndarray | None = None,
-    times: np.ndarray | None = None,
-    most_edges: int = 1 << 20,
-) -> int:
-    """Adds rows to expand to a step; all of owner 1 unless told."""
-    owned = _owned(owners, starts, firsts, len(ids))
-    key = (replace, stream_key, renewed, method, trees, times, most_edges)
-    return step.sample(edge_type, ids, *owned, fan_out, *key)
+def linked(kind: str = "unix", base: int = 0, **of_owner: Any) -> tuple[Owner, _native.Links]:
+    """An owner, and a daemon with a link to it."""
+    owner, me = Owner(base=base, **of_owner), _native.Links(1)
+    owner.link_to(me, kind=kind)
+    return owner, me
+
+
+@contextmanager
+def unanswered() -> Iterator[tuple[_native.Links, socket.socket]]:
+    """A daemon with a link to owner 1, of whom there is only the socket."""
+    me, (near, far) = _native.Links(1), pairs("unix")
+    with far:
+        me.attach(1, near.detach())
+        yield me, far
+
+
+SAMPLING: dict[str, Any] = {"fan_out": 5, "replace": False, "stream_key": 9, "renewed": 0, "method": 0}
+SAMPLING |= {"trees": None, "times": None, "most_edges": 1 << 20}
+
+
+def sample(step: _native.Step, ids: np.ndarray, *owned: Any, edge_type: int = 0, **options: Any) -> int:
+    """Adds rows to expand to a step. ``owned``, also by name: owners, starts, first ids; all rows are of owner 1."""
+    owners = _owners(len(ids), *owned, **{name: options.pop(name) for name in ("starts", "firsts") if name in options})
+    return step.sample(edge_type, ids, *owners, *{**SAMPLING, **options}.values())
 
 
 def pull(
-    step: _native.Step,
-    ids: np.ndarray,
-    outs: list[np.ndarray],
-    owners: list[int] | None = None,
-    starts: list[int] | None = None,
-    firsts: list[int] | None = None,
-    *,
-    node_type: int = 0,
-    tables: int = 1,
-    positions: np.ndarray | None = None,
+    step: _native.Step, ids: np.ndarray, outs: list[np.ndarray], *owned: Any, firsts: Any = None, **options: Any
 ) -> int:
-    """Adds table rows to a step; all of owner 1 unless told."""
-    owned = _owned(owners, starts, firsts, len(ids))
-    return step.pull(node_type, tables, ids, np.arange(len(ids)) if positions is None else positions, *owned, outs)
+    """Adds table rows to a step, as ``sample``."""
+    owners = _owners(len(ids), *owned) if owned else _owners(len(ids), firsts=firsts)
+    given = {"node_type": 0, "tables": 1, "ids": ids, "positions": np.arange(len(ids)), **options}
+    return step.pull(*given.values(), *owners, outs)
 
 
-def _owned(owners: list[int] | None, starts: list[int] | None, firsts: list[int] | None, rows: int) -> list[np.ndarray]:
+def _owners(rows: int, owners: Any = None, starts: Any = None, firsts: Any = None) -> list[np.ndarray]:
     owners = owners or [1]
-    return [
-        np.array(numbers, dtype=np.int64)
-        for numbers in (owners, starts or [0, rows], [0] * len(owners) if firsts is None else firsts)
-    ]
+    given = (owners, starts or [0, rows], [0] * len(owners) if firsts is None else firsts)
+    return [np.array(numbers, dtype=np.int64) for numbers in given]
 
 
 def ask(me: _native.Links, step: _native.Step, age_ms: int = 0) -> _native.Step:
@@ -217,3 +194,11 @@ def done(me: _native.Links, step: _native.Step) -> _native.Step:
         if step.number in me.finished():
             assert step.done
             return step
+
+
+def sampled(me: _native.Links, ids: np.ndarray, **options: Any) -> _native.Step:
+    """A step whose rows were all expanded."""
+    step = me.step()
+    sample(step, ids, **options)
+    assert done(me, ask(me, step)).left() == []
+    return step

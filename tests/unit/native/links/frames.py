@@ -9,16 +9,14 @@ from dataclasses import dataclass, replace
 
 from tests.unit.native.links.ends import PATIENCE_S
 
-__all__ = ["HEADER", "PULL", "PULLED", "REFUSED", "SAMPLE", "SAMPLED", "Frame", "receive"]
-
 SAMPLE, PULL, SAMPLED, PULLED, REFUSED = 1, 2, 17, 18, 19
 HEADER = struct.Struct("<IBBHQQIIiIQQII")
-MASK = (1 << 64) - 1
+MASK, GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
 
 
 def mixed(x: int) -> int:
     """The finaliser of splitmix64."""
-    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = (x + GOLDEN) & MASK
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
     return x ^ (x >> 31)

@@ -12,8 +12,6 @@ from typing import Any
 from atta import _native
 from tests.unit.native.links.ends import Owner, encrypted, pairs
 
-__all__ = ["Relay"]
-
 
 class Relay:
     """Carries bytes between a daemon and an owner. ``flip`` and ``end`` are positions in the requests (``back`` is

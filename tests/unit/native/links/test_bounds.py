@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from atta import _native
-from tests.unit.native.links.ends import Owner, ask, done, eventually, pairs, pull, sample
+from tests.unit.native.links.ends import Owner, ask, done, eventually, pairs, pull, sample, unanswered
 from tests.unit.native.links.frames import PULL, PULLED, SAMPLE, SAMPLED, Frame, receive
 
 
@@ -67,9 +67,7 @@ def test_an_owner_reads_no_more_requests_than_it_keeps_and_answers_all() -> None
 
 
 def test_requests_that_an_owner_does_not_read_have_a_bound() -> None:
-    me, (near, far) = _native.Links(1), pairs("unix")
-    with far:
-        me.attach(1, near.detach())
+    with unanswered() as (me, _):
         rows, out = np.arange(1 << 20), np.zeros(1 << 20, np.uint8)  # 4 MB a request
         steps = []
         for _ in range(24):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -68,11 +67,6 @@ async def asking(deadline_s: float) -> AsyncIterator[Asking]:
         me.mute.close()
 
 
-def within(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run it; TimeoutError: it hangs."""
-    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
-
-
 def check_nothing_came(step: _native.Step, out: np.ndarray, why: str) -> None:
     """All rows are left, for this reason, and none was refused by the owner."""
     assert step.done
@@ -80,115 +74,87 @@ def check_nothing_came(step: _native.Step, out: np.ndarray, why: str) -> None:
     assert (out == -1).all()
 
 
-def test_steps_of_one_turn_are_all_answered() -> None:
-    async def test() -> None:
-        async with asking(PATIENCE_S) as me:
-            await asyncio.gather(*(me.check_answered() for _ in range(20)))
+async def test_steps_of_one_turn_are_all_answered_and_a_mute_owner_keeps_none_waiting() -> None:
+    async with asking(PATIENCE_S) as me:
+        await asyncio.gather(*(me.check_answered() for _ in range(20)))
+    async with asking(PATIENCE_S) as me:
+        stuck = asyncio.ensure_future(me.ask(MUTE))
+        await me.check_answered()
+        assert not stuck.done()
+        stuck.cancel()
 
-    within(test)
+
+async def test_a_step_ends_at_its_deadline() -> None:
+    async with asking(0.2) as me:
+        began = asyncio.get_running_loop().time()
+        check_nothing_came(*await me.ask(MUTE), "no answer within the deadline")
+        assert asyncio.get_running_loop().time() - began >= 0.2
+        await me.check_answered()
 
 
-def test_a_step_ends_at_its_deadline() -> None:
-    async def test() -> None:
-        async with asking(0.2) as me:
-            began = asyncio.get_running_loop().time()
-            check_nothing_came(*await me.ask(MUTE), "no answer within the deadline")
-            assert asyncio.get_running_loop().time() - began >= 0.2
+async def test_a_step_of_which_nobody_waits_is_given_up() -> None:
+    async with asking(PATIENCE_S) as me:
+        step, out = me.pull(MUTE)
+        waiting = asyncio.ensure_future(me.steps.run(step, "pull", 0))
+        await asyncio.sleep(0.02)
+        assert not step.done
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        check_nothing_came(step, out, "nobody waits for it")
+        await me.check_answered()
+
+
+async def test_late_steps_are_given_up_before_their_deadline_but_few_of_them() -> None:
+    async with asking(PATIENCE_S) as me:
+        for _ in range(ENOUGH):
+            me.steps.hedges.answered("pull", 0.0)
+        assert me.steps.hedges.patience("pull") == LEAST_S
+        check_nothing_came(*await me.ask(MUTE), "late")
+        stuck = asyncio.ensure_future(me.ask(MUTE))
+        await asyncio.sleep(3 * LEAST_S)
+        assert not stuck.done()  # one in 1 / SHARE requests may be repeated
+        assert me.steps.hedges.sent == 1
+        for _ in range(int(1 / SHARE)):
             await me.check_answered()
-
-    within(test)
-
-
-def test_an_owner_that_answers_does_not_wait_for_one_that_does_not() -> None:
-    async def test() -> None:
-        async with asking(PATIENCE_S) as me:
-            stuck = asyncio.ensure_future(me.ask(MUTE))
-            await me.check_answered()
-            assert not stuck.done()
-            stuck.cancel()
-
-    within(test)
+        check_nothing_came(*await stuck, "late")
+        stuck.cancel()
 
 
-def test_a_step_of_which_nobody_waits_is_given_up() -> None:
-    async def test() -> None:
-        async with asking(PATIENCE_S) as me:
-            step, out = me.pull(MUTE)
-            waiting = asyncio.ensure_future(me.steps.run(step, "pull", 0))
-            await asyncio.sleep(0.02)
-            assert not step.done
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            check_nothing_came(step, out, "nobody waits for it")
-            await me.check_answered()
-
-    within(test)
+async def test_peers_are_asked_whether_they_are_there_while_a_step_takes_long() -> None:
+    async with asking(1.5 * ASK_AFTER_S) as me:
+        await me.check_answered()
+        assert me.looked == []
+        await me.ask(MUTE)
+        assert me.looked == [[MUTE]]
 
 
-def test_late_steps_are_given_up_before_their_deadline_but_few_of_them() -> None:
-    async def test() -> None:
-        async with asking(PATIENCE_S) as me:
-            for _ in range(ENOUGH):
-                me.steps.hedges.answered("pull", 0.0)
-            assert me.steps.hedges.patience("pull") == LEAST_S
-            check_nothing_came(*await me.ask(MUTE), "late")
-            stuck = asyncio.ensure_future(me.ask(MUTE))
-            await asyncio.sleep(3 * LEAST_S)
-            assert not stuck.done()  # one in 1 / SHARE requests may be repeated
-            assert me.steps.hedges.sent == 1
-            for _ in range(int(1 / SHARE)):
-                await me.check_answered()
-            check_nothing_came(*await stuck, "late")
-            stuck.cancel()
-
-    within(test)
-
-
-def test_peers_are_asked_whether_they_are_there_while_a_step_takes_long() -> None:
-    async def test() -> None:
-        async with asking(1.5 * ASK_AFTER_S) as me:
-            await me.check_answered()
-            assert me.looked == []
-            await me.ask(MUTE)
-            assert me.looked == [[MUTE]]
-
-    within(test)
-
-
-def test_an_owner_that_still_sends_is_not_silent() -> None:
+async def test_an_owner_that_still_sends_is_not_silent() -> None:
     """It owes an answer for long, but something comes all the time: here a little of a piece, again and again."""
-
-    async def test() -> None:
-        async with asking(2.5 * ASK_AFTER_S) as me:
-            long = asyncio.ensure_future(me.ask(MUTE))
-            await asyncio.sleep(0)  # it is asked
-            answer = Frame(PULLED, np.zeros(len(ROWS) * 100, np.uint8).tobytes(), request=1, rows=len(ROWS)).encoded()
-            for at in range(0, 4000, 100):
-                me.mute.sendall(answer[at : at + 100])
-                await asyncio.sleep(2 * ASK_AFTER_S / 40)
-                assert me.links.silent(ASK_AFTER_S) == []
-            assert me.looked == []
-            assert me.links.silent(0.0) == [MUTE]
-            await long
-            assert me.links.silent(0.0) == []  # it was given up, so nothing is owed
-
-    within(test)
+    async with asking(2.5 * ASK_AFTER_S) as me:
+        long = asyncio.ensure_future(me.ask(MUTE))
+        await asyncio.sleep(0)  # it is asked
+        answer = Frame(PULLED, np.zeros(len(ROWS) * 100, np.uint8).tobytes(), request=1, rows=len(ROWS)).encoded()
+        for at in range(0, 4000, 100):
+            me.mute.sendall(answer[at : at + 100])
+            await asyncio.sleep(2 * ASK_AFTER_S / 40)
+            assert me.links.silent(ASK_AFTER_S) == []
+        assert me.looked == []
+        assert me.links.silent(0.0) == [MUTE]
+        await long
+        assert me.links.silent(0.0) == []  # it was given up, so nothing is owed
 
 
 @pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR])
-def test_a_step_ends_when_its_link_ends_at_the_other_side(how: int) -> None:
-    async def test() -> None:
-        async with asking(PATIENCE_S) as me:
-            step, out = me.pull(MUTE)
-            waiting = asyncio.ensure_future(me.steps.run(step, "pull", 0))
-            await asyncio.sleep(0.02)
-            me.mute.shutdown(how)
-            await waiting
-            ((item, owner, first, rows, refused, why),) = step.left()
-            assert (item, owner, first, rows, refused) == (0, MUTE, 0, len(ROWS), False)
-            assert why
-            assert (out == -1).all()
-            await me.check_answered()
-
-    within(test)
+async def test_a_step_ends_when_its_link_ends_at_the_other_side(how: int) -> None:
+    async with asking(PATIENCE_S) as me:
+        step, out = me.pull(MUTE)
+        waiting = asyncio.ensure_future(me.steps.run(step, "pull", 0))
+        await asyncio.sleep(0.02)
+        me.mute.shutdown(how)
+        await waiting
+        ((item, owner, first, rows, refused, why),) = step.left()
+        assert (item, owner, first, rows, refused) == (0, MUTE, 0, len(ROWS), False)
+        assert why
+        assert (out == -1).all()
+        await me.check_answered()

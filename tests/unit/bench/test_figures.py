@@ -1,4 +1,4 @@
-"""``atta bench train`` without daemons: settings, requirements for a dataset, figures of epochs, the shared model."""
+"""``atta bench train`` and ``atta bench scheduler`` without daemons: datasets, figures of epochs, the shared model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta_bench.lab.processes import Measured, Usage
 from atta_bench.lab.workload import Recipe
+from atta_bench.loader.scheduler import SchedulerBench
+from atta_bench.loader.scheduler import figures as figures_of_policy
 from atta_bench.train.benchmark import PHASES, TrainBench, figures, run
 
 
@@ -39,7 +41,7 @@ def test_a_dataset_must_have_features_labels_and_seeds(tmp_path: Path) -> None:
         run(TrainBench(data=str(tmp_path / "absent")))
 
 
-def epoch(rank: int, epoch: int, start: float, stop: float, **more: float) -> dict[str, Any]:
+def epoch(rank: int, epoch: int, start: float, stop: float, **more: Any) -> dict[str, Any]:
     sizes = {"batches": 2, "seeds": 100, "nodes": 500, "edges": 1000, "remote_rows": 50, "remote_bytes": 9}
     plain = {**sizes, "sampling_s": 0.25, "fetch_s": 0.5}
     return {"rank": rank, "epoch": epoch, "start": start, "stop": stop, **plain, **more}
@@ -49,9 +51,8 @@ def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
     spent = {"wait_s": 1.0, "copy_s": 0.25, "compute_s": 1.5, "sync_s": 0.25}
     first = [epoch(r, 0, 10.0, 14.0, loss_sum=300.0, right=10, **spent) for r in range(2)]
     second = [epoch(r, 1, 14.0, 18.0, loss_sum=200.0, right=60 + r, **spent) for r in range(2)]
-    found = figures(
-        Measured(first, first + second, Usage(8.0, 6.0, 4.0, (5000, 3000)), Usage(8.0, 6.0, 4.0, (5000, 3000)))
-    )
+    usage = Usage(8.0, 6.0, 4.0, (5000, 3000))
+    found = figures(Measured(first, first + second, usage, usage))
     assert found["epoch_s"] == 4.0
     assert found["seeds_per_s"] == 400 / 8
     assert found["steps"] == 2
@@ -64,6 +65,33 @@ def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
     assert {n for n in found if n.startswith("trainer/")} == {f"trainer/{p}_s" for p in (*PHASES, "other")}
     assert sum(found[f"trainer/{p}_s"] for p in (*PHASES, "other")) == pytest.approx(found["epoch_s"])
     assert (found["loading/sample_s"], found["loading/fetch_s"]) == (0.25, 0.5)
+
+
+def test_the_busiest_resource_is_named() -> None:
+    bench = SchedulerBench((2, 2), 8, data="somewhere", think_ms=50.0, link="1mbit")
+    sizes = {"batches": 10, "remote_rows": 5.0, "feature_bytes": 9}
+    epochs = [
+        epoch(r, n, 2.0 * n, 2.0 * n + 2, make_ms=[1.0] * 9 + [11.0], queue_bytes=100.0 * r + n or None, **sizes)
+        for r in range(2)
+        for n in range(2)
+    ]
+    # Four seconds, two hosts. 125,000 bytes are a quarter of what a link of 1 Mbit/s carries.
+    # 20 batches of 50 ms each are a quarter of the four seconds.
+    whole, window = Usage(4.0, 2.0, 1.0, (130_000, 70_000)), Usage(4.0, 2.0, 1.0, (125_000, 60_000))
+    found = figures_of_policy(Measured(epochs[:2], epochs, whole, window), bench=bench, hosts=2)
+    assert found["epoch_s"] == 2.0
+    assert found["seeds_per_s"] == 100.0
+    assert found["busy/link"] == pytest.approx(0.25)
+    assert found["busy/consumer"] == pytest.approx((40 * 0.05 + 1.0) / 8)
+    assert found["busiest"] == max(found["busy/link"], found["busy/consumer"], found["busy/cores"])
+    assert found["completion_ms"] == pytest.approx(2.0)
+    assert found["completion_ms_p95"] == 11.0
+    assert found["queue_bytes"] == 101.0
+    usage, of_peers = Usage(2.0, 2.0, 1.0, (0, 0)), [epoch(r, 0, 0.0, 2.0, **sizes) for r in range(2)]
+    plain = SchedulerBench((2, 2), 8, data="somewhere")
+    found = figures_of_policy(Measured(of_peers, of_peers, usage, usage), bench=plain, hosts=2)
+    assert set(found) >= {"seeds_per_s", "epoch_s", "busy/cores", "busiest"}
+    assert not {"completion_ms", "queue_bytes", "busy/link", "busy/consumer"} & set(found)
 
 
 def test_the_model_of_dgls_layers_is_graphsage_with_means() -> None:
