@@ -14,8 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from atta.observe.machine.addresses import HeldAddresses
 
-__all__ = ["held_addresses", "held_port", "let_go_of_addresses"]
-
 _held: list[HeldAddresses] = []
 
 

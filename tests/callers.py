@@ -11,8 +11,6 @@ import psutil
 import atta
 from atta.wire import rpc
 
-__all__ = ["Caller", "memory"]
-
 SILENT_S = 30
 
 

@@ -34,8 +34,6 @@ SEED = int(os.environ.setdefault("ATTA_SEED", str(random.SystemRandom().randrang
 if native := os.environ.get("ATTA_NATIVE"):
     assert "atta" not in sys.modules, "another build would not be used"
     spec = importlib.util.spec_from_file_location("atta._native", native)
-    assert spec is not None
-    assert spec.loader is not None
     sys.modules["atta._native"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["atta._native"])
 
@@ -129,12 +127,10 @@ def preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # trainers set it, too, before they import torch
     command = [words[0], str(here / "parent.py"), words[1]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as parent:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "executable", str(python))
             yield
-        assert parent.stdin is not None
         parent.stdin.close()
         assert parent.wait(20) == 0
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-__all__ = ["hidden_over_all_vertices", "over_all_vertices"]
-
 
 def over_all_vertices(model: Any, x: Mapping[str, torch.Tensor], edges: Mapping[Any, torch.Tensor]) -> torch.Tensor:
     """Scores of all vertices of the target type, with the weights of a ``TypedModel`` and without dropout."""

@@ -58,11 +58,8 @@ def with_loops(edges: np.ndarray, vertices: int) -> np.ndarray:
 
 
 class Masks:
-    """Dropout of a run on vertices 0 to n-1.
-
-    ``places`` are the dropouts of a model in their order: names, each with how often it came before in this forward.
-    Those called ``layer N`` are of edges.
-    """
+    """Dropout of a run on vertices 0 to n-1. ``places`` are the dropouts of a model in their order: names, each with how
+    often it came before in this forward. Those called ``layer N`` are of edges."""
 
     def __init__(self, seed: int, edges: np.ndarray, vertices: int) -> None:
         self.seed, self.vertices, self.edges = seed, np.arange(vertices), keys_of_edges(with_loops(edges, vertices))

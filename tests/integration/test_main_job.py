@@ -104,7 +104,6 @@ def test_interrupted_training_ends_its_children_and_exits_130(dataset: Path) -> 
     command = [*ATTA, "train", "--data", str(dataset), *TRAIN, "--trainers", "2", "--epochs", "1000"]
     training = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        assert training.stderr is not None
         assert "epoch" in training.stderr.readline()
         children = psutil.Process(training.pid).children(recursive=True)
         assert len(children) >= 4  # two daemons, two trainers

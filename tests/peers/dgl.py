@@ -23,8 +23,6 @@ from atta.compat import dgl as over_atta
 from atta.compat.dgl.job import dataset_of
 from atta.compat.dgl.offered import refuse
 
-__all__ = ["Servers", "hand_over"]
-
 _REFUSED = ("KVServer", "KVClient", "connect_to_server", "sample_etype_neighbors", "start_server")
 """Names of DGL's that would talk to servers of DGL."""
 _CORA = 2708, 5278
@@ -36,11 +34,7 @@ class Served(Exception):
 
 
 class Servers:
-    """The daemons in the places of DGL's servers.
-
-    Attributes:
-        asked: how often a test has connected, or started servers.
-    """
+    """The daemons in the places of DGL's servers; ``asked``: how often a test has connected, or started servers."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -16,9 +16,6 @@ import pytest
 
 from atta.errors import AttaError
 
-__all__ = ["Case", "Difference", "Outcome", "Recorder", "known_differences"]
-
-
 _pytests_raises = pytest.raises
 
 
@@ -32,14 +29,8 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Difference:
-    """Why some cases do not pass, and what they show then.
-
-    Attributes:
-        cases: patterns of their names, ``test_file.py::test_name[parameters]``.
-        shows: regular expression for the failure. Another failure of the same case is a fault.
-        reason: a sentence of ``document``.
-        document: where users read it.
-    """
+    """Why some cases do not pass: patterns of their names, and a regular expression for the failure. Another failure of
+    the same case is a fault. ``reason`` is a sentence of ``document``, where users read it."""
 
     cases: tuple[str, ...]
     shows: str
@@ -47,12 +38,10 @@ class Difference:
     document: str
 
     def explains(self, case: str, failure: str) -> bool:
-        """Whether ``case`` fails for this reason with this failure."""
         return any(fnmatchcase(_plain(case), _plain(p)) for p in self.cases) and bool(re.search(self.shows, failure))
 
 
 def _plain(name: str) -> str:
-    """``name`` without what patterns take for sets of letters."""
     return name.translate({ord("["): "(", ord("]"): ")"})
 
 
@@ -63,15 +52,8 @@ def known_differences() -> list[Difference]:
 
 @dataclass(frozen=True)
 class Case:
-    """What one case of the peer told.
-
-    Attributes:
-        name: ``test_file.py::test_name[parameters]``.
-        outcome: see there.
-        why: the difference's reason, or the failure in one line; empty if it passed.
-        document: where the reason stands.
-        seconds: that it took, with the daemons' start.
-    """
+    """What a case ``test_file.py::test_name[parameters]`` told; ``why``: the difference's reason, or the failure in one
+    line; ``seconds``: with the daemons' start."""
 
     name: str
     outcome: Outcome
@@ -82,15 +64,8 @@ class Case:
 
 @dataclass
 class Recorder:
-    """A plugin of pytest that records what each case tells.
-
-    Attributes:
-        asked: returns how often Atta was asked for something so far.
-        told: called with every case.
-        reading: makes what holds while test files are read.
-        cases: all cases so far.
-        known: differences that are documented.
-    """
+    """A plugin of pytest that records what each case tells. ``asked`` returns how often Atta was asked for something so
+    far; ``told`` is called with every case; ``reading`` makes what holds while test files are read."""
 
     asked: Callable[[], int]
     told: Callable[[Case], None]
@@ -120,7 +95,6 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-        """Keep the first failure of a case, or why it was skipped."""
         report = yield
         self._seconds += call.duration
         if call.excinfo is not None and not self._failure:

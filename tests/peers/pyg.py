@@ -22,8 +22,6 @@ from torch_geometric.utils import to_undirected
 import atta
 from tests.peers.graphs import Graphs
 
-__all__ = ["as_if_installed", "hand_over"]
-
 _PACKAGES = {"pyg_lib", "torch_sparse"}
 """What PyG's loaders need and Atta's do not."""
 _FLAGS = ("WITH_PYG_LIB", "WITH_TORCH_SPARSE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE")
@@ -74,7 +72,6 @@ class _OverAtta:
         return next(iter(self._at(places)))
 
     def _options(self, data: Any, given: dict[str, Any]) -> dict[str, Any]:
-        """What Atta's loaders take, from what all of PyG's take."""
         cluster = self.graphs.cluster(data)
         options = {name: value for name, value in given.items() if value is not None}
         for name in options.keys() & {"weight_attr", "time_attr"}:
@@ -120,7 +117,6 @@ class LinkNeighborLoader(_OverAtta, atta.LinkNeighborLoader):
 def _some_edges(
     data: Any, num_neighbors: Any, edge_type: Any, ends: Any, given: dict[str, Any], places: list[int]
 ) -> LinkNeighborLoader:
-    """The loader of the edges at ``places`` among its seeds."""
     rows = {name: given[name][places] for name in ("edge_label", "edge_label_time") if given.get(name) is not None}
     seeds = (edge_type, ends[:, places]) if edge_type else ends[:, places]
     return LinkNeighborLoader(data, num_neighbors, seeds, **{**given, **rows, "batch_size": len(places)})

@@ -74,14 +74,11 @@ class SoakDaemons(Daemons):
         return [psutil.Process(child.pid).memory_full_info().uss for child in self.children]
 
     def gradients(self) -> float:
-        """How many gradients daemons have applied to weights."""
         with atta.connect(self.cluster_file, wait=True) as cluster:
             return sum(found["weights_gradients"] for found in cluster.stats())
 
 
 class Troublemaker:
-    """Hits the processes of a job until it is told to stop."""
-
     def __init__(
         self, job: subprocess.Popen[str], daemons: SoakDaemons, draws: random.Random, kinds: list[str]
     ) -> None:
@@ -158,7 +155,6 @@ class Soak:
         return result
 
     def digest_async(self, kinds: list[str]) -> JobResult:
-        """A job of ``digest-async`` under faults of these kinds."""
         result, began = JobResult("digest-async"), time.monotonic()
         before = self.daemons.gradients()
         code, said = self._train(DIGEST.split(), kinds, result)
@@ -203,7 +199,6 @@ class Soak:
 
 
 def make_dataset(folder: Path) -> Path:
-    """A graph of 2,000 vertices in communities, in two parts."""
     options = GenerateOptions(nodes=2_000, edges=40_000, features=32, classes=8, seed=1)
     generate("sbm", folder / "graph", options)
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=1)

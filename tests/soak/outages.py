@@ -122,7 +122,6 @@ class Daemons:
             time.sleep(outage.seconds)
             self.children[1].send_signal(signal.SIGCONT)
         else:
-            assert self.proxy is not None
             self.proxy.drop()
             time.sleep(outage.seconds)
             self.proxy.mend()
@@ -155,7 +154,6 @@ def _all_ids(cluster: atta.Cluster) -> Any:
 
 
 def digest(batch: atta.MiniBatch) -> str:
-    """Digest of all arrays of a batch, and the batch's number."""
     found = hashlib.sha256(str(batch.batch_id).encode())
     for array in (batch.n_id(), batch.edge_index(), batch.e_id(), batch.table("x")):
         found.update(np.ascontiguousarray(array).tobytes())
@@ -230,7 +228,6 @@ class BackgroundLoad:
         return rows[:, 0].copy()
 
     def stop(self) -> None:
-        """Wait until all have ended. Raise an error if one hangs."""
         self._ending.set()
         for thread in self._threads:
             thread.join(90)

@@ -10,11 +10,8 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards loopback connections to ``target`` until ``drop`` is called. ``mend`` lets new ones through again.
-
-    It has a thread of its own. After ``drop`` it closes new connections at once. After ``freeze`` nothing gets through,
-    and no connection is closed: the links are half open.
-    """
+    """Forwards loopback connections to ``target``, on a thread of its own. After ``drop`` it closes them and new ones at
+    once, until ``mend``. After ``freeze`` nothing gets through, and no connection is closed: links are half open."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")

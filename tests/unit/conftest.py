@@ -33,8 +33,6 @@ def module_at() -> Callable[[str], Any]:
 
     def load(path: str) -> Any:
         spec = importlib.util.spec_from_file_location(Path(path).stem, Path(__file__).parents[2] / path)
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up

@@ -56,7 +56,6 @@ SAME_NAME_ALLOWED: dict[str, str] = {
 
 
 def entries() -> list[tuple[str, str, str]]:
-    """(term, meaning, source) of every line of the list."""
     lines = [line for line in GLOSSARY.read_text().splitlines() if line.startswith("- ")]
     found = [ENTRY.fullmatch(line) for line in lines]
     assert [line for line, match in zip(lines, found, strict=True) if match is None] == []
@@ -69,7 +68,6 @@ def tree(path: Path) -> ast.Module:
 
 
 def bound(path: Path) -> Iterator[tuple[str, int]]:
-    """Every name that a source defines or binds, and its line."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno
@@ -163,7 +161,6 @@ def methods(kind: ast.ClassDef) -> Iterator[_Function]:
 
 @cache
 def documenting() -> dict[str, set[str]]:
-    """By name of a method: the classes that say what it does."""
     found = defaultdict(set)
     for name, kinds in classes().items():
         for method in (method for kind in kinds for method in methods(kind)):

@@ -60,7 +60,6 @@ def test_plans_hit_all_but_the_spared_and_refuse_what_makes_no_sense() -> None:
 
 
 def lines(laps: int = 2) -> list[dict[str, Any]]:
-    """What a consumer writes that gets everything right."""
     places = [(e, b) for e, digests in enumerate(EXPECTED) for b in range(len(digests))]
     return [{"lap": lap, "epoch": e, "batch": b, "digest": EXPECTED[e][b]} for lap in range(laps) for e, b in places]
 

@@ -14,7 +14,6 @@ KINDS = [*pyg_kinds(), *dgl_kinds()]
 
 
 def of_page() -> dict[tuple[str, str], tuple[str, ...]]:
-    """The cells of each row by heading and name."""
     found = {}
     for part in TEXT.split("\n## ")[1:]:
         heading, _, text = part.partition("\n")

@@ -246,7 +246,6 @@ COUNTERS = {
 def drawn(*daemons: DaemonRates, width: int = 170) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     console.print(picture("cluster.toml", daemons, width))
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
 

@@ -39,7 +39,6 @@ BESIDE = " &"
 
 
 def joined(text: str) -> str:
-    """Commands, with lines that a backslash continues joined."""
     return re.sub(r"\\\n +", "", text)
 
 

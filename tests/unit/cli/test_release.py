@@ -88,7 +88,6 @@ def test_it_runs_a_daemon(tmp_path: Path) -> None:
     assert (program, name) == ("atta", "serve")
     assert program in PROJECT["scripts"]
     command = cli.get_command(click.Context(cli), name)
-    assert command is not None
     assert Path(place).is_absolute()
     options = tmp_path / "serve.toml"
     options.write_text('data = "/data"\npart = "auto"\n')

@@ -59,7 +59,6 @@ def accepted(words: list[str]) -> dict[str, Any]:
     """The parameters with which the command line understands ``words``; raises UsageError."""
     assert words[0].endswith("atta")
     command = cli.get_command(click.Context(cli), words[1])
-    assert command is not None
     return command.make_context(words[1], words[2:]).params
 
 

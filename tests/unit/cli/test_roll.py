@@ -197,7 +197,6 @@ def test_a_process_is_started_again_as_it_ran(tmp_path: Path) -> None:
     assert eventually(lambda: len(out.read_text().splitlines()) == 2)
     one, two = out.read_text().splitlines()
     assert one == two == f"me {tmp_path} a word"
-    assert child.stdin is not None
     child.stdin.close()
     child.wait()
     with pytest.raises(ConfigError, match="is not atta serve"):

@@ -144,7 +144,6 @@ def test_a_daemon_that_cannot_see_its_parent_end_is_not_begun(stdin: int, words:
     with subprocess.Popen(
         [sys.executable, "-m", "atta.cli.main", *command], stdin=stdin, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stderr is not None
         said = process.stderr.read()
         assert process.wait(timeout=60) == 2
     (line,) = [line for line in said.splitlines() if line.startswith("atta: error: ")]

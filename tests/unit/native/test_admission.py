@@ -24,7 +24,6 @@ def pair_hash(stream_key: int, target_key: int, source_key: int) -> int:
 def admitted_by(
     row: list[int], scores: list[int] | None, target: int, known: set[int], keys: list[int], limit: int, stream_key: int
 ) -> list[int]:
-    """The sources in ``row`` that one vertex admits, best first."""
     order = {}
     for i, source in enumerate(row):
         if source not in known:

@@ -310,7 +310,6 @@ def test_copies_of_memory_and_of_private_mappings(tmp_path: Path) -> None:
 
 
 def mapped_bytes(path: Path) -> int:
-    """How much of a file this process's mappings hold in memory."""
     shown = Path("/proc/self/smaps").read_text().split("\n")
     at = next(n for n, line in enumerate(shown) if line.endswith(str(path)))
     return 1024 * int(next(line for line in shown[at:] if line.startswith("Rss:")).split()[1])

@@ -66,7 +66,6 @@ class Graph:
         return Graph(new[self.src], new[self.dst], keys), new
 
     def sample(self, operator: Operator, seeds: Any, number: int = 0) -> Sampled:
-        """One batch. Checks the properties of every operator."""
         sampled = run(operator.run(self.batch(seeds, number)), LocalAccess(self.local))
         self.check(operator, np.asarray(seeds, dtype=np.int64), sampled)
         return sampled
@@ -92,7 +91,6 @@ class Graph:
             assert len(array) <= shape[0]
 
     def edges_among(self, vertices: Any) -> list[int]:
-        """Ids of all edges among some vertices."""
         some = set(np.asarray(vertices).tolist())
         pairs = zip(self.src.tolist(), self.dst.tolist(), strict=True)
         return [i for i, (s, d) in enumerate(pairs) if s in some and d in some]
@@ -158,7 +156,6 @@ class PlainAccess(Access):
 
 
 def in_user_ids(graph: Graph, sampled: Sampled) -> list[Any]:
-    """All that an operator returns, in user ids and bit for bit."""
     return [
         graph.keys[sampled.vertices].tolist(),
         sampled.row.tolist(),

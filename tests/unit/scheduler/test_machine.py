@@ -77,7 +77,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0.01, 1.0, 20.0, 1000.0]))
     def time_passes(self, ms: float) -> None:
-        """Time passes until the next wake-up, which comes in time."""
         target = self.shell.now + ms / 1e3
         while self.shell.wake is not None and self.shell.wake <= target:
             self.shell.tick()

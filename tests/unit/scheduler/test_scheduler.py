@@ -34,7 +34,6 @@ from tests.unit.scheduler.harness import PLANS, Shell
 def opened(
     policy: str = "fifo", batches: int = 4, plan: str = "one", **options: object
 ) -> tuple[Scheduler, list[Action]]:
-    """A scheduler whose only session launches as much as it may."""
     scheduler = Scheduler(SchedulerConfig(policy=policy, **options), 0)  # type: ignore[arg-type]
     return scheduler, scheduler.on(SessionOpened("s", PLANS[plan], range(batches), batch_bytes=10), 0.0)
 

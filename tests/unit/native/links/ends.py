@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
+import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +25,6 @@ PATIENCE_S = 60.0
 
 
 def pairs(kind: str) -> tuple[socket.socket, socket.socket]:
-    """Two ends of a new connection: ``unix`` or ``tcp``."""
     if kind == "unix":
         ends = socket.socketpair()
     else:
@@ -66,7 +67,6 @@ class Edges:
 
     @classmethod
     def random(cls, rng: np.random.Generator, rows: int, hub: int, ids: type, edge_ids: type) -> Edges:
-        """Row 0 has ``hub`` edges."""
         degrees = rng.integers(0, 40, rows)
         degrees[0] = hub
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
@@ -85,14 +85,12 @@ class Edges:
         self.methods[method.number] = tables_for(method, self.indptr, self.indices, weight=self.weight, time=self.time)
 
     def expected(self, rows: np.ndarray, method: int = 0, **options: Any) -> tuple[np.ndarray, ...]:
-        """What an owner must answer."""
         return kernels.sample_neighbors(
             self.indptr, self.indices, self.edge_ids, self.keys, rows, method=self.methods[method], **options
         )
 
 
 def times_of(rng: np.random.Generator, indptr: np.ndarray) -> np.ndarray:
-    """A time for each edge."""
     return rng.integers(0, 100, int(indptr[-1])).astype(np.int64)
 
 
@@ -128,7 +126,6 @@ class Owner:
                 self.links.prepare(number, method.number, edges.methods[method.number])
 
     def link_to(self, me: _native.Links, owner: int = 1, kind: str = "unix") -> None:
-        """Over ``unix``, ``tcp`` or ``tls``."""
         near, far = pairs("tcp" if kind == "tls" else kind)
         asks, serves = encrypted(near, far) if kind == "tls" else (None, None)
         self.links.serve(far.detach(), -1, serves)
@@ -136,13 +133,12 @@ class Owner:
 
 
 def linked(kind: str = "unix", base: int = 0, **of_owner: Any) -> tuple[Owner, _native.Links]:
-    """An owner, and a daemon with a link to it."""
     owner, me = Owner(base=base, **of_owner), _native.Links(1)
     owner.link_to(me, kind=kind)
     return owner, me
 
 
-@contextmanager
+@contextlib.contextmanager
 def unanswered() -> Iterator[tuple[_native.Links, socket.socket]]:
     """A daemon with a link to owner 1, of whom there is only the socket."""
     me, (near, far) = _native.Links(1), pairs("unix")
@@ -164,7 +160,6 @@ def sample(step: _native.Step, ids: np.ndarray, *owned: Any, edge_type: int = 0,
 def pull(
     step: _native.Step, ids: np.ndarray, outs: list[np.ndarray], *owned: Any, firsts: Any = None, **options: Any
 ) -> int:
-    """Adds table rows to a step, as ``sample``."""
     owners = _owners(len(ids), *owned) if owned else _owners(len(ids), firsts=firsts)
     given = {"node_type": 0, "tables": 1, "ids": ids, "positions": np.arange(len(ids)), **options}
     return step.pull(*given.values(), *owners, outs)
@@ -177,14 +172,12 @@ def _owners(rows: int, owners: Any = None, starts: Any = None, firsts: Any = Non
 
 
 def ask(me: _native.Links, step: _native.Step, age_ms: int = 0) -> _native.Step:
-    """Sends the requests of a step."""
     me.begin(step, age_ms)
     me.flush()
     return step
 
 
 def done(me: _native.Links, step: _native.Step) -> _native.Step:
-    """Waits for a step. ``finished`` must name it, once."""
     until = time.monotonic() + PATIENCE_S
     while True:
         poll = select.poll()  # select() takes no descriptor beyond 1,023
@@ -197,8 +190,88 @@ def done(me: _native.Links, step: _native.Step) -> _native.Step:
 
 
 def sampled(me: _native.Links, ids: np.ndarray, **options: Any) -> _native.Step:
-    """A step whose rows were all expanded."""
     step = me.step()
     sample(step, ids, **options)
     assert done(me, ask(me, step)).left() == []
     return step
+
+
+class Relay:
+    """Carries bytes between a daemon and an owner. ``flip`` and ``end`` are positions in the requests (``back`` is
+    False) or in the answers, counted from the end of the handshake where the link is encrypted (``tls``)."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        me: _native.Links,
+        *,
+        back: bool = True,
+        end: int | None = None,
+        flip: int | None = None,
+        tls: bool = False,
+    ) -> None:
+        near, self._near = pairs("unix")
+        self._far, far = pairs("unix")
+        self._back = back
+        self._end: int | None = None
+        self._flip: int | None = None
+        self.carried = {False: 0, True: 0}
+        """Bytes of requests (False) and of answers (True)."""
+        self._stop, self._wake = socket.socketpair()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        asks, serves = encrypted(near, far) if tls else (None, None)
+        shaken = self.carried[back]
+        self._end = None if end is None else shaken + end
+        self._flip = None if flip is None else shaken + flip
+        owner.links.serve(far.detach(), -1, serves)
+        me.attach(1, near.detach(), asks)
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wake.close()
+        self._thread.join()
+        self._stop.close()
+
+    def _run(self) -> None:
+        with self._near, self._far:
+            while True:
+                readable = self._readable()
+                if self._stop in readable:
+                    return
+                for source in readable:
+                    if not self._carry(source, back=source is self._far):
+                        return
+
+    def _readable(self) -> list[Any]:
+        """Which ends have something to read, or have gone. select() takes no descriptor beyond 1,023."""
+        with selectors.PollSelector() as ends:
+            for end in (self._near, self._far, self._stop):
+                ends.register(end, selectors.EVENT_READ)
+            return [key.fileobj for key, _ in ends.select()]
+
+    def _carry(self, source: socket.socket, *, back: bool) -> bool:
+        try:
+            data = bytearray(source.recv(1 << 16))
+        except OSError:
+            return False
+        begin = self.carried[back]
+        going = bool(data)
+        if back == self._back:
+            if self._flip is not None and begin <= self._flip < begin + len(data):
+                data[self._flip - begin] ^= 1 << self._flip % 8
+            if self._end is not None and begin + len(data) >= self._end:
+                del data[self._end - begin :]
+                going = False
+        self.carried[back] += len(data)
+        to = self._near if back else self._far
+        writable = select.poll()  # unlike select, it tells of a socket that was shut down with unread bytes
+        writable.register(to, select.POLLOUT)
+        with contextlib.suppress(ConnectionError):
+            while data:
+                writable.poll()
+                with contextlib.suppress(BlockingIOError):
+                    del data[: to.send(data)]
+        return going

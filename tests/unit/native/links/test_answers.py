@@ -18,7 +18,6 @@ KINDS = pytest.mark.parametrize("kind", ["unix", "tcp", TLS])
 
 
 def same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
-    """Counts, neighbours and edge ids agree, in value and dtype."""
     assert len(found) == len(expected) == 3
     for got, want in zip(found, expected, strict=True):
         assert got.dtype == want.dtype

@@ -13,9 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta import _native
-from tests.unit.native.links.ends import Owner, ask, done, eventually, linked, pairs, pull, sample, sampled, unanswered
+from tests.unit.native.links.ends import (
+    Owner,
+    Relay,
+    ask,
+    done,
+    eventually,
+    linked,
+    pairs,
+    pull,
+    sample,
+    sampled,
+    unanswered,
+)
 from tests.unit.native.links.frames import PULLED, REFUSED, SAMPLED, Frame, receive
-from tests.unit.native.links.relay import Relay
 
 TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL")
 OWNER = Owner(rows=1000, hub=5)
@@ -62,7 +73,6 @@ class Asked:
 
 
 def sizes() -> tuple[int, int]:
-    """Bytes of the requests and of the answers of such a step."""
     me = _native.Links(1)
     with Relay(OWNER, me) as relay:
         assert Asked(me).check() == 2 * len(ROWS)
@@ -73,7 +83,6 @@ REQUESTS, ANSWERS = sizes()
 
 
 def ends(total: int) -> list[int]:
-    """Positions before, in and after frames."""
     return [0, 1, 63, 64, 65, 72, *range(4096, total, total // 9), total - 1]
 
 
