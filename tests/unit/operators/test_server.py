@@ -27,12 +27,6 @@ RULES = st.builds(
 )
 
 
-def some_seeds(graph: Graph, seed: int) -> list[int]:
-    rng = np.random.default_rng(seed)
-    chosen: list[int] = rng.permutation(graph.nodes)[: rng.integers(0, graph.nodes + 1)].tolist()
-    return chosen
-
-
 def hops_of(sampled: Sampled) -> dict[int, int]:
     return dict(zip(sampled.vertices.tolist(), sampled.extra["hop"].tolist(), strict=True))
 
@@ -51,13 +45,10 @@ def check_subgraph(graph: Graph, seeds: list[int], sampled: Sampled) -> None:
 
 @given(graph=graphs(), hops=st.integers(0, 5), seed=st.integers(0, 10_000))
 def test_closure_is_a_breadth_first_search(graph: Graph, hops: int, seed: int) -> None:
-    seeds = some_seeds(graph, seed)
-    against = nx.MultiDiGraph()
-    against.add_nodes_from(range(graph.nodes))
-    against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
+    seeds = graph.some(seed)
     distance: dict[int, int] = {}
     for start in seeds:
-        for vertex, length in nx.single_source_shortest_path_length(against, start, cutoff=hops).items():
+        for vertex, length in nx.single_source_shortest_path_length(graph.against, start, cutoff=hops).items():
             distance[vertex] = min(length, distance.get(vertex, length))
     sampled = graph.sample(Closure(hops), seeds)
     check_subgraph(graph, seeds, sampled)
@@ -70,7 +61,7 @@ def test_closure_is_a_breadth_first_search(graph: Graph, hops: int, seed: int) -
 @given(graph=graphs(), hops=st.integers(0, 4), seed=st.integers(0, 10_000))
 def test_without_its_rim_a_closure_lacks_the_edges_into_the_last_hop(graph: Graph, hops: int, seed: int) -> None:
     """Vertices, hops and degrees are the same, and so is the order of the edges that are left."""
-    seeds = some_seeds(graph, seed)
+    seeds = graph.some(seed)
     whole, found = graph.sample(Closure(hops), seeds), graph.sample(Closure(hops, rim=False), seeds)
     assert found.vertices.tolist() == whole.vertices.tolist()
     for name in ("hop", "degree"):
@@ -95,14 +86,13 @@ def test_the_rim_is_not_read(seed: int) -> None:
 
 
 def candidates(graph: Graph, vertex: int, known: set[int]) -> set[int]:
-    pairs = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
-    return {s for s, d in pairs if d == vertex and s not in known}
+    return {s for s, d in graph.pairs if d == vertex and s not in known}
 
 
 @given(graph=graphs(), rule=RULES, seed=st.integers(0, 10_000))
 @settings(max_examples=200)
 def test_expansion_by_brute_force(graph: Graph, rule: ExpansionAware, seed: int) -> None:
-    seeds = some_seeds(graph, seed)
+    seeds = graph.some(seed)
     sampled = graph.sample(rule, seeds)
     check_subgraph(graph, seeds, sampled)
     hop = hops_of(sampled)
@@ -129,7 +119,7 @@ def test_expansion_by_brute_force(graph: Graph, rule: ExpansionAware, seed: int)
 
 @given(graph=graphs(), hops=st.integers(0, 4), select=st.sampled_from(["uniform", "degree"]), seed=st.integers(0, 99))
 def test_without_bounds_it_is_the_closure(graph: Graph, hops: int, select: str, seed: int) -> None:
-    seeds = some_seeds(graph, seed)
+    seeds = graph.some(seed)
     closure = in_user_ids(graph, graph.sample(Closure(hops), seeds))
     for fanout in (-1, 1000):
         assert in_user_ids(graph, graph.sample(ExpansionAware(hops, fanout, select), seeds)) == closure

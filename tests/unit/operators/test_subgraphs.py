@@ -36,10 +36,9 @@ from tests.unit.operators.oracles import Graph, PlainAccess, graphs, random_grap
 
 @given(graph=graphs(), seed=st.integers(0, 10_000))
 def test_induced_has_all_edges_among_the_seeds(graph: Graph, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    seeds = rng.permutation(graph.nodes)[: rng.integers(0, graph.nodes + 1)]
+    seeds = graph.some(seed)
     sampled = graph.sample(Induced(), seeds)
-    assert sampled.vertices.tolist() == seeds.tolist()
+    assert sampled.vertices.tolist() == seeds
     assert sorted(sampled.edge_ids.tolist()) == graph.edges_among(seeds)
     assert (np.diff(sampled.col) >= 0).all()
 
@@ -47,15 +46,11 @@ def test_induced_has_all_edges_among_the_seeds(graph: Graph, seed: int) -> None:
 @given(graph=graphs(), depth=st.integers(0, 4), seed=st.integers(0, 10_000))
 @settings(max_examples=60)
 def test_full_shadow_is_networkx_ego_graph(graph: Graph, depth: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    seeds = rng.permutation(graph.nodes)[: rng.integers(0, graph.nodes + 1)]
-    against = nx.MultiDiGraph()
-    against.add_nodes_from(range(graph.nodes))
-    against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
+    seeds = graph.some(seed)
     sampled = graph.sample(Shadow(depth, -1), seeds)
-    for tree, vertex in enumerate(seeds.tolist()):
+    for tree, vertex in enumerate(seeds):
         mine = sampled.vertices[sampled.trees == tree]
-        assert set(mine.tolist()) == set(nx.ego_graph(against, vertex, radius=depth))
+        assert set(mine.tolist()) == set(nx.ego_graph(graph.against, vertex, radius=depth))
         edges = sampled.edge_ids[sampled.trees[sampled.col] == tree]
         assert sorted(edges.tolist()) == graph.edges_among(mine)
 
@@ -102,7 +97,7 @@ def test_edges_are_drawn_with_their_probabilities(power: int) -> None:
     sources, targets = run(draw_edges(batch, count, 99, power=power), LocalAccess(graph.local))
     assert len(sources) == len(targets) == count
     chance: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for s, d in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+    for s, d in graph.pairs:
         chance[s, d] += 1.0 / int(graph.degree[d]) ** power
     seen = Counter(zip(sources.tolist(), targets.tolist(), strict=True))
     assert seen.keys() <= chance.keys()
@@ -131,7 +126,7 @@ def test_saint_edges_of_undirected_graphs_are_those_of_the_paper() -> None:
     graph, rounds = random_graph(6, 12, 30, both=True), 3000
     degree = graph.degree
     chance: defaultdict[frozenset[int], float] = defaultdict(float)
-    for s, d in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+    for s, d in graph.pairs:
         chance[frozenset((s, d))] += 1.0 / int(degree[s]) + 1.0 / int(degree[d])
     seen: Counter[frozenset[int]] = Counter()
     for number in range(rounds):
@@ -149,9 +144,7 @@ def test_saint_walks_touch_what_their_walks_touch(seed: int) -> None:
     sampled = graph.sample(SaintWalks(4), roots)
     assert 3 <= len(sampled.vertices) <= 3 + 2 * 4  # 29 has no in-edges
     assert sorted(sampled.edge_ids.tolist()) == graph.edges_among(sampled.vertices)
-    reached = nx.DiGraph(list(zip(graph.dst.tolist(), graph.src.tolist(), strict=True)))
-    reached.add_nodes_from(range(30))
-    near = set().union(*(nx.ego_graph(reached, int(r), radius=4) for r in roots))
+    near = set().union(*(nx.ego_graph(graph.against, int(r), radius=4) for r in roots))
     assert set(sampled.vertices.tolist()) <= near
 
 
@@ -169,7 +162,7 @@ def test_saint_without_seeds_and_where_draws_hardly_ever_succeed() -> None:
 def importances(graph: Graph, targets: Any) -> dict[int, float]:
     """LADIES' weights of the in-neighbours of ``targets``, edge by edge."""
     found: dict[int, float] = {}
-    for s, d in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+    for s, d in graph.pairs:
         if d in targets:
             found[s] = found.get(s, 0.0) + 1.0 / int(graph.degree[d]) ** 2
     return found
@@ -184,8 +177,7 @@ def layers_of(sampled: Sampled) -> list[slice]:
 @given(graph=graphs(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), seed=st.integers(0, 10_000))
 @settings(max_examples=60)
 def test_ladies_by_brute_force(graph: Graph, sizes: list[int], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    targets = rng.permutation(graph.nodes)[: rng.integers(0, graph.nodes + 1)].tolist()
+    targets = graph.some(seed)
     sampled = graph.sample(Ladies(tuple(sizes)), targets, seed)
     for size, layer in zip(sizes, layers_of(sampled), strict=True):
         weight = importances(graph, targets)
@@ -193,8 +185,7 @@ def test_ladies_by_brute_force(graph: Graph, sizes: list[int], seed: int) -> Non
         chosen = set(sampled.vertices[row].tolist())
         assert len(chosen) == min(size, len(weight))
         assert (col < len(targets)).all()
-        pairs = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
-        expected = [i for i, (s, d) in enumerate(pairs) if s in chosen and d in targets]
+        expected = [i for i, (s, d) in enumerate(graph.pairs) if s in chosen and d in targets]
         assert sorted(sampled.edge_ids[layer].tolist()) == expected
         pull = np.array([1.0 / weight[int(u)] for u in sampled.vertices[row]])
         for target in set(col.tolist()):
@@ -234,11 +225,10 @@ def test_ladies_draws_by_importance_without_replacement() -> None:
 def test_fastgcn_layers_by_brute_force(seed: int) -> None:
     graph, targets, sizes = random_graph(seed, 60, 500), [3, 59, 10], (20, 30)
     sampled, batch = graph.sample(FastGcn(sizes), targets), graph.batch(targets)
-    pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     for i, layer in enumerate(layers_of(sampled)):
         draws, _ = run(draw_edges(batch, sizes[i], batch.key("fastgcn", i), power=2), LocalAccess(graph.local))
         drawn, col = set(draws.tolist()), sampled.col[layer]
-        between = [e for e, (s, d) in enumerate(pairs) if s in drawn and d in targets]
+        between = [e for e, (s, d) in enumerate(graph.pairs) if s in drawn and d in targets]
         assert sorted(sampled.edge_ids[layer].tolist()) == between
         for target in set(col.tolist()):
             mine = col == target
@@ -321,13 +311,10 @@ def test_pinsage_equals_the_native_one(options: dict[str, Any], seed: int) -> No
 
 def test_pagerank_is_within_its_bound_of_networkx(seed: int) -> None:
     graph = random_graph(seed)
-    against = nx.MultiDiGraph()
-    against.add_nodes_from(range(30))
-    against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
     exact = np.zeros((30, 30))
     for s in range(30):
         # Where a walker is stuck, networkx lets it return by the same personalisation.
-        found = nx.pagerank(against, alpha=0.8, personalization={s: 1.0}, tol=1e-13, max_iter=1000)
+        found = nx.pagerank(graph.against, alpha=0.8, personalization={s: 1.0}, tol=1e-13, max_iter=1000)
         exact[s, list(found)] = list(found.values())
     for epsilon in (1e-2, 1e-4, 1e-11):
         sampled = graph.sample(PageRank(30, 0.2, epsilon), np.arange(30))
