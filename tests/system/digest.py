@@ -108,7 +108,6 @@ CASES = (*PERIODS, *VARIANTS, DELAYED, *RESUMED, *SGD, FROZEN, *UNCUT, *CHECKPOI
 
 
 def doubled(view: WorkerView) -> WorkerView:
-    """The same view with features in float64."""
     features, halo = view.features.astype(np.float64), view.halo_features.astype(np.float64)
     return replace(view, features=features, halo_features=halo)
 
@@ -155,7 +154,6 @@ class Run:
         return loss
 
     def result(self) -> dict[str, Any]:
-        """Notes of all epochs, and which vertices are whose."""
         view = self.trainer._kept(CLOCK).graph.view
         return {
             "epochs": self.epochs,
@@ -204,7 +202,6 @@ def slow(method: Any, draws: random.Random) -> Any:
 
 
 def run_case(case: TableCase, cluster: atta.Cluster, target: str, folder: Path) -> dict[str, Any]:
-    """What this trainer has done in a case."""
     config, draws = case.config(target), random.Random(dist.get_rank())
     if case.resumed:
         return interrupted(case, config, cluster, folder / f"{dist.get_rank()}-saved.pt")

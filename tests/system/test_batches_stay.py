@@ -100,7 +100,6 @@ def _write_graphs(folder: Path) -> None:
 
 
 def _draws(kind: str) -> Iterator[dict[str, Any]]:
-    """Options of a kind's loaders, by one seed."""
     rng = np.random.default_rng(sum(map(ord, kind)))
     for _ in range(COUNTS[kind]):
         drawn = {name: values[rng.integers(len(values))] for name, values in CHOICES.items()}
@@ -109,7 +108,6 @@ def _draws(kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _agreeing(options: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The options without those that contradict others."""
     given, plainest = dict(options), {"edge_norm": None, "unbiased": False}
     if kind == "typed":
         given = {
@@ -175,7 +173,6 @@ def _operator_loaders(cluster: Any) -> dict[str, Any]:
 
 
 def _loaders(kind: str, made: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Loaders by their options."""
     return {
         f"{kind} " + " ".join(f"{name}={value}" for name, value in options.items()): made(options)
         for options in _draws(kind)
@@ -183,7 +180,6 @@ def _loaders(kind: str, made: Callable[[dict[str, Any]], Any]) -> dict[str, Any]
 
 
 def _digest(loader: Any) -> str:
-    """Of all that the loader's batches have in PyG's form."""
     hasher = hashlib.sha256()
     for batch in loader:
         _add(hasher, batch.to_pyg().to_dict())

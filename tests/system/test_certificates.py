@@ -30,7 +30,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @contextlib.contextmanager
 def daemon(data: Path, own: Credentials, log: Path) -> Iterator[str]:
-    """The address of a daemon with this certificate, which writes ``log``."""
     (address,) = held_addresses(1)
     files = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key)
     command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", "0", "--listen", address]

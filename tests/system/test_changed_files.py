@@ -45,14 +45,13 @@ def write_over(path: Path) -> None:
 
 def epochs(cluster: atta.LocalCluster, graph: SmallGraph) -> None:
     """Draw epochs while daemons look at their files; rows and edges of each batch are those of the graph."""
-    row_of = {int(user): row for row, user in enumerate(graph.ids)}
     edges = set(zip(graph.src_ids.tolist(), graph.dst_ids.tolist(), strict=True))
     until, loader = time.monotonic() + 1.6, atta.NeighborLoader(cluster, [4, 4], batch_size=8, shuffle=True)
     while time.monotonic() < until:
         for drawn in loader:
             batch = drawn.to_pyg()
             ids = batch.n_id.tolist()
-            assert np.array_equal(batch.x.numpy(), graph.x[[row_of[user] for user in ids]])
+            assert np.array_equal(batch.x.numpy(), graph.x[graph.rows(ids)])
             assert {(ids[s], ids[t]) for s, t in batch.edge_index.T.tolist()} <= edges
 
 

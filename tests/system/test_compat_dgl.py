@@ -116,30 +116,9 @@ def test_shares_are_all_that_the_mask_marks(
 
 
 def triples(block: Any) -> list[tuple[int, int, int]]:
-    """Source, destination and id of every edge of a block, sorted."""
     src, dst = block.edges()
     ends = block.srcdata[real.NID][src], block.dstdata[real.NID][dst], block.edata[real.EID]
     return sorted(zip(*(e.tolist() for e in ends), strict=True))
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_blocks_of_whole_neighbourhoods_are_those_of_dgl(g: Any, folder: Folder, layers: int) -> None:
-    seeds = torch.arange(0, 400, 3)
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, seeds, dgl.dataloading.MultiLayerFullNeighborSampler(layers), batch_size=50, num_workers=0
-    )
-    theirs = real.dataloading.MultiLayerFullNeighborSampler(layers)
-    seen = 0
-    for inputs, outputs, blocks in loader:
-        assert torch.equal(outputs, seeds[seen : seen + 50])
-        seen += len(outputs)
-        known, _, expected = theirs.sample(folder.whole, outputs)
-        assert sorted(inputs.tolist()) == sorted(known.tolist())
-        for mine, other in zip(blocks, expected, strict=True):
-            assert (mine.num_src_nodes(), mine.num_dst_nodes()) == (other.num_src_nodes(), other.num_dst_nodes())
-            assert triples(mine) == triples(other)
-        assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
-    assert (seen, len(loader)) == (len(seeds), 3)
 
 
 def test_fan_outs_count_from_the_input_side_and_draw_distinct_edges_of_the_graph(g: Any, folder: Folder) -> None:
@@ -252,43 +231,6 @@ def test_a_sampled_graph_has_edges_of_the_graph(g: Any, folder: Folder) -> None:
         dgl.distributed.sample_neighbors(g, nodes, 2, edge_dir="out")
 
 
-@pytest.mark.parametrize("exclude", [None, "self", "reverse_id"])
-def test_edges_come_with_negative_pairs_and_blocks_of_their_ends(g: Any, folder: Folder, exclude: str | None) -> None:
-    whole = folder.whole
-    eids = dgl.distributed.edge_split(torch.ones(4000, dtype=torch.bool), g.get_partition_book())[:300]
-    loader = dgl.dataloading.DistEdgeDataLoader(
-        g, eids, dgl.dataloading.NeighborSampler([-1, -1]), negative_sampler=dgl.dataloading.negative_sampler.Uniform(2),
-        exclude=exclude, reverse_eids=torch.arange(4000), batch_size=100, shuffle=True,
-    )  # fmt: skip
-    seen: list[int] = []
-    for inputs, pairs, others, blocks in loader:
-        nodes, of_batch = pairs.ndata[real.NID], pairs.edata[real.EID]
-        seen += of_batch.tolist()
-        ends = torch.stack([nodes[end] for end in pairs.edges()])
-        assert torch.equal(ends, torch.stack(whole.find_edges(of_batch)))
-        assert torch.equal(others.edges()[0], pairs.edges()[0].repeat_interleave(2))
-        assert torch.equal(blocks[-1].dstdata[real.NID], nodes)
-        assert torch.equal(others.ndata[real.NID], nodes)
-        assert torch.equal(blocks[0].srcdata[real.NID], inputs)
-        assert torch.equal(g.ndata["features"][inputs], whole.ndata["features"][inputs])
-        left_out = {(s, d) for s, d in ends.T.tolist()} if exclude else set()
-        left_out |= {(d, s) for s, d in left_out} if exclude == "reverse_id" else set()
-        src, dst = whole.in_edges(nodes)
-        expected = sorted((s, d) for s, d in zip(src.tolist(), dst.tolist(), strict=True) if (s, d) not in left_out)
-        assert sorted((s, d) for s, d, _ in triples(blocks[-1])) == expected
-    assert sorted(seen) == eids.tolist()
-
-
-def test_a_graph_of_given_edges_is_that_of_dgl(g: Any, folder: Folder) -> None:
-    eids = torch.tensor([3999, 0, 17])
-    found = g.edge_subgraph(eids)
-    assert torch.equal(found.edata[real.EID], eids)
-    ends = torch.stack([found.ndata[real.NID][end] for end in found.edges()])
-    assert torch.equal(ends, torch.stack(folder.whole.find_edges(eids)))
-    with pytest.raises(atta.ConfigError, match="store_ids"):
-        g.edge_subgraph(eids, store_ids=False)
-
-
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_a_sampler_of_ones_own_makes_blocks_of_ids(g: Any, folder: Folder, drop_last: bool) -> None:
     def sample(seeds: Any) -> Any:
@@ -338,6 +280,8 @@ def test_what_is_not_offered_says_so(g: Any) -> None:
         dgl.dataloading.DistEdgeDataLoader(g, [1], sampler, exclude="reverse")
     with pytest.raises(atta.ConfigError, match="called before"):
         dgl.distributed.initialize(None)
+    with pytest.raises(atta.ConfigError, match="store_ids"):
+        g.edge_subgraph([1], store_ids=False)
 
 
 def test_a_folder_is_converted_once(g: Any, folder: Folder, tmp_path: Path) -> None:

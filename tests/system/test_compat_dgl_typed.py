@@ -45,30 +45,6 @@ def test_types_counts_and_tensors_are_those_of_the_folder(g: Any, folder: Folder
         _ = g.ndata
 
 
-def test_blocks_of_several_types_are_those_of_dgl(g: Any, folder: Folder) -> None:
-    train = dgl.distributed.node_split(g.nodes["paper"].data["train_mask"], ntype="paper")
-    sampler = dgl.dataloading.MultiLayerFullNeighborSampler(2)
-    theirs = real.dataloading.MultiLayerFullNeighborSampler(2)
-    seen = 0
-    for inputs, outputs, blocks in dgl.dataloading.DistNodeDataLoader(g, {"paper": train}, sampler, batch_size=16):
-        assert list(outputs) == ["paper"]
-        seen += len(outputs["paper"])
-        known, _, expected = theirs.sample(folder.whole, outputs)
-        for ntype, ids in known.items():
-            assert sorted(inputs[ntype].tolist()) == sorted(ids.tolist())
-        for mine, other in zip(blocks, expected, strict=True):
-            drawn = [etype for etype in folder.whole.canonical_etypes if other.num_edges(etype)]
-            assert sorted(mine.canonical_etypes) == sorted(drawn)  # so it is with DistDGL
-            for etype in drawn:
-                found = mine.edges[etype].data[real.EID].tolist()
-                assert sorted(found) == sorted(other.edges[etype].data[real.EID].tolist())
-                assert ends(mine, etype) == ends(other, etype)
-        assert torch.equal(
-            g.nodes["paper"].data["feat"][inputs["paper"]], folder.whole.nodes["paper"].data["feat"][inputs["paper"]]
-        )
-    assert seen == int(folder.whole.nodes["paper"].data["train_mask"].sum())
-
-
 def ends(block: Any, etype: tuple[str, str, str]) -> list[tuple[int, int]]:
     src, dst = block.edges(etype=etype)
     sources, targets = block.srcnodes[etype[0]].data[real.NID][src], block.dstnodes[etype[2]].data[real.NID][dst]
@@ -169,39 +145,6 @@ def test_a_graph_of_given_edges_is_that_of_dgl(g: Any, folder: Folder, relabel: 
     assert (kept == [120, 60]) != relabel
     for etype in folder.whole.canonical_etypes:
         assert torch.equal(g.out_degrees(etype=etype), folder.whole.out_degrees(etype=etype))
-
-
-def test_r_gcn_with_embeddings_for_a_type_without_features_learns(g: Any) -> None:
-    torch.manual_seed(0)
-    authors = dgl.distributed.DistEmbedding(
-        g.num_nodes("author"), 3, name="author", init_func=lambda shape, dtype: torch.rand(shape).to(dtype),
-        part_policy=g.get_node_partition_policy("author"),
-    )  # fmt: skip
-    sparse = dgl.distributed.optim.SparseAdam([authors], lr=0.05)
-    layers = torch.nn.ModuleList(
-        dgl.nn.HeteroGraphConv({etype: dgl.nn.GraphConv(3, 3, norm="right", allow_zero_in_degree=True) for etype in g.etypes})
-        for _ in range(2)
-    )  # fmt: skip
-    dense = torch.optim.Adam(layers.parameters(), lr=0.05)
-    train = dgl.distributed.node_split(g.nodes["paper"].data["train_mask"], ntype="paper")
-    sampler = dgl.dataloading.MultiLayerNeighborSampler([5, 5])
-    loader = dgl.dataloading.DistNodeDataLoader(g, {"paper": train}, sampler, batch_size=32, shuffle=True)
-    before, losses = authors.weight[:], []
-    for _ in range(12):
-        for inputs, outputs, blocks in loader:
-            h = {"paper": g.nodes["paper"].data["feat"][inputs["paper"]], "author": authors(inputs["author"])}
-            for layer, block in zip(layers, blocks, strict=True):
-                h = layer(block, h)
-            labels = g.nodes["paper"].data["label"][outputs["paper"]]
-            loss = torch.nn.functional.cross_entropy(h["paper"], labels)
-            sparse.zero_grad()
-            dense.zero_grad()
-            loss.backward()
-            sparse.step()
-            dense.step()
-            losses.append(loss.item())
-    assert sum(losses[-4:]) < sum(losses[:4])
-    assert not torch.equal(authors.weight[:], before)
 
 
 def test_rows_of_embeddings_are_pulled_ahead_and_are_what_they_are_when_asked_for(

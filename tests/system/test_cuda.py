@@ -25,8 +25,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 @dataclass(frozen=True)
 class World:
-    """Cluster files of daemons that serve a graph with one type, in two parts and as a whole, and a typed one."""
-
     plain: str
     whole: str
     typed: str
@@ -49,7 +47,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def write_typed(folder: Path) -> None:
-    """Papers with classes, and authors without features, whose embeddings are learnt."""
     rng, papers, authors = np.random.default_rng(4), 400, 160
     classes = rng.integers(0, 4, papers)
     x = rng.standard_normal((papers, 8)).astype(np.float32)

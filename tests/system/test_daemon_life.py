@@ -200,23 +200,9 @@ def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: Smal
             assert b"atta_log_lines_dropped_total" in page.read()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--metrics", "9090"), "host:port"),
-        (("--metrics", "127.0.0.1:0"), "name a port"),
-        (("--metrics", "127.0.0.1:9090", "--metrics-port", "9090"), "one of them"),
-        (("--metrics-port", "9090"), "reached from other machines"),
-    ],
-)
-def test_nonsense_about_metrics_is_refused(small_graph: SmallGraph, options: tuple[str, ...], words: str) -> None:
-    with daemon(small_graph.dataset(1, "random"), *options) as (child, _):
-        _, errors = child.communicate(timeout=60)
-    assert child.returncode == 2
-    assert words in errors
-
-
-def test_deployed_folders_serve_the_same_batches(small_graph: SmallGraph, tmp_path: Path) -> None:
+def test_deployed_folders_serve_the_same_batches(
+    small_graph: SmallGraph, tmp_path: Path, pair: atta.LocalCluster
+) -> None:
     whole = small_graph.dataset(2, "metis")
     for part in (0, 1):
         deploy(whole, tmp_path / f"machine-{part}", [part])
@@ -228,17 +214,15 @@ def test_deployed_folders_serve_the_same_batches(small_graph: SmallGraph, tmp_pa
         daemon(tmp_path / "machine-0", *peers, "--listen", addresses[0], stderr=subprocess.DEVNULL),
         daemon(tmp_path / "machine-1", *peers, "--part", "1", "--listen", addresses[1], stderr=subprocess.DEVNULL),
         atta.connect(tmp_path / "cluster.toml", wait=True) as deployed,
-        atta.local(whole, threads=1) as local,
     ):
         for theirs, ours in zip(
             atta.NeighborLoader(deployed, [4, 4], batch_size=40),
-            atta.NeighborLoader(local, [4, 4], batch_size=40),
+            atta.NeighborLoader(pair, [4, 4], batch_size=40),
             strict=True,
         ):
             assert np.array_equal(theirs.n_id(), ours.n_id())
             assert np.array_equal(theirs.table("x"), ours.table("x"))
-            rows = {int(v): i for i, v in enumerate(small_graph.ids)}
-            assert np.array_equal(theirs.table("x"), small_graph.x[[rows[int(v)] for v in theirs.n_id()]])
+            assert np.array_equal(theirs.table("x"), small_graph.x[small_graph.rows(theirs.n_id())])
 
 
 def test_who_uses_a_closed_cluster_is_told_so(small_graph: SmallGraph) -> None:
@@ -292,15 +276,4 @@ def test_daemons_end_with_a_cluster_that_nobody_holds(small_graph: SmallGraph) -
     del table, batches
     gc.collect()
     assert not file.exists()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def test_closing_twice_is_closing_once(small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
-        atta.DistTensor(cluster, (10, 2), name="counts").add([1], np.ones((1, 2), np.float32))
-        with atta.connect(cluster.addresses) as other:
-            other.close()
-        pids = cluster.pids
-        cluster.close()
-    assert pids
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

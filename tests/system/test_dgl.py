@@ -21,13 +21,7 @@ def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
     return placements[PLACEMENT]
 
 
-def rows_of(graph: SmallGraph, ids: Any) -> np.ndarray:
-    order = np.argsort(graph.ids)
-    return order[np.searchsorted(graph.ids[order], np.asarray(ids))]
-
-
 def layers(kind: str, count: int) -> list[Any]:
-    """Layers of 16 columns, always with the same weights."""
     from dgl.nn import GraphConv, SAGEConv
 
     torch.manual_seed(5)
@@ -69,7 +63,7 @@ def test_blocks_of_full_neighbourhoods_compute_as_the_whole_graph(
     seen = 0
     for batch in loader:
         found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
-        seeds = rows_of(small_graph, batch.n_id()[: batch.batch_size])
+        seeds = small_graph.rows(batch.n_id()[: batch.batch_size])
         assert torch.allclose(found, expected[seeds], atol=1e-5)
         seen += len(found)
     assert seen == 60
@@ -123,7 +117,7 @@ def test_hops_may_differ_in_their_frontiers(cluster: atta.LocalCluster, small_gr
     third.frontier = dag_pb2.FRONTIER_ALL
     for batch in atta.DagLoader(cluster, dag, input_nodes=small_graph.train_ids[:20], batch_size=10):
         found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
-        seeds = rows_of(small_graph, batch.n_id()[: batch.batch_size])
+        seeds = small_graph.rows(batch.n_id()[: batch.batch_size])
         assert torch.allclose(found, expected[seeds], atol=1e-5)
 
 
@@ -135,7 +129,7 @@ def test_blocks_of_edges_as_seeds(cluster: atta.LocalCluster, small_graph: Small
     (batch,) = atta.LinkNeighborLoader(cluster, [-1, -1], links, **options)
     found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
     assert len(found) == batch.num_sampled_nodes()[0] > 40
-    assert torch.allclose(found, expected[rows_of(small_graph, batch.n_id()[: len(found)])], atol=1e-5)
+    assert torch.allclose(found, expected[small_graph.rows(batch.n_id()[: len(found)])], atol=1e-5)
 
 
 def test_what_has_no_blocks_is_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:

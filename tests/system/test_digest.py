@@ -6,8 +6,8 @@ The other side computes with dense matrices. Edges between servers read rows of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,50 +45,37 @@ Results = list[dict[str, Any]]
 VERTICES, EDGES, CHANNELS, CLASSES = 120, 800, 5, 3
 
 
-@dataclass(frozen=True)
-class Whole:
+def whole(between: bool) -> SimpleNamespace:
     """A random graph. ``between``: whether edges lead from one half of the vertices to the other."""
 
-    between: bool
-
-    def write(self, folder: Path) -> None:
-        x = self.x.float().numpy()
-        train = np.flatnonzero(self.train.numpy())
-        with GraphWriter(folder) as writer:
-            writer.add_nodes("node", VERTICES, tables={"x": x, "y": self.y.numpy()}, splits={"train": train})
-            writer.add_edges("node__to__node", *self.edges.numpy())
-
-    @property
-    def draws(self) -> torch.Generator:
+    def draws() -> torch.Generator:
         return torch.Generator().manual_seed(5)
 
-    @property
-    def edges(self) -> torch.Tensor:
-        edges = torch.randint(0, VERTICES, (2, EDGES), generator=self.draws)
-        return edges if self.between else torch.stack([edges[0] // 2 * 2 + edges[1] % 2, edges[1]])
-
-    @property
-    def x(self) -> torch.Tensor:
-        return torch.randn(VERTICES, CHANNELS, generator=self.draws).double()
-
-    @property
-    def y(self) -> torch.Tensor:
-        return torch.randint(0, CLASSES, (VERTICES,), generator=self.draws)
-
-    @property
-    def train(self) -> torch.Tensor:
-        return torch.rand(VERTICES, generator=self.draws) < 0.5
+    edges = torch.randint(0, VERTICES, (2, EDGES), generator=draws())
+    return SimpleNamespace(
+        edges=edges if between else torch.stack([edges[0] // 2 * 2 + edges[1] % 2, edges[1]]),
+        x=torch.randn(VERTICES, CHANNELS, generator=draws()).double(),
+        y=torch.randint(0, CLASSES, (VERTICES,), generator=draws()),
+        train=torch.rand(VERTICES, generator=draws()) < 0.5,
+    )
 
 
-WHOLE = Whole(between=True)
+WHOLE = whole(between=True)
+
+
+def partitioned(graph: SimpleNamespace, folder: Path, method: str) -> Path:
+    with GraphWriter(folder / "graph") as out:
+        tables, train = {"x": graph.x.float().numpy(), "y": graph.y.numpy()}, np.flatnonzero(graph.train.numpy())
+        out.add_nodes("node", VERTICES, tables=tables, splits={"train": train})
+        out.add_edges("node__to__node", *graph.edges.numpy())
+    partition_graph(folder / "graph", folder / "parts", parts=2, method=method, seed=0)
+    return folder / "parts"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
-    folder = tmp_path_factory.mktemp("cut")
-    WHOLE.write(folder / "graph")
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
-    with atta.local(folder / "parts", threads=1, options=("--tables", "100KiB")) as running:
+    data = partitioned(WHOLE, tmp_path_factory.mktemp("cut"), "random")
+    with atta.local(data, threads=1, options=("--tables", "100KiB")) as running:
         yield running
 
 
@@ -99,11 +86,8 @@ def results(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Results:
-    """The results of each of the four trainers, by case."""
     folder = tmp_path_factory.mktemp("digest")
-    Whole(between=False).write(folder / "graph")
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
-    with atta.local(folder / "parts", threads=1) as uncut:
+    with atta.local(partitioned(whole(between=False), folder, "metis"), threads=1) as uncut:
         clusters = str(cluster.cluster_file), str(uncut.cluster_file)
         found = results_of("tests.system.digest", folder, *clusters, which(request))
     assert not list(cluster.tables.specs())  # every run has dropped its own

@@ -25,13 +25,7 @@ def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
     return placements["4 parts by metis on 2 daemons, 1 threads"]
 
 
-def rows_of(graph: SmallGraph, ids: Any) -> Any:
-    order = np.argsort(graph.ids)
-    return torch.from_numpy(order[np.searchsorted(graph.ids[order], np.asarray(ids))])
-
-
 def gcn(normalize: bool) -> Any:
-    """PyG's GCN of two layers, always with the same weights."""
     from torch_geometric.nn import GCN
 
     torch.manual_seed(5)
@@ -74,7 +68,7 @@ def test_a_gcn_computes_what_it_computes_on_the_graph(
     loader = atta.NeighborLoader(cluster, [-1, -1], None, batch_size=40, edge_norm="gcn", **options)
     for batch in loader:
         data = batch.to_pyg()
-        wanted = whole[rows_of(small_graph, batch.n_id()[: batch.batch_size])]
+        wanted = whole[small_graph.rows(batch.n_id()[: batch.batch_size])]
         assert torch.allclose(of_data(data)[: batch.batch_size], wanted, atol=CLOSE, rtol=0)
         if batch.origin.by_hop and "frontier" not in options:
             per_hop = {f"num_sampled_{kind}_per_hop": data[f"num_sampled_{kind}"] for kind in ("nodes", "edges")}
@@ -93,7 +87,7 @@ def test_links_have_the_weights_of_the_graph(cluster: atta.LocalCluster, small_g
     for batch in loader:
         data = batch.to_pyg()
         ends_of = torch.unique(data.edge_label_index)
-        wanted = whole[rows_of(small_graph, data.n_id[ends_of])]
+        wanted = whole[small_graph.rows(data.n_id[ends_of])]
         assert torch.allclose(of_data(data)[ends_of], wanted, atol=CLOSE, rtol=0)
 
 
@@ -117,12 +111,11 @@ def test_blocks_of_dgl(cluster: atta.LocalCluster, small_graph: SmallGraph, norm
             blocks, x = batch.to_dgl(), torch.from_numpy(batch.table("x")).double()
             for block, layer in zip(blocks, ours, strict=True):
                 x = layer(block, x, edge_weight=block.edata["edge_weight"].double()).tanh()
-            assert torch.allclose(x, whole[rows_of(small_graph, batch.n_id()[: batch.batch_size])], atol=CLOSE, rtol=0)
+            assert torch.allclose(x, whole[small_graph.rows(batch.n_id()[: batch.batch_size])], atol=CLOSE, rtol=0)
 
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[atta.LocalCluster, dict[str, Any]]]:
-    """Authors write papers, which cite papers: the cluster, and the edges by type as ids of ends."""
     folder, rng = tmp_path_factory.mktemp("typed"), np.random.default_rng(3)
     counts = {"author": 30, "paper": 50}
     edges = {
@@ -176,7 +169,7 @@ def test_edges_that_a_seed_may_see_weigh_as_many_as_there_are(
     seen = 0
     for batch in loader:
         data = batch.to_pyg()
-        targets = rows_of(small_graph, data.n_id[data.edge_index[1]]).numpy()
+        targets = small_graph.rows(data.n_id[data.edge_index[1]])
         until = times[batch.input_id[data.batch[data.edge_index[1]]]]
         of = small_graph.dst[None] == targets[:, None]
         degree = (of & (small_graph.edge_time[None] <= until[:, None])).sum(axis=1)

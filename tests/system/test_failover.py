@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,12 @@ from atta.protos.v1 import session_pb2
 from atta.wire.clusterfile import write_cluster
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
-from tests.system.running import Running, daemons
+from tests.system.running import Running
 
 OWN = {"rank": 0, "world_size": 1, "seed": 3, "shuffle": True}
 
 
-@pytest.fixture
-def running() -> Iterator[Running]:
-    with daemons() as found:
-        yield found
-
-
 def digest(batch: Any) -> str:
-    """Of the number and all arrays of a batch."""
     found = hashlib.sha256(str(batch.batch_id).encode())
     for name, array in sorted(batch._raw.arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
@@ -74,11 +67,13 @@ def test_the_home_daemon_dies_twice_in_an_epoch(kind: str, small_graph: SmallGra
         assert [digest(batch) for batch in kept] == whole, "batches of daemons that have died stay readable"
 
 
-def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph) -> None:
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph, part: int) -> None:
+    """The home of the loader, or a peer, for which that one waits."""
     again: list[subprocess.Popen[bytes]] = []
 
     def restart(cluster: atta.LocalCluster) -> None:
-        again.append(subprocess.Popen(cluster._children[0].args, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        again.append(subprocess.Popen(cluster._children[part].args, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
 
     local = atta.local(small_graph.dataset(2, "random"), threads=1)
     with (
@@ -90,7 +85,7 @@ def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph) -> None
         loader.set_epoch(0)
         batches = iter(loader)
         found = [digest(next(batches)) for _ in range(4)]
-        os.kill(cluster.pids[0], signal.SIGKILL)
+        os.kill(cluster.pids[part], signal.SIGKILL)
         timer = threading.Timer(0.5, restart, [cluster])
         timer.start()
         try:

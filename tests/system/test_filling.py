@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,8 @@ from atta.daemon.daemon import Daemon
 from atta.partition.dataset import Dataset
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
-from tests.system.running import Running, daemons
+from tests.system.running import Running
+from tests.system.test_failover import digest
 from tests.waiting import eventually
 
 ROW_BYTES = 16 * 4 + 8
@@ -27,12 +27,6 @@ ROW_BYTES = 16 * 4 + 8
 @pytest.fixture
 def data(small_graph: SmallGraph) -> Path:
     return small_graph.dataset(2, "metis")
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    with daemons() as running:
-        yield running
 
 
 def both(running: Running, data: Path, addresses: list[str], **settings: object) -> list[Daemon]:
@@ -45,21 +39,15 @@ def is_filled(daemon: Daemon) -> bool:
     return daemon._stats()["fill_pieces_left"] == 0
 
 
-def epoch(addresses: list[str]) -> list[tuple[dict[str, np.ndarray], dict[str, float]]]:
-    """The arrays and the figures of each batch of an epoch of partition 0's loader."""
+def filled(*started: Daemon) -> None:
+    assert eventually(lambda: all(is_filled(daemon) for daemon in started))
+
+
+def epoch(addresses: list[str]) -> list[tuple[str, np.ndarray, dict[str, float]]]:
+    """The digest, the vertices and the figures of each batch of an epoch of partition 0's loader."""
     with atta.connect(addresses) as cluster:
         loader = atta.NeighborLoader(cluster, [4, 3], "train", batch_size=20, rank=0, world_size=2, seed=3)
-        return [
-            (
-                {
-                    "n_id": batch.n_id().copy(),
-                    "edge_index": batch.edge_index().copy(),
-                    **{name: rows.copy() for name, rows in batch.tables["node"].items()},
-                },
-                batch.stats,
-            )
-            for batch in loader
-        ]
+        return [(digest(batch), batch.n_id().copy(), batch.stats) for batch in loader]
 
 
 def halo(data: Path, part: int) -> np.ndarray:
@@ -71,7 +59,6 @@ def halo(data: Path, part: int) -> np.ndarray:
 
 
 def of_peers(data: Path, n_id: np.ndarray) -> np.ndarray:
-    """Internal ids of a batch's vertices that partition 0 does not own."""
     dataset = Dataset.open(data)
     internal = dataset.to_internal("node", n_id)
     low, high = dataset.book.range("node", 0)
@@ -85,22 +72,21 @@ def remote_vertices(data: Path, part: int) -> int:
 def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data: Path) -> None:
     addresses = held_addresses(2)
     fresh = both(running, data, addresses, cache_share=1.0)
+    filled(*fresh)
     for part, daemon in enumerate(fresh):
-        assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
         assert daemon._stats()["filled_bytes"] == ROW_BYTES * len(halo(data, part))
     found = epoch(addresses)
-    assert sum(figures["cached_rows"] for _, figures in found) > 0
-    for number, (arrays, figures) in enumerate(found):
-        remote = of_peers(data, arrays["n_id"])
-        near = int(np.isin(remote, halo(data, 0)).sum())
-        if number == 0:  # later ones find what this one has brought, too
-            assert (figures["cached_rows"], figures["remote_rows"]) == (near, len(remote) - near)
+    assert sum(figures["cached_rows"] for *_, figures in found) > 0
+    _, n_id, figures = found[0]  # later ones find what this one has brought, too
+    remote = of_peers(data, n_id)
+    near = int(np.isin(remote, halo(data, 0)).sum())
+    assert (figures["cached_rows"], figures["remote_rows"]) == (near, len(remote) - near)
 
 
 def test_peers_are_connected_before_the_first_batch(running: Running, data: Path) -> None:
     addresses = held_addresses(2)
     for daemon in both(running, data, addresses, cache_bytes=0):
-        assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
+        filled(daemon)
         figures = daemon._stats()
         assert (figures["filled_bytes"], figures["links_missing"]) == (0, 0)
 
@@ -109,9 +95,9 @@ def test_where_there_is_room_no_batch_asks_for_rows(running: Running, data: Path
     addresses = held_addresses(2)
     daemon, _ = both(running, data, addresses)
     assert remote_vertices(data, 0) > len(halo(data, 0)), "the test needs other vertices"
-    assert eventually(lambda: is_filled(daemon))
+    filled(daemon)
     assert daemon._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
-    assert not sum(figures["remote_rows"] for _, figures in epoch(addresses))
+    assert not sum(figures["remote_rows"] for *_, figures in epoch(addresses))
 
 
 def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:
@@ -120,16 +106,13 @@ def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) 
         addresses = held_addresses(2)
         daemon, _ = both(running, data, addresses, **settings)
         if not settings:
-            assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
-        results.append([arrays for arrays, _ in epoch(addresses)])
+            filled(daemon)
+        results.append([found for found, *_ in epoch(addresses)])
         if "cache_fill" in settings:
             assert daemon._stats()["filled_bytes"] <= 2_000 + ROW_BYTES * remote_vertices(data, 0)
         running.kill_all()
-    for other in results[1:]:
-        assert len(other) == len(results[0]) > 1
-        for arrays, expected in zip(other, results[0], strict=True):
-            assert arrays.keys() == expected.keys()
-            assert all((arrays[name] == expected[name]).all() for name in expected)
+    assert len(results[0]) > 1
+    assert all(other == results[0] for other in results[1:])
 
 
 def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: Path) -> None:
@@ -142,7 +125,7 @@ def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: P
         assert not first._stopping.is_set()
         assert first._stats()["filled_bytes"] == 0
         running.start(data, 1, addresses[1], peers)
-        assert eventually(lambda: is_filled(first))
+        filled(first)
     assert first._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
     assert not [line for line in lines if line["event"] in ("peer lost", "peer is back", "background task died")]
 
@@ -171,7 +154,7 @@ def test_clients_may_wait_until_the_caches_are_filled(
         assert cluster.wait_filled(20)
         kept = [figures["edge_cache_rows"] for figures in cluster.stats()]
     assert all(kept)
-    assert not any(figures["remote_rows"] for _, figures in epoch(addresses))
+    assert not any(figures["remote_rows"] for *_, figures in epoch(addresses))
 
 
 @pytest.mark.parametrize("settings", [{"cache_bytes": 0}, {"cache_fill": 0}])
@@ -204,14 +187,6 @@ def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
         assert running.run(stop_at_once()) > 0
 
 
-@pytest.mark.parametrize("rows", [1, 30])
-def test_the_fill_keeps_to_the_memory_of_the_cache(running: Running, data: Path, rows: int) -> None:
-    addresses = held_addresses(2)
-    daemon, _ = both(running, data, addresses, cache_bytes=rows * ROW_BYTES + 5)
-    assert eventually(lambda: is_filled(daemon))
-    assert daemon._stats()["filled_bytes"] == daemon.graph.caches.rows.nbytes == rows * ROW_BYTES
-
-
 @pytest.mark.parametrize("links", [True, False])
 def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Running, data: Path, links: bool) -> None:
     """As many as peers expand without the copies. The batches are the same."""
@@ -230,9 +205,8 @@ def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Run
             assert stats["edge_cache_bytes"] + daemon.graph.caches.rows.nbytes <= daemon.graph.caches._limit_bytes
         running.kill_all()
     elsewhere, at_home = results
-    assert sum(figures["remote_frontier"] for _, figures in elsewhere) > 0
-    for (arrays, figures), (expected, others) in zip(at_home, elsewhere, strict=True):
-        assert arrays.keys() == expected.keys()
-        assert all((arrays[name] == expected[name]).all() for name in expected)
+    assert sum(figures["remote_frontier"] for *_, figures in elsewhere) > 0
+    for (found, _, figures), (expected, _, others) in zip(at_home, elsewhere, strict=True):
+        assert found == expected
         assert figures["cached_frontier"] == others["remote_frontier"]
         assert figures.get("remote_frontier", 0) == 0

@@ -16,7 +16,7 @@ from atta.kvstore.spec import MAX_TEXT, MutableSpec, OptimiserSpec
 from atta.protos.v1 import dag_pb2, graph_pb2, session_pb2, table_pb2
 from atta.wire import rpc
 from atta.wire.pieces import pieces_of
-from tests.callers import Caller, memory
+from tests.callers import Caller
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -64,13 +64,12 @@ def test_what_is_no_message_is_an_invalid_argument(caller: Caller, name: str) ->
         assert f"the request is not a {rpc.METHODS[name].request.DESCRIPTOR.name}" in details
 
 
-def test_what_is_no_message_attaches_no_link(small_graph: SmallGraph) -> None:
+def test_what_is_no_message_attaches_no_link(pair: atta.LocalCluster) -> None:
     """Only daemons with peers have links."""
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as pair:
-        caller = Caller(pair)
-        test_what_is_no_message_is_an_invalid_argument(caller, "LinkService.Attach")
-        assert len(list(atta.NeighborLoader(pair, [2], "train", batch_size=60))) >= 2
-        caller.close()
+    caller = Caller(pair)
+    test_what_is_no_message_is_an_invalid_argument(caller, "LinkService.Attach")
+    assert len(list(atta.NeighborLoader(pair, [2], "train", batch_size=60))) >= 2
+    caller.close()
 
 
 @pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"])
@@ -180,38 +179,25 @@ def opening(cluster: atta.LocalCluster) -> session_pb2.OpenRequest:
     return request
 
 
-def unknown_frontier(request: session_pb2.OpenRequest) -> None:
-    for operator in request.dag.operators:
-        if operator.HasField("neighborhood"):
-            operator.neighborhood.frontier = 9  # type: ignore[assignment]
-
-
-def unknown_strategy(request: session_pb2.OpenRequest) -> None:
-    negative = request.dag.operators.add(id="negative", inputs=["seed"]).negative
-    negative.edge_type = "node__to__node"
-    negative.links.CopyFrom(dag_pb2.NegativeLinks(amount=1, strategy=9))  # type: ignore[arg-type]
-
-
-def unknown_policy(request: session_pb2.OpenRequest) -> None:
-    request.policy = 9  # type: ignore[assignment]
-
-
-def nested_options(request: session_pb2.OpenRequest) -> None:
-    batch = request.dag.operators.add(id="batch", inputs=["seed"]).batch
-    batch.name, batch.options, batch.edge_type = "saint-nodes", BRACKETS, "node__to__node"
-
-
-def huge_option(request: session_pb2.OpenRequest) -> None:
-    nested_options(request)
-    request.dag.operators[-1].batch.options = json.dumps({"budget": HUGE})
-
-
-@pytest.mark.parametrize("change", [unknown_frontier, unknown_strategy, unknown_policy, nested_options, huge_option])
+@pytest.mark.parametrize("what", ["frontier", "strategy", "policy", "nested options", "huge option"])
 def test_sessions_with_numbers_and_options_that_mean_nothing(
-    cluster: atta.LocalCluster, caller: Caller, change: Any
+    cluster: atta.LocalCluster, caller: Caller, what: str
 ) -> None:
     request = opening(cluster)
-    change(request)
+    if what == "frontier":
+        for operator in request.dag.operators:
+            if operator.HasField("neighborhood"):
+                operator.neighborhood.frontier = 9  # type: ignore[assignment]
+    elif what == "strategy":
+        negative = request.dag.operators.add(id="negative", inputs=["seed"]).negative
+        negative.edge_type = "node__to__node"
+        negative.links.CopyFrom(dag_pb2.NegativeLinks(amount=1, strategy=9))  # type: ignore[arg-type]
+    elif what == "policy":
+        request.policy = 9  # type: ignore[assignment]
+    else:
+        batch = request.dag.operators.add(id="batch", inputs=["seed"]).batch
+        batch.name, batch.edge_type = "saint-nodes", "node__to__node"
+        batch.options = BRACKETS if what == "nested options" else json.dumps({"budget": HUGE})
     assert caller.refusal("SessionService.Open", request.SerializeToString())[0] is WRONG
 
 
@@ -258,16 +244,3 @@ def test_tables_that_are_read_count_until_they_have_been_read(cluster: atta.Loca
 
     assert eventually(created)
     cluster.tables.delete("read")
-
-
-@pytest.mark.parametrize("batches", [1 << 22, 1 << 26, 1 << 31])
-def test_a_session_of_many_batches_takes_nothing(cluster: atta.LocalCluster, caller: Caller, batches: int) -> None:
-    loader = atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=4, rank=0, world_size=1)
-    request = session_pb2.OpenRequest()
-    request.CopyFrom(loader._request)
-    request.seeds.batches, request.session = batches, f"many-{batches}"
-    before = memory(cluster)
-    (reply,) = caller.call("SessionService.Open", request.SerializeToString(), timeout=5)
-    assert session_pb2.OpenReply.FromString(reply).batches == batches
-    caller.call("SessionService.Close", session_pb2.CloseRequest(session=request.session).SerializeToString())
-    assert memory(cluster) - before < 32 << 20
