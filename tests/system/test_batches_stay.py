@@ -74,17 +74,9 @@ def _write_graphs(folder: Path) -> None:
     ends[0][:10], ends[1][:10] = np.arange(10), np.arange(10)
     ends[0][10:30], ends[1][10:30] = ends[0][30:50], ends[1][30:50]
     with GraphWriter(folder / "plain") as writer:
-        writer.add_nodes(
-            "node",
-            n,
-            ids=rng.permutation(5000)[:n],
-            tables={
-                "x": rng.random((n, 4), dtype=np.float32),
-                "y": rng.integers(0, 3, n),
-                "time": rng.integers(0, 9, n),
-            },
-            splits={"train": np.sort(rng.permutation(n)[:90])},
-        )
+        ids = rng.permutation(5000)[:n]
+        tables = {"x": rng.random((n, 4), dtype=np.float32), "y": rng.integers(0, 3, n), "time": rng.integers(0, 9, n)}
+        writer.add_nodes("node", n, ids=ids, tables=tables, splits={"train": np.sort(rng.permutation(n)[:90])})
         weight = np.where(rng.random(m) < 0.1, 0, rng.random(m)).astype(np.float32)
         tables = {"weight": weight, "time": rng.integers(0, 9, m), "note": rng.random((m, 2), dtype=np.float32)}
         writer.add_edges("node__to__node", *ends, tables=tables)
@@ -110,11 +102,8 @@ def _draws(kind: str) -> Iterator[dict[str, Any]]:
 def _agreeing(options: dict[str, Any], kind: str) -> dict[str, Any]:
     given, plainest = dict(options), {"edge_norm": None, "unbiased": False}
     if kind == "typed":
-        given = {
-            name: value
-            for name, value in given.items()
-            if name not in ("weight_attr", "time_attr", "temporal_strategy")
-        }
+        for name in ("weight_attr", "time_attr", "temporal_strategy"):
+            given.pop(name, None)
         given.update(plainest if given["edge_norm"] == "gcn" else {})
         alone = given["subgraph_type"] == "bidirectional" or not given["edge_tables"]
         given["edge_tables"] = {} if alone else {key: ["note"] for key in RELATIONS}
@@ -127,10 +116,6 @@ def _agreeing(options: dict[str, Any], kind: str) -> dict[str, Any]:
     if given["subgraph_type"] == "bidirectional":
         given["edge_norm"] = None
     return given
-
-
-def _plain_loaders(cluster: Any) -> dict[str, Any]:
-    return _loaders("neighbours", lambda options: atta.NeighborLoader(cluster, **options))
 
 
 def _typed_loaders(cluster: Any) -> dict[str, Any]:
@@ -147,12 +132,8 @@ def _link_loaders(cluster: Any) -> dict[str, Any]:
     ids = atta.NeighborLoader(cluster, [0], None, batch_size=200, tables=[])
     vertices = np.sort(next(iter(ids)).n_id())
     edges = np.stack([vertices[:60], vertices[::-1][:60]])
-    negatives = [
-        None,
-        "binary",
-        "triplet",
-        *(atta.NegativeSampling("binary", 2.0, strategy) for strategy in ("degree", "in_batch", "exact")),
-    ]
+    drawn = [atta.NegativeSampling("binary", 2.0, strategy) for strategy in ("degree", "in_batch", "exact")]
+    negatives = [None, "binary", "triplet", *drawn]
 
     def made(options: dict[str, Any]) -> Any:
         times = {"edge_label_time": np.full(60, 6)} if "time_attr" in options else {}
@@ -202,7 +183,7 @@ def _digests(folder: Path, plain: str) -> dict[str, str]:
     with ExitStack() as stack:
         cluster, typed = (stack.enter_context(atta.local(folder / name, threads=1)) for name in (plain, "typed-2"))
         loaders = {
-            **_plain_loaders(cluster),
+            **_loaders("neighbours", lambda options: atta.NeighborLoader(cluster, **options)),
             **_link_loaders(cluster),
             **_operator_loaders(cluster),
             **_typed_loaders(typed),

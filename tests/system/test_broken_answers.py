@@ -185,21 +185,6 @@ def test_an_answer_that_never_comes_is_given_up(pair: Any, breaks: Breaks, monke
     running.run(ask())
 
 
-def test_batches_are_the_same_over_connections_that_break(pair: Any, breaks: Breaks, rng: np.random.Generator) -> None:
-    _, addresses, _ = pair
-
-    def epoch(cluster: atta.Cluster) -> list[tuple[Any, ...]]:
-        loader = atta.NeighborLoader(cluster, [-1, 5], "train", batch_size=30, seed=3, rank=0, world_size=1)
-        return [(b.n_id().tolist(), b.edge_index().tolist(), b.table("x").tolist()) for b in loader]
-
-    with atta.connect(addresses) as cluster:
-        breaks.plan = lambda: False
-        whole = epoch(cluster)
-        before, breaks.plan = breaks.broken, lambda: bool(rng.random() < 0.3)
-        assert epoch(cluster) == whole
-        assert breaks.broken > before
-
-
 # -- away for a while --------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import pytest
 import atta
 from atta.daemon.daemon import Daemon
 from atta.daemon.engine import engine, runner
-from atta.samplers.dag.instance import DagError, DagInstance, Kind, Task
+from atta.samplers.dag.instance import Kind, Task
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
@@ -92,20 +92,6 @@ def test_a_batch_that_asks_others_goes_on_as_ever(
 def test_a_worker_stops_when_its_time_is_over(home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]) -> None:
     addresses, _, expected = home
     monkeypatch.setattr(runner, "CARRIED_S", 0.0)
-    assert epoch(addresses) == expected
-    assert set(carried) == {1}
-
-
-def test_a_worker_does_not_die_of_a_task_that_fits_no_dag(
-    home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]
-) -> None:
-    addresses, _, expected = home
-
-    class Strict(DagInstance):
-        def done(self, *args: Any) -> list[Task]:
-            raise DagError("does not fit")
-
-    monkeypatch.setattr(runner, "DagInstance", Strict)
     assert epoch(addresses) == expected
     assert set(carried) == {1}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +26,6 @@ def served(small_graph: SmallGraph, tmp_path: Path) -> Iterator[tuple[atta.Local
     shutil.copytree(small_graph.dataset(2, "random"), data)
     with atta.local(data, threads=1, options=("--memory", "map", "--cache", "0")) as cluster:
         yield cluster, data / "part-0001"
-
-
-def cut_short(path: Path) -> None:
-    os.truncate(path, 0)
 
 
 def write_over(path: Path) -> None:
@@ -56,28 +52,26 @@ def epochs(cluster: atta.LocalCluster, graph: SmallGraph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "cause"),
+    ("name", "cause"),
     [
-        (cut_short, "nodes/node/x.npy", "truncated"),
-        (cut_short, "edges/node__to__node/indices.npy", "truncated"),
-        (write_over, "edges/node__to__node/indices.npy", "altered"),
-        (cut_short, "../shared/node/ids.npy", "truncated"),
-        (cut_short, "../shared/node/split_train.npy", "truncated"),
+        ("nodes/node/x.npy", "truncated"),
+        ("edges/node__to__node/indices.npy", "truncated"),
+        ("edges/node__to__node/indices.npy", "altered"),
+        ("../shared/node/ids.npy", "truncated"),
+        ("../shared/node/split_train.npy", "truncated"),
     ],
 )
 def test_a_changed_file_ends_sessions_and_not_the_daemon(
-    served: tuple[atta.LocalCluster, Path],
-    small_graph: SmallGraph,
-    change: Callable[[Path], None],
-    name: str,
-    cause: str,
+    served: tuple[atta.LocalCluster, Path], small_graph: SmallGraph, name: str, cause: str
 ) -> None:
     cluster, folder = served
     loader = iter(atta.NeighborLoader(cluster, [4, 4], batch_size=8))
     next(loader)
     path = (folder / name).resolve()
-    change(path)
-    if change is write_over:  # daemons look once a second; a page that is missing is found when it is read
+    if cause == "truncated":  # a page that is missing is found when it is read
+        os.truncate(path, 0)
+    else:  # daemons look once a second
+        write_over(path)
         eventually(lambda: run("status", "--cluster", cluster.cluster_file).returncode)
     with pytest.raises(atta.DataError, match=cause) as found:
         epochs(cluster, small_graph)
@@ -92,7 +86,7 @@ def test_a_changed_file_ends_sessions_and_not_the_daemon(
     assert f"down: does not serve: {path}: " in done.stdout
 
 
-def test_a_file_written_anew_with_the_same_bytes_is_no_change(
+def test_a_file_with_the_same_bytes_is_no_change_and_one_with_the_name_of_another_waits_for_a_restart(
     served: tuple[atta.LocalCluster, Path], small_graph: SmallGraph
 ) -> None:
     cluster, folder = served
@@ -100,12 +94,6 @@ def test_a_file_written_anew_with_the_same_bytes_is_no_change(
         path.write_bytes(path.read_bytes())
     epochs(cluster, small_graph)
     assert run("status", "--cluster", cluster.cluster_file).returncode == 0
-
-
-def test_a_file_with_the_name_of_another_waits_for_a_restart(
-    served: tuple[atta.LocalCluster, Path], small_graph: SmallGraph
-) -> None:
-    cluster, folder = served
     other = folder / "nodes/node/other.npy"
     np.save(other, np.zeros((3, 16), np.float32))
     other.replace(folder / "nodes/node/x.npy")

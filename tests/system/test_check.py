@@ -76,7 +76,7 @@ def test_training_says_what_a_batch_would_change(cluster: atta.LocalCluster, nam
     assert len(said) == (name == "gcn")
 
 
-def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster) -> None:
+def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     exact = atta.check(GraphSAGE(16, 8, 2), cluster)
     assert exact.ok
     differs = atta.check(GCNConv(16, 4), cluster)
@@ -84,18 +84,12 @@ def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster) -> None:
     assert differs.findings[0].remedies[0] == "one hop more"
     assert atta.check(Weighted(), cluster).ok
     assert not atta.check(GraphSAGE(16, 8, 2), cluster, hops=1).ok
-
-
-def test_a_histogram_of_a_part_of_the_graph_is_told(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     degrees = torch.from_numpy(np.bincount(small_graph.dst, minlength=300))
     how = {"aggregators": ["mean"], "scalers": ["linear"]}
     whole = atta.check(PNAConv(16, 4, deg=torch.bincount(degrees), **how), cluster, draws=0)
     part = atta.check(PNAConv(16, 4, deg=torch.bincount(degrees[:100]), **how), cluster, draws=0)
     assert not any("histogram" in note for note in whole.notes)
     assert any("the graph one of 10" in note for note in part.notes)
-
-
-def test_what_cannot_be_checked_is_refused(cluster: atta.LocalCluster) -> None:
     for model, options, error, cause in [
         (NeedsMore(), {}, atta.ConfigError, "'batch'"),
         (torch.nn.Linear(16, 4), {}, atta.ConfigError, r"model\(x, edge_index\)"),

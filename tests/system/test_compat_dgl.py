@@ -34,8 +34,8 @@ def g(folder: Folder) -> Iterator[Any]:
     assert not dgl.distributed.is_initialized()
 
 
-def everything(g: Any) -> Any:
-    return torch.arange(g.num_nodes())
+def loader_of(g: Any, ids: Any, fan_outs: list[int], **options: Any) -> Any:
+    return dgl.dataloading.DistNodeDataLoader(g, ids, dgl.dataloading.NeighborSampler(fan_outs), **options)
 
 
 def test_shares_follow_the_trainers_of_vertices(g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_the_graph_is_that_of_the_folder(g: Any, folder: Folder) -> None:
     assert g.rank() == 0
     for name in ("features", "labels", "train_mask", "val_mask", "test_mask"):
         assert name in g.ndata
-        assert torch.equal(g.ndata[name][everything(g)], whole.ndata[name])
+        assert torch.equal(g.ndata[name][torch.arange(400)], whole.ndata[name])
         assert g.ndata[name].shape == tuple(whole.ndata[name].shape)
         assert g.ndata[name].dtype == whole.ndata[name].dtype
     assert torch.equal(g.edata["w"][np.array([7, 7, 3])], whole.edata["w"][[7, 7, 3]])
@@ -86,7 +86,7 @@ def test_the_graph_is_that_of_the_folder(g: Any, folder: Folder) -> None:
 def test_the_parts_are_those_of_distdgl(g: Any, folder: Folder) -> None:
     book = g.get_partition_book()
     assert book.num_partitions() == 2
-    assert np.array_equal(book.nid2partid(everything(g)), folder.parts)
+    assert np.array_equal(book.nid2partid(torch.arange(400)), folder.parts)
     for part in range(2):
         assert np.array_equal(book.partid2nids(part), np.flatnonzero(folder.parts == part))
     _, dst = folder.whole.edges(order="eid")
@@ -115,31 +115,22 @@ def test_shares_are_all_that_the_mask_marks(
         dgl.distributed.node_split(mask[:3], book)
 
 
-def triples(block: Any) -> list[tuple[int, int, int]]:
-    src, dst = block.edges()
-    ends = block.srcdata[real.NID][src], block.dstdata[real.NID][dst], block.edata[real.EID]
-    return sorted(zip(*(e.tolist() for e in ends), strict=True))
-
-
 def test_fan_outs_count_from_the_input_side_and_draw_distinct_edges_of_the_graph(g: Any, folder: Folder) -> None:
-    whole, sampler = folder.whole, dgl.dataloading.NeighborSampler([3, 6])
-    src, dst = whole.edges(order="eid")
-    for _, _, blocks in dgl.dataloading.DistNodeDataLoader(g, torch.arange(60), sampler, batch_size=60):
+    whole = folder.whole
+    for _, _, blocks in loader_of(g, torch.arange(60), [3, 6], batch_size=60):
         for block, fan_out in zip(blocks, (3, 6), strict=True):
-            wanted = whole.in_degrees(block.dstdata[real.NID]).clamp(max=fan_out)
-            assert torch.equal(block.in_degrees(), wanted)
-            found = triples(block)
-            assert len({e for _, _, e in found}) == len(found)
-            assert all((s, d) == (int(src[e]), int(dst[e])) for s, d, e in found)
+            assert torch.equal(block.in_degrees(), whole.in_degrees(block.dstdata[real.NID]).clamp(max=fan_out))
+            (src, dst), eids = block.edges(), block.edata[real.EID]
+            assert len(eids.unique()) == len(eids)
+            ends = torch.stack([block.srcdata[real.NID][src], block.dstdata[real.NID][dst]])
+            assert torch.equal(ends, torch.stack(whole.find_edges(eids)))
         assert torch.equal(blocks[0].dstdata[real.NID], blocks[1].srcdata[real.NID])
 
 
 def test_rows_that_are_asked_for_come_with_later_batches_and_no_batch_is_lost(g: Any, folder: Folder) -> None:
     train = dgl.distributed.node_split(g.ndata["train_mask"])
     torch.manual_seed(1)
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, train, dgl.dataloading.NeighborSampler([5]), batch_size=32, shuffle=True
-    )
+    loader = loader_of(g, train, [5], batch_size=32, shuffle=True)
     orders = []
     for _ in range(2):
         order = []
@@ -159,9 +150,7 @@ def test_rows_that_are_asked_for_come_with_later_batches_and_no_batch_is_lost(g:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_what_a_script_writes_into_rows_does_not_show_in_later_reads(g: Any, folder: Folder, *, shuffle: bool) -> None:
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, torch.arange(200), dgl.dataloading.NeighborSampler([4]), batch_size=50, shuffle=shuffle
-    )
+    loader = loader_of(g, torch.arange(200), [4], batch_size=50, shuffle=shuffle)
     wanted = folder.whole.ndata["features"]
     for _ in range(2):
         for inputs, seeds, _ in loader:
@@ -176,9 +165,7 @@ def test_what_a_script_writes_into_rows_does_not_show_in_later_reads(g: Any, fol
 
 
 def test_rows_follow_ids_that_a_script_has_put_in_another_order(g: Any, folder: Folder) -> None:
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, torch.arange(200), dgl.dataloading.NeighborSampler([4]), batch_size=50
-    )
+    loader = loader_of(g, torch.arange(200), [4], batch_size=50)
     for inputs, _, _ in loader:
         assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
         inputs.copy_(inputs.flip(0))
@@ -199,9 +186,7 @@ def test_a_share_that_fills_no_batch_has_none(g: Any, count: int, *, drop_last: 
 
 
 def test_a_loader_is_its_own_iterator_as_well(g: Any) -> None:
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, torch.arange(20), dgl.dataloading.NeighborSampler([2]), batch_size=10
-    )
+    loader = loader_of(g, torch.arange(20), [2], batch_size=10)
     for _ in range(2):
         assert next(loader)[1].tolist() + next(loader)[1].tolist() == list(range(20))
         with pytest.raises(StopIteration):

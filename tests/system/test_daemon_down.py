@@ -30,7 +30,7 @@ def half(pair: atta.LocalCluster) -> tuple[str, str, str]:
     return pair.addresses[0], silent, f"{pair.addresses[0]},{silent}"
 
 
-def test_status_is_a_line_per_daemon_with_units(pair: atta.LocalCluster) -> None:
+def test_status_is_a_line_or_an_object_per_daemon(pair: atta.LocalCluster) -> None:
     batches = iter(atta.NeighborLoader(pair, [4], batch_size=4, job="pictured"))
     next(batches)
     done = run("status", "--cluster", pair.cluster_file)
@@ -41,9 +41,6 @@ def test_status_is_a_line_per_daemon_with_units(pair: atta.LocalCluster) -> None
         assert re.search(rf"^{since} +{1 - part} +[\d.]+ +{size}/s +\d+ % +{size} +{size} of 4 GiB", done.stdout, re.M)
     assert "scheduler_" not in done.stdout
     del batches
-
-
-def test_status_in_json_has_counters_and_when_it_was_started(pair: atta.LocalCluster) -> None:
     document = json.loads(run("status", "--cluster", pair.cluster_file, "--json", "-").stdout)
     assert document["dataset_id"] == pair.dataset_id
     for part, daemon in enumerate(document["daemons"]):

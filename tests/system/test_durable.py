@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -170,37 +169,6 @@ def test_retries_are_recognised_after_a_kill(small_graph: SmallGraph, running: R
         assert (table.pull(np.arange(3)).values == 1 + 2 + 3 + 4).all()
 
 
-def test_a_full_disk_refuses_pushes_and_nothing_else(
-    small_graph: SmallGraph, running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, data = held_addresses(1)[0], small_graph.dataset(1, "random")
-    settings = {"durability": "disk", "tables_dir": str(tmp_path)}
-    running.start(data, 0, address, {}, **settings)
-    with atta.connect([address]) as cluster:
-        table = cluster.tables.create(ADDED)
-        ones = np.ones((3, 8), np.int64)
-        table.push(np.arange(3), ones, "add").wait()
-        with monkeypatch.context() as full:
-            full.setattr(os, "pwritev", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            for refused in (
-                lambda: table.push(np.arange(3), ones, "add").wait(),
-                lambda: cluster.tables.create(SGD),
-                lambda: cluster.tables.delete("added"),
-                lambda: cluster.tables.create(SGD),
-            ):
-                with pytest.raises(
-                    atta.QuotaExceededError, match=r"log of tables .* No space left .* nothing was changed"
-                ):
-                    refused()
-            assert (table.pull(np.arange(4)).values[:, 0] == [1, 1, 1, 0]).all()
-            assert len(list(atta.NeighborLoader(cluster, [3], "train", batch_size=60))) == 2
-        table.push(np.arange(3), ones, "add").wait()
-        running.kill(address)
-        running.start(data, 0, address, {}, **settings)
-        assert (table.pull(np.arange(4)).values[:, 0] == [2, 2, 2, 0]).all()
-        assert [*cluster.tables.specs()] == ["added"]
-
-
 def test_tables_that_grow_are_loaded_and_belong_to_several_daemons(
     small_graph: SmallGraph, running: Running, tmp_path: Path
 ) -> None:
@@ -231,17 +199,6 @@ def test_tables_that_grow_are_loaded_and_belong_to_several_daemons(
         assert np.array_equal(table.pull(np.arange(10)).values, 2 * values)
         table.push(np.arange(10), values, "add").wait()
         assert np.array_equal(table.pull(np.arange(10)).values, 3 * values)
-
-
-def test_a_folder_serves_one_daemon(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
-    (one, two), data = held_addresses(2), small_graph.dataset(1, "random")
-    settings = {"durability": "process", "tables_dir": str(tmp_path)}
-    running.start(data, 0, one, {}, **settings)
-    with pytest.raises(atta.ConfigError, match="another daemon keeps its tables there"):
-        running.start(data, 0, two, {}, **settings)
-    running.kill(one)
-    with pytest.raises(atta.ConfigError, match="holds tables of dataset"):
-        running.start(small_graph.dataset(2, "metis"), 0, two, {0: two, 1: one}, **settings)
 
 
 def test_the_parts_of_a_snapshot_are_one_cut(

@@ -179,26 +179,29 @@ def test_edges_that_a_seed_may_see_weigh_as_many_as_there_are(
     assert seen > 100
 
 
-def test_what_is_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
-    def loader(**options: Any) -> None:
-        atta.NeighborLoader(cluster, [3], small_graph.train_ids, **options)
+TIMES: dict[str, Any] = {"time_attr": "time", "input_time": np.zeros(120, np.int64)}
 
-    with pytest.raises(UnknownNameError, match="unknown edge_norm 'gcm'; did you mean 'gcn'"):
-        loader(edge_norm="gcm")
-    times: dict[str, Any] = {"time_attr": "time", "input_time": np.zeros(120, np.int64)}
-    with pytest.raises(ConfigError, match=r"'gcn': not with times, .* unbiased=True alone"):
-        loader(edge_norm="gcn", **times)
-    with pytest.raises(ConfigError, match="'last' takes the same edges each time"):
-        loader(unbiased=True, temporal_strategy="last", **times)
-    with pytest.raises(ConfigError, match="sums of weights are kept of in-edges and not of out-edges"):
-        loader(edge_norm="both", norm_attr="weight")
-    with pytest.raises(UnknownNameError, match=r"attribute \(norm_attr\) 'wight'; did you mean 'weight'"):
-        loader(edge_norm="gcn", norm_attr="wight")
-    with pytest.warns(UserWarning, match="table 'weight' comes as data.table_edge_weight"):
-        loader(edge_norm="gcn", edge_tables=["weight"])
-    with pytest.warns(UserWarning, match=r"fan-outs leave are smaller .* unbiased=True makes up"):
-        loader(edge_norm="row")
-    with pytest.raises(ConfigError, match="bidirectional"):
-        loader(edge_norm="row", subgraph_type="bidirectional")
-    with pytest.raises(ConfigError, match="unbiased: only for drawn edges"):
-        loader(unbiased=True, subgraph_type="induced")
+
+@pytest.mark.parametrize(
+    ("options", "kind", "cause"),
+    [
+        ({"edge_norm": "gcm"}, UnknownNameError, "unknown edge_norm 'gcm'; did you mean 'gcn'"),
+        ({"edge_norm": "gcn", **TIMES}, ConfigError, r"'gcn': not with times, .* unbiased=True alone"),
+        (
+            {"unbiased": True, "temporal_strategy": "last", **TIMES},
+            ConfigError,
+            "'last' takes the same edges each time",
+        ),
+        ({"edge_norm": "both", "norm_attr": "weight"}, ConfigError, "kept of in-edges and not of out-edges"),
+        ({"edge_norm": "gcn", "norm_attr": "wight"}, UnknownNameError, r"\(norm_attr\) 'wight'; did you mean 'weight'"),
+        ({"edge_norm": "gcn", "edge_tables": ["weight"]}, UserWarning, "'weight' comes as data.table_edge_weight"),
+        ({"edge_norm": "row"}, UserWarning, r"fan-outs leave are smaller .* unbiased=True makes up"),
+        ({"edge_norm": "row", "subgraph_type": "bidirectional"}, ConfigError, "bidirectional"),
+        ({"unbiased": True, "subgraph_type": "induced"}, ConfigError, "unbiased: only for drawn edges"),
+    ],
+)
+def test_what_is_refused_or_warned_of(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any], kind: Any, cause: str
+) -> None:
+    with pytest.warns(kind, match=cause) if kind is UserWarning else pytest.raises(kind, match=cause):
+        atta.NeighborLoader(cluster, [3], small_graph.train_ids, **options)

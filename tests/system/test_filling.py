@@ -83,31 +83,18 @@ def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data
     assert (figures["cached_rows"], figures["remote_rows"]) == (near, len(remote) - near)
 
 
-def test_peers_are_connected_before_the_first_batch(running: Running, data: Path) -> None:
-    addresses = held_addresses(2)
-    for daemon in both(running, data, addresses, cache_bytes=0):
-        filled(daemon)
-        figures = daemon._stats()
-        assert (figures["filled_bytes"], figures["links_missing"]) == (0, 0)
-
-
-def test_where_there_is_room_no_batch_asks_for_rows(running: Running, data: Path) -> None:
-    addresses = held_addresses(2)
-    daemon, _ = both(running, data, addresses)
-    assert remote_vertices(data, 0) > len(halo(data, 0)), "the test needs other vertices"
-    filled(daemon)
-    assert daemon._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
-    assert not sum(figures["remote_rows"] for *_, figures in epoch(addresses))
-
-
 def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:
     results = []
     for settings in ({}, {"cache_fill": 0}, {"cache_bytes": 0}, {"cache_fill": 2_000}):  # the last is slow: in mid-fill
         addresses = held_addresses(2)
         daemon, _ = both(running, data, addresses, **settings)
-        if not settings:
+        if "cache_fill" not in settings:  # peers are connected before the first batch
             filled(daemon)
-        results.append([found for found, *_ in epoch(addresses)])
+            wanted = 0 if settings else ROW_BYTES * remote_vertices(data, 0)
+            assert (daemon._stats()["filled_bytes"], daemon._stats()["links_missing"]) == (wanted, 0)
+        found = epoch(addresses)
+        assert settings or not sum(figures["remote_rows"] for *_, figures in found), "there is room for all rows"
+        results.append([batch for batch, *_ in found])
         if "cache_fill" in settings:
             assert daemon._stats()["filled_bytes"] <= 2_000 + ROW_BYTES * remote_vertices(data, 0)
         running.kill_all()

@@ -143,23 +143,6 @@ def test_daemons_send_each_other_long_requests_in_pieces(cluster: atta.LocalClus
     cluster.tables.delete("narrow")
 
 
-@pytest.mark.parametrize(
-    ("messages", "words"),
-    [
-        ([b"\x07"], "an announcement of a request has 1 bytes"),
-        ([b"\x07" + b"\xff" * 8], f"a request of {(1 << 64) - 1} bytes is announced"),
-        ([b"\x07" + (10 * MIB).to_bytes(8, "little"), b"x"], "a piece of 1 bytes"),
-        ([b"\x07" + (2 * MIB).to_bytes(8, "little"), bytes(3 * MIB)], "a piece of 3145728 bytes"),
-        ([b"\x07" + (2 * MIB).to_bytes(8, "little"), bytes(MIB)], "the call ended before its request"),
-    ],
-)
-def test_pieces_that_make_no_request(caller: Caller, messages: list[bytes], words: str) -> None:
-    code, details = caller.refusal("TableService.Push", messages)
-    assert code in {FULL, grpc.StatusCode.INVALID_ARGUMENT}
-    assert words in details
-    caller.call("ControlService.Describe")
-
-
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_no_compressed_messages(cluster: atta.LocalCluster, caller: Caller, compression: grpc.Compression) -> None:
     """A message of zeros would grow a thousandfold when it arrives."""

@@ -84,20 +84,15 @@ HUGE = 10**400  # no float holds it
 BRACKETS = "[" * (MAX_TEXT - 10)
 
 
-@pytest.mark.parametrize("text", [BRACKETS, '{"a":' * 3000, "9" * 5000, "[1,", "", "nul", '{"name": "a"', "\\"])
-def test_specifications_that_are_no_json(caller: Caller, text: str) -> None:
-    code, details = caller.refusal("TableService.Create", create(caller, text))
-    assert (code, details) == (WRONG, "table: the description is not JSON")
-
-
-@pytest.mark.parametrize("text", [json.dumps(LONG), "[" * 60_000, json.dumps({LONG: 1}), json.dumps({"name": LONG})])
-def test_long_specifications_are_not_echoed(caller: Caller, text: str) -> None:
-    code, details = caller.refusal("TableService.Create", create(caller, text))
-    assert code is WRONG
-    assert details == f"table: the description has {len(text)} characters, at most {MAX_TEXT} are possible"
-
-
-def test_a_specification_of_40_mib_is_refused_in_a_line(caller: Caller) -> None:
+def test_specifications_that_are_no_json_or_long(caller: Caller) -> None:
+    """Long ones are not echoed."""
+    for text in [BRACKETS, '{"a":' * 3000, "9" * 5000, "[1,", "", "nul", '{"name": "a"', "\\"]:
+        found = caller.refusal("TableService.Create", create(caller, text))
+        assert found == (WRONG, "table: the description is not JSON")
+    for text in [json.dumps(LONG), "[" * 60_000, json.dumps({LONG: 1}), json.dumps({"name": LONG})]:
+        found = caller.refusal("TableService.Create", create(caller, text))
+        length = f"has {len(text)} characters, at most {MAX_TEXT} are possible"
+        assert found == (WRONG, f"table: the description {length}")
     code, details = caller.refusal("TableService.Create", pieces_of(create(caller, "x" * (40 << 20))))
     assert code is FULL
     assert "a CreateTableRequest of 41943" in details
@@ -120,18 +115,16 @@ def test_specifications_with_wrong_values(caller: Caller, field: str) -> None:
         assert len(details) < 1100
 
 
-@pytest.mark.parametrize(
-    ("name", "request_"),
-    [
-        ("TableService.Pull", table_pb2.PullRowsRequest(name="x" * 70_000)),
-        ("GraphService.Probe", graph_pb2.ProbeRequest(edge_type="x" * 70_000)),
-        ("SessionService.Open", session_pb2.OpenRequest(dataset_id="x" * 70_000)),
-    ],
-)
-def test_long_names_are_not_compared_with_all_that_exist(caller: Caller, name: str, request_: Any) -> None:
-    code, details = caller.refusal(name, request_.SerializeToString())
-    assert code is FULL
-    assert "with a text of 70000 bytes: at most 65536 are possible" in details
+def test_long_names_are_not_compared_with_all_that_exist(caller: Caller) -> None:
+    for name, field in (
+        ("TableService.Pull", "name"),
+        ("GraphService.Probe", "edge_type"),
+        ("SessionService.Open", "dataset_id"),
+    ):
+        request = rpc.METHODS[name].request(**{field: "x" * 70_000})
+        code, details = caller.refusal(name, request.SerializeToString())
+        assert code is FULL
+        assert "with a text of 70000 bytes: at most 65536 are possible" in details
 
 
 @pytest.mark.parametrize("codec", ["", "fp16", "bf16", "int8"])
@@ -204,21 +197,6 @@ def test_sessions_with_numbers_and_options_that_mean_nothing(
 def test_unknown_question(caller: Caller) -> None:
     request = graph_pb2.ProbeRequest(edge_type="node__to__node", question=9)  # type: ignore[arg-type]
     assert caller.refusal("GraphService.Probe", request.SerializeToString())[0] is WRONG
-
-
-def test_tables_beyond_the_quota(cluster: atta.LocalCluster) -> None:
-    """Neither one table of 1.2 GiB is taken, nor six that are deleted while somebody still reads them."""
-    rows = (1200 << 20) // 4096
-    for spec in (
-        MutableSpec("large", rows, row_shape=(1024,)),
-        MutableSpec("large", rows // 3, row_shape=(1024,), optimiser=OptimiserSpec.adam()),
-    ):
-        with pytest.raises(atta.QuotaExceededError, match=f"of {QUOTA} bytes for mutable tables are used"):
-            cluster.tables.create(spec)
-    growing = cluster.tables.create(MutableSpec("growing", 10, row_shape=(1024,), max_rows=rows))
-    with pytest.raises(atta.QuotaExceededError, match="for mutable tables are used"):
-        growing.grow(rows)
-    cluster.tables.delete("growing")
 
 
 def test_tables_that_are_read_count_until_they_have_been_read(cluster: atta.LocalCluster) -> None:
