@@ -17,7 +17,6 @@ import pytest
 from click.testing import CliRunner
 
 import atta
-from tests.system.running import Running, daemons
 
 
 def read(address: str) -> str:
@@ -155,7 +154,10 @@ def pair(placements: Mapping[str, atta.LocalCluster]) -> atta.LocalCluster:
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
+def running() -> Iterator[Any]:
+    """Daemons in this process: a ``Running``."""
+    from tests.system.running import daemons
+
     with daemons() as found:
         yield found
 

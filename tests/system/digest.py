@@ -146,9 +146,7 @@ class Run:
                 "broadcasts": {layer: n for (layer, way), n in found.broadcasts.items() if way == "forward"},
                 "errors": {layer: tuple(errors) for (layer, _), errors in found.errors.items()},
                 "uses": {layer: of_layer.guard.uses for layer, of_layer in layers.items()},
-                "predicts": {
-                    layer: not torch.equal(layers[layer].rows_to_read(r, 1.0), r) for layer, r in stale.items()
-                },
+                "predicts": {layer: not torch.equal(layers[layer].rows_to_read(r, 1), r) for layer, r in stale.items()},
             }
         )
         return loss

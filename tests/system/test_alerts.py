@@ -55,9 +55,7 @@ def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None
         with pytest.raises(ConfigError, match="is not a vertex"):
             next(iter(atta.NeighborLoader(cluster, [3, 2], [10**12])))
         cluster.report([job(predicted_error=0.5, stale_error=1.5)], 600)
-        text = eventually(
-            lambda: shown if "atta_job_" in (shown := read(f"{address}/metrics")) else ""
-        )  # nobody awaits reports
+        text = eventually(lambda: shown if "atta_job_" in (shown := read(f"{address}/metrics")) else "")
         batches.close()  # type: ignore[attr-defined]
     wanted = {name for name in watched() if not name.startswith("atta_training_")}
     assert len(wanted) > 25

@@ -47,20 +47,9 @@ class Pair:
         self._start(self.backup, "two", "--keep-backup")
 
     def _start(self, address: str, folder: str, *options: str, part: int = 0) -> None:
-        words = (
-            f"serve --data {self.data} --part {part} --listen {address} --tables-dir {self.folder / folder} --threads 1"
-        )
-        command = [
-            sys.executable,
-            "-m",
-            "atta.cli.main",
-            *words.split(),
-            "--no-verify",
-            "--buffer",
-            "64MiB",
-            "--cache",
-            "0",
-        ]
+        words = f"serve --data {self.data} --part {part} --listen {address} --tables-dir {self.folder / folder} "
+        words += "--threads 1 --no-verify --buffer 64MiB --cache 0"
+        command = [sys.executable, "-m", "atta.cli.main", *words.split()]
         self.children[address] = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
 
     def kill(self, address: str) -> None:

@@ -32,9 +32,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 VERTICES, EDGES = 400, 4000
 CLASSES, SEEDS = 4, 180
 KV = "kv --rows 3000 --dim 20 --batch 600 --repeats 2"
-TABLES = [
-    f"tables/{op}_{what}" for op in ("read", "write", "add", "sgd", "adagrad", "adam") for what in ("rows", "bytes")
-]
+TABLES = [f"tables/{op}_{of}" for op in ("read", "write", "add", "sgd", "adagrad", "adam") for of in ("rows", "bytes")]
 
 
 def command(words: str) -> list[str]:
@@ -216,9 +214,7 @@ def test_policies_of_the_scheduler(dataset: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_value_and_faults_of_a_run_of_strategies(
-    parts_of: Callable[[int], Path], own_interpreters: None, tmp_path: Path
-) -> None:
+def test_value_and_faults_of_a_run(parts_of: Callable[[int], Path], own_interpreters: None, tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("[instances]\nhere = 3600.0\n[worker]\nper_request = 1.0\n")
     words = (

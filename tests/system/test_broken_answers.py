@@ -220,9 +220,7 @@ def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running
     assert 0.7 < said[1]["away_s"] < 4.0
 
 
-def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
-    running: Running, small_graph: SmallGraph
-) -> None:
+def test_a_peer_that_stays_away_fails_all_who_wait_at_once(running: Running, small_graph: SmallGraph) -> None:
     (address,) = held_addresses(1)
     dataset = Dataset.open(small_graph.dataset(2, "random"), parts=[], verify=False)
     ids = of_partition_1(dataset)[0] + np.arange(5)
@@ -239,9 +237,7 @@ def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
     assert said == ["peer lost"]
 
 
-def test_a_client_waits_for_a_daemon_that_it_has_met_while_it_is_patient(
-    small_graph: SmallGraph, running: Running
-) -> None:
+def test_a_client_waits_for_a_daemon_that_it_has_met(small_graph: SmallGraph, running: Running) -> None:
     (address,), data = held_addresses(1), small_graph.dataset(1, "random")
     with pytest.raises(UnavailableError):
         atta.connect([address])  # nobody ever answered here: no reason to wait
@@ -259,9 +255,7 @@ def test_a_client_waits_for_a_daemon_that_it_has_met_while_it_is_patient(
     connection.close()
 
 
-def test_what_one_channel_has_tried_in_vain_does_not_keep_another_from_trying(
-    small_graph: SmallGraph, running: Running
-) -> None:
+def test_what_one_channel_has_tried_in_vain_another_may_try(small_graph: SmallGraph, running: Running) -> None:
     """By default, gRPC shares connections of one process to one address, and also the waits between attempts."""
     (address,) = held_addresses(1)
     vain = Connection(address, 5.0)
@@ -274,9 +268,7 @@ def test_what_one_channel_has_tried_in_vain_does_not_keep_another_from_trying(
     vain.close()
 
 
-def test_a_daemon_that_stops_in_the_middle_of_an_answer_is_one_that_went_away(
-    running: Running, small_graph: SmallGraph
-) -> None:
+def test_a_daemon_that_stops_in_mid_answer_is_one_that_went_away(running: Running, small_graph: SmallGraph) -> None:
     """End the daemon. It cancels the calls under way: for their callers the connection breaks."""
     (address,) = held_addresses(1)
     daemon = running.start(small_graph.dataset(1, "random"), 0, address, {})

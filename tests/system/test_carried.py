@@ -77,9 +77,7 @@ def test_a_batch_at_home_takes_one_turn_and_is_the_same(
     assert tasks == 2 * len(expected) * ALL_TASKS
 
 
-def test_a_batch_that_asks_others_goes_on_as_ever(
-    running: Running, small_graph: SmallGraph, home: Home, carried: list[int]
-) -> None:
+def test_batches_that_ask_others(running: Running, small_graph: SmallGraph, home: Home, carried: list[int]) -> None:
     """Without a cache no batch is wholly at home: each worker goes as far as it can, or does not begin."""
     expected = home[2]
     addresses, fresh = started(running, small_graph.dataset(2, "random"), 2, cache_bytes=0)
@@ -107,9 +105,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, at: Kind, then: Callable[[], No
     monkeypatch.setattr(runner, "run_local", instead)
 
 
-def test_a_task_that_fails_on_the_way_fails_its_session_alone(
-    home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]
-) -> None:
+def test_a_failing_task_fails_one_session(home: Home, monkeypatch: pytest.MonkeyPatch, carried: list[int]) -> None:
     addresses, daemon, expected = home
 
     def fail() -> None:

@@ -52,9 +52,7 @@ def test_a_daemon_says_when_its_own_certificate_ends(
     assert ("certificate" in (tmp_path / "log").read_text()) == bool(told)
 
 
-def test_a_certificate_for_another_host_names_both(
-    authority: Authority, small_graph: SmallGraph, tmp_path: Path
-) -> None:
+def test_a_certificate_for_another_host(authority: Authority, small_graph: SmallGraph, tmp_path: Path) -> None:
     own = authority.certificate("elsewhere", "peer", hosts=("10.9.8.7", "node3.example"))
     caller = authority.certificate("reader", "reader")
     with daemon(small_graph.dataset(1, "random"), own, tmp_path / "log") as address:

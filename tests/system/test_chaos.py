@@ -25,11 +25,8 @@ SMALL = ["--every", "2s", "--parts", "1", "--consumers", "1"]
 
 def ours(folder: Path) -> list[int]:
     """Processes that were started for a run in ``folder``."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(folder) in word for word in process.info["cmdline"] or ()) and process.pid != os.getpid():
-            found.append(process.pid)
-    return found
+    every = {process.pid: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
+    return [pid for pid, words in every.items() if str(folder) in words and pid != os.getpid()]
 
 
 def test_half_a_minute_of_chaos(tmp_path: Path) -> None:

@@ -156,9 +156,7 @@ def test_names_that_give_no_model(name: str, cause: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("options", [{}, {"frontier": "all"}, {"subgraph_type": "induced"}, {"disjoint": True}])
-def test_edges_in_the_order_of_the_file(
-    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, object]
-) -> None:
+def test_edges_in_file_order(cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, object]) -> None:
     how = {"batch_size": 40, "edge_tables": ["note", "weight"], **options}
     plain, ordered = (
         next(iter(atta.NeighborLoader(cluster, [4, 3], small_graph.train_ids, edge_order=order, **how)))

@@ -95,9 +95,7 @@ def test_the_parts_are_those_of_distdgl(g: Any, folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("force_even", [True, False])
-def test_shares_are_all_that_the_mask_marks(
-    g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch, force_even: bool
-) -> None:
+def test_shares_are_all_of_the_mask(g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch, force_even: bool) -> None:
     book = g.get_partition_book()
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "0")

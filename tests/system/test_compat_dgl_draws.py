@@ -88,9 +88,7 @@ def test_seeds_of_several_types_are_those_of_dgl(tmp_path: Path) -> None:
                         found = g.nodes["paper"].data["label"][outputs["paper"]]
                         assert torch.equal(found, labels[outputs["paper"]])
                     assert torch.equal(g.nodes["paper"].data["feat"][inputs["paper"]], feat[inputs["paper"]])
-            assert {t: sorted(ids) for t, ids in seen.items()} == {
-                t: sorted(ids.tolist() * 2) for t, ids in given.items()
-            }
+            assert {t: sorted(v) for t, v in seen.items()} == {t: sorted(v.tolist() * 2) for t, v in given.items()}
 
 
 def edges_of(block: Any, etype: tuple[str, str, str]) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,9 +72,7 @@ REVERSE = {("author", "writes", "paper"): ("paper", "by", "author")}
 
 @pytest.mark.parametrize("exclude", [None, "self", "reverse_types"])
 @pytest.mark.parametrize("negatives", [0, 2])
-def test_edges_of_a_type_come_with_pairs_and_blocks(
-    g: Any, folder: Folder, exclude: str | None, negatives: int
-) -> None:
+def test_edges_of_a_type_have_pairs_and_blocks(g: Any, folder: Folder, exclude: str | None, negatives: int) -> None:
     whole, (etype, reverse) = folder.whole, next(iter(REVERSE.items()))
     eids, seen = torch.arange(0, 400, 3), []
     uniform = dgl.dataloading.negative_sampler.Uniform(negatives) if negatives else None
@@ -104,29 +103,26 @@ def test_edges_of_a_type_come_with_pairs_and_blocks(
                 gone = {(d, s) for s, d in left_out}
             expected = [pair for pair in zip(src.tolist(), dst.tolist(), strict=True) if pair not in gone]
             assert ends(blocks[-1], kind) == sorted(expected)
-        assert torch.equal(
-            g.nodes["paper"].data["feat"][inputs["paper"]], whole.nodes["paper"].data["feat"][inputs["paper"]]
-        )
+        found = g.nodes["paper"].data["feat"][inputs["paper"]]
+        assert torch.equal(found, whole.nodes["paper"].data["feat"][inputs["paper"]])
     assert sorted(seen) == eids.tolist()
 
 
 def test_edges_of_a_type_within_a_node_type_have_reverses_of_their_own_type(g: Any, folder: Folder) -> None:
     sampler = dgl.dataloading.NeighborSampler([-1])
-    loader = dgl.dataloading.DistEdgeDataLoader(
-        g, {"cites": torch.arange(90)}, sampler, exclude="reverse_id", batch_size=30
-    )
-    for _, pairs, (block,) in loader:
+    made = partial(dgl.dataloading.DistEdgeDataLoader, g, graph_sampler=sampler)
+    for _, pairs, (block,) in made({"cites": torch.arange(90)}, exclude="reverse_id", batch_size=30):
         src, dst = folder.whole.find_edges(pairs.edges["cites"].data[real.EID], etype="cites")
         gone = {*zip(src.tolist(), dst.tolist(), strict=True), *zip(dst.tolist(), src.tolist(), strict=True)}
         assert not gone & {*ends(block, ("paper", "cites", "paper"))}
-    with pytest.raises(atta.ConfigError, match="no reverse edges of its own type"):
-        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1]}, sampler, exclude="reverse_id")
-    with pytest.raises(atta.ConfigError, match="reverse_etypes: name the type"):
-        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1]}, sampler, exclude="reverse_types", reverse_etypes=REVERSE)
-    with pytest.raises(atta.ConfigError, match="seeds of one type"):
-        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1], "cites": [2]}, sampler)
-    with pytest.raises(atta.ConfigError, match="name an edge type"):
-        dgl.dataloading.DistEdgeDataLoader(g, [1], sampler)
+    for share, options, cause in (
+        ({"by": [1]}, {"exclude": "reverse_id"}, "no reverse edges of its own type"),
+        ({"by": [1]}, {"exclude": "reverse_types", "reverse_etypes": REVERSE}, "reverse_etypes: name the type"),
+        ({"by": [1], "cites": [2]}, {}, "seeds of one type"),
+        ([1], {}, "name an edge type"),
+    ):
+        with pytest.raises(atta.ConfigError, match=cause):
+            made(share, **options)
 
 
 @pytest.mark.parametrize("relabel", [True, False])
@@ -147,9 +143,7 @@ def test_a_graph_of_given_edges_is_that_of_dgl(g: Any, folder: Folder, relabel: 
         assert torch.equal(g.out_degrees(etype=etype), folder.whole.out_degrees(etype=etype))
 
 
-def test_rows_of_embeddings_are_pulled_ahead_and_are_what_they_are_when_asked_for(
-    g: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_embeddings_are_pulled_ahead_and_are_the_newest(g: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     ask = atta.DistEmbedding._ask
     monkeypatch.setattr(atta.DistEmbedding, "_ask", lambda self, ids: asked.append(ids) or ask(self, ids))

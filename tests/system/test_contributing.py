@@ -74,8 +74,8 @@ def test_the_neighbour_method_takes_one_file_and_one_line() -> None:
 
 def test_add_an_operator(tmp_path: Path) -> None:
     env = applied(GUIDES / "add-an-operator.diff", tmp_path)
-    run_tests(env, tmp_path, "tests/unit/operators/test_cascade.py")
-    run_tests(env, tmp_path, "tests/unit/operators/test_contract.py", "-k", "cascade")
+    folder = "tests/unit/operators"
+    run_tests(env, tmp_path, f"{folder}/test_cascade.py", f"{folder}/test_contract.py", "-k", "cascade")
 
 
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 3])

@@ -61,9 +61,7 @@ def test_health_and_reflection(daemon: Any) -> None:
         ("KvService.Pull", {"node_type": "node", "tables": ["x"], "rows": TOO_MUCH}, "INVALID_ARGUMENT", "in one request"),
     ],
 )  # fmt: skip
-def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
-    daemon: Any, name: str, request_: Any, code: str, words: str
-) -> None:
+def test_bad_requests_are_refused_with_a_reason(daemon: Any, name: str, request_: Any, code: str, words: str) -> None:
     cluster, channel = daemon
     request_ = rpc.METHODS[name].request(**request_)
     call = partial(rpc.stub(channel, name), metadata=named(cluster))
@@ -154,9 +152,7 @@ def test_damaged_datasets_are_refused_in_one_line(small_graph: SmallGraph, tmp_p
         (4, "--part 0-1 --memory map", "cannot be mapped one after another"),
     ],
 )
-def test_options_that_do_not_fit_together(
-    small_graph: SmallGraph, tmp_path: Path, parts: int, options: str, words: str
-) -> None:
+def test_options_that_conflict(small_graph: SmallGraph, tmp_path: Path, parts: int, options: str, words: str) -> None:
     write_cluster(tmp_path / "one.toml", [("127.0.0.1:7", "127.0.0.1:8")])
     data = small_graph.dataset(parts, "metis" if parts == 2 else "random")
     given = [str(tmp_path / word) if word.endswith(".toml") else word for word in options.split()]

@@ -108,8 +108,9 @@ def test_a_background_task_that_dies_ends_the_daemon(small_graph: SmallGraph) ->
     with daemon(small_graph.dataset(1, "random"), "--drain", "0s", before=DYING) as (child, _):
         _, errors = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert errors.splitlines()[-1] == (
-        "atta: error: the daemon's task expire_sessions died: ZeroDivisionError: no leases today"
+    assert (
+        errors.splitlines()[-1]
+        == "atta: error: the daemon's task expire_sessions died: ZeroDivisionError: no leases today"
     )
 
 
@@ -192,9 +193,7 @@ def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: Smal
             assert b"atta_log_lines_dropped_total" in page.read()
 
 
-def test_deployed_folders_serve_the_same_batches(
-    small_graph: SmallGraph, tmp_path: Path, pair: atta.LocalCluster
-) -> None:
+def test_deployed_folders_serve_the_batches(small_graph: SmallGraph, tmp_path: Path, pair: atta.LocalCluster) -> None:
     whole = small_graph.dataset(2, "metis")
     for part in (0, 1):
         deploy(whole, tmp_path / f"machine-{part}", [part])

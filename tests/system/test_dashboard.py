@@ -31,16 +31,8 @@ from tests.waiting import eventually
 @contextmanager
 def dashboard(cluster: atta.LocalCluster, *words: str) -> Iterator[str]:
     (page,) = held_addresses(1)
-    command = [
-        sys.executable,
-        "-m",
-        "atta.cli.main",
-        "dashboard",
-        "--cluster",
-        str(cluster.cluster_file),
-        "--listen",
-        page,
-    ]
+    given = f"-m atta.cli.main dashboard --cluster {cluster.cluster_file} --listen {page}"
+    command = [sys.executable, *given.split()]
     with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert page in child.stdout.readline()

@@ -74,9 +74,7 @@ def test_blocks_of_full_neighbourhoods_compute_as_the_whole_graph(
 
 
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"weight_attr": "weight"}, {"method": "labor"}])
-def test_blocks_of_sampled_neighbourhoods_compute_as_the_batch(
-    cluster: atta.LocalCluster, options: dict[str, Any]
-) -> None:
+def test_blocks_of_drawn_neighbours_compute_as_the_batch(cluster: atta.LocalCluster, options: dict[str, Any]) -> None:
     """With ``frontier="new"``, every layer of PyG goes over all edges of the batch."""
     stack = layers("sage", 3)
     for batch in atta.NeighborLoader(cluster, [4, 3, 2], "train", batch_size=20, **options):

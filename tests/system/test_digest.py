@@ -23,22 +23,7 @@ from atta.train import fit
 from atta.train.models import whole_model
 from tests.system import digest as harness
 from tests.system.cases import marked, results_of, trainers, which
-from tests.system.digest import (
-    BASE,
-    CHECKPOINTED,
-    DELAYED,
-    FROZEN,
-    HIDDEN,
-    PERIODS,
-    RESUMED,
-    SAT_RESUMED,
-    SATS,
-    SGD,
-    UNCUT,
-    VARIANTS,
-    WORLD,
-    TableCase,
-)  # fmt: skip
+from tests.system.digest import BASE, FROZEN, HIDDEN, PERIODS, RESUMED, SATS, SGD, UNCUT, VARIANTS, WORLD, TableCase
 from tests.waiting import eventually
 
 Results = list[dict[str, Any]]
@@ -255,10 +240,12 @@ def test_without_cut_edges_weights_are_those_of_exchange(results: Results) -> No
 
 @pytest.mark.slow
 def test_delays_change_no_bit(results: Results) -> None:
-    assert same(weights(results, BASE), weights(results, DELAYED))
+    assert same(weights(results, BASE), weights(results, harness.DELAYED))
 
 
-@pytest.mark.parametrize("cases", [RESUMED, pytest.param(SAT_RESUMED, marks=pytest.mark.slow)], ids=["digest", "sat"])
+@pytest.mark.parametrize(
+    "cases", [RESUMED, pytest.param(harness.SAT_RESUMED, marks=pytest.mark.slow)], ids=["digest", "sat"]
+)
 def test_a_run_that_goes_on_repeats_every_bit(results: Results, cases: tuple[TableCase, TableCase]) -> None:
     through, resumed = cases
     assert same(weights(results, through), weights(results, resumed))
@@ -276,7 +263,7 @@ def test_with_plain_descent_means_of_weights_are_means_of_gradients(results: Res
 
 @pytest.mark.slow
 def test_rows_that_backward_computes_again_are_published_once(results: Results) -> None:
-    plain, checkpointed = CHECKPOINTED
+    plain, checkpointed = harness.CHECKPOINTED
     for a, b in zip(weights(results, plain)[0], weights(results, checkpointed)[0], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     for rank in range(WORLD):
@@ -295,7 +282,7 @@ def test_predictions_are_read_only_where_they_are_better(results: Results, case:
         for epoch in (2, 4):
             fresh, stale = (h[layer - 1][rows] for h in (expected.fresh[epoch], expected.versions[epoch - 1]))
             assert epochs[epoch - 1]["errors"][layer][1] == pytest.approx(
-                float((fresh - stale).square().sum()), rel=1e-8
+                (fresh - stale).square().sum().item(), rel=1e-8
             )
     used = dict.fromkeys((1, 2), False)
     ever = False
@@ -327,9 +314,7 @@ def test_tables_that_do_not_fit_name_the_bytes(preloaded_trainers: None, cluster
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_no_tables(
-    preloaded_trainers: None, cluster: atta.LocalCluster, tmp_path: Path
-) -> None:
+def test_a_killed_run_leaves_no_tables(preloaded_trainers: None, cluster: atta.LocalCluster, tmp_path: Path) -> None:
     before = set(cluster.tables.specs())
     with trainers("tests.system.digest", tmp_path, str(cluster.cluster_file), "forever") as started:
         assert eventually(lambda: len(set(cluster.tables.specs()) - before) == 4, seconds=60)

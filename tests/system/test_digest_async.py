@@ -68,9 +68,7 @@ def test_two_trainers_learn_without_waiting_for_each_other(
 
 
 @pytest.mark.slow
-def test_trainers_of_one_server_do_not_wait_for_each_other_either(
-    preloaded_trainers: None, parts_of: Callable[[int], Path]
-) -> None:
+def test_trainers_of_one_server_do_not_wait_either(preloaded_trainers: None, parts_of: Callable[[int], Path]) -> None:
     found = fit(
         config(
             data=str(parts_of(1)), strategy="digest-async", trainers=2, trainers_per_server=2, stale_across="trainers",
@@ -88,9 +86,7 @@ def state_of(pid: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", ["none", "0"])
-def test_a_stopped_trainer_holds_nobody_for_longer_than_its_lease(
-    parts_of: Callable[[int], Path], tmp_path: Path, delay: str
-) -> None:
+def test_a_stopped_trainer_has_a_lease(parts_of: Callable[[int], Path], tmp_path: Path, delay: str) -> None:
     """The second trainer stops itself. The other one does not wait, or with ``max-delay`` until the lease is over."""
     lease, done = 12.0, tmp_path / "0.done"
     with atta.local(parts_of(2), threads=1) as cluster, ExitStack() as stack:

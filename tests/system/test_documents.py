@@ -247,9 +247,7 @@ def in_background(line: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def own_addresses(lines: list[str], home: Path) -> list[str]:
     """``lines`` with free ports in place of those where the document starts daemons, also in its settings files."""
-    for old in sorted(
-        {at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen \S+(:\d+)", line)}
-    ):
+    for old in {at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen \S+(:\d+)", line)}:
         new = f":{held_port()}"
         lines = [line.replace(old, new) for line in lines]
         for name in {name for line in lines for name in re.findall(r"--peers (\S+)", line)}:

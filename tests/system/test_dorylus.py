@@ -44,9 +44,7 @@ def config(**changed: object) -> TrainConfig:
 @pytest.mark.parametrize(
     "model", ["gcn", pytest.param("sage", marks=pytest.mark.slow), pytest.param("gat", marks=pytest.mark.slow)]
 )
-def test_pipe_with_two_trainers_is_exchange(
-    preloaded_trainers: None, parts_of: Parts, tmp_path: Path, model: str
-) -> None:
+def test_pipe_with_two_is_exchange(preloaded_trainers: None, parts_of: Parts, tmp_path: Path, model: str) -> None:
     """With dropout and Adam, on two partitions; the losses of four epochs follow from all weights before."""
     folder = str(parts_of(2))
     traces = tmp_path / "traces"

@@ -169,9 +169,7 @@ def test_retries_are_recognised_after_a_kill(small_graph: SmallGraph, running: R
         assert (table.pull(np.arange(3)).values == 1 + 2 + 3 + 4).all()
 
 
-def test_tables_that_grow_are_loaded_and_belong_to_several_daemons(
-    small_graph: SmallGraph, running: Running, tmp_path: Path
-) -> None:
+def test_growing_tables_belong_to_several_daemons(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
     addresses, data = held_addresses(2), small_graph.dataset(2, "random")
     peers = dict(enumerate(addresses))
     kept = {"durability": "process", "tables_dir": str(tmp_path / "kept"), "snapshots": str(tmp_path / "saved")}

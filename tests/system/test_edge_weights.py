@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import pytest
 
 import atta
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition import partition_graph
-from atta.partition.graph import GraphWriter
-from tests.system.conftest import SmallGraph
+from tests.system.conftest import CITES, IN, WRITES, SmallGraph
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -61,7 +58,7 @@ def of_data(data: Any, **trimmed: Any) -> Any:
     ],
 )
 @pytest.mark.filterwarnings("ignore:edge_tables")
-def test_a_gcn_computes_what_it_computes_on_the_graph(
+def test_a_gcn_computes_as_on_the_graph(
     cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
 ) -> None:
     whole = of_whole(small_graph, small_graph.edge_weight.astype(float) if "norm_attr" in options else None)
@@ -114,43 +111,23 @@ def test_blocks_of_dgl(cluster: atta.LocalCluster, small_graph: SmallGraph, norm
             assert torch.allclose(x, whole[small_graph.rows(batch.n_id()[: batch.batch_size])], atol=CLOSE, rtol=0)
 
 
-@pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[atta.LocalCluster, dict[str, Any]]]:
-    folder, rng = tmp_path_factory.mktemp("typed"), np.random.default_rng(3)
-    counts = {"author": 30, "paper": 50}
-    edges = {
-        "author__writes__paper": rng.integers(0, [[30], [45]], (2, 120)),
-        "paper__cites__paper": rng.integers(0, [[45], [48]], (2, 150)),
-        "paper__rev_writes__author": rng.integers(0, [[45], [28]], (2, 80)),
-    }
-    with GraphWriter(folder / "graph") as writer:
-        for node_type, count in counts.items():
-            tables = {"x": rng.standard_normal((count, 8)).astype(np.float32)}
-            writer.add_nodes(node_type, count, tables=tables, splits={"train": np.arange(count)})
-        for edge_type, (src, dst) in edges.items():
-            writer.add_edges(edge_type, src, dst)
-    partition_graph(folder / "graph", folder / "data", parts=2, method="random", seed=1)
-    with atta.local(folder / "data") as cluster:
-        yield cluster, edges
-
-
-def test_edges_of_several_types(typed: tuple[atta.LocalCluster, dict[str, Any]]) -> None:
+def test_edges_of_several_types(typed: tuple[Any, atta.LocalCluster]) -> None:
     from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-    cluster, edges = typed
-    names = {"author__writes__paper": "both", "paper__cites__paper": "gcn"}
-    src, dst = edges["author__writes__paper"]
+    whole, cluster = typed
+    names = {"__".join(WRITES): "both", "__".join(CITES): "gcn"}
+    src, dst = whole[WRITES].edge_index.numpy()
     of_writes = (np.bincount(src)[src] * np.bincount(dst)[dst]) ** -0.5
-    found, weight = gcn_norm(torch.from_numpy(edges["paper__cites__paper"]), None, 50)
+    found, weight = gcn_norm(whole[CITES].edge_index, None, whole["paper"].num_nodes)
     pairs = zip(*found.tolist(), weight.tolist(), strict=True)
     of_cites = {(u, v): w for u, v, w in pairs}  # parallel edges weigh the same
-    for batch in atta.NeighborLoader(cluster, [-1, -1], ("paper", None), batch_size=9, edge_norm=names, unbiased=False):
+    for batch in atta.NeighborLoader(cluster, [-1, -1], ("venue", None), batch_size=3, edge_norm=names, unbiased=False):
         data = batch.to_pyg()
-        assert "edge_weight" not in data["paper", "rev_writes", "author"]
-        writes, cites = data["author", "writes", "paper"], data["paper", "cites", "paper"]
-        assert np.allclose(writes.edge_weight, of_writes[writes.e_id], rtol=1e-6)
-        at = data["paper"].n_id[cites.edge_index].tolist()
-        for u, v, w, e in zip(*at, cites.edge_weight.tolist(), cites.e_id.tolist(), strict=True):
+        assert data[IN].num_edges
+        assert "edge_weight" not in data[IN]
+        assert np.allclose(data[WRITES].edge_weight, of_writes[data[WRITES].e_id], rtol=1e-6)
+        at = data["paper"].n_id[data[CITES].edge_index].tolist()
+        for u, v, w, e in zip(*at, data[CITES].edge_weight.tolist(), data[CITES].e_id.tolist(), strict=True):
             assert w == pytest.approx(0 if u == v and e >= 0 else of_cites[u, v], rel=1e-6)
     with pytest.raises(ConfigError, match="author__writes__paper lead from 'author' to 'paper'"):
         atta.NeighborLoader(cluster, [-1], ("paper", None), edge_norm="gcn")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import structlog
 
 import atta
 from atta.daemon import filling as filling_rows
-from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
 from atta.partition.dataset import Dataset
 from tests.addresses import held_addresses
@@ -117,9 +115,7 @@ def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: P
     assert not [line for line in lines if line["event"] in ("peer lost", "peer is back", "background task died")]
 
 
-def test_clients_may_wait_until_the_caches_are_filled(
-    running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_may_wait_for_filled_caches(running: Running, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
     addresses = held_addresses(2)
     peers = dict(enumerate(addresses))
@@ -135,12 +131,10 @@ def test_clients_may_wait_until_the_caches_are_filled(
     running.kill_all()
 
     addresses = held_addresses(2)
-    for part, address in enumerate(addresses):
-        running.start(data, part, address, dict(enumerate(addresses)))
+    both(running, data, addresses, cache_edges=True)
     with atta.connect(addresses) as cluster:
         assert cluster.wait_filled(20)
-        kept = [figures["edge_cache_rows"] for figures in cluster.stats()]
-    assert all(kept)
+        assert all(figures["edge_cache_rows"] for figures in cluster.stats())
     assert not any(figures["remote_rows"] for *_, figures in epoch(addresses))
 
 
@@ -153,25 +147,13 @@ def test_caches_that_only_batches_fill_are_not_waited_for(running: Running, data
         assert all(figures["filled_bytes"] == 0 for figures in cluster.stats())
 
 
-def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
+def test_a_daemon_stops_in_mid_fill(running: Running, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
     addresses = held_addresses(2)
-    peers = dict(enumerate(addresses))
-    running.start(data, 1, addresses[1], peers)
-
-    async def stop_at_once() -> float:
-        config = DaemonConfig(str(data), range(1), addresses[0], peers, threads=1, verify=False, cache_fill=1)
-        daemon = Daemon(config)
-        await daemon.start()
-        while not daemon.graph.caches._filler.stats()["filled_bytes"]:
-            await asyncio.sleep(0.01)
-        left = daemon.graph.caches._filler.stats()["fill_pieces_left"]
-        daemon.drain()
-        await asyncio.wait_for(daemon.wait(), 20)
-        return left
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
-        assert running.run(stop_at_once()) > 0
+    daemon, _ = both(running, data, addresses, cache_fill=1)
+    assert eventually(lambda: daemon._stats()["filled_bytes"])
+    assert daemon._stats()["fill_pieces_left"] > 0
+    running.end(addresses[0])
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -129,9 +129,7 @@ def test_long_names_are_not_compared_with_all_that_exist(caller: Caller) -> None
 
 @pytest.mark.parametrize("codec", ["", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize(("table", "op"), [("plain", "write"), ("scalar", "add"), ("stepped", "step")])
-def test_a_push_and_a_pull_of_no_rows(
-    cluster: atta.LocalCluster, caller: Caller, table: str, op: str, codec: str
-) -> None:
+def test_push_and_pull_of_no_rows(cluster: atta.LocalCluster, caller: Caller, table: str, op: str, codec: str) -> None:
     before = cluster.tables.open(table).pull(np.arange(100)).values
     found = table_pb2.RegisterReply.FromString(
         caller.call("TableService.Register", table_pb2.RegisterRequest(name=table).SerializeToString())[0]
@@ -157,9 +155,7 @@ def test_a_push_and_a_pull_of_no_rows(
         ({"name": "../up"}, "snapshot name '../up'"),
     ],
 )
-def test_snapshots_with_numbers_that_mean_nothing(
-    caller: Caller, name: str, changes: dict[str, Any], words: str
-) -> None:
+def test_snapshots_with_senseless_numbers(caller: Caller, name: str, changes: dict[str, Any], words: str) -> None:
     request = table_pb2.SnapshotRequest(**{"name": "s", "snapshot": "0" * 16, **changes})
     code, details = caller.refusal(name, request.SerializeToString())
     assert code is WRONG
@@ -173,9 +169,7 @@ def opening(cluster: atta.LocalCluster) -> session_pb2.OpenRequest:
 
 
 @pytest.mark.parametrize("what", ["frontier", "strategy", "policy", "nested options", "huge option"])
-def test_sessions_with_numbers_and_options_that_mean_nothing(
-    cluster: atta.LocalCluster, caller: Caller, what: str
-) -> None:
+def test_sessions_with_senseless_numbers_and_options(cluster: atta.LocalCluster, caller: Caller, what: str) -> None:
     request = opening(cluster)
     if what == "frontier":
         for operator in request.dag.operators:

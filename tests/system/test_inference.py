@@ -216,9 +216,7 @@ def test_new_features_and_edges_give_new_predictions(small_graph: SmallGraph, tm
         found = predicted()
         check(found.ids, found.values)
         rng, new = np.random.default_rng(2), tmp_path / "new"
-        added = np.stack(
-            [rng.integers(0, 300, 200), (rng.pareto(1, 200) % 300).astype(int)]
-        )  # most into a few vertices
+        added = np.stack([rng.integers(0, 300, 200), (rng.pareto(1, 200) % 300).astype(int)])  # most into few vertices
         new.mkdir()
         tables = {
             "weight": np.ones(200, np.float32),
@@ -250,9 +248,7 @@ def test_the_same_prediction_may_run_several_times_at_once(clusters: Clusters, s
     assert not [name for name in clusters(2).tables.specs() if name.startswith("predict.")]
 
 
-def test_an_unknown_vertex_leaves_nothing_behind(
-    small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path
-) -> None:
+def test_unknown_ids_leave_nothing(small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path) -> None:
     before = clusters(1).tables.specs()
     for place in ({"out": tmp_path / "out"}, {"table": "mine"}):
         with pytest.raises(ConfigError, match="123456789"):
@@ -301,9 +297,7 @@ def test_the_command_writes_files(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_sampled_batches_give_what_the_trained_model_gives(
-    small_graph: SmallGraph, clusters: Clusters, saved: Any, model: str
-) -> None:
+def test_sampled_batches_as_in_training(small_graph: SmallGraph, clusters: Clusters, saved: Any, model: str) -> None:
     folder, gnn = saved[model]
     found = atta.predict(clusters(2), folder, "train", what="scores", num_neighbors=[4, 3, 2], batch_size=16, seed=7)
     scores: dict[int, np.ndarray] = {}
@@ -386,37 +380,20 @@ def test_a_table_takes_the_rows(small_graph: SmallGraph, clusters: Clusters, sav
     clusters(2).tables.delete("scores-a")
 
 
-class _StopError(Exception):
-    pass
-
-
-class _Allowing:
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise _StopError
-
-
 def test_broken_off_anywhere_and_repeated_gives_the_same_rows(
     small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path
 ) -> None:
     """Errors at every block in turn, in one process: what is there afterwards is complete, and the rest follows."""
     from atta.train.launching.predict import PredictJob
 
-    cluster, (folder, gnn) = clusters(2), saved["gcn"]
-    out = tmp_path / "out"
-
-    stops = 0
+    cluster, (folder, gnn), out, stops = clusters(2), saved["gcn"], tmp_path / "out", 0
     while True:
         job = PredictJob(cluster, folder, None, "scores", out=out, format="npy", files=3, batch_size=20)
-        inference = job.inference(check=_Allowing(7))  # a share has five blocks, so every run completes one
+        inference = job.inference(check=([None] * 7).pop)  # a share has five blocks, so every run completes one
         try:
             inference.run()
             break
-        except _StopError:
+        except IndexError:
             stops += 1
             assert not list(out.glob("*.partial"))
             for path in out.glob("part-*.npy"):
@@ -463,9 +440,7 @@ def test_killed_at_ten_random_moments_and_repeated(
     assert early >= 5, "most runs were killed before their end"
 
 
-def test_ranks_that_users_start_share_the_work(
-    small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path
-) -> None:
+def test_started_ranks_share_the_work(small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path) -> None:
     """As processes do it: each runs ``main``, here in threads."""
     folder, gnn = saved["gcn"]
     config = PredictConfig(

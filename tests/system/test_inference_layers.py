@@ -64,9 +64,7 @@ def made(kind: Any, **more: Any) -> torch.nn.Module:
     """An instance with small numbers for what it must have."""
     name = kind.__name__
     values = GIVEN | {
-        "nn": network(
-            {"EdgeConv": 2 * WIDTH, "NNConv": 3}.get(name, WIDTH), WIDTH * (WIDTH if name == "NNConv" else 1)
-        ),
+        "nn": network({"EdgeConv": 16, "NNConv": 3}.get(name, WIDTH), WIDTH * (WIDTH if name == "NNConv" else 1)),
         "gate_nn": network(WIDTH, 1),
         "conv": SAGEConv(WIDTH, WIDTH),
         "convs": {("node", "to", "node"): SAGEConv(WIDTH, WIDTH)},
