@@ -62,8 +62,7 @@ def test_nothing_is_computed_when_all_files_are_finished() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [((0, 1), "layer"), ((1, 0), "files"), ((1, 1, 1, 1), "rank"), ((1, 1 << 17), "files")],
+    ("arguments", "words"), [((0, 1), "layer"), ((1, 0), "files"), ((1, 1, 1, 1), "rank"), ((1, 1 << 17), "files")]
 )
 def test_plans_that_make_no_sense_are_refused(arguments: tuple[int, ...], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -50,10 +50,7 @@ def test_an_age_counts_back_from_now() -> None:
     assert time.monotonic() - began(1500) == pytest.approx(1.5, abs=0.1)
 
 
-@given(
-    requests=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=24),
-    width=st.integers(1, 3),
-)
+@given(requests=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=24), width=st.integers(1, 3))
 @settings(deadline=None)
 def test_the_oldest_request_is_next_and_never_more_are_under_way(requests: list[tuple[int, bool]], width: int) -> None:
     """For each request: since when its batch is made, and whether whoever asks goes away before its turn."""

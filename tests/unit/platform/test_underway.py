@@ -177,11 +177,7 @@ async def test_rows_that_differ_have_nothing_in_common(pool: ThreadPoolExecutor)
     pulls, rows = PullsUnderWay(pool), np.arange(20)
     out = np.zeros((20, 3), dtype=np.float32)
     opened = [pulls.begin(KEY, rows, rows, [out])]
-    for key in (
-        ("other", ("x",), ""),
-        ("node", ("x", "y"), ""),
-        ("node", ("x",), "fp16"),
-    ):
+    for key in (("other", ("x",), ""), ("node", ("x", "y"), ""), ("node", ("x",), "fp16")):
         opened.append(pulls.begin(key, rows, rows, [out]))
     assert [len(pull.expected) for pull in opened] == [0] * 4
     assert len(pulls.begin(KEY, rows, rows, [out]).expected) == 1

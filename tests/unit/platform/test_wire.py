@@ -15,25 +15,12 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2, kv_pb2, table_pb2
 from atta.wire import bulk, rpc
-from atta.wire.bulk import (
-    PULL_DATA,
-    PULL_REPLY,
-    SAMPLE_COUNTS,
-    SAMPLE_EDGE_IDS,
-    SAMPLE_NEIGHBORS,
-    SAMPLE_REPLY,
-)
+from atta.wire.bulk import PULL_DATA, PULL_REPLY, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_REPLY
 
 ROOT = Path(__file__).parents[3]
 
 
-@given(
-    st.booleans(),
-    st.booleans(),
-    st.binary(max_size=300),
-    st.binary(max_size=300),
-    st.binary(max_size=300),
-)
+@given(st.booleans(), st.booleans(), st.binary(max_size=300), st.binary(max_size=300), st.binary(max_size=300))
 def test_packed_equals_protobuf(wide: bool, wide_ids: bool, a: bytes, b: bytes, c: bytes) -> None:
     head = graph_pb2.SampleReply(wide_neighbors=wide, wide_edge_ids=wide_ids)
     full = graph_pb2.SampleReply(wide_neighbors=wide, wide_edge_ids=wide_ids, counts=a, neighbors=b, edge_ids=c)

@@ -157,10 +157,7 @@ async def test_every_method_and_role_by_token(
         "of another scheme": ((("authorization", f"Basic {tokens['all']}"),), "not one `Bearer TOKEN`"),
         "two": (bearer(tokens["all"]) * 2, "not one `Bearer TOKEN`"),
     }
-    async with (
-        daemon(authority, "token") as address,
-        grpc.aio.secure_channel(address, anonymous(authority)) as channel,
-    ):
+    async with daemon(authority, "token") as address, grpc.aio.secure_channel(address, anonymous(authority)) as channel:
         for method in METHODS:
             PARSED.clear()
             for what, (header, words) in bad.items():

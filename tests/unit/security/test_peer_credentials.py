@@ -142,10 +142,7 @@ async def test_a_certificate_is_renewed_before_its_end_while_the_connection_last
         give("short", 1)
         peer = Peer(1, address, dataset, PeerSettings(20.0, connect_s=5.0, credentials=own))
         shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
-        asking = (
-            lambda: peer.probe("e", 0, np.arange(1)),
-            lambda: shipping._ask("Piece", backup_pb2.PieceRequest()),
-        )
+        asking = (lambda: peer.probe("e", 0, np.arange(1)), lambda: shipping._ask("Piece", backup_pb2.PieceRequest()))
         try:
             await asyncio.gather(*(ask() for ask in asking))
             now += timedelta(days=1.5)
