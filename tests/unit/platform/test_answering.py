@@ -51,11 +51,10 @@ def test_half_open_connections_are_few_and_end(port: int) -> None:
     assert "atta_daemon_info" in read(port)
     threads = threading.active_count()
     with contextlib.ExitStack() as stack:
-        silent = []
-        for _ in range(answering.AT_A_TIME + 4):  # four wait
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+        addresses = [("127.0.0.1", port)] * (answering.AT_A_TIME + 4)  # four wait
+        silent = [stack.enter_context(socket.create_connection(address, timeout=20)) for address in addresses]
+        for sock in silent:
             sock.sendall(b"GET /met")
-            silent.append(sock)
         time.sleep(0.3)  # all that can be accepted are
         assert threading.active_count() <= threads + answering.AT_A_TIME
         assert "atta_daemon_info" in read(port)

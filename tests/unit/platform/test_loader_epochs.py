@@ -22,8 +22,6 @@ BATCHES = 4
 
 @dataclass
 class Session(Iterator[Any]):
-    """Numbers the batches of an epoch from ``first`` on."""
-
     epoch: int
     first: int
     batches, version, unlaunched, moving = BATCHES, 7, 1, False
@@ -40,15 +38,10 @@ class Session(Iterator[Any]):
 
 
 class Cluster:
-    """Records where sessions begin; refuses them while it is ``full``."""
-
     schema, num_parts, dataset_id, ids, scratch = SCHEMA, 1, "d", StringIds(SCHEMA, []), None
 
     def __init__(self) -> None:
-        self.full = False
-        self.begun: list[tuple[int, int]] = []
-        self.versions: list[int] = []
-        self.sessions: list[Session] = []
+        self.full, self.begun, self.versions, self.sessions = False, [], [], list[Session]()
 
     def stream(self, request: Any, *_: Any, **__: Any) -> Any:
         if self.full:
@@ -64,17 +57,29 @@ def loader(cluster: Any, **options: Any) -> atta.NeighborLoader:
     return atta.NeighborLoader(cluster, [2], np.arange(2 * BATCHES * options["world_size"]), batch_size=2, **options)
 
 
-@pytest.mark.parametrize("begin", [iter, lambda made: made.resume(5, 2)], ids=["iterated", "resumed"])
-def test_an_iteration_that_cannot_be_opened_is_no_epoch(begin: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    ("begin", "state", "begun"),
+    [
+        (iter, None, [(0, 0), (1, 0)]),
+        (lambda made: made.resume(5, 2), None, [(0, 0), (1, 0)]),
+        (iter, {"epoch": 2, "batch": 3}, [(2, 3), (3, 0)]),
+    ],
+    ids=["iterated", "resumed", "loaded"],
+)
+def test_an_iteration_that_cannot_be_opened_is_no_epoch(begin: Callable[[Any], Any], state: Any, begun: Any) -> None:
     cluster = Cluster()
     made = loader(cluster)
+    if state:
+        made.load_state_dict({**made.state_dict(), **state})
+    before = made.state_dict()
     cluster.full = True
     with pytest.raises(atta.QuotaExceededError):
         begin(made)
+    assert made.state_dict() == before
     cluster.full = False
     iter(made)
     iter(made)
-    assert cluster.begun == [(0, 0), (1, 0)]
+    assert cluster.begun == begun
 
 
 def test_the_length_of_an_iterator_is_what_it_yields() -> None:
@@ -84,20 +89,6 @@ def test_the_length_of_an_iterator_is_what_it_yields() -> None:
     made.load_state_dict({**made.state_dict(), "epoch": 2, "batch": 3})
     assert len(iter(made)) == 1
     assert len(made) == BATCHES
-
-
-def test_a_loaded_state_waits_until_an_iteration_can_be_opened() -> None:
-    cluster = Cluster()
-    made = loader(cluster)
-    made.load_state_dict({**made.state_dict(), "epoch": 2, "batch": 3})
-    cluster.full = True
-    with pytest.raises(atta.QuotaExceededError):
-        iter(made)
-    assert (made.state_dict()["epoch"], made.state_dict()["batch"]) == (2, 3)
-    cluster.full = False
-    iter(made)
-    iter(made)
-    assert cluster.begun == [(2, 3), (3, 0)]
 
 
 @dataclass

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,6 @@ from tests.unit.security.authority import Authority
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment that names no files."""
     for name in VARIABLES.values():
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -65,13 +65,8 @@ def test_mistakes_in_a_cluster_file_are_named(
     tmp_path: Path, clean: pytest.MonkeyPatch, text: str, error: type[Exception], words: str
 ) -> None:
     (tmp_path / "c.toml").write_text(f'{text}\n[[daemon]]\npart = 0\naddress = "a:1"\n')
-
-    def read() -> None:
-        read_cluster(tmp_path / "c.toml")
-        read_credentials(tmp_path / "c.toml")
-
     with pytest.raises(error, match=words):
-        read()
+        (read_cluster(tmp_path / "c.toml"), read_credentials(tmp_path / "c.toml"))
 
 
 def test_files_that_do_not_fit_together_are_named(authority: Authority, tmp_path: Path) -> None:
@@ -89,69 +84,52 @@ def test_files_that_do_not_fit_together_are_named(authority: Authority, tmp_path
     ]:
         with pytest.raises(DataError, match=words):
             files.read()
+    assert Credentials(**json.loads(json.dumps(one.to_dict()))) == one
+    assert one.headers() == ()
     found, _ = TlsFiles(one.ca, one.cert, one.key).read()
     assert found.key == Path(one.key).read_bytes()
     assert "PRIVATE" not in repr(found)
 
 
-def test_a_renewed_certificate_is_seen_and_a_bad_one_is_not_taken(authority: Authority, tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_seen_and_a_bad_one_is_not_taken(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = authority.certificate("one"), authority.certificate("other")
     files = TlsFiles(first.ca, str(tmp_path / "c.pem"), str(tmp_path / "c.key"))
     shutil.copy(first.cert, files.cert)
     shutil.copy(first.key, files.key)
     served = ServedCertificate(files, ask=True)
-    context = served.context()
+    shown = served.context()
     assert served._renewed() is None
-    (tmp_path / "new").write_bytes(Path(second.cert).read_bytes())
-    with capture_logs() as lines:
-        (tmp_path / "new").rename(files.cert)  # its key comes later
-        for _ in range(3):
-            assert served._renewed() is None
-            assert served.context() is context
-    assert [line["log_level"] for line in lines] == ["error"]
-    (tmp_path / "new").write_bytes(Path(second.key).read_bytes())
-    (tmp_path / "new").rename(files.key)
-    renewed = served.context()
-    assert renewed is not context
-    assert served._renewed() is not None
+
+    def keeps_what_was_shown() -> str:
+        """What is said, once, of what is wrong."""
+        with capture_logs() as lines:
+            for _ in range(3):
+                assert served._renewed() is None
+                assert served.context() is shown
+        (line,) = lines
+        assert line["log_level"] == "error"
+        return str(line["error"])
+
+    def give(source: str, to: str) -> None:
+        shutil.copy(source, tmp_path / "new")
+        (tmp_path / "new").rename(to)
+
+    give(second.cert, files.cert)  # its key comes later
+    keeps_what_was_shown()
+    give(second.key, files.key)
+    with monkeypatch.context() as within:
+        within.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+        assert keeps_what_was_shown() == f"{files.ca}: cannot be read: Permission denied"
+    assert served._renewed() is not None  # what was in the way has ended without a change of the files
+    shown = served.context()
     assert served._shown.cert == Path(second.cert).read_bytes()
     assert served._renewed() is None
-    with capture_logs() as lines:
-        Path(files.key).unlink()
-        for _ in range(3):
-            assert served._renewed() is None
-            assert served.context() is renewed
-    assert [line["log_level"] for line in lines] == ["error"]
-    shutil.copy(second.key, files.key)
+    Path(files.key).unlink()
+    keeps_what_was_shown()
+    give(second.key, files.key)
     assert served._renewed() is not None
-
-
-def test_a_renewed_key_that_cannot_be_read_is_tried_again(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is in the way may end without a change of the files, and is told once."""
-    first, second = authority.certificate("one"), authority.certificate("other")
-    files = TlsFiles(first.ca, str(tmp_path / "c.pem"), str(tmp_path / "c.key"))
-
-    def give(found: Credentials) -> None:
-        shutil.copy(found.cert, files.cert)
-        shutil.copy(found.key, files.key)
-
-    give(first)
-    served = ServedCertificate(files, ask=True)
-    give(second)
-    with monkeypatch.context() as within, capture_logs() as lines:
-        within.setattr(Path, "read_bytes", unreadable)
-        for _ in range(3):
-            assert served._renewed() is None
-    assert [line["log_level"] for line in lines] == ["error"]
-    assert lines[0]["error"] == f"{files.ca}: cannot be read: Permission denied"
-    assert served._renewed() is not None
-    assert served._shown.cert == Path(second.cert).read_bytes()
-
-
-def unreadable(_: Path) -> bytes:
-    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 @pytest.mark.parametrize(
@@ -176,11 +154,8 @@ def test_listening_beyond_loopback_needs_tls_or_a_word(host: str, loopback: bool
         check_exposure(DaemonConfig("d", range(1), metrics_port=9090))
 
 
-def test_security_is_off_unless_it_is_asked_for() -> None:
-    assert DaemonSecurity.of(DaemonConfig("d", range(1))) is None
-
-
 def test_an_option_that_lacks_another_is_refused(authority: Authority) -> None:
+    assert DaemonSecurity.of(DaemonConfig("d", range(1))) is None
     own = authority.certificate("one", "peer")
     tls = {"tls_ca": own.ca, "tls_cert": own.cert, "tls_key": own.key}
     assert DaemonSecurity.of(DaemonConfig("d", range(1), **tls)) is not None
@@ -196,12 +171,6 @@ def test_an_option_that_lacks_another_is_refused(authority: Authority) -> None:
             DaemonSecurity.of(DaemonConfig("d", range(1), **settings))
     with pytest.raises(DataError, match="absent: cannot be read"):
         DaemonSecurity.of(DaemonConfig("d", range(1), **tls, peer_token="absent"))
-
-
-def test_credentials_are_paths_alone(authority: Authority) -> None:
-    own = authority.certificate("one")
-    assert Credentials(**json.loads(json.dumps(own.to_dict()))) == own
-    assert own.headers() == ()
 
 
 def run(*words: str) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import numpy as np
@@ -32,35 +32,35 @@ from atta.daemon.services.rooms import RequestRoom
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
-from atta.wire.identity import OWN, Identity
+from atta.wire.identity import Identity
 from atta.wire.security import credentials as channels
 from atta.wire.security import credentials as credentials_module
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 from atta.wire.security.tokens import TokenFile, read_tokens
+from tests.unit.platform.answers import DATASET, description
 from tests.unit.security.authority import Authority
 
 
-class _Says:
+class Says:
     def __init__(self, reply: Any) -> None:
-        self._reply = reply
+        self._method = AsyncMock(return_value=reply)
 
     def __getattr__(self, name: str) -> Any:
-        async def method(request: Any, context: Any) -> Any:
-            return self._reply
+        return self._method
 
-        return method
+
+def give(source: Credentials, own: Credentials) -> None:
+    shutil.copy(source.cert, own.cert)
+    shutil.copy(source.key, own.key)
 
 
 @contextlib.asynccontextmanager
 async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
     """The address of the daemon of partition 1 of dataset "d"."""
 
-    described = control_pb2.DescribeReply(
-        dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
-    )
     services = {
-        "ControlService": described,
+        "ControlService": description(),
         "GraphService": graph_pb2.ProbeReply(values=bytes(8)),
         "BackupService": backup_pb2.PieceReply(),
     }
@@ -69,7 +69,7 @@ async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
     server = grpc.aio.server()
     handling = Handling(Identity(1, "d", "i"), "here:1", RequestRoom(1 << 30), admit=CallGuard(tokens).admit)
     for service, reply in services.items():
-        server.add_generic_rpc_handlers((handling.service(service, _Says(reply)),))
+        server.add_generic_rpc_handlers((handling.service(service, Says(reply)),))
     certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
     port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
     await server.start()
@@ -87,40 +87,31 @@ async def ask(link: PeerConnection) -> bytes:
         raise rpc.error_from(link.address, error, 5.0) from error
 
 
-def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
+async def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
     good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
     own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
-
-    def give(files: Credentials) -> None:
-        shutil.copy(files.cert, own.cert)
-        shutil.copy(files.key, own.key)
-
-    async def run() -> bytes:
-        async with owner(authority, "certificate") as address:
-            give(bad)
-            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=0.5, credentials=own))
-            shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
-            try:
-                with pytest.raises(UnavailableError):
-                    await shipping._ask("Piece", backup_pb2.PieceRequest())
-                with pytest.raises(UnavailableError, match="no daemon answers"):
-                    await ask(link)
-                Path(own.key).write_text("half of a key")
-                with pytest.raises(UnavailableError, match="no daemon answers"):
-                    await ask(link)
-                assert link.spare is link.usual
-                give(good)
+    give(bad, own)
+    async with owner(authority, "certificate") as address:
+        link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=0.5, credentials=own))
+        shipping = Shipping(None, address, Identity(1, "d"), own)
+        try:
+            with pytest.raises(UnavailableError):
                 await shipping._ask("Piece", backup_pb2.PieceRequest())
-                answer = await ask(link)
-                assert link.spare is not link.usual
-                return answer
-            finally:
-                await link.close()
-                await shipping.close()
-
-    assert asyncio.run(run()) == bytes(8)
+            with pytest.raises(UnavailableError, match="no daemon answers"):
+                await ask(link)
+            Path(own.key).write_text("half of a key")
+            with pytest.raises(UnavailableError, match="no daemon answers"):
+                await ask(link)
+            assert link.spare is link.usual
+            give(good, own)
+            await shipping._ask("Piece", backup_pb2.PieceRequest())
+            assert await ask(link) == bytes(8)
+            assert link.spare is not link.usual
+        finally:
+            await link.close()
+            await shipping.close()
 
 
 async def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
@@ -129,19 +120,16 @@ async def test_a_certificate_is_renewed_before_its_end_while_the_connection_last
     """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
     now = datetime.now(UTC)
     monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
-    schema = SimpleNamespace(edge_tables={})
-    dataset: Any = SimpleNamespace(schema=schema, dataset_id="d", groups={1: range(1, 2)})
     own = Credentials(authority.certificate("p").ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
 
-    def give(name: str, days: int) -> None:
+    def renew(name: str, days: int) -> None:
         make_certificate(authority.folder, name, roles=("peer",), hosts=(), days=days)
-        for end in ("pem", "key"):
-            shutil.copy(authority.folder / f"{name}.{end}", tmp_path / f"own.{end}")
+        give(authority.certificate(name), own)
 
     async with owner(authority, "certificate") as address:
-        give("short", 1)
-        peer = Peer(1, address, dataset, PeerSettings(20.0, connect_s=5.0, credentials=own))
-        shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
+        renew("short", 1)
+        peer = Peer(1, address, DATASET, PeerSettings(20.0, connect_s=5.0, credentials=own))
+        shipping = Shipping(None, address, Identity(1, "d"), own)
         asking = (lambda: peer.probe("e", 0, np.arange(1)), lambda: shipping._ask("Piece", backup_pb2.PieceRequest()))
         try:
             await asyncio.gather(*(ask() for ask in asking))
@@ -149,7 +137,7 @@ async def test_a_certificate_is_renewed_before_its_end_while_the_connection_last
             for ask in asking:
                 with pytest.raises(NotAuthenticatedError, match="the certificate short has expired"):
                     await ask()
-            give("long", 3)
+            renew("long", 3)
             await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
         finally:
             await peer.connection.close()
@@ -164,12 +152,10 @@ async def test_a_client_brings_a_renewed_certificate(
     good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
     own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
     async with owner(authority, "certificate") as address:
-        shutil.copy(bad.cert, own.cert)
-        shutil.copy(bad.key, own.key)
+        give(bad, own)
         client = Connection(address, 20.0, credentials=own)
-        probe = partial(
-            asyncio.to_thread, client.pinned().call, "ControlService.Describe", control_pb2.DescribeRequest()
-        )
+        describe = "ControlService.Describe", control_pb2.DescribeRequest()
+        probe = partial(asyncio.to_thread, client.pinned().call, *describe)
         try:
             shutil.copy(good.cert, own.cert)  # its key comes later
             with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
@@ -183,12 +169,8 @@ async def test_a_client_brings_a_renewed_certificate(
 def test_channels_of_before_are_kept_for_calls_that_are_under_way(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[tuple[Mock, Mock]] = []
-
-    def opened(*_: Any) -> tuple[Mock, Mock]:
-        made.append((Mock(), Mock()))
-        return made[-1]
-
+    made = [(Mock(), Mock()) for _ in range(4)]
+    opened = Mock(side_effect=made)
     monkeypatch.setattr(channels, "open_channels", opened)
     now, good, ca = 0.0, authority.certificate("has-peer", "peer"), tmp_path / "ca.pem"
     shutil.copy(good.ca, ca)
@@ -201,7 +183,7 @@ def test_channels_of_before_are_kept_for_calls_that_are_under_way(
     second = client.stub("ControlService.Describe")
     now += channels.LOOK_S
     assert first is not second is client.stub("ControlService.Describe")
-    assert len(made) == 2
+    assert opened.call_count == 2
     for _ in range(2):
         ca.touch()
         now += channels.LONGEST_CALL_S
@@ -214,69 +196,42 @@ def test_channels_of_before_are_kept_for_calls_that_are_under_way(
     assert [one.close.call_count for pair in made for one in pair] == [1] * 8
 
 
-def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> None:
-    tokens = authority.tokens()
-    plain = Credentials(authority.certificate("daemon", "peer", hosts=("127.0.0.1",)).ca)
-
-    async def run(token: str) -> bytes:
-        (tmp_path / "token").write_text(f"{token}\n")
-        credentials = replace(plain, token=str(tmp_path / "token")) if token else plain
-        async with owner(authority, "token") as address:
-            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=credentials))
-            try:
-                return await ask(link)
-            finally:
-                await link.close()
-
-    try:
-        assert asyncio.run(run(tokens["peer"])) == bytes(8)
-        with pytest.raises(NotAllowedError, match="GraphService/Probe needs the role peer"):
-            asyncio.run(run(tokens["reader"]))
-        with pytest.raises(NotAuthenticatedError, match="neither a certificate nor a token"):
-            asyncio.run(run(""))
-    finally:
-        authority.token_file.unlink()
-
-
-def test_a_new_token_is_brought_over_the_connections_that_exist(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_new_token_is_brought_over_the_connections_that_exist(
+    authority: Authority, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Peers and clients look at the file once a second: here at each call."""
     for module in (credentials_module, renewal):
         monkeypatch.setattr(module, "LOOK_S", 0.0)
-    first, second = authority.tokens(), authority.tokens()
+    first, second = tokens, authority.tokens()
     ca = authority.certificate("daemon", "peer", hosts=("127.0.0.1",)).ca
     own = {name: Credentials(ca, token=str(tmp_path / name)) for name in ("peer", "all")}
 
-    def give(tokens: Mapping[str, str]) -> None:
+    def bring(tokens: Mapping[str, str]) -> None:
         for name, files in own.items():
             (tmp_path / "new").write_text(tokens[name])
             (tmp_path / "new").replace(files.token)
 
-    async def run() -> None:
-        give(first)
-        async with owner(authority, "token") as address:
-            link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=own["peer"]))
-            client = Connection(address, 20.0, credentials=own["all"])
-            probe = partial(asyncio.to_thread, client.call, "ControlService.Describe", control_pb2.DescribeRequest())
-            try:
-                usual = link.usual
-                assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
-                give(second)
-                known = [*read_tokens(authority.token_file).entries.values()]
-                authority.token_file.write_text(TokenFile.of(known[len(first) :]).text())
-                assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
-                Path(own["all"].token).unlink()
-                assert (await probe()).dataset_id == "d"
-                assert link.usual is usual
-                authority.token_file.write_text(TokenFile.of(known[: len(first)]).text())
-                with pytest.raises(NotAuthenticatedError, match="the token is unknown"):
-                    await probe()
-            finally:
-                client.close()
-                await link.close()
-
-    try:
-        asyncio.run(run())
-    finally:
-        authority.token_file.unlink()
+    bring(first)
+    async with owner(authority, "token") as address:
+        link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=own["peer"]))
+        client = Connection(address, 20.0, credentials=own["all"])
+        probe = partial(asyncio.to_thread, client.call, "ControlService.Describe", control_pb2.DescribeRequest())
+        try:
+            usual = link.usual
+            assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
+            bring(second)
+            known = [*read_tokens(authority.token_file).entries.values()]
+            authority.token_file.write_text(TokenFile.of(known[len(first) :]).text())
+            assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
+            Path(own["all"].token).unlink()
+            assert (await probe()).dataset_id == "d"
+            bring({"peer": second["reader"], "all": second["all"]})
+            with pytest.raises(NotAllowedError, match="GraphService/Probe needs the role peer"):
+                await ask(link)
+            assert link.usual is usual
+            authority.token_file.write_text(TokenFile.of(known[: len(first)]).text())
+            with pytest.raises(NotAuthenticatedError, match="the token is unknown"):
+                await probe()
+        finally:
+            client.close()
+            await link.close()

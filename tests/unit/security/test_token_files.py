@@ -8,6 +8,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -84,8 +85,7 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
     assert (found.name, found.roles) == ("alice", {Role.READER, Role.WRITER})
     assert timedelta(days=89) < found.expires - now < timedelta(days=91)
     listed = run("list", *words).output
-    assert "alice" in listed
-    assert "bob" in listed
+    assert all(name in listed for name in ("alice", "bob"))
     assert first.rpartition("-")[2] not in listed
     run("revoke", *words, found.id)
     assert read_tokens(path).find(first, now) == "the token is unknown"
@@ -118,10 +118,7 @@ def test_a_file_that_would_get_another_owner_stays(tmp_path: Path, monkeypatch: 
     path.write_text(GOOD)
     before = path.stat()
 
-    def fchown(*_: int) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "fchown", fchown)
+    monkeypatch.setattr(os, "fchown", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
     with pytest.raises(ConfigError, match=r"t.toml: unchanged: it belongs to user \d+ .*Operation not permitted"):
         run("new", "--tokens", str(path), "--name", "bob", "--role", "peer")
     assert (path.read_text(), path.stat()) == (GOOD, before)
@@ -171,31 +168,16 @@ def test_a_running_daemon_sees_what_has_changed_and_keeps_what_was_good(tmp_path
         (tmp_path / "new").write_text(text)
         (tmp_path / "new").replace(path)
 
-    write(TokenFile.of(entries[:1]).text())
+    one, both = (TokenFile.of(entries[:count]).text() for count in (1, 2))
+    write(one)
     watched = WatchedTokens(str(path), clock=lambda: now)
-    write(TokenFile.of(entries).text())
+    write(both)
     assert len(watched.now().entries) == 1  # not looked at again yet
     assert len(watched.latest().entries) == 2
-    write(TokenFile.of(entries[:1]).text())
-    now = 0.9
-    assert len(watched.now().entries) == 2
-    now = 1.0
-    assert len(watched.now().entries) == 1
-    write(TokenFile.of(entries).text())
-    now = 2.0
-    assert len(watched.now().entries) == 2
-    write("damaged")
-    now = 3.0
-    assert len(watched.now().entries) == 2
-    path.unlink()
-    now = 4.0
-    assert len(watched.now().entries) == 2
-    write(TokenFile.of(entries[:1]).text())
-    now = 5.0
-    assert [*watched.now().entries] == [entries[0].id]
-    write("")
-    now = 6.0
-    assert not watched.now().entries
+    steps = [(0.9, one, 2), (1.0, one, 1), (2.0, both, 2), (3.0, "bad", 2), (4.0, None, 2), (5.0, one, 1), (6.0, "", 0)]
+    for now, text, count in steps:  # noqa: B007 (the clock of above)
+        path.unlink() if text is None else write(text)
+        assert [*watched.now().entries] == [entry.id for entry in entries[:count]]
 
 
 def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,14 +186,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: 
     path.write_text(GOOD)
     watched = WatchedTokens(str(path), clock=lambda: now)
     path.write_text("")
-    read, tries = Path.read_text, 0
-
-    def failing(self: Path, **options: Any) -> str:
-        nonlocal tries
-        if (tries := tries + 1) <= 3:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return read(self, **options)
-
+    failing = Mock(side_effect=[PermissionError(errno.EACCES, "Permission denied")] * 3 + [""])
     monkeypatch.setattr(Path, "read_text", failing)
     with capture_logs() as lines:
         for now in (1.0, 2.0, 3.0):  # noqa: B007 (the clock of above)
@@ -220,7 +195,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: 
         assert not watched.now().entries
         now = 5.0
         watched.now()
-    assert tries == 4
+    assert failing.call_count == 4
     assert [line["event"].partition(":")[0] for line in lines] == ["tokens not read again", "tokens read"]
 
 
@@ -254,15 +229,14 @@ def test_a_caller_looks_at_its_token_once_a_second_and_keeps_what_was_good(tmp_p
     header = TokenHeader(credentials, clock=lambda: now)
     (tmp_path / "new").write_text(new)
     (tmp_path / "new").replace(path)
-    now = 0.9
-    assert header.now() == ((AUTHORIZATION, f"Bearer {old}"),)
-    now = 1.0
-    assert header.now() == ((AUTHORIZATION, f"Bearer {new}"),)
-    for change in (lambda: path.write_text("damaged"), path.unlink):
-        change()
-        now += 1
-        assert header.now() == ((AUTHORIZATION, f"Bearer {new}"),)
-    path.write_text(old)
-    now += 1
-    assert header.now() == ((AUTHORIZATION, f"Bearer {old}"),)
+    for now, change, kept in (  # noqa: B007 (the clock of above)
+        (0.9, None, old),
+        (1.0, None, new),
+        (2.0, lambda: path.write_text("damaged"), new),
+        (3.0, path.unlink, new),
+        (4.0, lambda: path.write_text(old), old),
+    ):
+        if change:
+            change()
+        assert header.now() == ((AUTHORIZATION, f"Bearer {kept}"),)
     assert TokenHeader(Credentials("ca.pem")).now() == TokenHeader(None).now() == ()
