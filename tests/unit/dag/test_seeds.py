@@ -47,7 +47,7 @@ def batches(plan: SeedPlan) -> list[list[int]]:
     return [plan.seeds[plan.batch_slice(i)].tolist() for i in range(plan.batches)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     n=st.integers(1, 200),
     world=st.integers(1, 9),
@@ -82,7 +82,7 @@ def test_padding_gives_equal_counts_and_fewest_repeats(
     assert all(p.index_of(p.batch_id(i)) == i for p in plans for i in range(p.batches))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     n=st.integers(1, 150),
     world=st.integers(1, 7),
@@ -126,11 +126,9 @@ def test_counts_and_sizes_of_batches(
         assert policy is GLOBAL or max(sizes) - min(sizes) <= 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(n=st.integers(1, 120), world=st.integers(1, 5), shuffle=st.booleans(), pad=st.booleans(), seed=st.integers(0, 5))
-def test_global_batches_do_not_depend_on_the_partitions(
-    n: int, world: int, shuffle: bool, pad: bool, seed: int
-) -> None:
+def test_global_batches_do_not_depend_on_partitions(n: int, world: int, shuffle: bool, pad: bool, seed: int) -> None:
     """Two partitionings, with different relabellings and numbers of parts, give the same batches in user ids."""
     internal, user_ids = split(n, seed)
     rng = np.random.default_rng(seed + 100)
@@ -291,7 +289,7 @@ def test_what_does_not_exist() -> None:
             plan_unseeded(count, rank=rank, world=world)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=12), world=st.integers(1, 8), pad=st.booleans())
 def test_given_batches_go_round_the_ranks(sizes: list[int], world: int, pad: bool) -> None:
     cuts = np.cumsum([0, *sizes])

@@ -69,9 +69,7 @@ def test_fan_outs_per_edge_type_zero_skips_and_triples_work() -> None:
         ([], {}, ["seed", "feature0"], ["x", "y"]),
     ],
 )
-def test_tables_can_be_chosen_and_left_out(
-    hops: list[int], options: Any, operators: list[str], tables: list[str]
-) -> None:
+def test_tables_can_be_chosen(hops: list[int], options: Any, operators: list[str], tables: list[str]) -> None:
     plan = check_spec(neighbor_spec(TYPED, hops=Hops(hops), seed_type="paper", **options), TYPED)
     assert (ids(plan), plan.tables) == (operators, tuple(("paper", name) for name in tables))
 
@@ -202,7 +200,6 @@ def test_limits_are_the_daemons_choice() -> None:
         check_spec(spec, PLAIN, SpecLimits(fan_out=9))
 
 
-@settings(deadline=None)
 @given(order=st.permutations(range(10)), hops=st.integers(0, 2), link=st.booleans())
 def test_order_is_topological_whatever_the_message_order(order: list[int], hops: int, link: bool) -> None:
     spec = pair_spec(PLAIN, edge_type=PLAIN.edge_types[0], hops=Hops([2] * hops)) if link else plain(hops)
@@ -220,7 +217,7 @@ def test_order_is_topological_whatever_the_message_order(order: list[int], hops:
     assert sorted(place) == sorted(op.id for op in spec.operators)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=200))
 def test_random_bytes_never_do_more_than_raise(data: bytes) -> None:
     spec = dag_pb2.DagSpec()
@@ -281,9 +278,7 @@ def _set(op: int, **values: Any) -> Callable[[dag_pb2.DagSpec], None]:
         ("others", lambda spec: setattr(spec.operators[0].seed, "links", CITES), "seeds of several types"),
     ],
 )
-def test_uses_of_edges_where_they_make_no_sense(
-    made: str, change: Callable[[dag_pb2.DagSpec], None], words: str
-) -> None:
+def test_uses_of_edges_that_make_no_sense(made: str, change: Callable[[dag_pb2.DagSpec], None], words: str) -> None:
     spec, schema = MADE[made](), TYPED if made in ("budget", "others") else WEIGHED
     check_spec(spec, schema)
     change(spec)

@@ -148,9 +148,7 @@ def test_partitions_at_one_address_have_one_daemon(division: list[range]) -> Non
 
 
 @given(divisions(), st.data())
-def test_a_daemon_that_is_to_serve_others_than_the_file_says_is_refused(
-    division: list[range], data: st.DataObject
-) -> None:
+def test_a_daemon_serves_what_the_file_says(division: list[range], data: st.DataObject) -> None:
     addresses = {part: f"host:{number}" for number, parts in enumerate(division) for part in parts}
     partitions = division[-1].stop
     first = data.draw(st.integers(0, partitions - 1))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.daemon import filling
@@ -39,7 +39,12 @@ Outcome = tuple[bool, int, float]
 
 
 def filled(
-    counts: dict[int, int], outcome: Callable[[int], Outcome], *, home: int = 0, rate: float = 1e12
+    counts: dict[int, int],
+    outcome: Callable[[int], Outcome],
+    *,
+    home: int = 0,
+    rate: float = 1e12,
+    there: Callable[[int, int], bool] = lambda owner, asked: True,
 ) -> list[tuple[float, int, int, Outcome]]:
     """What a filler asks for of so many pieces by owner, in virtual time: when, of whom, which piece, what comes of it."""
     now, asked = 0.0, []
@@ -58,8 +63,8 @@ def filled(
             raise UnavailableError("a", "gone")
         return nbytes
 
-    async def reached(_: int) -> bool:
-        return True
+    async def reached(owner: int) -> bool:
+        return there(owner, len(asked))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filling, "time", SimpleNamespace(monotonic=lambda: now))
@@ -87,14 +92,11 @@ def test_an_owner_that_is_away_is_left_alone_for_a_time_that_doubles_and_the_oth
     assert waits == pytest.approx([min(FIRST_RETRY_S * 2**i, LAST_RETRY_S) for i in range(13)], rel=1e-6)
 
 
-@settings(deadline=None)
 @given(
     counts=st.dictionaries(st.integers(0, 5), st.integers(0, 4), max_size=5),
     outcomes=st.lists(st.tuples(st.booleans(), st.integers(0, 2000), st.floats(0, 0.5)), max_size=40),
 )
-def test_every_piece_comes_once_in_its_owners_order_and_within_the_rate(
-    counts: dict[int, int], outcomes: list[Outcome]
-) -> None:
+def test_every_piece_comes_once_in_order_and_within_the_rate(counts: dict[int, int], outcomes: list[Outcome]) -> None:
     rate, steps = 1000.0, iter(outcomes)
     found = filled(counts, lambda _: next(steps, (True, 100, 0.0)), rate=rate)
     came = [(owner, number) for _, owner, number, (works, *_) in found if works]
@@ -108,21 +110,9 @@ def test_every_piece_comes_once_in_its_owners_order_and_within_the_rate(
 
 
 def test_an_owner_that_is_not_there_is_not_asked_and_not_waited_for() -> None:
-    there, fetched = {1: True, 2: False}, []
-
-    async def fetch(name: str) -> int:
-        fetched.append(name)
-        there[2] = len(fetched) >= 2  # it starts while the others are being filled in
-        return 10
-
-    async def reached(owner: int) -> bool:
-        return there[owner]
-
-    pieces = [FillPiece(owner, partial(fetch, name)) for owner, name in ((2, "late"), (1, "a"), (1, "b"))]
-    filler = Filler(reached, home=0, bytes_per_s=1e9)
-    asyncio.run(asyncio.wait_for(filler.fill(pieces), 20))
-    assert fetched == ["a", "b", "late"]
-    assert filler.stats() == {"filled_bytes": 30.0, "fill_failures": 0.0, "fill_pieces_left": 0.0}
+    """It starts while the others are being filled in."""
+    found = filled({2: 1, 1: 2}, lambda _: (True, 10, 0.0), there=lambda owner, asked: owner == 1 or asked >= 2)
+    assert [(owner, number) for _, owner, number, _ in found] == [(1, 0), (1, 1), (2, 0)]
 
 
 EDGE_TYPES = ("a__likes__b", "b__in__a", "b__to__b")
@@ -386,9 +376,7 @@ def test_the_most_asked_rows_of_an_owner_come_first(dataset: Dataset, monkeypatc
 
 
 @pytest.mark.parametrize(("share", "limit", "rows"), [(None, 0, 0), (None, 1, 1), (1.0, 40, 40), (0.0, 400, 0)])
-def test_no_more_is_filled_in_than_the_cache_may_have(
-    dataset: Dataset, share: float | None, limit: int, rows: int
-) -> None:
+def test_no_more_is_filled_in_than_may_be(dataset: Dataset, share: float | None, limit: int, rows: int) -> None:
     cache = RowCache.of(dataset, 0, share=share, limit_bytes=limit * ROW_BYTES + 3)
     pieces = list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, owners(dataset))))
     assert fetch(pieces) == rows * ROW_BYTES == cache.nbytes

@@ -129,9 +129,7 @@ def test_the_next_item_is_prepared_while_one_is_in_use() -> None:
 @given(
     st.integers(1, 6), st.integers(0, 12), st.integers(1, 5), st.integers(1, 4), st.booleans(), st.integers(0, 2**32)
 )
-def test_blocks_in_any_order_give_the_best_targets_of_all(
-    sources: int, targets: int, count: int, block: int, loops: bool, seed: int
-) -> None:
+def test_the_best_targets_of_all(sources: int, targets: int, count: int, block: int, loops: bool, seed: int) -> None:
     """Few different scores, so that many are equal; ids in no order."""
     rng = np.random.default_rng(seed)
     ids = rng.permutation(40)[:sources]

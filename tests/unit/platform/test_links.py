@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -52,7 +52,6 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(ACTIONS, max_size=25))
 def test_tokens_against_a_list_of_what_was_given(actions: list[tuple[str, Any]]) -> None:
     tokens, now, given_out, used = Tokens(), 0.0, list[Any](), list[bytes]()

@@ -155,9 +155,7 @@ def test_this_machine(cores: int | None, monkeypatch: pytest.MonkeyPatch) -> Non
     ],
     ids=["tightest", "version 1", "beyond its limit"],
 )
-def test_the_tightest_group_has_the_memory(
-    tmp_path: Path, group: str, files: dict[str, str], found: tuple[int, int]
-) -> None:
+def test_the_tightest_group_counts(tmp_path: Path, group: str, files: dict[str, str], found: tuple[int, int]) -> None:
     assert System(tmp_path, group, files).memory() == found
 
 

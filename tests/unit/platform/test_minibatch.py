@@ -123,7 +123,7 @@ def gradient(layer: Any, block: Any, x: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("layer", [sage, weighted_mean, attention])
 @pytest.mark.parametrize("by_target", [True, False])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(EDGES)
 def test_layers_compute_and_learn_the_same(layer: Any, by_target: bool, edges: list[tuple[int, int]]) -> None:
     made, theirs = both(edges, by_target=by_target)

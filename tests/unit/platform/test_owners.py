@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -63,32 +64,29 @@ class FakePeer:
     def address(self) -> str:
         return f"peer-{self.part}"
 
-    async def _turn(self, number: int) -> None:
-        for _ in range(self.part):
-            await asyncio.sleep(0)
-        if self.before is not None:
-            await self.before(number)
+    @contextlib.asynccontextmanager
+    async def _turn(self, rows: int) -> AsyncIterator[None]:
+        self.requests.append(rows)
+        self.running += 1
+        try:
+            for _ in range(self.part):
+                await asyncio.sleep(0)
+            if self.before is not None:
+                await self.before(len(self.requests))
+            yield
+        finally:
+            self.running -= 1
 
     async def sample(self, item: SampleItem, *, age_ms: int = 0) -> tuple[Answer, int]:
         assert item.starts is None
-        self.requests.append(len(item.rows))
-        self.running += 1
-        try:
-            await self._turn(len(self.requests))
+        async with self._turn(len(item.rows)):
             some = slice(0, self.piece)
             trees = None if item.trees is None else item.trees[some]
             return self.spoil(answer_of(item.rows[some] + OFFSETS[self.part], trees, wide=self.part == 3)), 10
-        finally:
-            self.running -= 1
 
     async def pull(self, item: FeatureItem, codec: str = "", *, age_ms: int = 0) -> memoryview:
-        self.requests.append(len(item.rows))
-        self.running += 1
-        try:
-            await self._turn(len(self.requests))
+        async with self._turn(len(item.rows)):
             return memoryview(TABLE[item.rows + OFFSETS[self.part]].tobytes())
-        finally:
-            self.running -= 1
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +115,6 @@ remote_ids = st.lists(st.integers(30, 99), min_size=1, max_size=40).map(
     most=st.sampled_from([100, 700, 1 << 20]),
     pieces=st.integers(1, 9),
 )
-@settings(deadline=None, max_examples=60)
 def test_answers_are_put_together_in_the_order_of_the_rows(
     asked: list[tuple[np.ndarray, bool]], most: int, pieces: int, pool: ThreadPoolExecutor
 ) -> None:
@@ -147,10 +144,7 @@ def test_answers_are_put_together_in_the_order_of_the_rows(
     most=st.sampled_from([1, 60, 1 << 20]),
     at_once=st.sampled_from([0, 1 << 20]),
 )
-@settings(deadline=None, max_examples=60)
-def test_rows_are_put_in_their_places(
-    asked: list[np.ndarray], most: int, at_once: int, pool: ThreadPoolExecutor
-) -> None:
+def test_rows_come_to_their_places(asked: list[np.ndarray], most: int, at_once: int, pool: ThreadPoolExecutor) -> None:
     rng = np.random.default_rng(len(asked))
     peers: Any = {part: FakePeer(part) for part in (2, 3)}
     places = [rng.permutation(len(ids) + 3)[: len(ids)] for ids in asked]
@@ -167,7 +161,7 @@ def test_rows_are_put_in_their_places(
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_an_error_waits_for_the_copies_of_the_others(
+async def test_an_error_waits_for_copies(
     cancelled: bool, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying, go_on = threading.Event(), threading.Event()
@@ -305,7 +299,7 @@ BATCHES = st.lists(
 
 
 @given(batches=BATCHES, at_once=st.sampled_from([0, 1 << 20]), looks=st.sampled_from([1, 2, module.LOOKS]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_batch_has_its_rows(
     batches: list[tuple[list[int], int, int, str]], at_once: int, looks: int, pool: ThreadPoolExecutor
 ) -> None:
@@ -416,9 +410,7 @@ async def test_pulls_do_not_look_for_long_where_nothing_is_shared(pool: ThreadPo
 
 
 @pytest.mark.parametrize(("step", "rest"), [(10, False), (19, False), (20, True)])
-async def test_whether_pulls_look_follows_from_the_share_that_they_find(
-    pool: ThreadPoolExecutor, step: int, rest: bool
-) -> None:
+async def test_pulls_look_for_as_long_as_they_find_something(pool: ThreadPoolExecutor, step: int, rest: bool) -> None:
     """Each pull has 20 - ``step`` rows of the one before: half, a twentieth, none."""
     pulls, count = Pulls(pool), 4 * module.LOOKS
     found = [pulls.one(step * i) for i in range(count)]

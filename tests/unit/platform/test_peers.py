@@ -1,10 +1,14 @@
-"""Peers say who they are, late requests are sent twice, rarely, and silence is noticed."""
+"""Peers say who they are, late requests are sent twice, silence is noticed, and the oldest batch has its turn first."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
+from itertools import pairwise
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -14,13 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.daemon.engine.runner import Workers
 from atta.daemon.peers import watching as hedges
 from atta.daemon.peers.connection import PeerSettings
-from atta.daemon.peers.peers import Peer
+from atta.daemon.peers.peers import Peer, RequestTurns
 from atta.daemon.peers.watching import Hedges, PeerWatch
+from atta.daemon.services.data import TurnPool, began
 from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, WrongDatasetError
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.batch.items import FeatureItem
+from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.scheduler.costs import brief_us, is_brief
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA
 from atta.wire.identity import HEADER
@@ -32,8 +40,14 @@ ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))
 
 
 class Owner:
-    def __init__(self, part: int, dataset_id: str, parts: int = 1) -> None:
-        self.part, self.dataset_id, self.parts, self.asked = part, dataset_id, parts, []
+    """A daemon that answers every request, pulls by ``plan``, a function of the pull's number. Records each request and
+    the daemon that it was meant for."""
+
+    def __init__(
+        self, part: int = 1, dataset_id: str = "d", parts: int = 1, plan: Callable[[int], str] = lambda _: "answers"
+    ) -> None:
+        self.part, self.dataset_id, self.parts, self.plan = part, dataset_id, parts, plan
+        self.asked, self.connections, self.cancelled, self.asked_twice = [], [], 0, asyncio.Event()
 
     def _note(self, name: str, context: Any) -> None:
         self.asked.append((name, dict(context.invocation_metadata()).get(HEADER)))
@@ -45,6 +59,21 @@ class Owner:
 
     async def pull(self, _request: Any, context: Any) -> Any:
         self._note("Pull", context)
+        number = len(self.connections)
+        self.connections.append(context.peer())
+        if number:
+            self.asked_twice.set()
+        match self.plan(number):
+            case "answers late":
+                await self.asked_twice.wait()
+                await asyncio.sleep(0.05)
+            case "hangs":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.cancelled += 1
+            case "fails":
+                await context.abort(*rpc.status_of(ConfigError("no such table")))
         return Bulk(kv_pb2.PullReply(), {PULL_DATA: b"12345"})
 
     async def pair(self, request: Any, context: Any) -> Any:
@@ -84,9 +113,9 @@ async def probe(peer: Peer) -> list[int]:
     return (await peer.probe("e", graph_pb2.ProbeRequest.DEGREE, np.arange(5))).tolist()
 
 
-def test_many_requests_need_one_answer_to_who_is_there() -> None:
-    owner = Owner(1, "d")
-    answers = asyncio.run(ask(owner, *[pull] * 8, pair, probe))
+async def test_many_requests_need_one_answer_to_who_is_there() -> None:
+    owner = Owner()
+    answers = await ask(owner, *[pull] * 8, pair, probe)
     assert answers == [b"12345"] * 8 + [list(range(5))] * 2
     assert owner.asked[0] == ("Describe", None)
     assert len(owner.asked) == 11
@@ -111,16 +140,13 @@ async def test_one_that_is_another_is_asked_for_nothing_else(who: Any, words: st
 
 
 async def test_a_single_answer_that_breaks_off_is_asked_for_again_and_one_that_cannot_be_read_is_an_error() -> None:
-    owner = Owner(1, "d")
+    owner = Owner()
     assert await ask(owner, pair) == [list(range(5))]
     assert [name for name, _ in owner.asked] == ["Describe", "Pair", "Describe", "Pair"]
     owner.pair = AsyncMock(return_value=b"\xff")  # gRPC gives None for it
     (error,) = await ask(owner, pair)
     assert isinstance(error, RemoteError)
     assert "without an answer that can be read" in str(error)
-
-
-ROWS = np.arange(5, dtype=np.int64)
 
 
 def test_nothing_is_repeated_before_enough_is_known_and_then_only_what_is_late() -> None:
@@ -158,72 +184,40 @@ def test_second_requests_are_few_whatever_happens(events: list[bool]) -> None:
         assert policy.patience("Pull") is None
 
 
-class SlowOwner:
-    """A daemon that answers pulls by ``plan``, a function of the request's number."""
+async def hedged(owner: Owner, requests: int) -> list[Any]:
+    """Requests sent twice, and answers to these that were first; and so many answers, of a peer that is used to quick ones."""
 
-    def __init__(self, plan: Callable[[int], str]) -> None:
-        self.plan, self.connections, self.cancelled = plan, [], 0
-        self.asked_twice = asyncio.Event()
-
-    async def pull(self, request: Any, context: Any) -> Any:
-        number = len(self.connections)
-        self.connections.append(context.peer())
-        if number:
-            self.asked_twice.set()
-        match self.plan(number):
-            case "answers late":
-                await self.asked_twice.wait()
-                await asyncio.sleep(0.05)
-            case "hangs":
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    self.cancelled += 1
-            case "fails":
-                await context.abort(*rpc.status_of(ConfigError("no such table")))
-        return Bulk(kv_pb2.PullReply(), {PULL_DATA: ROWS.tobytes()})
-
-
-async def talk(owner: SlowOwner, requests: int, warm: int = hedges.ENOUGH) -> tuple[Peer, list[bytes]]:
-    async def describe(_request: Any, _context: Any) -> Any:
-        return description()
-
-    async with serving({"ControlService": {"Describe": describe}, "KvService": {"Pull": owner.pull}}) as address:
-        peer = Peer(1, address, DATASET, PeerSettings(20.0))
-        for _ in range(warm):
+    async def pulls(peer: Peer) -> Any:
+        for _ in range(hedges.ENOUGH):
             peer.hedges.answered("KvService.Pull", 0.001)
-        item = FeatureItem("node", ("x",), ROWS, np.arange(len(ROWS)))
-        try:
-            return peer, [bytes(await peer.pull(item)) for _ in range(requests)]
-        finally:
-            await peer.connection.close()
+        got = [await pull(peer) for _ in range(requests)]
+        return (peer.hedges.sent, peer.hedges.won), got
+
+    return (await ask(owner, pulls))[0]
 
 
-def test_a_request_that_hangs_is_answered_over_another_connection_and_given_up() -> None:
-    owner = SlowOwner(lambda number: "hangs" if number == 2 else "answers")
-    peer, got = asyncio.run(talk(owner, 4))
-    assert got == [ROWS.tobytes()] * 4
+async def test_a_request_that_hangs_is_answered_over_another_connection_and_given_up() -> None:
+    owner = Owner(plan=lambda number: "hangs" if number == 2 else "answers")
+    assert await hedged(owner, 4) == ((1, 1), [b"12345"] * 4)
     assert len(owner.connections) == 5
     assert owner.connections[3] != owner.connections[2], "the same connection would hold up both"
     assert owner.connections[4] == owner.connections[0]
     assert owner.cancelled == 1
-    assert (peer.hedges.sent, peer.hedges.won) == (1, 1)
 
 
 @pytest.mark.parametrize("second", ["hangs", "fails"])
-def test_the_first_request_may_still_be_answered(second: str) -> None:
-    owner = SlowOwner(lambda number: second if number else "answers late")
-    peer, got = asyncio.run(talk(owner, 1))
-    assert got == [ROWS.tobytes()]
+async def test_the_first_request_may_still_be_answered(second: str) -> None:
+    owner = Owner(plan=lambda number: second if number else "answers late")
+    assert await hedged(owner, 1) == ((1, 0), [b"12345"])
     assert len(owner.connections) == 2
     assert owner.cancelled == (second == "hangs")
-    assert (peer.hedges.sent, peer.hedges.won) == (1, 0)
 
 
-def test_a_refusal_is_no_reason_to_ask_again() -> None:
-    owner = SlowOwner(lambda _: "fails")
-    with pytest.raises(ConfigError, match="no such table"):
-        asyncio.run(talk(owner, 1))
+async def test_a_refusal_is_no_reason_to_ask_again() -> None:
+    owner = Owner(plan=lambda _: "fails")
+    refused = await hedged(owner, 1)
+    assert isinstance(refused, ConfigError)
+    assert "no such table" in str(refused)
     assert len(owner.connections) == 1
 
 
@@ -287,3 +281,146 @@ async def test_who_waits_for_a_silent_peer_is_cancelled(monkeypatch: pytest.Monk
     calm = PeerWatch(ask, lost.append)
     assert await asyncio.gather(*(calm.answers() for _ in range(5))) == [there] * 5
     assert len(questions) == 1, "all that ask at the same time get one answer"
+
+
+def test_threads_take_the_oldest_first_and_equals_in_order_of_arrival() -> None:
+    pool, gate, done = TurnPool(1, "test"), threading.Event(), []
+    pool.submit(0.0, gate.wait)
+    ages = [5.0, 1.0, 3.0, 1.0, 5.0, 2.0]
+    futures = [pool.submit(age, done.append, (age, number)) for number, age in enumerate(ages)]
+    gate.set()
+    for future in futures:
+        future.result(timeout=10)
+    pool.shutdown()
+    assert done == sorted((age, number) for number, age in enumerate(ages))
+    assert time.monotonic() - began(1500) == pytest.approx(1.5, abs=0.1)  # an age counts back from now
+
+
+def test_what_a_thread_raises_reaches_the_caller_and_cancelled_work_is_not_done() -> None:
+    pool, gate, done = TurnPool(1, "test"), threading.Event(), []
+    pool.submit(0.0, gate.wait)
+    failing, unwanted = pool.submit(1.0, lambda: 1 / 0), pool.submit(1.5, done.append, "unwanted")
+    good = pool.submit(2.0, lambda: 7)
+    assert unwanted.cancel()
+    gate.set()
+    with pytest.raises(ZeroDivisionError):
+        failing.result(timeout=10)
+    assert good.result(timeout=10) == 7
+    pool.shutdown()
+    assert done == []
+
+
+@given(requests=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=24), width=st.integers(1, 3))
+def test_the_oldest_request_is_next_and_never_more_are_under_way(requests: list[tuple[int, bool]], width: int) -> None:
+    """For each request: since when its batch is made, and whether whoever asks goes away before its turn."""
+
+    async def play() -> None:
+        turns, order, release = RequestTurns(width), [], asyncio.Event()
+        under_way = 0
+
+        async def ask(since: float, number: int) -> None:
+            nonlocal under_way
+            async with turns.turn(since):
+                under_way += 1
+                assert under_way <= width
+                order.append((since, number))
+                if since < 0:
+                    await release.wait()
+                await asyncio.sleep(0)
+                under_way -= 1
+
+        full = [asyncio.create_task(ask(-1.0, n)) for n in range(width)]  # so that all requests have to wait
+        await asyncio.sleep(0)
+        tasks = [asyncio.create_task(ask(since, n)) for n, (since, _) in enumerate(requests)]
+        await asyncio.sleep(0)
+        for task, (_, leaves) in zip(tasks, requests, strict=True):
+            if leaves:
+                task.cancel()
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*full, *tasks, return_exceptions=True)
+        due = sorted((since, n) for n, (since, leaves) in enumerate(requests) if not leaves)
+        if width == 1:
+            assert order[width:] == due
+        assert sorted(order[width:]) == due
+        assert turns._free == width
+        assert not turns._waiting
+
+    asyncio.run(play())
+
+
+async def test_a_turn_that_was_handed_to_one_who_has_just_left_goes_on_to_the_next() -> None:
+    turns, seen = RequestTurns(1), []
+
+    async def ask(name: str) -> None:
+        async with turns.turn(0.0):
+            seen.append(name)
+
+    async with turns.turn(0.0):
+        leaving, staying = asyncio.create_task(ask("leaving")), asyncio.create_task(ask("staying"))
+        await asyncio.sleep(0)
+    leaving.cancel()  # its turn has come, but it has not run yet
+    await asyncio.gather(leaving, staying, return_exceptions=True)
+    assert (turns._free, seen) == (1, ["staying"])
+
+
+def test_one_worker_works_in_order_and_finishes_before_it_ends() -> None:
+    workers, done = Workers(1, "w"), list[int]()
+    for number in range(200):
+        workers.do(lambda number=number: done.append(number))
+    workers.shutdown()
+    assert done == [*range(200)]
+    workers.shutdown()
+    with pytest.raises(RuntimeError, match="ended"):
+        workers.do(lambda: None)
+
+
+def test_as_many_threads_as_asked_for_work_at_once() -> None:
+    workers, all_here, names = Workers(3, "w"), threading.Barrier(4), set[str]()
+
+    def meet() -> None:
+        names.add(threading.current_thread().name)
+        all_here.wait(20)
+
+    for _ in range(3):
+        workers.do(meet)
+    all_here.wait(20)
+    workers.shutdown()
+    assert names == {"w_0", "w_1", "w_2"}
+
+
+def test_futures_bring_results_and_errors_and_can_be_cancelled() -> None:
+    workers, go_on = Workers(1, "w"), threading.Event()
+    first = workers.submit(go_on.wait, 20)
+    failing, cancelled, last = workers.submit(int, "x"), workers.submit(int, "1"), workers.submit(divmod, 7, 3)
+    assert cancelled.cancel()
+    go_on.set()
+    assert first.result(20) is True
+    with pytest.raises(ValueError, match="invalid literal"):
+        failing.result(20)
+    with pytest.raises(CancelledError):
+        cancelled.result(20)
+    assert last.result(20) == (2, 1)
+    workers.shutdown()
+
+
+def task(kind: Kind, cost: float = 0.0) -> Task:
+    return Task(kind, "op", 0, 0, 1, Lane.CPU, cost)
+
+
+@pytest.mark.parametrize("kind", [Kind.NEIGHBORHOOD, Kind.JOIN, Kind.FEATURE])
+def test_cheaper_tasks_are_brief_if_dearer_ones_are(kind: Kind) -> None:
+    found = [is_brief(task(kind, 10.0**power), 30.0, seeds=1, vertices=1) for power in range(9)]
+    assert found[0]
+    assert not found[-1]
+    assert all(cheap >= dear for cheap, dear in pairwise(found))
+
+
+def test_what_else_is_brief() -> None:
+    assert brief_us(1) > brief_us(2) == brief_us(8), "a single worker leaves more to the event loop"
+    assert not is_brief(task(Kind.BATCH), 200.0, seeds=1, vertices=1), "walks of an operator never are"
+    seed, end = task(Kind.SEED), task(Kind.END)  # these go by the size of the batch
+    assert is_brief(seed, 200.0, seeds=1024, vertices=0)
+    assert not is_brief(seed, 30.0, seeds=1024, vertices=0)
+    assert is_brief(end, 30.0, seeds=1024, vertices=16_384)
+    assert not is_brief(end, 30.0, seeds=1024, vertices=16_385)

@@ -261,7 +261,7 @@ def test_the_corpus_is_read_or_refused(files: Files) -> None:
         files.again(kind, data)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 2**32))
 def test_a_changed_file_is_read_or_refused(files: Files, kind: str, seed: int) -> None:
     assert files.changed(kind, random.Random(seed))
@@ -310,9 +310,7 @@ def saved(name: str, value: Any) -> Callable[[bytes], bytes]:
         ),
     ],
 )
-def test_a_wrong_entry_is_an_error_of_the_file(
-    files: Files, kind: str, change: Callable[[bytes], bytes], words: str
-) -> None:
+def test_a_wrong_entry_is_an_error(files: Files, kind: str, change: Callable[[bytes], bytes], words: str) -> None:
     file = files.kinds[kind]
     good = file.path.read_bytes()
     try:

@@ -187,9 +187,7 @@ def test_a_daemon_does_not_write_into_its_own_batches() -> None:
     arena.close()
 
 
-def test_a_file_of_another_user_or_of_a_client_that_is_gone_is_refused(
-    loan: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_user_or_of_nobody_is_refused(loan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = with_secret(memfiles.create(memfiles.LENT_NAME, SIZE))
     gone = told(fd)
     os.close(fd)
@@ -322,9 +320,7 @@ CODECS = st.sampled_from(["", "fp16", "bf16", "int8"])
 
 @settings(max_examples=40)
 @given(specs(), st.data())
-def test_pulls_by_memory_and_messages_give_the_same_bits(
-    loop: asyncio.AbstractEventLoop, spec: MutableSpec, data: st.DataObject
-) -> None:
+def test_pulls_give_the_same_bits(loop: asyncio.AbstractEventLoop, spec: MutableSpec, data: st.DataObject) -> None:
     draw, dtype, count, versioned, learns = data.draw, spec.dtype, spec.rows, spec.versioned, spec.optimiser
     owners = [Owner(loop, number, 2) for number in range(2)]
     rng = np.random.default_rng(draw(st.integers(0, 99), "seed"))
@@ -393,9 +389,7 @@ def test_nothing_is_left_after_pulls(loop: asyncio.AbstractEventLoop, monkeypatc
     assert (mapped(), files()) == without
 
 
-def test_small_answers_and_pushes_travel_in_messages(
-    owner: Owner, table: RemoteTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_small_travels_in_messages(owner: Owner, table: RemoteTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "LEAST_LENT_BYTES", 20 * 24)
     monkeypatch.setattr(remote, "LEAST_LENT_BYTES", 20 * 16)
     for count in (19, 20):
@@ -422,9 +416,7 @@ def test_an_owner_that_has_been_lent_too_much_is_lent_again(owner: Owner, table:
     assert owner.sent == [True, False, True]
 
 
-def test_an_owner_without_memory_for_the_pages_uses_messages(
-    owner: Owner, table: RemoteTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_without_memory(owner: Owner, table: RemoteTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memfiles, "populate", lambda *_: False)
     monkeypatch.setattr(lending._LoanFile, "touch", lambda *_: True)
     assert same_bits(table.pull(ROWS, versions=True), owner.table.pull(ROWS))
@@ -476,9 +468,7 @@ LIES = {"first_row": 390, "rows": 20}, {"first_row": 2**63, "rows": 1}, {"rows":
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
 @pytest.mark.parametrize("lent", [True, False])
-def test_an_owner_that_lies_about_the_memory_is_an_error(
-    owner: Owner, table: RemoteTable, lie: dict[str, int], lent: bool
-) -> None:
+def test_an_owner_that_lies_is_an_error(owner: Owner, table: RemoteTable, lie: dict[str, int], lent: bool) -> None:
     owner.start = lambda *_: [rpc.Bulk(table_pb2.RowsChunk(lent=True, **lie))]
     owner.takes_lent = lent
     with pytest.raises(RemoteError):

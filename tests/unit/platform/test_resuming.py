@@ -10,7 +10,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import grpc
 import pytest
@@ -109,7 +109,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.floats(0, 100), st.integers(0, 50), st.lists(STEPS, max_size=60))
 def test_losses_attempts_and_batches_in_any_order(limit_s: float, first: int, steps: list[tuple[str, Any]]) -> None:
     outages, now, batch, seen = Reattachment(limit_s, first), 0.0, first, first
@@ -139,19 +139,10 @@ def test_losses_attempts_and_batches_in_any_order(limit_s: float, first: int, st
 LIMIT_S = 0.02
 
 
-class LostStream:
+def lost(error: RemoteError) -> Any:
     """A session without batches: each request raises ``error``."""
-
-    batches, version, address, moving, left, silent, unlaunched = 5, 0, "x:1", False, 5, False, 0
-
-    def __init__(self, error: RemoteError) -> None:
-        self._error = error
-
-    def __next__(self) -> Any:
-        raise self._error
-
-    def be_patient(self, times: float) -> None:
-        """It does not matter here."""
+    about = {"batches": 5, "version": 0, "address": "x:1", "moving": False, "left": 5, "silent": False, "unlaunched": 0}
+    return MagicMock(**about, __next__=Mock(side_effect=error))
 
 
 @pytest.mark.parametrize("kind", [UnavailableError, RestartedError, PeerLostError])
@@ -160,9 +151,9 @@ def test_it_gives_up_with_the_latest_error(kind: type[RemoteError]) -> None:
 
     def opened(place: StreamPlace, within_s: float, search: Any) -> Any:
         time.sleep(LIMIT_S)
-        return LostStream(kind("x:1", "has lost it again"))
+        return lost(kind("x:1", "has lost it again"))
 
-    first: Any = LostStream(UnavailableError("x:1", "is away"))
+    first = lost(UnavailableError("x:1", "is away"))
     stream = ResumingStream(opened, StreamPlace(0, 3), LIMIT_S, first)
     with pytest.raises(kind, match=r"x:1: has lost it again \(gave up after reconnect=0.02 s\)"):
         next(stream)
@@ -222,7 +213,6 @@ LEASE = 60.0
 PERIOD = LEASE / PER_LEASE
 
 
-@settings(deadline=None)
 @given(steps=st.lists(st.integers(1, 50), min_size=1, max_size=200), daemons=st.integers(1, 3))
 def test_no_lease_waits_longer_than_a_period_and_a_step(steps: list[int], daemons: int) -> None:
     renewals: Renewals[int] = Renewals()

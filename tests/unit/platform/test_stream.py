@@ -1,4 +1,4 @@
-"""Batches at the consumer: over gRPC and by the socket of a daemon on its machine, and the time that they take."""
+"""Batches at the consumer: over gRPC and by the socket of a daemon on its machine, their time, and where epochs begin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +19,16 @@ import grpc
 import numpy as np
 import pytest
 
+import atta
 from atta.client.sessions import slots as asking
 from atta.client.sessions import stream as streams
 from atta.client.sessions.slots import NearbyDaemon
 from atta.client.sessions.stream import BatchStream, ConsumerPace, _checked, cuda_event
+from atta.client.tables.string_ids import StringIds
 from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError
+from atta.partition.schema import Schema, TableSpec
 from atta.protos.v1 import session_pb2
+from atta.train.launching.epoch_batches import EpochBatches
 from atta.wire import memfiles, rpc
 from atta.wire.rpc import Bulk
 from tests.unit.platform.table_owner import Refused
@@ -265,9 +269,7 @@ def test_a_batch_without_memory_is_the_daemons_mistake(daemon: NearDaemon) -> No
 @pytest.mark.parametrize(
     "why", ["another process", "no descriptor", "nobody-listens-here", "x" * 200, "a\0b", "ü" * 60]
 )
-def test_a_daemon_without_a_socket_is_asked_by_grpc(
-    why: str, daemon: NearDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_socket_grpc_has_the_answer(why: str, daemon: NearDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "another process":
         daemon.pid = 1
     elif why == "no descriptor":
@@ -295,9 +297,7 @@ class SilentDaemon(NearDaemon):
         ("late", DeadlineError, r"no answer within 0\.2 s"),
     ],
 )
-def test_who_waits_is_freed_when_the_daemon_is_given_up(
-    why: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_is_freed(why: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "NEXT_DEADLINE_S", 0.2 if why == "late" else 20.0)
     daemon = SilentDaemon()
     stream = near(daemon)
@@ -426,3 +426,152 @@ def test_the_mean_follows_a_change_of_speed() -> None:
     train(pace, machine, wait=0.0, host=0.010, gpu=0.0, batches=20)
     train(pace, machine, wait=0.0, host=0.050, gpu=0.0, batches=21)
     assert pace.ms == pytest.approx(50, rel=0.02)
+
+
+E = "node__to__node"
+PLAIN = Schema(("node",), (E,), {"node": 16}, {E: 9}, {"node": {"x": TableSpec("<f4", (2,))}})
+EPOCH = 4
+
+
+@dataclass
+class Session(Iterator[Any]):
+    epoch: int
+    first: int
+    batches, version, unlaunched, moving = EPOCH, 7, 1, False
+    closed = False
+
+    def __next__(self) -> Any:
+        if self.first == EPOCH:
+            raise StopIteration
+        self.first += 1
+        return SimpleNamespace(batch=self.epoch * EPOCH + self.first - 1, version=self.version, stats={}, arrays={})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Cluster:
+    schema, num_parts, dataset_id, ids, scratch = PLAIN, 1, "d", StringIds(PLAIN, []), None
+
+    def __init__(self) -> None:
+        self.full, self.begun, self.versions, self.sessions = False, [], [], list[Session]()
+
+    def stream(self, request: Any, *_: Any, **__: Any) -> Any:
+        if self.full:
+            raise atta.QuotaExceededError("no more sessions")
+        self.begun.append((request.epoch, request.start_batch))
+        self.versions.append(request.version)
+        self.sessions.append(Session(*self.begun[-1]))
+        return self.sessions[-1]
+
+
+def loader(cluster: Any, **options: Any) -> atta.NeighborLoader:
+    options = {"rank": 0, "world_size": 1, **options}
+    return atta.NeighborLoader(cluster, [2], np.arange(2 * EPOCH * options["world_size"]), batch_size=2, **options)
+
+
+@pytest.mark.parametrize(
+    ("begin", "state", "begun"),
+    [
+        (iter, None, [(0, 0), (1, 0)]),
+        (lambda made: made.resume(5, 2), None, [(0, 0), (1, 0)]),
+        (iter, {"epoch": 2, "batch": 3}, [(2, 3), (3, 0)]),
+    ],
+    ids=["iterated", "resumed", "loaded"],
+)
+def test_an_iteration_that_cannot_be_opened_is_no_epoch(begin: Callable[[Any], Any], state: Any, begun: Any) -> None:
+    cluster = Cluster()
+    made = loader(cluster)
+    if state:
+        made.load_state_dict({**made.state_dict(), **state})
+    before = made.state_dict()
+    cluster.full = True
+    with pytest.raises(atta.QuotaExceededError):
+        begin(made)
+    assert made.state_dict() == before
+    cluster.full = False
+    iter(made)
+    iter(made)
+    assert cluster.begun == begun
+
+
+def test_the_length_of_an_iterator_is_what_it_yields() -> None:
+    made = loader(Cluster())
+    assert len(iter(made)) == EPOCH
+    assert [len(made.resume(0, batch)) for batch in range(EPOCH + 1)] == [4, 3, 2, 1, 0]
+    made.load_state_dict({**made.state_dict(), "epoch": 2, "batch": 3})
+    assert len(iter(made)) == 1
+    assert len(made) == EPOCH
+
+
+@dataclass
+class Trainer:
+    """Trains as Lightning does: asks for an iterator before it knows its epoch, and gives every rank rank 0's state."""
+
+    epoch: int = 0
+    trained: int = 0
+
+    def batches(self, cluster: Any, **options: Any) -> EpochBatches:
+        made = loader(cluster, transform=lambda batch: batch.batch_id, **options)
+        return EpochBatches(made, lambda: (self.epoch, self.trained))
+
+    def train(self, batches: Iterator[int], count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            found.append(next(batches))
+            self.trained += 1
+        return found
+
+
+def test_batches_are_those_of_the_epoch_in_which_the_first_is_asked_for() -> None:
+    cluster, trainer = Cluster(), Trainer()
+    batches = trainer.batches(cluster)
+    unused, early = iter(batches), iter(batches)
+    trainer.epoch = 2  # what Lightning finds out after it has asked for iterators
+    assert trainer.train(early, EPOCH) == [8, 9, 10, 11]
+    del unused
+    assert cluster.begun == [(2, 0)]
+
+
+def test_an_epoch_that_ends_early_closes_its_session_and_counts_as_a_whole() -> None:
+    cluster, trainer = Cluster(), Trainer()
+    batches = trainer.batches(cluster)
+    begun = iter(batches)
+    trainer.train(begun, 2)
+    del begun
+    assert [session.closed for session in cluster.sessions] == [True]
+    trainer.epoch, trainer.trained = 1, 0
+    assert list(batches) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_every_rank_goes_on_after_the_last_batch_that_was_trained_on(failed: int) -> None:
+    trainer = Trainer(epoch=1)
+    batches = trainer.batches(Cluster(), rank=0, world_size=2)
+    begun = iter(batches)
+    assert trainer.train(begun, 2) == [4, 5]
+    for _ in range(failed):
+        next(begun)
+    state = batches.state_dict()
+
+    for rank in range(2):
+        cluster, resumed = Cluster(), Trainer()
+        again = resumed.batches(cluster, rank=rank, world_size=2)
+        again.load_state_dict(state)
+        early = iter(again)
+        resumed.epoch, resumed.trained = 1, 2
+        assert list(early) == [6, 7]
+        resumed.epoch, resumed.trained = 2, 0
+        assert list(again) == [8, 9, 10, 11]
+        assert (cluster.begun, cluster.versions) == ([(1, 2), (2, 0)], [Session.version, 0])
+
+
+def test_a_state_of_an_epoch_that_has_ended_skips_nothing() -> None:
+    trainer = Trainer()
+    batches = trainer.batches(Cluster())
+    assert trainer.train(iter(batches), EPOCH) == [0, 1, 2, 3]
+    ended = batches.state_dict()
+    trainer.epoch, trainer.trained = 1, 0
+    again = trainer.batches(Cluster())
+    again.load_state_dict(ended)
+    assert list(again) == [4, 5, 6, 7]

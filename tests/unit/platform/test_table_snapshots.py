@@ -247,9 +247,7 @@ def test_the_latest_end_is_loaded_though_the_clock_went_back(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("died", [False, True])
-def test_a_save_that_is_broken_off_is_newer_whatever_the_clock_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: bool
-) -> None:
+def test_a_save_that_breaks_off_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: bool) -> None:
     """And what an older save has left is gone, also if the daemon died in the midst of the commit."""
     save(owners(tmp_path, 1), OLD)
     for prepare in saving(owners(tmp_path, 2), OTHER)[: PARTS * died]:

@@ -79,13 +79,6 @@ def test_truncated_payload_is_refused() -> None:
         bulk.unpack(kv_pb2.PullReply, raw[:-1], PULL_REPLY)
 
 
-def test_fields_are_known_by_the_names_of_the_descriptors() -> None:
-    for kind, numbers in ((graph_pb2.SampleReply, SAMPLE_REPLY), (kv_pb2.PullReply, PULL_REPLY)):
-        names = [kind.DESCRIPTOR.fields_by_number[number].name for number in numbers]
-        assert bulk.bytes_fields(kind, *names) == numbers
-    assert kv_pb2.PullReply.DESCRIPTOR.fields_by_number[PULL_DATA].name == "data"
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -107,13 +100,6 @@ def test_a_renamed_field_is_an_error_of_the_import(monkeypatch: pytest.MonkeyPat
     spec: Any = importlib.util.find_spec("atta.wire.bulk")
     with pytest.raises(ValueError, match="has no bytes field 'data'"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-def test_payloads_of_the_method_table_belong_to_its_messages() -> None:
-    for name, method in rpc.METHODS.items():
-        for kind, numbers in ((method.reply, method.payload), (method.request, method.request_payload)):
-            known = kind.DESCRIPTOR.fields_by_number
-            assert all(known[number].type == known[number].TYPE_BYTES for number in numbers), name
 
 
 def test_no_other_module_knows_numbers_of_fields() -> None:
@@ -257,67 +243,6 @@ def announcement(nbytes: int) -> bytes:
     return b"\x07" + nbytes.to_bytes(8, "little")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small() -> Iterator[None]:
-    """Pieces of 8 bytes; 3 are enough."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PIECE_BYTES", 8)
-        patch.setattr(pieces, "LEAST_PIECE_BYTES", 3)
-        yield
-
-
-def put_together(messages: list[bytes]) -> bytes:
-    nbytes = announced(messages[0])
-    request = PiecedRequest(nbytes)
-    for piece in messages[1:]:
-        assert request.missing_bytes
-        request.add(piece)
-    return bytes(request.whole())
-
-
-@given(st.binary(min_size=1, max_size=100))
-def test_a_request_comes_back_as_it_was_cut(raw: bytes) -> None:
-    messages = list(pieces_of(raw))
-    assert b"".join(messages[1:]) == raw
-    assert {len(piece) for piece in messages[1:-1]} <= {8}
-    assert put_together(messages) == raw
-
-
-@given(st.binary(min_size=1, max_size=60), st.lists(st.integers(0, 12), max_size=30))
-def test_pieces_of_any_sizes(raw: bytes, sizes: list[int]) -> None:
-    """Against a plain rule: each piece has at least 3 bytes or is the last, and no byte is too much."""
-    request, at = PiecedRequest(len(raw)), 0
-    for size in sizes:
-        if at == len(raw):
-            break
-        left = len(raw) - at
-        good = size == left or 3 <= size < left
-        piece = raw[at : at + size].ljust(size, b"x")
-        if not good:
-            with pytest.raises(ConfigError, match=f"a piece of {size} bytes"):
-                request.add(piece)
-            break
-        request.add(piece)
-        at += size
-        assert request.missing_bytes == len(raw) - at
-    if at == len(raw):
-        assert bytes(request.whole()) == raw
-
-
-@given(st.lists(st.binary(min_size=8, max_size=8), min_size=2, max_size=6), st.data())
-def test_lost_and_repeated_pieces(parts: list[bytes], data: st.DataObject) -> None:
-    """A call loses and repeats none. A caller that does so sends another request, or one that has no end."""
-    raw = b"".join(parts)
-    messages, at = list(pieces_of(raw)), data.draw(st.integers(1, len(parts)))
-    with pytest.raises(AssertionError, match="8 bytes of the request are missing"):
-        put_together(messages[:at] + messages[at + 1 :])
-    request = PiecedRequest(len(raw))
-    for piece in messages[1:]:
-        request.add(piece)
-    with pytest.raises(ConfigError, match="where 0 of the request are missing"):
-        request.add(messages[at])
-
-
 @pytest.mark.parametrize(
     ("message", "error", "words"),
     [
@@ -392,9 +317,7 @@ def test_a_third_daemon_that_is_late_or_gone_is_not_this_one_started_anew(kind: 
         ("ABORTED", "Connection reset", False),
     ],
 )
-def test_a_call_that_breaks_off_without_a_word_is_one_whose_daemon_is_gone(
-    code: str, details: str, broke: bool
-) -> None:
+def test_a_call_that_breaks_off_has_lost_its_daemon(code: str, details: str, broke: bool) -> None:
     failure = Refused(RuntimeError())
     failure._status = grpc.StatusCode[code], details
     error = rpc.error_from("b:2", failure, 2.5)
@@ -499,3 +422,67 @@ def test_an_error_survives(error: AttaError, tmp_path: Path, monkeypatch: pytest
 def test_nonsense_is_no_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "words").write_text(text)
     assert lastwords.read(tmp_path / "words") is None
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[None]:
+    """Pieces of 8 bytes; 3 are enough. So it stays to the end of the module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE_BYTES", 8)
+        patch.setattr(pieces, "LEAST_PIECE_BYTES", 3)
+        yield
+
+
+def put_together(messages: list[bytes]) -> bytes:
+    nbytes = announced(messages[0])
+    request = PiecedRequest(nbytes)
+    for piece in messages[1:]:
+        assert request.missing_bytes
+        request.add(piece)
+    return bytes(request.whole())
+
+
+@pytest.mark.usefixtures("small")
+@given(st.binary(min_size=1, max_size=100))
+def test_a_request_comes_back_as_it_was_cut(raw: bytes) -> None:
+    messages = list(pieces_of(raw))
+    assert b"".join(messages[1:]) == raw
+    assert {len(piece) for piece in messages[1:-1]} <= {8}
+    assert put_together(messages) == raw
+
+
+@pytest.mark.usefixtures("small")
+@given(st.binary(min_size=1, max_size=60), st.lists(st.integers(0, 12), max_size=30))
+def test_pieces_of_any_sizes(raw: bytes, sizes: list[int]) -> None:
+    """Against a plain rule: each piece has at least 3 bytes or is the last, and no byte is too much."""
+    request, at = PiecedRequest(len(raw)), 0
+    for size in sizes:
+        if at == len(raw):
+            break
+        left = len(raw) - at
+        good = size == left or 3 <= size < left
+        piece = raw[at : at + size].ljust(size, b"x")
+        if not good:
+            with pytest.raises(ConfigError, match=f"a piece of {size} bytes"):
+                request.add(piece)
+            break
+        request.add(piece)
+        at += size
+        assert request.missing_bytes == len(raw) - at
+    if at == len(raw):
+        assert bytes(request.whole()) == raw
+
+
+@pytest.mark.usefixtures("small")
+@given(st.lists(st.binary(min_size=8, max_size=8), min_size=2, max_size=6), st.data())
+def test_lost_and_repeated_pieces(parts: list[bytes], data: st.DataObject) -> None:
+    """A call loses and repeats none. A caller that does so sends another request, or one that has no end."""
+    raw = b"".join(parts)
+    messages, at = list(pieces_of(raw)), data.draw(st.integers(1, len(parts)))
+    with pytest.raises(AssertionError, match="8 bytes of the request are missing"):
+        put_together(messages[:at] + messages[at + 1 :])
+    request = PiecedRequest(len(raw))
+    for piece in messages[1:]:
+        request.add(piece)
+    with pytest.raises(ConfigError, match="where 0 of the request are missing"):
+        request.add(messages[at])

@@ -140,7 +140,7 @@ def wanted(method: str, name: str) -> set[str]:
     return {"INVALID_ARGUMENT"}
 
 
-async def test_every_method_and_role_by_token(
+async def test_all_methods_and_roles_by_token(
     authority: Authority, stranger: Authority, tokens: dict[str, str]
 ) -> None:
     expired = authority.tokens(valid=timedelta(seconds=-1))
@@ -171,7 +171,7 @@ async def test_every_method_and_role_by_token(
         )  # fmt: skip
 
 
-async def test_every_method_and_role_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
+async def test_all_methods_and_roles_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
     shown = {name: authority.certificate(f"has-{name}", name) for name in NAMES[:-1]}
     shown["all"] = authority.certificate("has-all", *NAMES[:-1])
     async with daemon(authority, "certificate") as address:
@@ -220,7 +220,7 @@ def test_the_end_of_a_certificate_is_what_openssl_reads(authority: Authority, da
     assert end_of(path.read_bytes()) == datetime.fromtimestamp(seconds, UTC)
 
 
-async def test_no_connection_comes_about_without_a_certificate_of_the_authority(
+async def test_no_connection_without_certificate(
     authority: Authority, stranger: Authority, tokens: dict[str, str]
 ) -> None:
     foreign = stranger.certificate("has-all", *NAMES[:-1])
@@ -238,7 +238,7 @@ async def test_no_connection_comes_about_without_a_certificate_of_the_authority(
 
 
 @pytest.mark.parametrize("fault", ["expired", "not valid yet", "forged", "altered"])
-async def test_no_connection_comes_about_with_a_bad_certificate_of_any_role(
+async def test_no_connection_with_a_bad_one(
     authority: Authority, tokens: dict[str, str], tmp_path: Path, fault: str
 ) -> None:
     """A good token does not help. *Forged*: signed by an authority that only has the name of ours."""

@@ -87,9 +87,7 @@ async def ask(link: PeerConnection) -> bytes:
         raise rpc.error_from(link.address, error, 5.0) from error
 
 
-async def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
-    authority: Authority, stranger: Authority, tmp_path: Path
-) -> None:
+async def test_a_renewed_certificate_is_taken(authority: Authority, stranger: Authority, tmp_path: Path) -> None:
     good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
     own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
     give(bad, own)
@@ -114,9 +112,7 @@ async def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
             await shipping.close()
 
 
-async def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_certificate_is_renewed(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
     now = datetime.now(UTC)
     monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
@@ -166,9 +162,7 @@ async def test_a_client_brings_a_renewed_certificate(
             client.close()
 
 
-def test_channels_of_before_are_kept_for_calls_that_are_under_way(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_channels_of_before_are_kept(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [(Mock(), Mock()) for _ in range(4)]
     opened = Mock(side_effect=made)
     monkeypatch.setattr(channels, "open_channels", opened)

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -36,7 +36,6 @@ def run(*words: str) -> Any:
     return result
 
 
-@settings(max_examples=50)
 @given(
     name=st.text(min_size=1, max_size=64).filter(str.isprintable),
     roles=st.sets(st.sampled_from(Role), min_size=1),
