@@ -47,7 +47,13 @@ def described(**about: Any) -> Iterator[str]:
 async def serving(services: Mapping[str, Mapping[str, Callable[..., Any]]]) -> AsyncIterator[str]:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(tuple(rpc.handlers(name, methods) for name, methods in services.items()))
-    port = server.add_insecure_port("127.0.0.1:0")
+    async with started(server, server.add_insecure_port("127.0.0.1:0")) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def started(server: grpc.aio.Server, port: int) -> AsyncIterator[str]:
+    """The address of a server at a port."""
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

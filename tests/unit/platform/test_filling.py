@@ -324,6 +324,12 @@ def source_of(dataset: Dataset, peers: Any) -> FillSource:
     return FillSource(Owners(peers, dataset, pool), peers, pool)
 
 
+def to_fill(dataset: Dataset) -> tuple[RowCache, Any, list[Any]]:
+    """An empty cache, the owners of its rows, and the pieces that fill it."""
+    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    return cache, peers, list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)))
+
+
 def fetch(pieces: Sequence[Any]) -> int:
     async def all_of_them() -> int:
         return sum([await piece.fetch() for piece in pieces])
@@ -359,10 +365,14 @@ def edges_into_the_partition(dataset: Dataset) -> np.ndarray:
 
 
 def test_the_most_asked_rows_of_an_owner_come_first(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "FILL_BYTES", 10 * ROW_BYTES)
-    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)))
-    assert fetch(pieces) == ROW_BYTES * len(remote(dataset))
+    monkeypatch.setattr(filling, "FILL_BYTES", 10 * ROW_BYTES + 1)
+    (cache, peers, pieces), left = to_fill(dataset), ROW_BYTES * len(remote(dataset))
+    for piece in pieces:
+        before, nbytes = len(peers[piece.owner].asked), fetch([piece])
+        assert nbytes <= 10 * ROW_BYTES
+        assert len(peers[piece.owner].asked) == before + 1
+        left -= nbytes
+    assert left == 0
     edges = edges_into_the_partition(dataset)
     for part in (1, 2):
         low, high = dataset.book.range("node", part)
@@ -384,20 +394,8 @@ def test_no_more_is_filled_in_than_may_be(dataset: Dataset, share: float | None,
     assert (cache.look_up("node", ["x"], *one) is None) == (rows == 0)
 
 
-def test_pieces_are_small_and_of_one_owner_each(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "FILL_BYTES", 10 * ROW_BYTES + 1)
-    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)))
-    for piece in pieces:
-        before = len(peers[piece.owner].asked)
-        assert fetch([piece]) <= 10 * ROW_BYTES
-        assert len(peers[piece.owner].asked) == before + 1
-    assert sum(len(rows) for peer in peers.values() for rows in peer.asked) == len(remote(dataset))
-
-
 def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset) -> None:
-    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)))
+    cache, peers, pieces = to_fill(dataset)
     low, _ = dataset.book.range("node", 1)
     brought = np.array(sorted(v - low for v in remote(dataset) if v in range(*dataset.book.range("node", 1))))[::2]
     found = cache.look_up("node", ["x", "y"], low + brought, brought, of_one_owner(1, len(brought)))
@@ -412,10 +410,10 @@ def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset
 
 @pytest.mark.parametrize(("lose", "come"), [(1, r"\d+"), (1 << 20, "0")])
 def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: Dataset, lose: int, come: str) -> None:
-    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    cache, peers, pieces = to_fill(dataset)
     for peer in peers.values():
         peer.lose = lose
-    for piece in row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)):
+    for piece in pieces:
         with pytest.raises(RemoteError, match=rf"sends {come} bytes for \d+ rows of 28 bytes"):
             fetch([piece])
     assert not cached(dataset, cache, 1) | cached(dataset, cache, 2)

@@ -275,9 +275,10 @@ class Made(Layer):
         return self.rows(block)
 
 
-def summed(block: LayerBlock) -> Floats:
+def summed(block: LayerBlock, rows: Floats | None = None) -> Floats:
+    """The rows of each vertex's edges, or of their sources."""
     out = np.zeros_like(block.x)
-    np.add.at(out, block.edge_index[1], block.x[block.edge_index[0]])
+    np.add.at(out, block.edge_index[1], block.x[block.edge_index[0]] if rows is None else rows)
     return out[: block.targets]
 
 
@@ -295,9 +296,7 @@ def of_longest(block: LayerBlock) -> Floats:
 
 def scaled_within(block: LayerBlock) -> Floats:
     scale = 1 / (1 + in_degrees(block, DegreeRule(None)))
-    out = np.zeros_like(block.x)
-    np.add.at(out, block.edge_index[1], (block.x * scale[:, None])[block.edge_index[0]])
-    return out[: block.targets]
+    return summed(block, (block.x * scale[:, None])[block.edge_index[0]])
 
 
 def scaled(block: LayerBlock) -> Floats:
@@ -326,9 +325,7 @@ def failing_on_several_without(block: LayerBlock) -> Floats:
 
 
 def weighted(block: LayerBlock) -> Floats:
-    out = np.zeros_like(block.x)
-    np.add.at(out, block.edge_index[1], block.x[block.edge_index[0]] * block.edge_rows["w"][:, None])
-    return out[: block.targets]
+    return summed(block, block.x[block.edge_index[0]] * block.edge_rows["w"][:, None])
 
 
 @pytest.mark.parametrize(

@@ -62,31 +62,22 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu=False: times[percpu])
 
 
+QUOTA_1 = {"cpu/m/cpu.cfs_quota_us": "200000\n", "cpu/m/cpu.cfs_period_us": "100000\n"}
+
+
 @pytest.mark.usefixtures("idle")
 @pytest.mark.parametrize(
     ("group", "limits", "usage", "steps", "cores"),
     [
+        ("0::/j/m\n", {"j/m/cpu.max": "150000 100000\n"}, "j/m/cpu.stat", [(2.0, 1.5, 50), (3.0, 3.0, 100)], 2),
         (
-            "0::/jobs/mine\n",
-            {"jobs/mine/cpu.max": "150000 100000\n"},
-            "jobs/mine/cpu.stat",
-            [(2.0, 1.5, 50), (3.0, 3.0, 100)],
-            2,
-        ),
-        (
-            "0::/jobs/mine\n",
-            {"jobs/mine/cpu.max": "max 100000\n", "jobs/cpu.max": "50000 100000\n"},
-            "jobs/cpu.stat",
+            "0::/j/m\n",
+            {"j/m/cpu.max": "max 100000\n", "j/cpu.max": "50000 100000\n"},
+            "j/cpu.stat",
             [(1.0, 0.4, 80)],
             1,
         ),
-        (
-            "4:memory:/m\n3:cpu,cpuacct:/mine\n0::/\n",
-            {"cpu/mine/cpu.cfs_quota_us": "200000\n", "cpu/mine/cpu.cfs_period_us": "100000\n"},
-            "cpuacct/mine/cpuacct.usage",
-            [(1.0, 0.5, 25)],
-            2,
-        ),
+        ("4:memory:/m\n3:cpu,cpuacct:/m\n0::/\n", QUOTA_1, "cpuacct/m/cpuacct.usage", [(1.0, 0.5, 25)], 2),
     ],
     ids=["quota", "tightest", "version 1"],
 )
@@ -128,32 +119,30 @@ def test_this_machine(cores: int | None, monkeypatch: pytest.MonkeyPatch) -> Non
     assert is_busy(ProcessorLoad())
 
 
+def limits_1(folder: str, limit: int, usage: int) -> dict[str, str]:
+    return {f"{folder}/memory.limit_in_bytes": f"{limit}\n", f"{folder}/memory.usage_in_bytes": f"{usage}\n"}
+
+
+NESTED = {
+    **{"j/m/memory.max": "max\n", "j/m/memory.current": "100\n", "j/memory.max": "700\n", "j/memory.current": "650\n"},
+    "j/memory.stat": "anon 400\ninactive_file 100\nactive_file 50\n",
+    **{"memory.max": "900\n", "memory.current": "660\n", "memory.stat": "inactive_file 10\n"},
+}
+NESTED_1 = {
+    **limits_1("memory/m", 2000, 1900),
+    **limits_1("memory", 1 << 62, 5),
+    "memory/m/memory.stat": "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 200\n",
+}
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("group", "files", "found"),
     [
-        (
-            "0::/jobs/mine\n",
-            {
-                **{"jobs/mine/memory.max": "max\n", "jobs/mine/memory.current": "100\n"},
-                **{"jobs/memory.max": "700\n", "jobs/memory.current": "650\n"},
-                "jobs/memory.stat": "anon 400\ninactive_file 100\nactive_file 50\n",
-                **{"memory.max": "900\n", "memory.current": "660\n", "memory.stat": "inactive_file 10\n"},
-            },
-            (200, 700),
-        ),
-        (
-            "4:memory:/m\n3:cpu:/other\n",
-            {
-                **{"memory/m/memory.limit_in_bytes": "2000\n", "memory/m/memory.usage_in_bytes": "1900\n"},
-                "memory/m/memory.stat": "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 200\n",
-                **{"memory/memory.limit_in_bytes": f"{1 << 62}\n", "memory/memory.usage_in_bytes": "5\n"},
-            },
-            (400, 2000),
-        ),
-        ("0::/\n", {"memory.max": "10\n", "memory.current": "30\n"}, (0, 10)),
+        ("0::/j/m\n", NESTED, (200, 700)),
+        ("4:memory:/m\n3:cpu:/other\n", NESTED_1, (400, 2000)),
+        ("0::/\n", {"memory.max": "10\n", "memory.current": "30\n"}, (0, 10)),  # beyond its limit
     ],
-    ids=["tightest", "version 1", "beyond its limit"],
 )
 def test_the_tightest_group_counts(tmp_path: Path, group: str, files: dict[str, str], found: tuple[int, int]) -> None:
     assert System(tmp_path, group, files).memory() == found

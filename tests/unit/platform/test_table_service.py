@@ -101,25 +101,6 @@ async def test_pushes_wait_for_a_copy_and_nobody_else_does(tmp_path: Path) -> No
     assert await pulled(service, 1000) == 902
 
 
-async def test_saving_keeps_no_thread_from_pulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, save = threading.Event(), Tables.snapshot
-
-    def slow_disk(*args: Any, **options: Any) -> None:
-        assert written.wait(60)
-        save(*args, **options)
-
-    monkeypatch.setattr(Tables, "snapshot", slow_disk)
-    service = await started(Tables(1 << 20), tmp_path)
-    request = table_pb2.SnapshotRequest(name="one", snapshot="0" * 16, hold_s=60)
-    saving = asyncio.ensure_future(service.save(request, CONTEXT))
-    try:
-        assert await asyncio.wait_for(pulled(service, 1000), 30) == 0
-        assert not saving.done()
-    finally:
-        written.set()
-    assert [json.loads(table.spec)["name"] for table in (await saving).tables] == ["rows"]
-
-
 async def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_path: Path) -> None:
     """The snapshot has every acknowledged push, and later pushes are refused. Here pushes never pause."""
     service, number = await started(Tables(1 << 20), tmp_path), 0
@@ -217,7 +198,7 @@ async def test_a_save_holds_pushes_until_all_is_copied(tmp_path: Path, monkeypat
     assert (await asyncio.wait_for(push, 30)).applied  # while the disk is slow
     assert not saving.done()
     written.set()
-    await saving
+    assert [json.loads(table.spec)["name"] for table in (await saving).tables] == ["rows"]
     await ask(phases.COMMIT)
     await ask(phases.HOLD)
     await ask(phases.ABORT)
@@ -240,18 +221,17 @@ class Kept:
         self.service = TableService(DATASET, 0, self.tables, maker(), snapshots=folder / "saved", journal=self.journal)
         self.running = asyncio.create_task(self.journal.run())
 
-    async def create(self) -> int:
-        await self.service.create(
-            table_pb2.CreateTableRequest(dataset_id="d", spec=json.dumps(COUNTS.to_dict())), CONTEXT
-        )
-        return await self.register()
+    async def create(self) -> None:
+        spec = json.dumps(COUNTS.to_dict())
+        await self.service.create(table_pb2.CreateTableRequest(dataset_id="d", spec=spec), CONTEXT)
+        self.client = await self.register()
 
     async def register(self) -> int:
         reply = await self.service.register(table_pb2.RegisterRequest(name="rows"), CONTEXT)
         return int(reply.client)
 
-    def push(self, client: int, sequence: int, rows: int = 3) -> Coroutine[Any, Any, table_pb2.PushRowsReply]:
-        push = table_pb2.PushRowsRequest(name="rows", op="add", client=client, sequence=sequence)
+    def push(self, sequence: int, rows: int = 3) -> Coroutine[Any, Any, table_pb2.PushRowsReply]:
+        push = table_pb2.PushRowsRequest(name="rows", op="add", client=self.client, sequence=sequence)
         payloads = {PUSH_ROWS: np.arange(rows).tobytes(), PUSH_VALUES: np.ones((rows, 100), np.int64).tobytes()}
         return self.service.push(Bulk(push, payloads), CONTEXT)
 
@@ -269,8 +249,9 @@ class Kept:
 
 @contextlib.asynccontextmanager
 async def keeping(folder: Path, **options: Any) -> AsyncIterator[Kept]:
-    """Afterwards, a store that is opened again must have the same rows."""
+    """With a table and a client. Afterwards, a store that is opened again must have the same rows."""
     kept = Kept(folder, **options)
+    await kept.create()
     async with asyncio.timeout(60):
         yield kept
     await kept.end()
@@ -284,10 +265,9 @@ async def keeping(folder: Path, **options: Any) -> AsyncIterator[Kept]:
 
 async def test_pushes_that_come_together_share_writes(tmp_path: Path) -> None:
     async with keeping(tmp_path, forced=True) as kept:
-        client = await kept.create()
         before = kept.journal.stats()
         # Small and large ones; each comes twice.
-        pushes = [kept.push(client, number, 900 if number % 10 == 0 else 3) for number in (*range(50), *range(50))]
+        pushes = [kept.push(number, 900 if number % 10 == 0 else 3) for number in (*range(50), *range(50))]
         applied = [reply.applied for reply in await asyncio.gather(*pushes)]
         assert applied[:50] == [True] * 50
         assert applied[50:] == [False] * 50
@@ -300,14 +280,13 @@ async def test_pushes_that_come_together_share_writes(tmp_path: Path) -> None:
 async def test_a_small_push_is_made_at_once(tmp_path: Path) -> None:
     """Where nothing is under way, and the log is not forced: before any other task has its turn."""
     async with keeping(tmp_path) as kept:
-        client = await kept.create()
-        pushed = kept.push(client, 0)
+        pushed = kept.push(0)
         with pytest.raises(StopIteration) as ended:
             pushed.send(None)
         assert ended.value.value.applied
         assert kept.first() == 1
         async with kept.journal._turn:  # others are under way
-            waiting = asyncio.ensure_future(kept.push(client, 1))
+            waiting = asyncio.ensure_future(kept.push(1))
             for _ in range(5):
                 await asyncio.sleep(0)
             assert kept.first() == 1
@@ -323,58 +302,55 @@ async def test_a_slow_disk_stops_the_event_loop_once(tmp_path: Path, monkeypatch
         return append(store, bodies)
 
     async with keeping(tmp_path) as kept:
-        client = await kept.create()
         monkeypatch.setattr(journal_module, "SLOW_S", 1e9)
         kept.journal._slow_until = 0.0
         monkeypatch.setattr(TableStore, "append", write)
-        await kept.push(client, 0)
-        await kept.push(client, 1, 900)
+        await kept.push(0)
+        await kept.push(1, 900)
         monkeypatch.setattr(journal_module, "SLOW_S", -1.0)
         monkeypatch.setattr(journal_module, "_waits", lambda: 0)  # the processor was busy with something else
-        await kept.push(client, 2)
+        await kept.push(2)
         monkeypatch.setattr(journal_module, "_waits", itertools.count().__next__)
         for number in range(3, 6):
-            await kept.push(client, number)
+            await kept.push(number)
         kept.journal._slow_until = 0.0  # a second has passed
         monkeypatch.setattr(journal_module, "SLOW_S", 1e9)
-        await kept.push(client, 6)
+        await kept.push(6)
         assert writers == [True, False, True, True, False, False, True]
 
 
 async def test_a_caller_that_goes_away_changes_nothing_for_others(tmp_path: Path) -> None:
     async with keeping(tmp_path, forced=True) as kept:
-        client = await kept.create()
-        pushes = [asyncio.ensure_future(kept.push(client, number)) for number in range(4)]
+        pushes = [asyncio.ensure_future(kept.push(number)) for number in range(4)]
         while not kept.journal._waiting:
             await asyncio.sleep(0)
         pushes[1].cancel()
         await asyncio.wait(pushes)
-        assert not (await kept.push(client, 1)).applied  # it was on its way already
+        assert not (await kept.push(1)).applied  # it was on its way already
         assert kept.first() == 4
 
 
 async def test_a_full_disk_refuses_and_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with keeping(tmp_path) as kept:
-        client = await kept.create()
-        await kept.push(client, 0)
+        await kept.push(0)
         with monkeypatch.context() as full:
             full.setattr(os, "pwritev", lambda *_: (_ for _ in ()).throw(FULL))
-            for work in (kept.push(client, 1), kept.push(client, 2, 900), kept.register(),
+            for work in (kept.push(1), kept.push(2, 900), kept.register(),
                          kept.service.delete(table_pb2.DeleteTableRequest(name="rows"), CONTEXT)):  # fmt: skip
                 with pytest.raises(QuotaExceededError, match="No space left on device; nothing was changed"):
                     await work
         assert kept.first() == 1
-        assert [(await kept.push(client, number)).applied for number in (1, 1, 2)] == [True, False, True]
-        kept.tables.forget(client)
+        assert [(await kept.push(number)).applied for number in (1, 1, 2)] == [True, False, True]
+        kept.tables.forget(kept.client)
         with pytest.raises(UnknownClientError):
-            await kept.push(client, 3)
+            await kept.push(3)
 
 
 async def test_the_log_begins_anew_when_the_tables_are_written(tmp_path: Path) -> None:
     async with keeping(tmp_path, log_bytes=1 << 20) as kept:
-        client, most = await kept.create(), 0
+        most = 0
         for number in range(300):
-            await kept.push(client, number, 50)  # 40 KB
+            await kept.push(number, 50)  # 40 KB
             most = max(most, kept.store.disk_bytes)
         while kept.journal._saving is not None or kept.store.log_bytes >= 1 << 20:
             await asyncio.sleep(0.01)
@@ -386,12 +362,12 @@ async def test_the_log_begins_anew_when_the_tables_are_written(tmp_path: Path) -
 async def test_pushes_are_refused_while_the_log_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "AGAIN_S", 0.05)
     async with keeping(tmp_path, log_bytes=1 << 20) as kept:
-        client, number = await kept.create(), 0
+        number = 0
 
         async def push_on() -> None:
             nonlocal number
             while number < 1000:
-                await kept.push(client, number, 50)
+                await kept.push(number, 50)
                 number += 1
 
         with monkeypatch.context() as full:
@@ -402,17 +378,16 @@ async def test_pushes_are_refused_while_the_log_is_full(tmp_path: Path, monkeypa
             assert 4 << 20 <= kept.journal.stats()["table_log_bytes"] < 5 << 20
         while kept.journal.stats()["table_log_bytes"] >= 1 << 20:
             await asyncio.sleep(0.01)
-        assert (await kept.push(client, number, 50)).applied
+        assert (await kept.push(number, 50)).applied
 
 
 async def test_a_daemon_that_ends_refuses_what_comes_later(tmp_path: Path) -> None:
     async with keeping(tmp_path) as kept:
-        client = await kept.create()
-        await kept.push(client, 0)
+        await kept.push(0)
         kept.running.cancel()
         await asyncio.wait([kept.running])
         with pytest.raises(QuotaExceededError, match="the daemon is stopping"):
-            await kept.push(client, 1)
+            await kept.push(1)
         assert kept.first() == 1
 
 

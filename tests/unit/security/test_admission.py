@@ -29,6 +29,7 @@ from atta.wire.identity import HEADER, Bound, Identity
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 from atta.wire.security.tokens import METRICS, ROLES, Role
+from tests.unit.platform.answers import started
 from tests.unit.security.authority import Authority, anonymous
 
 UNDECODABLE = b"\xff" * 5
@@ -71,12 +72,8 @@ async def daemon(authority: Authority, callers: str) -> AsyncIterator[str]:
     services = {name.partition(".")[0] for name in rpc.METHODS}
     server.add_generic_rpc_handlers([handling.service(service, Anything(service)) for service in services])
     add_health_and_reflection(server, [f"atta.v1.{service}" for service in services], guard.admit)
-    port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(grace=None)
+    async with started(server, server.add_secure_port("127.0.0.1:0", certificate.for_grpc())) as address:
+        yield address
 
 
 @contextlib.asynccontextmanager
