@@ -106,7 +106,7 @@ COSTS: dict[Kind, Callable[[OwnedVertices], float]] = {
 }
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(data=st.data(), hops=st.integers(0, 3), link=st.booleans(), typed=st.booleans(), chunk_rows=st.integers(1, 25))
 def test_tasks_are_those_of_the_model(data: st.DataObject, hops: int, link: bool, typed: bool, chunk_rows: int) -> None:
     plan = plan_of(hops, link=link, typed=typed)
@@ -120,19 +120,15 @@ def test_tasks_are_those_of_the_model(data: st.DataObject, hops: int, link: bool
         at_home = task.kind in (Kind.SEED, Kind.JOIN, Kind.END) or task.owner == HOME
         assert task.lane is (Lane.CPU if at_home else Lane.NET)
         assert 0 <= task.chunk < task.chunks
-    joined = {t.op: t.cost for t in history if t.kind is Kind.JOIN}
     # Costs add up to what the joins reported, for any chunks. A feature is fetched of new vertices alone.
     for op in (op for op in plan.ops if op.kind in COSTS):
         frontier = {} if op.kind is Kind.FEATURE else expand
         due = [COSTS[op.kind](s) for name in op.inputs for s in (frontier.get(name) or growth[name]) if s.rows]
         found = sum(t.cost for t in history if (t.kind, t.op) == (op.kind, op.id))
         assert found == pytest.approx(sum(due), rel=1e-9, abs=1e-6)
-        if op.kind is Kind.NEIGHBORHOOD:  # as many edges as there are, or are asked for
-            most = sum(count for _, count in op.fan_outs)
-            due = [min(s.degree, s.rows * most) for name in op.inputs for s in (expand.get(name) or growth[name])]
-        assert op.kind is Kind.FEATURE or joined[op.id] == pytest.approx(sum(due), rel=1e-9, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(grown=shares, chunk_rows=st.integers(1, 25))
 def test_a_task_of_others_knows_each_owners_part(grown: list[OwnedVertices], chunk_rows: int) -> None:
     dag = DagInstance(plan_of(1), HOME, chunk_rows)
@@ -157,6 +153,25 @@ def test_a_task_of_others_knows_each_owners_part(grown: list[OwnedVertices], chu
             assert part.feature_bytes == pytest.approx(sum(share.feature_bytes for share in mine))
         costs = [part.degree if task.kind is Kind.NEIGHBORHOOD else part.feature_bytes for part in parts]
         assert task.cost == pytest.approx(sum(costs))
+
+
+def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
+    plan = plan_of(2)
+    dag = DagInstance(plan, 0, 1000)
+    (seed,) = dag.start()
+    after_seed = dag.done(seed, [OwnedVertices(0, 10, 50.0, 400.0), OwnedVertices(1, 4, 20.0, 160.0)])
+    assert [(t.kind, t.op, t.owner, t.lane, t.cost) for t in after_seed] == [
+        (Kind.FEATURE, "feature0", 0, Lane.CPU, 400.0),
+        (Kind.FEATURE, "feature0", OTHERS, Lane.NET, 160.0),
+        (Kind.NEIGHBORHOOD, "nbr1", 0, Lane.CPU, 50.0),
+        (Kind.NEIGHBORHOOD, "nbr1", OTHERS, Lane.NET, 20.0),
+    ]
+    assert dag.done(after_seed[2]) == []
+    (join,) = dag.done(after_seed[3])
+    assert (join.kind, join.op, join.cost) == (Kind.JOIN, "nbr1", min(50.0, 30.0) + min(20.0, 12.0))
+    after_join = dag.done(join, [OwnedVertices(0, 7, 9.0, 70.0)])
+    assert [(t.kind, t.op) for t in after_join] == [(Kind.FEATURE, "feature1"), (Kind.NEIGHBORHOOD, "nbr2")]
+    assert len(dag.issued) == 4  # both features of the seeds are still running
 
 
 def test_protocol_faults_are_reported() -> None:

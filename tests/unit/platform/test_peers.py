@@ -630,7 +630,7 @@ def test_answers_that_do_not_fit_name_the_peer(spoil: Callable[[Answer], Answer]
 TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
 KEY = ("node", ("x",), "")
 STARTS = np.array([0, 0, 25, 60])
-"""SlowOwner 1 has the rows 0 to 24, owner 2 the others. Home is partition 0 and has none."""
+"""Owner 1 has the rows 0 to 24, owner 2 the others. Home is partition 0 and has none."""
 FAILS = 4
 """A peer with this number of turns to wait (modulo 5) fails instead of answering."""
 
