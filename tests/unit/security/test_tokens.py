@@ -1,28 +1,164 @@
-"""Tokens: what is written can be read, what is not good is refused, and no secret is kept."""
+"""Roles and tokens: who may call what and read metrics, what is not good is refused, and no secret is kept."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
+import re
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from atta.cli.token import token as command
 from atta.daemon.admission import Admitted, CallGuard, Proof, Refused
-from atta.daemon.security import WatchedTokens
+from atta.daemon.security import ServedCertificate, WatchedTokens, serve_metrics_to
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.observe.metrics import DaemonCollector, DaemonFigures
+from atta.wire.rpc import METHODS
 from atta.wire.security.credentials import AUTHORIZATION, Credentials, TokenHeader
-from atta.wire.security.files import stamp_of
-from atta.wire.security.tokens import Role, TokenEntry, TokenFile, issue, read_token, read_tokens
+from atta.wire.security.files import TlsFiles, stamp_of
+from atta.wire.security.tokens import (
+    METRICS,
+    ROLES,
+    Role,
+    TokenEntry,
+    TokenFile,
+    allowed,
+    is_operators,
+    issue,
+    parse_roles,
+    read_token,
+    read_tokens,
+)
+from tests.unit.security.authority import Authority
 from tests.waiting import eventually
+
+SETS = list(chain.from_iterable(combinations(Role, n) for n in range(len(Role) + 1)))
+
+
+def declared() -> set[str]:
+    services = [s for module in (health_pb2, reflection_pb2) for s in module.DESCRIPTOR.services_by_name.values()]
+    own = {method.path.removeprefix("/") for method in METHODS.values()}
+    return own | {f"{service.full_name}/{method.name}" for service in services for method in service.methods}
+
+
+def test_every_declared_method_has_roles_of_which_one_is_enough_and_needed() -> None:
+    assert set(ROLES) - {METRICS} == declared()
+    assert all(ROLES.values())
+    for method, needed in ROLES.items():
+        assert [roles for roles in SETS if allowed(method, roles)] == [r for r in SETS if needed & set(r)], method
+    for method in ("", "atta.v1.KvService", "/atta.v1.KvService/Pull", "atta.v1.KvService/pull"):
+        assert not allowed(method, Role), "an unknown method is for nobody"
+
+
+def test_partitions_are_read_by_peers_alone() -> None:
+    partitions = [m for m in ROLES if m.split("/")[0][8:] in {"GraphService", "KvService", "LinkService"}]
+    assert len(partitions) == 6
+    assert all(ROLES[method] == {Role.PEER} for method in partitions)
+    assert all(Role.PEER not in ROLES[m] for m in ROLES if m.split("/")[0][8:] in {"TableService", "SessionService"})
+
+
+def test_calls_of_operators_are_those_for_them_alone() -> None:
+    assert {method.rpartition("/")[2] for method in ROLES if is_operators(method)} == {
+        "Stop", "Trace", "Save", "Load", "Delete", "Promote", "Publish", "ServerReflectionInfo",
+    }  # fmt: skip
+
+
+def test_roles_have_names() -> None:
+    assert parse_roles(["reader", "peer", "reader"]) == {Role.READER, Role.PEER}
+    with pytest.raises(UnknownNameError, match="did you mean 'reader'"):
+        parse_roles(["raeder"])
+
+
+@dataclass
+class Served:
+    port: int
+    context: ssl.SSLContext
+    good: dict[str, str]
+    expired: str
+    certificate: Path
+
+    def read(self, header: str | None) -> tuple[int, str]:
+        request = urllib.request.Request(f"https://127.0.0.1:{self.port}/metrics")
+        if header is not None:
+            request.add_header("Authorization", header)
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=self.context) as page:
+                return page.status, page.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def served(authority: Authority) -> Iterator[Served]:
+    own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
+    certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=True)
+    good, expired = authority.tokens(), authority.tokens(valid=timedelta(seconds=-1))["all"]
+    guard = CallGuard(WatchedTokens(str(authority.token_file)).now)
+    collector = DaemonCollector(0, {"dataset": "d"}, lambda: DaemonFigures({"parts": 1.0}, ()))
+    port = serve_metrics_to(certificate, guard, "127.0.0.1", 0, collector)
+    with pytest.raises(ConfigError, match=f"port {port}"):
+        serve_metrics_to(certificate, guard, "127.0.0.1", port, collector)
+    yield Served(port, ssl.create_default_context(cafile=own.ca), good, expired, Path(own.cert))
+    authority.token_file.unlink()
+
+
+@pytest.mark.parametrize(("status", "roles"), [(200, ["reader", "operator", "all"]), (403, ["writer", "peer"])])
+def test_a_role_is_needed_for_metrics(served: Served, status: int, roles: list[str]) -> None:
+    for role in roles:
+        found, text = served.read(f"Bearer {served.good[role]}")
+        assert (found, "atta_daemon_info" in text) == (status, status == 200)
+
+
+def test_bad_tokens_are_refused(served: Served) -> None:
+    with capture_logs() as lines:
+        for header, words in [
+            (None, "neither a certificate nor a token"),
+            (f"Bearer {served.expired}", "has expired"),
+            (f"Bearer {served.good['all'][:-4]}zzzz", "malformed"),
+            (f"Basic {served.good['all']}", "not one `Bearer TOKEN`"),
+        ]:
+            status, text = served.read(header)
+            assert (status, words in text) == (401, True), text
+    assert [(line["event"], line["method"]) for line in lines[:1]] == [("call refused", METRICS)]
+    assert re.fullmatch(r"127\.0\.0\.1:[0-9]+", lines[0]["address"])
+
+
+def test_a_silent_connection_and_a_plain_one_hold_up_nobody(served: Served) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", served.port), timeout=10),
+        socket.create_connection(("127.0.0.1", served.port), timeout=10) as plain,
+    ):
+        plain.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"atta" not in plain.recv(4096)
+        assert served.read(f"Bearer {served.good['reader']}")[0] == 200
+
+
+def test_a_bad_certificate_leaves_the_one_of_before(served: Served) -> None:
+    good = served.certificate.read_bytes()
+    for content in (b"garbage", b"other garbage", good):
+        served.certificate.write_bytes(content)
+        assert served.read(f"Bearer {served.good['reader']}")[0] == 200
+
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
@@ -35,7 +171,6 @@ def run(*words: str) -> Any:
     return result
 
 
-@settings(max_examples=50)
 @given(
     name=st.text(min_size=1, max_size=64).filter(str.isprintable),
     roles=st.sets(st.sampled_from(Role), min_size=1),
@@ -84,8 +219,7 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
     assert (found.name, found.roles) == ("alice", {Role.READER, Role.WRITER})
     assert timedelta(days=89) < found.expires - now < timedelta(days=91)
     listed = run("list", *words).output
-    assert "alice" in listed
-    assert "bob" in listed
+    assert all(name in listed for name in ("alice", "bob"))
     assert first.rpartition("-")[2] not in listed
     run("revoke", *words, found.id)
     assert read_tokens(path).find(first, now) == "the token is unknown"
@@ -118,10 +252,7 @@ def test_a_file_that_would_get_another_owner_stays(tmp_path: Path, monkeypatch: 
     path.write_text(GOOD)
     before = path.stat()
 
-    def fchown(*_: int) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "fchown", fchown)
+    monkeypatch.setattr(os, "fchown", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
     with pytest.raises(ConfigError, match=r"t.toml: unchanged: it belongs to user \d+ .*Operation not permitted"):
         run("new", "--tokens", str(path), "--name", "bob", "--role", "peer")
     assert (path.read_text(), path.stat()) == (GOOD, before)
@@ -171,31 +302,16 @@ def test_a_running_daemon_sees_what_has_changed_and_keeps_what_was_good(tmp_path
         (tmp_path / "new").write_text(text)
         (tmp_path / "new").replace(path)
 
-    write(TokenFile.of(entries[:1]).text())
+    one, both = (TokenFile.of(entries[:count]).text() for count in (1, 2))
+    write(one)
     watched = WatchedTokens(str(path), clock=lambda: now)
-    write(TokenFile.of(entries).text())
+    write(both)
     assert len(watched.now().entries) == 1  # not looked at again yet
     assert len(watched.latest().entries) == 2
-    write(TokenFile.of(entries[:1]).text())
-    now = 0.9
-    assert len(watched.now().entries) == 2
-    now = 1.0
-    assert len(watched.now().entries) == 1
-    write(TokenFile.of(entries).text())
-    now = 2.0
-    assert len(watched.now().entries) == 2
-    write("damaged")
-    now = 3.0
-    assert len(watched.now().entries) == 2
-    path.unlink()
-    now = 4.0
-    assert len(watched.now().entries) == 2
-    write(TokenFile.of(entries[:1]).text())
-    now = 5.0
-    assert [*watched.now().entries] == [entries[0].id]
-    write("")
-    now = 6.0
-    assert not watched.now().entries
+    steps = [(0.9, one, 2), (1.0, one, 1), (2.0, both, 2), (3.0, "bad", 2), (4.0, None, 2), (5.0, one, 1), (6.0, "", 0)]
+    for now, text, count in steps:  # noqa: B007 (the clock of above)
+        path.unlink() if text is None else write(text)
+        assert [*watched.now().entries] == [entry.id for entry in entries[:count]]
 
 
 def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,14 +320,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: 
     path.write_text(GOOD)
     watched = WatchedTokens(str(path), clock=lambda: now)
     path.write_text("")
-    read, tries = Path.read_text, 0
-
-    def failing(self: Path, **options: Any) -> str:
-        nonlocal tries
-        if (tries := tries + 1) <= 3:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return read(self, **options)
-
+    failing = Mock(side_effect=[PermissionError(errno.EACCES, "Permission denied")] * 3 + [""])
     monkeypatch.setattr(Path, "read_text", failing)
     with capture_logs() as lines:
         for now in (1.0, 2.0, 3.0):  # noqa: B007 (the clock of above)
@@ -220,7 +329,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: 
         assert not watched.now().entries
         now = 5.0
         watched.now()
-    assert tries == 4
+    assert failing.call_count == 4
     assert [line["event"].partition(":")[0] for line in lines] == ["tokens not read again", "tokens read"]
 
 
@@ -254,15 +363,14 @@ def test_a_caller_looks_at_its_token_once_a_second_and_keeps_what_was_good(tmp_p
     header = TokenHeader(credentials, clock=lambda: now)
     (tmp_path / "new").write_text(new)
     (tmp_path / "new").replace(path)
-    now = 0.9
-    assert header.now() == ((AUTHORIZATION, f"Bearer {old}"),)
-    now = 1.0
-    assert header.now() == ((AUTHORIZATION, f"Bearer {new}"),)
-    for change in (lambda: path.write_text("damaged"), path.unlink):
-        change()
-        now += 1
-        assert header.now() == ((AUTHORIZATION, f"Bearer {new}"),)
-    path.write_text(old)
-    now += 1
-    assert header.now() == ((AUTHORIZATION, f"Bearer {old}"),)
+    for now, change, kept in (  # noqa: B007 (the clock of above)
+        (0.9, None, old),
+        (1.0, None, new),
+        (2.0, lambda: path.write_text("damaged"), new),
+        (3.0, path.unlink, new),
+        (4.0, lambda: path.write_text(old), old),
+    ):
+        if change:
+            change()
+        assert header.now() == ((AUTHORIZATION, f"Bearer {kept}"),)
     assert TokenHeader(Credentials("ca.pem")).now() == TokenHeader(None).now() == ()

@@ -12,30 +12,82 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from atta import _native
 from atta.cli.cert import make_authority
 from atta.daemon.peers import sockets as listening
 from atta.daemon.peers.links import DaemonLinks
-from atta.daemon.peers.sockets import ACCEPTED, Attaching, LinkNotSecure, LinkService, _connected, congestion_control
+from atta.daemon.peers.sockets import (
+    ACCEPTED,
+    MOST_TOKENS,
+    SECRET_BYTES,
+    TOKEN_BYTES,
+    TOKEN_S,
+    Attaching,
+    Grant,
+    LinkNotSecure,
+    LinkService,
+    Tokens,
+    _connected,
+    congestion_control,
+)
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
 from atta.samplers.kernels import as_bytes
+from tests.unit.invariants import validate
 from tests.unit.native.links.ends import Owner, ask, done, encrypted, pairs, pull
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("give"), st.sampled_from([1, 2, MOST_TOKENS - 1, MOST_TOKENS])),
+    st.tuples(st.just("wait"), st.sampled_from([0.0, 0.1, TOKEN_S / 2, TOKEN_S])),
+    st.tuples(st.sampled_from(["take", "again"]), st.integers(0, 2 * MOST_TOKENS)),
+    st.tuples(st.just("guess"), st.binary(max_size=2 * TOKEN_BYTES)),
+)
+
+
+@given(st.lists(ACTIONS, max_size=25))
+def test_tokens_against_a_list_of_what_was_given(actions: list[tuple[str, Any]]) -> None:
+    tokens, now, given_out, used = Tokens(), 0.0, list[Any](), list[bytes]()
+    for what, value in actions:
+        if what == "give":
+            for peer in range(value):
+                grant = Grant(peer, bytes([peer % 256]) * SECRET_BYTES)
+                given_out.append((tokens.new(now, grant), now + TOKEN_S, grant))
+            given_out = [one for one in given_out if one[1] > now][-MOST_TOKENS:]
+        elif what == "wait":
+            now += value
+        elif what == "take" and given_out:
+            token, end, grant = given_out.pop(value % len(given_out))
+            assert tokens.take(token, now) == (grant if end > now else None)
+            used.append(token)
+        elif what == "again" and used:
+            assert tokens.take(used[value % len(used)], now) is None
+        elif what == "guess":
+            assert tokens.take(value, now) is None
+        validate(tokens)
+
+
+def test_the_oldest_of_as_many_tokens_as_there_may_be_is_good() -> None:
+    tokens = Tokens()
+    grant = Grant(3)
+    given = [tokens.new(0.0, grant) for _ in range(MOST_TOKENS)]
+    assert tokens.take(given[0], 1.0) == grant
+    more = [tokens.new(1.0, grant), tokens.new(1.0, grant)]
+    assert tokens.take(given[1], 1.0) is None  # the oldest made room
+    assert "77" not in repr(Grant(3, b"7" * SECRET_BYTES)), "a secret is not printed"
+    assert all(tokens.take(token, 1.0) == grant for token in (*more, *given[2:]))
 
 
 class Links:
-    """The native links: notes the sockets that it gets."""
-
     def __init__(self) -> None:
-        self.served: list[int] = []
-        self.peers: list[int] = []
-        self.encrypted: list[bool] = []
+        self.served, self.peers, self.encrypted = list[int](), list[int](), list[bool]()
 
     def serve(self, fd: int, peer: int, tls: _native.LinkTls | None) -> None:
         self.served.append(fd)
@@ -43,17 +95,10 @@ class Links:
         self.encrypted.append(tls is not None)
 
 
-class Clock:
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @contextlib.asynccontextmanager
 async def serving(*, encrypted: bool = False) -> AsyncIterator[tuple[LinkService, Links]]:
     links = Links()
-    service = LinkService(cast(Any, links), "127.0.0.1:0", 0, encrypted=encrypted)
+    service = LinkService(links, "127.0.0.1:0", 0, encrypted=encrypted)
     service.listen()
     accepting = asyncio.create_task(service.accept())
     try:
@@ -68,11 +113,10 @@ async def serving(*, encrypted: bool = False) -> AsyncIterator[tuple[LinkService
 
 
 async def reply_of(service: LinkService) -> link_pb2.AttachReply:
-    return await service.attach(link_pb2.AttachRequest(version=1, part=7), cast(Any, None))
+    return await service.attach(link_pb2.AttachRequest(version=1, part=7), None)
 
 
 async def greeted(reply: link_pb2.AttachReply, token: bytes) -> bytes:
-    """What a connection hears that brings ``token``."""
     reader, writer = await asyncio.open_connection("127.0.0.1", reply.port)
     writer.write(token)
     async with asyncio.timeout(30):
@@ -83,33 +127,38 @@ async def greeted(reply: link_pb2.AttachReply, token: bytes) -> bytes:
     return heard
 
 
+WITH_TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL")
+
+
 @pytest.mark.parametrize("local", [True, False])
-async def test_a_token_opens_one_link(local: bool) -> None:
-    async with serving() as (service, links):
-        reply = await reply_of(service)
+@pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=WITH_TLS)])
+async def test_a_token_opens_one_link_and_those_to_other_machines_are_encrypted(local: bool, encrypted: bool) -> None:
+    async with serving(encrypted=encrypted) as (service, links):
+        reply, other = await reply_of(service), await reply_of(service)
+        assert (len(reply.secret), reply.secret == other.secret) == ((32, False) if encrypted else (0, True))
         if not local:
             reply.local = "nobody"
         sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
-        assert (tls, reply.secret) == (None, b"")
         with sock:
             assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
             while not links.served:
                 await asyncio.sleep(0.001)
             with pytest.raises(OSError, match="refused the token"):  # it is used
                 await _connected(f"127.0.0.1:{reply.port}", reply)
-        assert links.peers == [7]
+        secured = encrypted and not local
+        assert (links.peers, links.encrypted, tls is not None) == ([7], [secured], secured)
 
 
 @pytest.mark.parametrize("kind", ["wrong", "late", "half"])
 async def test_other_tokens_open_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(listening, "time", clock)
+    now = 100.0
+    monkeypatch.setattr(listening, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(listening, "GREETING_S", 0.2)
     async with serving() as (service, links):
         reply = await reply_of(service)
         token = {"wrong": b"x" * 16, "late": reply.token, "half": reply.token[:7]}[kind]
         if kind == "late":
-            clock.now += 10.0
+            now += 10.0
         assert await greeted(reply, token) == b""
         assert links.served == []
         if kind != "late":  # the right one is good still
@@ -146,46 +195,23 @@ async def test_another_service_at_the_port_is_no_link() -> None:
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        service = LinkService(cast(Any, Links()), "127.0.0.1:0", port)
+        service = LinkService(Links(), "127.0.0.1:0", port)
         with pytest.raises(ConfigError, match=f"port {port}"):
             service.listen()
         service.close()
 
 
-def test_the_congestion_control_of_a_socket_is_known_by_name() -> None:
+@pytest.mark.parametrize(("control", "said"), [("bbr", True), ("cubic", False)])
+def test_a_congestion_control_that_is_dear_is_said(control: str, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # every process may have it
         assert congestion_control(sock) == "reno"
-
-
-@pytest.mark.parametrize(("control", "said"), [("bbr", True), ("cubic", False)])
-def test_a_daemon_says_that_the_machine_s_congestion_control_is_dear(
-    control: str, said: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(listening, "congestion_control", lambda _: control)
-    service = LinkService(cast(Any, Links()), "127.0.0.1:0", 0)
+    service = LinkService(Links(), "127.0.0.1:0", 0)
     with capture_logs() as lines:
         service.listen()
     service.close()
     assert [line.get("set") for line in lines] == ["net.ipv4.tcp_congestion_control"] * said
-
-
-WITH_TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL")
-
-
-@pytest.mark.parametrize("local", [True, pytest.param(False, marks=WITH_TLS)])
-async def test_links_to_other_machines_are_encrypted(local: bool) -> None:
-    async with serving(encrypted=True) as (service, links):
-        reply, other = await reply_of(service), await reply_of(service)
-        assert len(reply.secret) == 32
-        assert reply.secret != other.secret
-        if not local:
-            reply.local = "nobody"
-        sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
-        with sock:
-            while not links.served:
-                await asyncio.sleep(0.001)
-            assert (links.peers, links.encrypted, tls is not None) == ([7], [not local], not local)
 
 
 @WITH_TLS
@@ -277,7 +303,6 @@ def relayed(back: Callable[[bytes, Callable[[bytes], None]], None]) -> Iterator[
 
 @WITH_TLS
 def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
-    """A relay sees no row in the clear; one changed bit ends the link, and nothing false is taken."""
     change, seen = threading.Event(), bytearray()
 
     def back(data: bytes, send: Callable[[bytes], None]) -> None:
@@ -344,22 +369,19 @@ def test_a_silent_link_ends_though_a_replica_answers(now: str, answers: bool, en
 
     peer = SimpleNamespace(address="first", connection=SimpleNamespace(watch=SimpleNamespace(answers=answer)))
     native = SimpleNamespace(detach=detached.append, attached=lambda _: 0)
-    attaching = Attaching(cast(Any, native), 0, lambda _: cast(Any, peer), [1], width=1)
+    attaching = Attaching(native, 0, lambda _: peer, [1], width=1)
     attaching._addresses[1], attaching.missing = "first", set()
     peer.address = now
     links = SimpleNamespace(_peers={1: peer}, _attaching=attaching, _native=native)
-    asyncio.run(DaemonLinks._end_silent(cast(Any, links), [1]))
+    asyncio.run(DaemonLinks._end_silent(links, [1]))
     assert (detached, attaching.missing) == (([1], {1}) if ends else ([], set()))
 
 
 def test_a_connection_ends_soon_after_the_other_machine_fell_silent() -> None:
     with socket.socket() as sock:
         listening.tuned(sock)
-        keepalive_s = sum(
-            count * sock.getsockopt(socket.IPPROTO_TCP, option)
-            for option, count in (
-                (socket.TCP_KEEPIDLE, 1),
-                (socket.TCP_KEEPINTVL, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)),
-            )
+        names = ("KEEPIDLE", "KEEPINTVL", "KEEPCNT", "USER_TIMEOUT")
+        idle, every, count, timeout = (
+            sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}")) for name in names
         )
-        assert keepalive_s == sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1e3 == 11
+        assert idle + every * count == timeout / 1e3 == 11
