@@ -75,7 +75,8 @@ class Checks:
         if request.job == "wrong":
             raise ConfigError("no such thing")
         seeds = SimpleNamespace(batches=7, seeds=[1, 2, 3])
-        return SimpleNamespace(seeds=seeds, first_batch=0, job=request.job, epoch=request.epoch)
+        plan = SimpleNamespace(summed=None)
+        return SimpleNamespace(plan=plan, seeds=seeds, first_batch=0, job=request.job, epoch=request.epoch)
 
 
 @pytest.fixture
