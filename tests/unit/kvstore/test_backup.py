@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shutil
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.daemon.durable.backup import BackupService, Holder
 from atta.errors import ConfigError, DataError, StalePrimaryError
-from atta.kvstore.durable.backup import PROMOTED, BackupFolder
-from atta.kvstore.durable.entries import ChangeKind, RowsPushed, TableChange
+from atta.kvstore.durable import backup, logfile
+from atta.kvstore.durable.backup import PROMOTED, BackupFolder, Ballot, VoteBook, is_majority
+from atta.kvstore.durable.entries import ChangeKind, Entry, RowsPushed, TableChange
 from atta.kvstore.durable.frames import LogPosition, frame
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.requests import Push
@@ -24,18 +30,17 @@ ABOUT = {"dataset": "d", "parts": [0, 1], "daemons": 1}
 SPEC = MutableSpec.from_json('{"name": "t", "rows": 4, "row_shape": [2], "dtype": "<f4", "policy": "range"}')
 
 
-def pushed(number: int, key: int = 7) -> list[bytes]:
-    """The body of a push of row ``number % 4``."""
+def pushed(number: int) -> list[bytes]:
     push = Push(np.array([number % 4]), np.full((1, 2), number, np.float32), "write", None, None, "")
-    return [b"".join(bytes(memoryview(part).cast("B")) for part in RowsPushed(key, 1, number, 0, push).encode())]
+    return body_of(RowsPushed(7, 1, number, 0, push))
 
 
-def created(key: int = 7) -> list[bytes]:
-    return [
-        b"".join(
-            bytes(memoryview(part).cast("B")) for part in TableChange(ChangeKind.CREATED, key, (0, 4, 5), SPEC).encode()
-        )
-    ]
+def created() -> list[bytes]:
+    return body_of(TableChange(ChangeKind.CREATED, 7, (0, 4, 5), SPEC))
+
+
+def body_of(entry: Entry) -> list[bytes]:
+    return [b"".join(bytes(memoryview(part).cast("B")) for part in entry.encode())]
 
 
 def opened(folder: Path) -> tuple[TableStore, dict[str, Any]]:
@@ -62,19 +67,6 @@ def copy(tmp_path: Path) -> Any:
     found = BackupFolder(tmp_path / "part.backup", "here:1")
     yield found
     found.close()
-
-
-def test_a_promoted_copy_has_the_tables(primary: TableStore, copy: BackupFolder, tmp_path: Path) -> None:
-    assert copy.follow((primary.store_id, primary.epoch), ABOUT) == primary.position
-    shipped(primary, copy, [created(), pushed(1)])
-    assert shipped(primary, copy, [pushed(2), pushed(6)]) == primary.position
-    position = copy.promote(tmp_path / "taken")
-    assert position == primary.position
-    store, tables = opened(tmp_path / "taken")
-    assert store.epoch == primary.epoch + PROMOTED + 1
-    assert store.store_id == primary.store_id
-    assert tables["t"].pull(np.arange(4)).values[:, 0].tolist() == [0, 1, 6, 0]
-    store.close()
 
 
 @settings(max_examples=30)
@@ -159,6 +151,9 @@ def test_a_checkpoint_replaces_what_is_older(primary: TableStore, copy: BackupFo
     primary.checkpoint(at, lambda folder, header, _: tables.write(folder, [table], header=header))
     primary.append([pushed(2)])
     here = copy.follow(name, ABOUT)
+    for elsewhere in ("../log", "/etc/x", "a//b", "", "a/./b", "a/b/c/d/e"):
+        with pytest.raises(ConfigError, match="no file of a checkpoint"):
+            copy.piece(name, LogPosition(1, 1), elsewhere, 0, b"x")
     assert here == LogPosition(0, 0)
     assert primary.logs_behind(here) is None
     folder, place = primary.newest_checkpoint() or pytest.fail("no checkpoint")
@@ -183,19 +178,14 @@ def test_a_checkpoint_replaces_what_is_older(primary: TableStore, copy: BackupFo
     store.close()
 
 
-@pytest.mark.parametrize("path", ["../log", "/etc/x", "a//b", "", "a/./b", "a/b/c/d/e"])
-def test_paths_that_lead_elsewhere(path: str, primary: TableStore, copy: BackupFolder) -> None:
-    copy.follow((primary.store_id, primary.epoch), ABOUT)
-    with pytest.raises(ConfigError, match="no file of a checkpoint"):
-        copy.piece((primary.store_id, primary.epoch), LogPosition(1, 1), path, 0, b"x")
-
-
-def test_a_promotion_that_fails_does_not_end_the_primary(
+def test_a_promoted_copy_has_the_tables_and_a_promotion_that_fails_does_not_end_the_primary(
     primary: TableStore, copy: BackupFolder, tmp_path: Path
 ) -> None:
     name, taken = (primary.store_id, primary.epoch), tmp_path / "taken"
-    copy.follow(name, ABOUT)
-    shipped(primary, copy, [created(), pushed(1)])
+    with pytest.raises(ConfigError, match="keeps no copy"):
+        copy.promote(taken)
+    assert copy.follow(name, ABOUT) == primary.position
+    assert shipped(primary, copy, [created(), pushed(1)]) == primary.position
     for number in (2, 6):
         assert copy.promote(taken) == primary.position
         opened(taken)[0].close()  # the tables were read, and found to be of no use
@@ -205,14 +195,9 @@ def test_a_promotion_that_fails_does_not_end_the_primary(
         shipped(primary, copy, [pushed(number)])
     copy.promote(taken)
     store, tables = opened(taken)
-    assert store.epoch == primary.epoch + PROMOTED + 1
+    assert (store.store_id, store.epoch) == (primary.store_id, primary.epoch + PROMOTED + 1)
     assert tables["t"].pull(np.arange(4)).values[:, 0].tolist() == [0, 1, 6, 0]
     store.close()
-
-
-def test_no_copy_no_promotion(copy: BackupFolder, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="keeps no copy"):
-        copy.promote(tmp_path / "taken")
 
 
 def test_a_copy_that_lacks_records_takes_nothing_over(primary: TableStore, copy: BackupFolder, tmp_path: Path) -> None:
@@ -251,3 +236,90 @@ def test_a_copy_remembers_whom_it_followed(primary: TableStore, copy: BackupFold
     store, _ = opened(tmp_path / "other")
     assert store.epoch == 5 + PROMOTED + 1
     store.close()
+
+
+STORES = [bytes([n]) * 16 for n in range(3)]
+ballots = st.builds(Ballot, st.sampled_from(STORES), st.integers(0, 4), st.sampled_from(["a:1", "b:1", "c:1"]))
+
+
+@given(asked=st.lists(st.tuples(ballots, st.booleans()), max_size=30))
+def test_one_candidate_has_a_vote_in_an_epoch(asked: list[tuple[Ballot, bool]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "deep" / "part-0000.votes"
+        book = VoteBook(path)
+        given_to: dict[tuple[bytes, int], str] = {}
+        for ballot, restarts in asked:
+            if restarts:
+                book = VoteBook(path)
+            latest = max((epoch for store, epoch in given_to if store == ballot.store), default=-1)
+            refused = book.give(ballot)
+            holder = given_to.get((ballot.store, ballot.epoch))
+            assert (refused == "") == (ballot.epoch > latest or (holder == ballot.candidate and ballot.epoch == latest))
+            if not refused:
+                given_to[ballot.store, ballot.epoch] = ballot.candidate
+
+
+@given(daemons=st.integers(1, 9), votes=st.integers(0, 9))
+def test_two_majorities_share_a_daemon(daemons: int, votes: int) -> None:
+    if votes <= daemons and is_majority(votes, daemons):
+        assert daemons >= 3
+        assert not is_majority(daemons - votes, daemons)
+
+
+def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, ballot = VoteBook(tmp_path / "votes"), Ballot(STORES[0], 1, "a:1")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(logfile, "write_sealed", full)
+        with pytest.raises(DataError, match="no space left"):
+            book.give(ballot)
+    assert book.give(Ballot(STORES[0], 1, "b:1")) == ""
+    assert VoteBook(tmp_path / "votes").give(ballot) == "voted for b:1 already"
+    content = (tmp_path / "votes").read_text()
+    (tmp_path / "votes").write_text(content.replace("b:1", "a:1"))
+    with pytest.raises(DataError, match="altered"):
+        VoteBook(tmp_path / "votes").give(ballot)
+
+
+def test_votes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup, "MOST_STORES", 2)
+    book = VoteBook(tmp_path / "votes")
+    assert [book.give(Ballot(store, 1, "a:1")) for store in STORES] == ["", "", "has votes for 2 stores of tables"]
+    assert book.give(Ballot(STORES[0], 2, "b:1")) == ""
+
+
+STORE = (b"0" * 16, 1)
+
+
+def test_a_promotion_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
+    """An operator's call reaches its deadline while the daemon opens the tables. Half a promotion would be tables whose
+    changes nobody logs."""
+
+    async def scenario() -> None:
+        opening, go_on = asyncio.Event(), asyncio.Event()
+
+        async def open_tables() -> int:
+            opening.set()
+            await go_on.wait()
+            return 3
+
+        holder = Holder(tmp_path / "part-0000", ABOUT, lambda: b"", lambda: None, open_tables)
+        nobody: Any = SimpleNamespace()
+        service = BackupService(holder, "127.0.0.1:7", keeps=True, neighbours=nobody, votes=nobody)
+        service._copy.follow(STORE, ABOUT)
+        asked = asyncio.create_task(service.take_over())
+        await opening.wait()
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+        assert asked.cancelled()
+        go_on.set()
+        assert service._taking is not None
+        assert (await service._taking)[1] == 3
+        assert (tmp_path / "part-0000" / "store.json").exists(), "it was not given back"
+        service.close()
+
+    asyncio.run(scenario())

@@ -34,7 +34,6 @@ def versions_of(dataset: Dataset) -> VersionFolder:
 
 
 def loaded(folder: VersionFolder, dataset: Dataset, source: int) -> np.ndarray:
-    """A version's rows of all partitions, in the order of IDS."""
     parts = [folder.load(dataset, part, ("node", "x"), source) for part in range(dataset.num_parts)]
     return np.concatenate(parts)[dataset.to_internal("node", IDS)]
 
@@ -96,31 +95,19 @@ def test_damage_is_named_and_other_datasets_are_left_out(dataset: Dataset) -> No
         VersionFolder(dataset.path, dataset.dataset_id).committed()
 
 
-@pytest.mark.parametrize(
-    ("rows", "ids", "cause"),
-    [
+def test_rows_that_do_not_fit_are_refused(dataset: Dataset) -> None:
+    folder = versions_of(dataset)
+    for rows, ids, cause in (
         (X.astype(np.float64), None, r"rows are <f8\[3\], table node/x has <f4\[3\]"),
         (X[:, :2], None, r"rows are <f4\[2\]"),
         (X[:59], None, "59 rows for 60 vertices"),
         (X[:2], IDS[:1], "one integer for each row"),
         (X[:2], IDS[[3, 3]], "names a vertex of node twice"),
         (X[:1], np.array([10**6]), "1000000 is not a vertex"),
-    ],
-)
-def test_rows_that_do_not_fit_are_refused(
-    dataset: Dataset, rows: np.ndarray, ids: np.ndarray | None, cause: str
-) -> None:
-    folder = versions_of(dataset)
-    with pytest.raises(ConfigError, match=cause):
-        write_version(folder, dataset, ("node", "x"), NewRows(rows, ids))
+    ):
+        with pytest.raises(ConfigError, match=cause):
+            write_version(folder, dataset, ("node", "x"), NewRows(rows, ids))
     assert folder.numbers() == []
-
-
-def test_names_of_tables(dataset: Dataset) -> None:
-    assert find_table(dataset, "x") == find_table(dataset, "node/x") == ("node", "x")
-    for name in ("z", "paper/x", "node/z"):
-        with pytest.raises(UnknownNameError):
-            find_table(dataset, name)
 
 
 def test_sources_of_versions_that_stay_stay(dataset: Dataset) -> None:
@@ -135,7 +122,11 @@ def test_sources_of_versions_that_stay_stay(dataset: Dataset) -> None:
     assert sorted(folder.committed()) == [1, 3, 4]
 
 
-def test_one_update_at_a_time(dataset: Dataset) -> None:
+def test_names_of_tables_and_one_update_at_a_time(dataset: Dataset) -> None:
+    assert find_table(dataset, "x") == find_table(dataset, "node/x") == ("node", "x")
+    for name in ("z", "paper/x", "node/z"):
+        with pytest.raises(UnknownNameError):
+            find_table(dataset, name)
     folder = versions_of(dataset)
     with folder.updating(), pytest.raises(ConfigError, match="another update is under way"), folder.updating():
         pass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,9 @@ import pytest
 import torch
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, SummedJob
+from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, Pushed, SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from tests.unit.invariants import validate
-from tests.unit.kvstore.parameters_runs import ArrivalRun, SummedRun
 
 STEPS = [VectorStep("sgd", 0.1), VectorStep("sgd", 0.1, 0.01), VectorStep("adam", 0.1), VectorStep("adam", 0.1, 0.01)]
 ARRIVAL = ParameterSpec("job", (2, 1), 2, "arrival", VectorStep("sgd", 1.0), "<f8", 1, lease_s=10.0)
@@ -47,12 +48,9 @@ def summed_orders(orders: range) -> None:
     assert all(max(found) <= bound + 1 for bound, found in ages.items())
 
 
-def test_each_gradient_of_a_trainer_is_one_update_in_any_order_of_events() -> None:
-    arrival_orders(range(1_000))
-
-
-def test_each_gradient_of_an_interval_is_summed_once_in_any_order_of_events() -> None:
-    summed_orders(range(1_000))
+@pytest.mark.parametrize("orders", [arrival_orders, summed_orders])
+def test_each_gradient_counts_once_in_any_order_of_events(orders: Any) -> None:
+    orders(range(1_000))
 
 
 @pytest.mark.slow
@@ -110,30 +108,10 @@ def test_a_bound_holds_the_fast_trainer_until_the_lease_of_the_slow_one_is_over(
         job.begin(1, 1, 0, 10.5)
     job.push(0, 1, 2, np.ones(3), 10.5)
     assert job.join(1, 2, 11.0) == 3, "it comes back beside the others and does not hold them"
-
-
-def test_a_gradient_of_a_former_life_changes_nothing() -> None:
-    job = ArrivalJob(ARRIVAL, ZEROS, 0.0)
-    job.join(0, 1, 0.0)
-    job.begin(0, 1, 0, 0.0)
-    assert job.join(0, 2, 0.0) == 0
-    with pytest.raises(UnknownClientError, match="later life"):
-        job.push(0, 1, 0, np.ones(3), 0.0)
-    with pytest.raises(UnknownClientError, match="later life"):
-        job.join(0, 1, 0.0)
-    job.begin(0, 2, 0, 0.0)
-    assert job.push(0, 2, 0, np.ones(3), 0.0).applied
-    assert not job.push(0, 2, 0, np.ones(3), 0.0).applied
-    assert job.weights.of(1).tolist() == [-1.0, -1.0, -1.0]
-
-
-def test_a_member_that_left_holds_nobody() -> None:
-    job = ArrivalJob(ARRIVAL, ZEROS, 0.0)
-    job.join(0, 1, 0.0)
-    job.leave(1, 0, 0.0)
-    for step in range(4):
-        assert job.begin(0, 1, step, 0.0) is not None
-        job.push(0, 1, step, np.ones(3), 0.0)
+    job.leave(1, 2, 11.0)
+    for step in range(3, 7):
+        assert job.begin(0, 1, step, 11.0) is not None, "one that left holds nobody"
+        job.push(0, 1, step, np.ones(3), 11.0)
 
 
 def test_a_job_is_done_after_its_updates() -> None:
@@ -189,7 +167,14 @@ def test_gradients_of_intervals_that_do_not_fit_are_refused() -> None:
         job.push(0, 0, 0, 0, np.array([0.0, np.nan]))
     with pytest.raises(ConfigError, match="epoch 1 cannot begin"):
         job.begin(0, 1)
-    assert job.push(0, 0, 0, 0, np.ones(2)).applied
+    assert job.push(0, 0, 0, 0, np.full(2, 1.7e308)).applied
+    job.push(0, 0, 1, 0, np.ones(1))
+    job.begin(1, 0)
+    job.push(1, 0, 1, 0, np.ones(1))
+    with pytest.raises(NonFiniteError, match="epoch 0"):  # a sum overflows: the job ends with its cause
+        job.push(1, 0, 0, 0, np.full(2, 1.7e308))
+    with pytest.raises(NonFiniteError, match="epoch 0"):
+        job.begin(0, 1)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -232,17 +217,6 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         dataclasses.replace(adam, layers=(3 << 20,)).check_state()
 
 
-def test_a_sum_that_overflows_ends_the_job_with_its_cause() -> None:
-    job = SummedJob(dataclasses.replace(SUMMED, layers=(1,)), np.zeros(1))
-    for interval in range(2):
-        job.begin(interval, 0)
-    job.push(0, 0, 0, 0, np.full(1, 1.7e308))
-    with pytest.raises(NonFiniteError, match="epoch 0"):
-        job.push(1, 0, 0, 0, np.full(1, 1.7e308))
-    with pytest.raises(NonFiniteError, match="epoch 0"):
-        job.begin(0, 1)
-
-
 def test_jobs_share_a_quota_and_end_when_nobody_asks() -> None:
     jobs = ParameterJobs(lambda: ARRIVAL.nbytes)
     job = jobs.create(ARRIVAL, ZEROS, 0.0)
@@ -258,9 +232,6 @@ def test_jobs_share_a_quota_and_end_when_nobody_asks() -> None:
         jobs.get("job", 42.0)
     assert jobs.used_bytes == 0
     assert not jobs.delete("job")
-
-
-def test_there_are_at_most_so_many_jobs() -> None:
     jobs = ParameterJobs(lambda: 1 << 40)
     for number in range(MAX_JOBS_WITH_WEIGHTS):
         jobs.create(dataclasses.replace(ARRIVAL, name=f"job{number}"), ZEROS, 0.0)
@@ -268,17 +239,11 @@ def test_there_are_at_most_so_many_jobs() -> None:
         jobs.create(ARRIVAL, ZEROS, 0.0)
 
 
-def test_a_description_survives_json() -> None:
+def test_descriptions_survive_json_and_neither_other_text_nor_a_long_one_is_echoed() -> None:
     assert ParameterSpec.from_json(json.dumps(SUMMED.to_dict())) == SUMMED
-
-
-@pytest.mark.parametrize("text", ["", "nul", "[1,", "9" * 5000, "[" * 16_000, '{"a":' * 3000])
-def test_a_description_that_is_no_json_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^weights: the description is not JSON$"):
-        ParameterSpec.from_json(text)
-
-
-def test_a_long_description_is_not_echoed() -> None:
+    for text in ("", "nul", "[1,", "9" * 5000, "[" * 16_000, '{"a":' * 3000):
+        with pytest.raises(ConfigError, match=r"^weights: the description is not JSON$"):
+            ParameterSpec.from_json(text)
     with pytest.raises(
         ConfigError, match=r"^weights: the description has 17000 characters, at most 16384 are possible$"
     ):
@@ -315,3 +280,217 @@ def test_a_long_description_is_not_echoed() -> None:
 def test_descriptions_that_make_no_sense_are_refused(change: dict[str, Any], cause: str) -> None:
     with pytest.raises(ConfigError, match=cause):
         ParameterSpec.from_dict({**SUMMED.to_dict(), **change})
+
+
+SGD = VectorStep("sgd", 1.0)
+_DRAWN = np.random.default_rng(0)
+_NUMBERS = (_DRAWN.normal(size=64) * 10.0 ** _DRAWN.integers(-3, 4, 64)).tolist()
+
+
+class Network:
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.repeat = rng, 0.2
+        self.waiting: list[Callable[[], None]] = []
+
+    def send(self, request: Callable[[], None]) -> None:
+        if self.rng.random() >= 0.15:
+            self.waiting.append(request)
+
+    def deliver(self) -> bool:
+        if not self.waiting:
+            return False
+        at = self.rng.randrange(len(self.waiting))
+        again = self.rng.random() < self.repeat
+        request = self.waiting[at] if again else self.waiting.pop(at)
+        request()
+        return True
+
+    def end(self) -> None:
+        """Every late message comes once more."""
+        self.repeat = 0.0
+        while self.deliver():
+            pass
+
+
+class ArrivalRun:
+    """Trainers that die and start again, on one job; ``play`` checks each answer."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.members, self.steps = self.rng.randint(1, 4), self.rng.randint(1, 4)
+        self.bound = self.rng.choice([None, 0, 1, 2])
+        self.spec = ParameterSpec("job", (self.members,), self.members, "arrival", SGD, "<f8", self.bound, lease_s=10.0)
+        self.job = ArrivalJob(self.spec, np.zeros(self.members), 0.0)
+        self.now, self.network = 0.0, Network(self.rng)
+        self.lives = [1] * self.members
+        self.joins = [0] * self.members  # the last life that has joined
+        self.knows: list[int | None] = [None] * self.members  # the step that the present life may go on with
+        self.began = [-1] * self.members
+        self.applied: set[tuple[int, int]] = set()
+        self.updates = np.zeros(self.members)
+        self.done = [0] * self.members
+
+    def play(self) -> None:
+        late = 0
+        while min(self.done) < self.steps:
+            late += 1
+            assert late < 20_000, "the run does not end"
+            event = self.rng.random()
+            if event < 0.02:
+                self.now += self.rng.choice([1.0, 11.0])
+            elif event < 0.04:
+                self.restart(self.rng.randrange(self.members))
+            elif event < 0.5:
+                self.act(self.rng.randrange(self.members))
+            elif self.network.deliver():
+                validate(self.job)
+        self.network.end()
+        validate(self.job)
+        assert self.job.weights.stashed == 0
+        assert self.job.weights.version == len(self.applied) == int(self.updates.sum())
+        assert np.array_equal(self.job.weights.of(self.job.weights.version), -self.updates)
+
+    def restart(self, member: int) -> None:
+        self.lives[member] += 1
+        self.knows[member], self.began[member] = None, -1
+
+    def act(self, member: int) -> None:
+        life, step = self.lives[member], self.knows[member]
+        if step is None:
+            self.network.send(lambda: self.joined(member, life))
+        elif self.began[member] < step:
+            self.network.send(lambda: self.begun(member, life, step))
+        else:
+            self.network.send(lambda: self.pushed(member, life, step))
+
+    def joined(self, member: int, life: int) -> None:
+        try:
+            step = self.job.join(member, life, self.now)
+        except UnknownClientError as error:
+            self.lost(member, life, error)
+            return
+        assert life >= self.joins[member]
+        self.joins[member] = life
+        if life == self.lives[member] and self.knows[member] is None:
+            self.knows[member] = step
+
+    def begun(self, member: int, life: int, step: int) -> None:
+        try:
+            found = self.job.begin(member, life, step, self.now)
+        except UnknownClientError as error:
+            self.lost(member, life, error)
+            return
+        except ConfigError:  # late: this step is over
+            assert (member, step) in self.applied
+            return
+        if found is not None and life == self.lives[member]:
+            assert self.bound is None or self.job.spread <= self.bound
+            self.began[member] = max(self.began[member], step)
+
+    def pushed(self, member: int, life: int, step: int) -> None:
+        gradient = np.zeros(self.members)
+        gradient[member] = 1.0
+        before = self.job.weights.version
+        try:
+            found = self.job.push(member, life, step, gradient, self.now)
+        except UnknownClientError as error:
+            assert self.job.weights.version == before
+            self.lost(member, life, error)
+            return
+        assert found.applied == ((member, step) not in self.applied)
+        assert self.job.weights.version == before + found.applied
+        if found.applied:
+            assert life == self.joins[member], "an earlier life changed the weights"
+            self.applied.add((member, step))
+            self.updates[member] += 1
+        if life == self.lives[member] and self.knows[member] == step:
+            self.knows[member] = step + 1
+            self.done[member] += 1
+
+    def lost(self, member: int, life: int, error: UnknownClientError) -> None:
+        """A trainer that is told that its lease is over joins with a later life."""
+        assert ("later life" if life < self.joins[member] else "lease is over") in str(error)
+        if life == self.lives[member]:
+            self.restart(member)
+
+
+class SummedRun:
+    """Intervals of one job, each computed by several processes; ages of the values that intervals read."""
+
+    def __init__(self, seed: int, step: VectorStep = SGD) -> None:
+        self.rng = random.Random(seed)
+        self.bound = self.rng.randint(0, 2)
+        self.intervals, self.epochs = self.rng.randint(1, 4), self.rng.randint(1, 3)
+        self.layers = tuple(self.rng.randint(1, 3) for _ in range(self.rng.randint(1, 2)))
+        self.spec = ParameterSpec("job", self.layers, self.intervals, "summed", step, "<f8", self.bound)
+        self.start = np.arange(sum(self.layers), dtype=float)
+        self.job = SummedJob(self.spec, self.start)
+        self.network = Network(self.rng)
+        self.epoch = [0] * self.intervals
+        self.version: dict[tuple[int, int], int] = {}
+        self.values = [-1] * self.intervals  # the epoch of the newest value of each interval; -1: from before the first
+        self.ages: set[int] = set()
+        self.heard: set[tuple[int, int, int]] = set()
+        self.applied: set[tuple[int, int, int]] = set()
+        self.vectors: dict[int, np.ndarray] = {}
+
+    def gradient(self, epoch: int, interval: int, layer: int) -> np.ndarray:
+        """Sums of these depend on the order, so equal bits mean an equal order."""
+        return np.array([_NUMBERS[(7 * epoch + 5 * interval + 3 * layer + n) % 64] for n in range(self.layers[layer])])
+
+    def play(self) -> None:
+        late = 0
+        while min(self.epoch) < self.epochs:
+            late += 1
+            assert late < 20_000, "the run does not end"
+            if self.rng.random() < 0.55:
+                self.act(self.rng.randrange(self.intervals))
+            elif self.network.deliver():
+                validate(self.job)
+        self.network.end()
+        validate(self.job)
+        assert self.job.weights.stashed == 0
+        assert self.job.weights.version == self.epochs
+
+    def act(self, interval: int) -> None:
+        epoch = self.epoch[interval]
+        if epoch == self.epochs:
+            return
+        if (epoch, interval) not in self.version:
+            self.network.send(lambda: self.begun(interval, epoch))
+            return
+        layers = [n for n in range(len(self.layers)) if (epoch, interval, n) not in self.heard]
+        layer, version = self.rng.choice(layers), self.version[epoch, interval]
+        self.network.send(lambda: self.pushed(interval, epoch, layer, version))
+
+    def begun(self, interval: int, epoch: int) -> None:
+        if epoch == self.epochs:
+            return
+        found = self.job.begin(interval, epoch)
+        if found is None or found.values is None:
+            return
+        first = self.version.setdefault((epoch, interval), found.version)
+        assert first == found.version, "forward and backward use different versions"
+        kept = self.vectors.setdefault(found.version, found.values.copy())
+        assert np.array_equal(kept, found.values)
+        assert epoch - self.bound <= found.version <= epoch
+        if self.values[interval] < epoch:
+            self.ages |= {epoch - value for other, value in enumerate(self.values) if other != interval}
+            self.values[interval] = epoch
+
+    def pushed(self, interval: int, epoch: int, layer: int, version: int) -> None:
+        found: Pushed = self.job.push(interval, epoch, layer, version, self.gradient(epoch, interval, layer))
+        assert found.applied == ((epoch, interval, layer) not in self.applied)
+        self.applied.add((epoch, interval, layer))
+        self.heard.add((epoch, interval, layer))
+        if epoch == self.epoch[interval] and all((epoch, interval, n) in self.heard for n in range(len(self.layers))):
+            self.epoch[interval] += 1
+
+    def summed(self, epoch: int) -> np.ndarray:
+        of_layers: list[Any] = []
+        for layer in range(len(self.layers)):
+            total = self.gradient(epoch, 0, layer)
+            for interval in range(1, self.intervals):
+                total = total + self.gradient(epoch, interval, layer)
+            of_layers.append(total)
+        return np.concatenate(of_layers)

@@ -55,7 +55,6 @@ def spec_of(policy: str, init: Initialiser, dtype: str = "<f4") -> MutableSpec:
 
 
 def by_id(dataset: Dataset, spec: MutableSpec, of: Callable[[TableOwner], MutableTable]) -> dict[int, bytes]:
-    """The rows of all owners, by the users' ids."""
     found = {}
     kind, _, name = spec.policy.partition(":")
     for part in range(dataset.num_parts):

@@ -27,7 +27,6 @@ def run(**options: Any) -> PipelineOutcome:
 
 
 def test_one_interval_takes_the_sum_of_its_parts() -> None:
-    """Features are gathered, and 3 tasks and 4 other parts follow; nothing can overlap."""
     found = run(machines=1, intervals=1, epochs=3, graph_s=0.25, task_s=0.5, mode="pipe")
     assert found.epoch_s == pytest.approx([5 * 0.25 + 3 * 0.5] * 3)
     assert (found.oldest, found.relaunched, found.lost) == (0, 0, 0)
@@ -67,9 +66,6 @@ def test_hundreds_of_workers_die_and_the_job_goes_on() -> None:
     assert found.lost > 60
     assert found.relaunched >= 0.9 * found.lost
     assert found.workers <= 200
-
-
-def test_tasks_that_never_end_end_the_job() -> None:
     with pytest.raises(AttaError, match="had no result after 2 relaunches"):
         run(kill=0.95, max_relaunch=2)
 
@@ -96,17 +92,8 @@ def test_the_command_shows_what_the_function_returns() -> None:
     done = CliRunner().invoke(simulate, [*words.split(), "--json", "-"])
     assert done.exit_code == 0, done.output
     shown = json.loads(done.output)
-    wanted = run(
-        machines=2,
-        intervals=4,
-        mode="pipe",
-        jitter_s=0.02,
-        rtt_s=0.002,
-        link=20e6 / 8,
-        task_bytes=10240,
-        epochs=3,
-        seed=5,
-    )
+    common = {"machines": 2, "intervals": 4, "epochs": 3, "seed": 5}
+    wanted = run(mode="pipe", jitter_s=0.02, rtt_s=0.002, link=20e6 / 8, task_bytes=10240, **common)
     assert shown["outcome"] == dataclasses.asdict(wanted)
     assert "s per epoch after the first" in CliRunner().invoke(simulate, words.split()).output
 
@@ -128,7 +115,6 @@ def test_options_that_do_not_go_together_are_refused(words: str, said: str) -> N
 
 
 def plan(tmp_path: Path, **changed: Any) -> tuple[Path, Forecast]:
-    """A file of ``atta plan``, and what it says of dorylus."""
     model, rates = PlannedModel("gcn", 3, 32, 16), Rates(vertices=2e4, edges=3e5, internal=1e9, external=1e9)
     forecaster = Forecaster(SIZES, Machines(2, 1), model, rates)
     figures = {name: None if value == math.inf else value for name, value in vars(rates).items()}
@@ -160,14 +146,9 @@ def test_the_command_takes_what_a_plan_tells_but_for_what_is_given(tmp_path: Pat
     found = json.loads(report.read_text())["scenario"]
     costs = planned_costs(file, 2)
     assert found["graph_s"] == 0.007
-    assert [found[name] for name in ("layers", "task_s", "task_bytes")] == [
-        costs[n] for n in ("layers", "task_s", "task_bytes")
-    ]
-
-
-@pytest.mark.parametrize("changed", [{"rates": 5}, {"network": {}}, {"sizes": {}}, {"machines": {"servers": "x"}}])
-def test_files_that_are_no_plan_are_named(tmp_path: Path, changed: dict[str, Any]) -> None:
-    file, _ = plan(tmp_path, **changed)
-    for path, words in ((file, "is not a file of `atta plan"), (tmp_path / "none.json", "cannot read the plan")):
-        with pytest.raises(DataError, match=words):
-            planned_costs(path, 4)
+    assert all(found[name] == costs[name] for name in ("layers", "task_s", "task_bytes"))
+    with pytest.raises(DataError, match="cannot read the plan"):
+        planned_costs(tmp_path / "none.json", 4)
+    for changed in ({"rates": 5}, {"network": {}}, {"sizes": {}}, {"machines": {"servers": "x"}}):
+        with pytest.raises(DataError, match="is not a file of `atta plan"):
+            planned_costs(plan(tmp_path, **changed)[0], 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from torch_geometric import nn as pyg
 
 from atta.errors import ConfigError
-from atta.samplers.hashing import hash_string, stream_key
 from atta.train.cooperative import CooperativeModel, DeepGNN, TrainerBatch, TrainingGraph
 from atta.train.cooperative.dropout import RowDropout
 from atta.train.steps.masks import edge_keys, keep_mask
@@ -23,10 +21,6 @@ from tests.unit.train.graphs import batch_of, training_graph
 
 VERTICES = 40
 IDS = st.integers(-(2**63), 2**63 - 1)
-
-
-def signs(mask: torch.Tensor) -> np.ndarray:
-    return np.where(mask.numpy(), 1.0, -1.0)
 
 
 @given(
@@ -46,31 +40,6 @@ def test_large_masks_are_computed_in_pieces(rows: int, columns: int) -> None:
     some = [0, rows // 2, rows - 1]
     found, expected = keep_mask(5, ids, columns, 0.4)[some], oracle.kept(5, ids[some].numpy(), columns, 0.4)
     np.testing.assert_array_equal(found.numpy(), expected)
-
-
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.75])
-def test_masks_keep_the_share_that_they_should(p: float) -> None:
-    """5 standard deviations, over everything, and over rows and columns by chi-square."""
-    rows, columns = 2000, 500
-    mask = keep_mask(7, torch.arange(rows), columns, p).numpy()
-    assert abs(mask.mean() - (1 - p)) < 5 * math.sqrt(p * (1 - p) / mask.size)
-    for axis, count in ((0, rows), (1, columns)):
-        deviations = (mask.sum(axis) - count * (1 - p)) / math.sqrt(count * p * (1 - p))
-        freedom = len(deviations)
-        assert abs((deviations**2).sum() - freedom) < 5 * math.sqrt(2 * freedom)
-
-
-def test_masks_of_neighbours_are_independent() -> None:
-    """Correlation of neighbouring ids, columns, epochs, layers and seeds: 5 standard deviations."""
-
-    def mask(seed: int, epoch: int, call: int, name: str) -> np.ndarray:
-        return signs(keep_mask(stream_key(seed, epoch, 0, call, hash_string(name)), torch.arange(1000), 300, 0.5))
-
-    base = mask(0, 0, 0, "a")
-    pairs = [(base[1:], base[:-1]), (base[:, 1:], base[:, :-1]), (base[1:, 1:], base[:-1, :-1])]
-    pairs += [(base, mask(*place)) for place in ((1, 0, 0, "a"), (0, 1, 0, "a"), (0, 0, 1, "a"), (0, 0, 0, "b"))]
-    for one, other in pairs:
-        assert abs((one * other).mean()) < 5 / math.sqrt(one.size)
 
 
 @given(st.data())

@@ -76,8 +76,6 @@ def test_json_holds_what_scripts_read() -> None:
     assert value["machine"]["cores"] >= 1
     assert "torch" in value["versions"]
 
-
-def test_figures_that_are_not_finite_are_null_in_json() -> None:
     made = epochs([None, 0.5])
     made[1] = replace(made[1], loss=float("inf"), learning_rate=float("nan")).evaluated({"val_loss": -float("inf")})
     value = json.loads(json.dumps(TrainReport(TrainConfig(data="x"), made).to_json(), allow_nan=False))
@@ -108,8 +106,6 @@ def test_the_best_epoch_of_other_tasks_is_printed(capsys: pytest.CaptureFixture[
 
 
 class Terminal(io.StringIO):
-    """Text that is kept, as a terminal of 80 columns would get it."""
-
     def isatty(self) -> bool:
         return True
 
@@ -150,40 +146,31 @@ class Recorder:
         self.told.append(status)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "arguments"),
-    [
+def test_a_logger_is_named_with_its_arguments() -> None:
+    several = {"x": 3, "y": True, "z": "two words", "u": "http://h:1/p?q=1"}
+    for text, *wanted in (
         ("csv save_dir=runs/a", "csv", {"save_dir": "runs/a"}),
         ("a.b.C", "a.b.C", {}),
-        ("a.C x=3 y=true z='two words' u=http://h:1/p?q=1", "a.C",
-         {"x": 3, "y": True, "z": "two words", "u": "http://h:1/p?q=1"}),
-    ],
-)  # fmt: skip
-def test_a_logger_is_named_with_its_arguments(text: str, name: str, arguments: dict[str, Any]) -> None:
-    assert parse_logger(text) == (name, arguments)
-    assert TrainConfig(data="x", logger=(text,)).logger == (text,)
+        ("a.C x=3 y=true z='two words' u=http://h:1/p?q=1", "a.C", several),
+    ):
+        assert parse_logger(text) == (*wanted,)
+        assert TrainConfig(data="x", logger=(text,)).logger == (text,)
 
 
-@pytest.mark.parametrize("text", ["", "tsv", "csv runs", "a..b", "a.b =3", "a.b 'x", "a.b 3x=1"])
-def test_what_names_no_logger_is_refused_before_training(text: str) -> None:
-    with pytest.raises(ConfigError, match="--logger"):
-        TrainConfig(data="x", logger=(text,))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_what_names_or_makes_no_logger_is_refused() -> None:
+    for text in ("", "tsv", "csv runs", "a..b", "a.b =3", "a.b 'x", "a.b 3x=1"):
+        with pytest.raises(ConfigError, match="--logger"):
+            TrainConfig(data="x", logger=(text,))
+    for text, words in (
         ("csv", "missing a required argument: 'save_dir'"),
         ("csv save_dir=a x=1", "unexpected keyword argument 'x'"),
         ("atta.nothing.Here", "cannot be imported"),
         ("atta.train.Nothing", "cannot be imported"),
         ("atta.errors.LONGEST_NAME", "no class or function"),
         ("pathlib.Path", "has no log_hyperparams, log_metrics, finalize"),
-    ],
-)
-def test_what_makes_no_logger_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make_logger(text)
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make_logger(text)
 
 
 def test_a_class_of_somebody_else_is_told_of_the_run() -> None:
@@ -196,8 +183,6 @@ def test_a_class_of_somebody_else_is_told_of_the_run() -> None:
         raise KeyError
     assert logger.told[-1] == "failed"
 
-
-def test_figures_that_are_not_known_are_left_out() -> None:
     found = figures_of(logged(2, val_accuracy=0.5, test_accuracy=0.75))
     assert found["loss"] == 0.25
     assert found["seconds_compute"] == 0.125

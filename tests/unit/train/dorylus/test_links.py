@@ -185,13 +185,10 @@ def test_strangers_are_sent_away_and_the_job_goes_on(desk: Desk) -> None:
     assert isinstance(desk.next(), Computed)
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", ":5", "127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:x"])
-def test_addresses_that_are_none_are_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
-        join(address, KEY, {})
-
-
 def test_where_nobody_listens_or_answers_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("nowhere", ":5", *(f"127.0.0.1:{port}" for port in ("", "99999", "0", "x"))):
+        with pytest.raises(ConfigError, match="is no address"):
+            join(address, KEY, {})
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         monkeypatch.setattr(links, "MEETING_S", 0.2)
@@ -202,24 +199,18 @@ def test_where_nobody_listens_or_answers_a_call_ends(monkeypatch: pytest.MonkeyP
         join(f"127.0.0.1:{port}", KEY, {})
 
 
-def test_messages_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        mine = Stream(socket.create_connection(listener.getsockname()), "mine")
-        theirs = Stream(listener.accept()[0], "theirs")
-    monkeypatch.setattr(links, "MOST_BYTES", 10)
-    mine.send_packed(b"12345678901")
-    with pytest.raises(ConfigError, match="a message of 11 bytes; at most 10 are possible"):
-        theirs.receive()
-    mine.close()
-    theirs.close()
-
-
-def test_rows_come_to_other_trainers_in_order(desk: Desk) -> None:
+@pytest.fixture
+def trainers(desk: Desk) -> Iterator[tuple[PeerLinks, PeerLinks, queue.SimpleQueue[Happening]]]:
     sent: queue.SimpleQueue[Happening] = queue.SimpleQueue()
     other = Listener("127.0.0.1", KEY, SETTING)
-    PeerLinks(desk.listener, KEY, 1, desk.happenings)
-    peers = PeerLinks(other, KEY, 4, sent)
+    reads, peers = PeerLinks(desk.listener, KEY, 1, desk.happenings), PeerLinks(other, KEY, 4, sent)
     peers.connect({1: desk.listener.address})
+    yield reads, peers, sent
+    other.close()
+
+
+def test_rows_come_to_other_trainers_in_order(desk: Desk, trainers: Any) -> None:
+    _, peers, sent = trainers
     for epoch in range(5):
         peers.send(1, PipelineStage("scatter", 0), 2, epoch, np.full((2, 3), epoch, np.float32))
     for epoch in range(5):
@@ -228,19 +219,15 @@ def test_rows_come_to_other_trainers_in_order(desk: Desk) -> None:
         assert (found.stage, found.producer, found.epoch) == (PipelineStage("scatter", 0), (4, 2), epoch)
         np.testing.assert_array_equal(found.rows, np.full((2, 3), epoch))
     peers.close()
-    other.close()
     found = desk.next()
     assert isinstance(found, Broken)
     assert "trainer 4: sends no rows any more" in str(found.error)
     assert sent.empty()
 
 
-def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk) -> None:
-    sent: queue.SimpleQueue[Happening] = queue.SimpleQueue()
-    other = Listener("127.0.0.1", KEY, SETTING)
-    PeerLinks(desk.listener, KEY, 1, desk.happenings).close()
-    peers = PeerLinks(other, KEY, 4, sent)
-    peers.connect({1: desk.listener.address})
+def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk, trainers: Any) -> None:
+    reads, peers, sent = trainers
+    reads.close()
     desk.close()
 
     def lost() -> bool:
@@ -252,7 +239,6 @@ def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk) 
     assert isinstance(found, Broken)
     assert "trainer 1: reads no rows any more" in str(found.error)
     peers.close()
-    other.close()
 
 
 def test_workers_that_end_at_once_end_the_job(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,6 +271,15 @@ def test_messages_hold_what_was_packed_and_have_a_bound(monkeypatch: pytest.Monk
     monkeypatch.setattr(links, "MOST_BYTES", (1 << 20) + 8)
     with pytest.raises(ConfigError, match="too large for a message; take more intervals"):
         packed(ABOUT, MESSAGE)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        mine = Stream(socket.create_connection(listener.getsockname()), "mine")
+        theirs = Stream(listener.accept()[0], "theirs")
+    monkeypatch.setattr(links, "MOST_BYTES", 10)
+    mine.send_packed(b"12345678901")
+    with pytest.raises(ConfigError, match="a message of 11 bytes; at most 10 are possible"):
+        theirs.receive()
+    mine.close()
+    theirs.close()
 
 
 @settings(max_examples=200)
@@ -300,8 +295,8 @@ def test_damaged_messages_are_refused_or_read_as_arrays(data: st.DataObject) -> 
         assert sum(array.nbytes for array in found.values()) <= len(cut)
 
 
-@pytest.mark.parametrize("text", [b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_descriptions_that_are_none_are_refused(text: bytes) -> None:
-    for raw in (save({"about": np.frombuffer(text, np.uint8)}), save({"more": np.ones(2)}), b"", text):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            unpacked(raw)
+def test_descriptions_that_are_none_are_refused() -> None:
+    for text in (b"[]", b"{", b"\xff", b"[" * 100_000):
+        for raw in (save({"about": np.frombuffer(text, np.uint8)}), save({"more": np.ones(2)}), b"", text):
+            with pytest.raises(ConfigError, match="cannot be read"):
+                unpacked(raw)

@@ -45,7 +45,6 @@ def by_the_book(values: np.ndarray, digits: int) -> bytes:
 
 
 def test_the_example_of_the_format() -> None:
-    """Longitudes and latitudes of Google's page are differences per column."""
     points = np.array([[38.5, 40.7, 43.252], [-120.2, -120.95, -126.453]])
     longitude, latitude = (PolylineCodec(5).encode(points[i : i + 1]).tobytes() for i in (0, 1))
     assert longitude == b"_p~iF" + b"_ulL" + b"_mqN"
@@ -84,13 +83,10 @@ def test_damaged_polylines_are_refused_or_are_numbers(encoded: np.ndarray, rows:
         assert sum(1 for code in encoded if code - 63 < 32) == rows * columns
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
-def test_polylines_of_numbers_that_cannot_be_rounded(bad: float) -> None:
-    with pytest.raises(ConfigError, match="not finite, or too large for 3 digits"):
-        PolylineCodec(3).encode(np.array([[0.0, bad]]))
-
-
-def test_a_polyline_without_end() -> None:
+def test_polylines_of_numbers_that_cannot_be_rounded_and_without_end() -> None:
+    for bad in (math.nan, math.inf, 1e30):
+        with pytest.raises(ConfigError, match="not finite, or too large for 3 digits"):
+            PolylineCodec(3).encode(np.array([[0.0, bad]]))
     with pytest.raises(ConfigError, match="12 characters"):
         PolylineCodec(0).decode(np.array([95] * 11 + [64], dtype=np.uint8), 1, 1)
     with pytest.raises(ConfigError, match="1 whole numbers instead of 1 rows of 2"):
@@ -113,14 +109,12 @@ def test_rows_of_fixed_size(values: np.ndarray, name: str) -> None:
         codec.decode(np.append(encoded, np.uint8(0)), n, d)
 
 
-@pytest.mark.parametrize(
-    "name", ["int4", "polyline", "", "delta", "polyline:-1", "polyline:10", "polyline:x", "polyline:²"]
-)
-def test_names_of_codecs_that_do_not_exist(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"codec|digits") as error:
-        row_codec(name)
-    assert "\n" not in str(error.value)
-    assert isinstance(error.value, UnknownNameError) == (not name.startswith("polyline:"))
+def test_names_of_codecs_that_do_not_exist() -> None:
+    for name in ("int4", "polyline", "", "delta", *(f"polyline:{digits}" for digits in ("-1", "10", "x", "²"))):
+        with pytest.raises(ConfigError, match=r"codec|digits") as error:
+            row_codec(name)
+        assert "\n" not in str(error.value)
+        assert isinstance(error.value, UnknownNameError) == (not name.startswith("polyline:"))
 
 
 PEER: tuple[int, Any, int] = (1, "forward", 0)
