@@ -64,19 +64,6 @@ def dataset_rows(dataset: Dataset, part: int) -> np.ndarray:
     return order[np.searchsorted(IDS[order], dataset.ids("node")[low:high])]
 
 
-def test_what_is_not_committed_does_not_count_and_is_replaced(dataset: Dataset) -> None:
-    folder = versions_of(dataset)
-    first = write_version(folder, dataset, ("node", "x"), NewRows(X + 1, None))
-    assert folder.committed() == {}
-    second = write_version(folder, dataset, ("node", "x"), NewRows(X + 2, None))
-    assert first.number == second.number == 1
-    assert first.id != second.id
-    folder.commit(1)
-    folder.commit(1)
-    assert folder.committed()[1].id == second.id
-    assert np.array_equal(loaded(folder, dataset, 1), (X + 2)[np.argsort(np.argsort(IDS))])
-
-
 def test_damage_is_named_and_other_datasets_are_left_out(dataset: Dataset) -> None:
     folder = versions_of(dataset)
     number = published(folder, dataset, X)

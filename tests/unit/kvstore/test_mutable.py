@@ -309,9 +309,7 @@ def test_tables_are_restored_together_or_not_at_all(tmp_path: Path) -> None:
         ({}, {"rows": 2**50}, "there may be 3"),
     ],
 )
-def test_what_makes_no_sense_under_a_right_checksum(
-    tmp_path: Path, contents: dict[str, Any], change: dict[str, Any], words: str
-) -> None:
+def test_nonsense_under_a_right_checksum(tmp_path: Path, contents: Any, change: dict[str, Any], words: str) -> None:
     saved, arrays = small().copied()
     content = {name: getattr(saved, name) for name in saved.__slots__}
     with TablesWriter(tmp_path, Contents(**{"tables": ["t"], **contents})) as file:

@@ -210,9 +210,7 @@ def test_a_loaded_snapshot_takes_the_place_of_the_tables(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("keep_bytes", [0, KEPT])
-def test_a_write_that_fails_leaves_nothing_of_its_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_bytes: int
-) -> None:
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_bytes: int) -> None:
     """Of an old file that is written over, too."""
     kept, written, calls = Kept.made(tmp_path / "a", keep_bytes=keep_bytes), os.pwritev, 0
     for number in range(1, 12):
@@ -244,9 +242,7 @@ def failing_os(*_: object) -> None:
     raise OSError(5, "Input/output error")
 
 
-def test_a_disk_that_may_have_lost_something_is_not_written_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_may_have_lost_something_is_let_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor gets the log a successor: on the disk it may be longer than that would say."""
     kept = Kept.made(tmp_path, 0, forced=True)
     with monkeypatch.context() as failing:

@@ -48,7 +48,7 @@ def table_of(spec: OptimiserSpec, rng: np.random.Generator, dim: int = DIM) -> t
 
 @pytest.mark.parametrize("dim", [DIM, 1])
 @pytest.mark.parametrize(("spec", "make"), optimisers(), ids=["sgd", "adagrad", "adagrad2", "adam", "adam2"])
-def test_a_table_learns_as_a_sparse_embedding_does(
+def test_a_table_learns_as_sparse_embeddings(
     spec: OptimiserSpec, make: Any, dim: int, rng: np.random.Generator
 ) -> None:
     table, begin = table_of(spec, rng, dim)

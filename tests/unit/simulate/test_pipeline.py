@@ -46,9 +46,7 @@ def test_pipe_overlaps_what_nopipe_does_one_after_the_other() -> None:
     st.sampled_from([("pipe", 0), ("nopipe", 0), ("async", 0), ("async", 2)]),
     st.floats(0, 0.2), st.integers(0, 1000),
 )  # fmt: skip
-def test_all_epochs_end_whoever_dies(
-    machines: int, intervals: int, layers: int, mode: tuple[str, int], kill: float, seed: int
-) -> None:
+def test_all_epochs_end(machines: int, intervals: int, layers: int, mode: Any, kill: float, seed: int) -> None:
     scenario = PipelineScenario(
         machines=machines, intervals=intervals, layers=layers, mode=mode[0], staleness=mode[1], kill=kill, seed=seed,
         epochs=4, jitter_s=0.3, rtt_s=0.02, start_s=0.5, max_relaunch=50,
@@ -70,20 +68,18 @@ def test_hundreds_of_workers_die_and_the_job_goes_on() -> None:
         run(kill=0.95, max_relaunch=2)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_scenarios_that_make_no_sense_are_refused() -> None:
+    options: dict[str, Any]
+    for options, words in (
         ({"machines": 0}, "machines must be at least 1"),
         ({"kill": 1.0}, "some workers must live"),
         ({"link": 0.0}, "must carry something"),
         ({"graph_s": float("nan")}, "graph_s nan is out of range"),
         ({"mode": "pipe", "staleness": 2}, "goes with mode=async"),
         ({"layers": 0}, "0 layers"),
-    ],
-)
-def test_scenarios_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        PipelineScenario(**options)
+    ):
+        with pytest.raises(ConfigError, match=words):
+            PipelineScenario(**options)
 
 
 def test_the_command_shows_what_the_function_returns() -> None:
@@ -98,20 +94,17 @@ def test_the_command_shows_what_the_function_returns() -> None:
     assert "s per epoch after the first" in CliRunner().invoke(simulate, words.split()).output
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_options_that_do_not_go_together_are_refused() -> None:
+    for words, said in (
         ("--intervals 4", "--intervals: is a setting of dorylus: --strategy dorylus:intervals=VALUE"),
         ("--strategy dorylus --profile x", "--strategy needs no profile"),
         ("--strategy dorylus --cores 2 --sweep cores=1,2", "--cores, --sweep: does not go with --strategy"),
         ("--strategy dorylus --policy fifo --instances x", "--policy, --instances: does not go with --strategy"),
         ("--strategy dorylus:workers=0", "0 is not in the range"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(words: str, said: str) -> None:
-    done = CliRunner().invoke(simulate, words.split())
-    assert done.exit_code == 2
-    assert said in done.output
+    ):
+        done = CliRunner().invoke(simulate, words.split())
+        assert done.exit_code == 2
+        assert said in done.output
 
 
 def plan(tmp_path: Path, **changed: Any) -> tuple[Path, Forecast]:

@@ -267,9 +267,7 @@ Each batch has 10 seeds at home, then 20 vertices at home and 30 of the other ow
 """
 
 
-def task(
-    kind: str, op: str, cost: float, us: float, *, dag: int, moved: tuple[int, int] | None = None, cached: int = 0
-) -> TaskSpan:
+def task(kind: str, op: str, cost: float, us: float, *, dag: int, moved: Any = None, cached: int = 0) -> TaskSpan:
     lane, owner, owners = ("cpu", 0, "") if moved is None else ("net", OTHERS, "1")
     rows, nbytes = moved or (0, 0)
     start = float(dag)

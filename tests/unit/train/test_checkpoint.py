@@ -22,20 +22,9 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, DataError, DiskFullError, UnknownNameError
 from atta.partition.disk.staging import StagedFile
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import (
-    BEST,
-    BEST_WEIGHTS,
-    LAST,
-    check_folder,
-    load_checkpoint,
-    load_model,
-    load_weights,
-    remove_best,
-    save_best,
-    save_checkpoint,
-    seal,
-)
-from atta.train.checkpoint.files import VERSION
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, check_folder, seal
+from atta.train.checkpoint.run import load_checkpoint, remove_best, save_best, save_checkpoint
+from atta.train.checkpoint.weights import load_model, load_weights
 from atta.train.models import build_model, whole_model
 from atta.train.reports.epochs import PHASES, Watched
 from atta.train.settings.common import parse_early_stop, patience_of
@@ -202,17 +191,15 @@ def optimizer_of(lr: float = 0.1) -> torch.optim.Optimizer:
     return torch.optim.Adam(torch.nn.Linear(2, 2).parameters(), lr)
 
 
-def rates(
-    settings: TrainConfig, figures: list[float | None], *, rises: bool = True, saved: int | None = None
-) -> list[float]:
+def rates(given: TrainConfig, figures: list[float | None], *, rises: bool = True, saved: int = -1) -> list[float]:
     """The rate of each epoch; after ``saved`` epochs everything goes on in new objects, from state dicts."""
     optimizer = optimizer_of()
-    schedule = LearningRate(settings, optimizer, rises=rises)
+    schedule = LearningRate(given, optimizer, rises=rises)
     found = []
     for epoch, figure in enumerate(figures):
         if epoch == saved:
             again = optimizer_of()
-            resumed = LearningRate(settings, again, rises=rises)
+            resumed = LearningRate(given, again, rises=rises)
             again.load_state_dict(optimizer.state_dict())
             resumed.load_state_dict(schedule.state_dict())
             optimizer, schedule = again, resumed
@@ -237,9 +224,7 @@ def test_cosine_is_that_of_torch_and_steps_fall_at_fixed_epochs() -> None:
 
 
 @given(st.lists(st.none() | st.integers(0, 4), max_size=25), st.integers(1, 4), st.booleans())
-def test_plateaus_fall_after_evaluations_without_a_better_figure(
-    curve: list[int | None], every: int, rises: bool
-) -> None:
+def test_rates_fall_after_evaluations_without_a_better_figure(curve: list[int | None], every: int, rises: bool) -> None:
     figures = [None if figure is None else float(figure) for figure in curve]
     found = rates(config(lr_schedule="plateau", lr_every=every, lr_factor=0.5), figures, rises=rises)
     rate, best, waited, expected = 0.1, None, 0, []

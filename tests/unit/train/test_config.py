@@ -32,10 +32,14 @@ def config(**settings: Any) -> TrainConfig:
     return TrainConfig(**{"data": "somewhere", **settings})
 
 
+COUNTS = ["trainers", "batch_size", "eval_every", "eval_batch_size", "patience", "threads", "accumulate"]
+KEPT = ["resume", "checkpoint_steps", "max_restarts"]
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"trainers": 0}, "--trainers 0"),
+        *(({name: 0}, f"--{name.replace('_', '-')} 0") for name in COUNTS),
         ({"trainers": 10_000_000}, "--trainers 10000000: must be at most 1024"),
         ({"trainers": 4, "trainers_per_server": 5000}, "--trainers-per-server 5000: must be at most 1024"),
         ({"threads": 100_000}, "--threads 100000: must be at most 1024"),
@@ -43,11 +47,6 @@ def config(**settings: Any) -> TrainConfig:
         ({"metrics": "9091"}, "'9091' is not an address"),
         ({"metrics": "127.0.0.1:0"}, "--metrics 127.0.0.1:0: name a port"),
         ({"metrics": "127.0.0.1:9091", "strategy": "digest-async"}, "--metrics: does not go with digest-async"),
-        ({"batch_size": 0}, "--batch-size 0"),
-        ({"eval_every": 0}, "--eval-every 0"),
-        ({"eval_batch_size": 0}, "--eval-batch-size 0"),
-        ({"patience": 0}, "--patience 0"),
-        ({"threads": 0}, "--threads 0"),
         ({"num_neighbors": ()}, "--num-neighbors"),
         ({"num_neighbors": (5, -2)}, "--num-neighbors 5,-2"),
         ({"num_neighbors": (5, 5), "layers": 3}, "2 hops for 3 layers"),
@@ -57,9 +56,7 @@ def config(**settings: Any) -> TrainConfig:
         ({"lr": float("nan")}, "--lr nan"),
         ({"weight_decay": -1e-3}, "--weight-decay -0.001"),
         ({"seed": -1}, "--seed -1"),
-        ({"resume": True}, "--resume needs --checkpoint DIR"),
-        ({"checkpoint_steps": 5}, "--checkpoint-steps needs --checkpoint DIR"),
-        ({"max_restarts": 1}, "--max-restarts needs --checkpoint DIR"),
+        *(({name: 1}, f"--{name.replace('_', '-')} needs --checkpoint DIR") for name in KEPT),
         ({"max_restarts": -1}, "--max-restarts"),
         ({"rank_timeout": 0.5}, "--rank-timeout"),
         ({"strategy": "full", "layers": 2, "checkpoint": "x", "checkpoint_steps": 5}, "--checkpoint-steps"),
@@ -92,7 +89,6 @@ def config(**settings: Any) -> TrainConfig:
         ({"lr_schedule": "step", "lr_factor": 1.0}, "--lr-factor 1.0: must lie between 0 and 1"),
         ({"lr_every": 3}, "--lr-every 3: goes with --lr-schedule step or plateau"),
         ({"lr_schedule": "cosine", "lr_factor": 0.5}, "--lr-factor 0.5: goes with --lr-schedule step or plateau"),
-        ({"accumulate": 0}, "--accumulate 0"),
         ({"strategy": "digest", "trainers": 2, "average": "weights", "clip_grad_norm": 1.0},
          "--clip-grad-norm: there is no gradient of all trainers with average=weights"),
         ({"strategy": "minibatch", "clip_grad": 1.0}, "clip-grad: belongs to --strategy sancus, not minibatch"),

@@ -20,19 +20,11 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import Closure
-from atta.train.cooperative import (
-    CooperativeGraph,
-    CooperativeModel,
-    DeepGNN,
-    Exchanged,
-    TrainerBatch,
-    TrainingGraph,
-    backward,
-    count_targets,
-    worker_view,
-)
-from atta.train.cooperative.exchange import start_exchange
+from atta.train.cooperative.exchange import CooperativeGraph, TrainerBatch, backward, count_targets, start_exchange
+from atta.train.cooperative.graph import TrainingGraph, worker_view
+from atta.train.cooperative.model import CooperativeModel, Exchanged
 from atta.train.cooperative.source import Arrival, Direction, JoinedSource, Payload, RowPart, Source, source_inside
+from atta.train.models.deep import DeepGNN
 from tests.unit.train.graphs import batch_of, training_graph
 
 VERTICES = 30
@@ -142,7 +134,7 @@ class Empty(Source):
 
 
 @pytest.mark.parametrize("kind", [pyg.SAGEConv, pyg.GCNConv])
-def test_interior_rows_are_computed_while_others_travel(
+def test_rows_are_computed_while_others_travel(
     kind: type, batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward: send, compute, wait. Backward: send gradients, compute, wait."""
@@ -165,9 +157,7 @@ def test_interior_rows_are_computed_while_others_travel(
     assert events == ["forward", "compute", "wait", "backward", "compute", "wait"]
 
 
-def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
-    batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_an_exchange_is_left_to_collect(batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch.graph, "source", Empty())
     gc.collect()
     gc.disable()
@@ -213,9 +203,7 @@ NORMS += [torch.nn.BatchNorm1d(8), torch.nn.InstanceNorm1d(8), pyg.PairNorm()]
         (torch.nn.Linear(5, 3), "has no message-passing layer"),
     ],
 )
-def test_models_that_mix_rows_or_cannot_tell_sources_from_targets_are_refused(
-    model: torch.nn.Module, cause: str
-) -> None:
+def test_models_that_mix_rows_or_sources_with_targets_are_refused(model: torch.nn.Module, cause: str) -> None:
     with pytest.raises(ConfigError, match=cause):
         CooperativeModel(model)
 

@@ -94,9 +94,7 @@ def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, mac
 
 @given(graphs(), st.integers(1, 3))
 @settings(max_examples=30)
-def test_any_graph_is_divided_among_machines_and_always_alike(
-    drawn: tuple[TrainingGraph, int, int], machines: int
-) -> None:
+def test_any_graph_is_divided_and_always_alike(drawn: tuple[TrainingGraph, int, int], machines: int) -> None:
     graph, each, seed = drawn
     owner = split_vertices(graph, each * machines, machines, seed=seed)
     assert np.array_equal(owner, split_vertices(graph, each * machines, machines, seed=seed))

@@ -133,9 +133,7 @@ def test_what_is_exact_is_found_equal_in_every_form(make: Callable[[], torch.nn.
         ),
     ],
 )
-def test_a_difference_is_found_where_it_begins_with_what_helps(
-    make: Callable[[], torch.nn.Module], layer: str, remedy: str
-) -> None:
+def test_a_difference_is_found_with_what_helps(make: Callable[[], Any], layer: str, remedy: str) -> None:
     found = form(checked(make()), "batch")
     assert found.equal is False
     assert found.error > 1e-3

@@ -251,9 +251,7 @@ def _whole(model: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data(), st.integers(1, 9))
-def test_in_batch_negatives_are_positive_samples_of_others(
-    positives: list[int], data: st.DataObject, count: int
-) -> None:
+def test_in_batch_negatives_are_positives_of_others(positives: list[int], data: st.DataObject, count: int) -> None:
     there = data.draw(st.lists(st.booleans(), min_size=len(positives), max_size=len(positives)))
     found = in_batch(torch.tensor(positives), torch.tensor(there), count).tolist()
     known = [number for number, has in enumerate(there) if has]

@@ -184,9 +184,7 @@ def test_there_are_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_di
     assert seen(copies) == [(2, 2.0)]
 
 
-def test_time_goes_on_in_the_next_life_whatever_the_clock_on_the_wall_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_goes_on_whatever_the_clock_on_the_wall_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, wall = 1000.0, 5e9
     monkeypatch.setattr(time, "time", lambda: wall)
     first = Copies(1.0, alone(tmp_path), clock=lambda: now)

@@ -175,18 +175,15 @@ def test_the_estimate_is_of_the_size_of_what_autograd_keeps(model: str) -> None:
     assert kept <= estimate(settings, Size.of(batch.graph.view), 40, 0) <= 4 * kept
 
 
-@given(
-    st.sampled_from(["sage", "gcn", "gat", "resgcn+", "deepergcn"]),
-    st.integers(0, 10**6),
-    st.integers(0, 10**6),
-    st.integers(0, 10**8),
-)
+MODELS = ["sage", "gcn", "gat", "resgcn+", "deepergcn"]
+
+
+@given(st.sampled_from(MODELS), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**8))
 def test_more_of_anything_needs_more(model: str, own: int, remote: int, edges: int) -> None:
     settings = config(model=model, hidden=12)
     base = estimate(settings, Size(own, remote, edges), 16, 50)
-    assert estimate(settings, Size(own + 1, remote, edges), 16, 50) > base
-    assert estimate(settings, Size(own, remote + 1, edges), 16, 50) > base
-    assert estimate(settings, Size(own, remote, edges + 1), 16, 50) > base
+    for more in (Size(own + 1, remote, edges), Size(own, remote + 1, edges), Size(own, remote, edges + 1)):
+        assert estimate(settings, more, 16, 50) > base
     assert estimate(settings, Size(own, remote, edges), 17, 50) >= base
 
 

@@ -73,9 +73,7 @@ def test_the_target_column_tells_the_task(spec: TableSpec, classes: int | None, 
         (TableSpec("<f4", (3,)), None, {}, "give --task labels or --task regression"),
     ],
 )
-def test_tables_that_do_not_go_with_the_task(
-    spec: TableSpec, classes: int | None, settings: dict[str, Any], said: str
-) -> None:
+def test_tables_that_do_not_fit_the_task(spec: TableSpec, classes: int | None, settings: Any, said: str) -> None:
     found = schema(spec, classes)
     with pytest.raises(ConfigError, match=said):
         task_on(found, config(**settings))
@@ -152,7 +150,7 @@ def test_what_is_left_out_is_said(task: LearningTask, rows: Any, outputs: int, s
 
 
 @pytest.mark.parametrize(("task", "rows", "outputs", "said"), REFUSED + USELESS)
-def test_wrong_targets_are_refused_and_validation_needs_none_that_tell_apart(
+def test_wrong_targets_are_refused_but_validation_needs_less(
     task: LearningTask, rows: Any, outputs: int, said: str
 ) -> None:
     counts = counted(task, np.asarray(rows), outputs)

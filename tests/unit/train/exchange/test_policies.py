@@ -222,9 +222,7 @@ READ = [owner for owner, count in enumerate(COUNTS) if count]
     st.integers(0, 20),
     st.booleans(),
 )
-def test_a_reader_gets_the_newest_rows_that_it_may_use(
-    history: int, puts: list[tuple[int, int]], oldest: int, span: int, saved: bool
-) -> None:
+def test_a_reader_gets_the_newest_rows(history: int, puts: list[Any], oldest: int, span: int, saved: bool) -> None:
     held, rule = HeldRows(COUNTS, history), Rule(oldest, oldest + span)
     known: dict[int, dict[int, torch.Tensor]] = {owner: {} for owner in READ}
     version = 0
