@@ -26,11 +26,6 @@ from atta.simulate.traced import TYPICAL, profile_of_trace
 from tests.unit.simulate.scenarios import PROFILE
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    save_profile(tmp_path / "p.json", PROFILE)
-    assert load_profile(tmp_path / "p.json") == PROFILE
-
-
 def spoil(tmp_path: Path, **changes: Any) -> Path:
     path = tmp_path / "p.json"
     save_profile(path, PROFILE)
@@ -80,7 +75,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], said: s
     assert caught.value.path == str(path)
 
 
-def test_no_file_and_no_json(tmp_path: Path) -> None:
+def test_a_round_trip_no_file_and_no_json(tmp_path: Path) -> None:
+    save_profile(tmp_path / "good.json", PROFILE)
+    assert load_profile(tmp_path / "good.json") == PROFILE
     path = tmp_path / "p.json"
     for content, words in ((None, "cannot read"), ("{", "not JSON"), ("[]", "not a profile")):
         if content is not None:
@@ -150,13 +147,16 @@ BATCH, REQUEST, BYTE = 3e-3, 1e-3, 2e-9
 """Seconds of other threads on the machine that is measured."""
 LOOP_BATCH, LOOP_TASK, LOOP_REQUEST, LOOP_BYTE = 7e-4, 5e-5, 3e-4, 1e-9
 """Seconds of its event loops."""
+SESSION, LOOP_SESSION = 8e-3, 4e-3
 
 
-def seen(batches: int, remote: int, owners: int, nbytes: float, *, hops: int = 2, linked: bool = False) -> Measurements:
+def seen(
+    batches: int, remote: int, owners: int, nbytes: float, hops: int = 2, *, linked: bool = False, sessions: int = 0
+) -> Measurements:
     """A run of so many batches, remote tasks and owners per remote task. ``linked``: no request is a message."""
-    run = Measurements(
-        batches, fresh=[100.0 * batches] * (hops + 1), home=[50.0 * batches] * (hops + 1), sizes=[300.0] * batches
-    )
+    fresh, home = ([vertices * batches] * (hops + 1) for vertices in (100.0, 50.0))
+    run = Measurements(batches, fresh=fresh, home=home, sizes=[300.0] * batches)
+    run.totals["sessions_opened"] = sessions
 
     def tasks(kind: str, lane: str, count: int, x: float, y: float, requests: int = 0) -> None:
         sums = zip(("n", "x", "xx", "y", "xy", "r"), (1.0, x, x * x, y, x * y, requests), strict=True)
@@ -171,23 +171,23 @@ def seen(batches: int, remote: int, owners: int, nbytes: float, *, hops: int = 2
     at_home = {kind: run.of(kind, "cpu", "n") for kind in ("neighborhood", "seed", "feature")}
     busy = sum(run.of(kind, "cpu", "y") for kind in at_home)
     requests = remote * owners
-    run.totals["loop_cpu_s"] = (
-        LOOP_BATCH * batches
-        + LOOP_TASK * (sum(at_home.values()) + remote)
-        + LOOP_REQUEST * requests * (not linked)
-        + LOOP_BYTE * nbytes
-    )
+    messages = LOOP_REQUEST * requests * (not linked) + LOOP_BYTE * nbytes
+    tasks_here = LOOP_TASK * (sum(at_home.values()) + remote)
+    run.totals["loop_cpu_s"] = LOOP_BATCH * batches + tasks_here + messages + LOOP_SESSION * sessions
     run.totals["link_requests_asked"] = requests * linked
     work = 1e-6 * 50.0 * remote  # a unit takes as long for another daemon as at home
-    others = work + BATCH * batches + REQUEST * requests + BYTE * nbytes
+    others = work + BATCH * batches + REQUEST * requests + BYTE * nbytes + SESSION * sessions
     run.totals["cpu_s"] = busy + others + run.totals["loop_cpu_s"]
     return run
 
 
+EIGHT: list[Any] = [(20, 80, 7, 4e7), (80, 320, 7, 4e7), (90, 300, 2, 1e5), (20, 20, 7, 1e6, 1)]
+
+
 def test_what_is_left_is_told_apart() -> None:
     """Over eight partitions, with seven owners per task, and fewer in batches of few vertices."""
-    runs = [seen(20, 80, 7, 4e7), seen(80, 320, 7, 4e7), seen(90, 300, 2, 1e5), seen(20, 20, 7, 1e6, hops=1)]
-    made = profile_of(runs, ServedDataset("id", 8, 8.0, 4000), 100, (5, 5), measured={"where": "here"})
+    described = ServedDataset("id", 8, 8.0, 4000)
+    made = profile_of([seen(*size) for size in EIGHT], described, 100, (5, 5), measured={"where": "here"})
     assert made.local["neighborhood"].fixed_us == pytest.approx(50)
     assert made.local["neighborhood"].us_per_unit == pytest.approx(1)
     assert made.local["seed"].fixed_us == pytest.approx(200)
@@ -208,10 +208,7 @@ def test_what_is_left_is_told_apart() -> None:
     assert made.spread == pytest.approx(0.0, abs=1e-9)
     assert made.measured["where"] == "here"
 
-
-def test_requests_over_links_cost_the_event_loops_nothing() -> None:
-    sizes = ((20, 80, 7, 4e7, 2), (80, 320, 7, 4e7, 2), (90, 300, 2, 1e5, 2), (20, 20, 7, 1e6, 1))
-    runs = [seen(*size, hops=hops, linked=True) for *size, hops in sizes]
+    runs = [seen(*size, linked=True) for size in EIGHT]  # requests over links cost the event loops nothing
     made = profile_of(runs, ServedDataset("id", 8, 8.0, 4000), 100, (5, 5), measured={})
     found = made.loop.batch_us, made.loop.task_us, made.loop.us_per_byte
     assert found == pytest.approx((1e6 * LOOP_BATCH, 1e6 * LOOP_TASK, 1e6 * LOOP_BYTE), rel=1e-3)
@@ -229,20 +226,10 @@ def test_with_two_partitions_the_event_loops_share_of_a_request_counts_as_its_ta
     assert made.loop.batch_us + tasks * made.loop.task_us == pytest.approx(1e6 * whole, rel=0.05)
 
 
-SESSION, LOOP_SESSION = 8e-3, 4e-3
-
-
-def opened(run: Measurements, sessions: int) -> Measurements:
-    run.totals["sessions_opened"] = sessions
-    run.totals["loop_cpu_s"] += LOOP_SESSION * sessions
-    run.totals["cpu_s"] += (LOOP_SESSION + SESSION) * sessions
-    return run
-
-
 def test_sessions_are_told_from_batches_by_an_epoch_of_one_batch() -> None:
     sizes = ((24, 96, 7, 4e7), (96, 384, 7, 4e7), (900, 3000, 2, 1e5))
-    runs = [opened(seen(*size, linked=True), 8) for size in sizes]
-    runs += [opened(seen(n, 2 * n, 7, 1e6, hops=1, linked=True), sessions) for n, sessions in ((32, 32), (24, 8))]
+    runs = [seen(*size, linked=True, sessions=8) for size in sizes]
+    runs += [seen(n, 2 * n, 7, 1e6, hops=1, linked=True, sessions=opened) for n, opened in ((32, 32), (24, 8))]
     made = profile_of(runs, ServedDataset("id", 8, 8.0, 4000), 100, (5, 5), measured={})
     assert made.session_us == pytest.approx(1e6 * SESSION, rel=1e-3)
     assert made.loop.session_us == pytest.approx(1e6 * LOOP_SESSION, rel=1e-3)

@@ -10,6 +10,7 @@ import random
 import resource
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -34,6 +35,7 @@ from atta.train.tasks.choice import watched_by
 
 CPU = torch.device("cpu")
 CONFIG = TrainConfig(data="x", num_neighbors=(2, 2), hidden=4)
+WHOLE = TrainConfig(data="x", strategy="full", layers=2, hidden=4)
 EPOCH = EpochReport(0, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
 
 
@@ -55,9 +57,9 @@ def test_model_optimiser_and_curve_come_back(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "new", CONFIG, again, its_optimizer, CPU).epochs == [EPOCH]
     for a, b in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
-    moments = [s["exp_avg"] for s in optimizer.state_dict()["state"].values()]
-    for mine, its in zip(moments, (s["exp_avg"] for s in its_optimizer.state_dict()["state"].values()), strict=True):
-        assert torch.equal(mine, its)
+    states = (by.state_dict()["state"].values() for by in (optimizer, its_optimizer))
+    for mine, its in zip(*states, strict=True):
+        assert torch.equal(mine["exp_avg"], its["exp_avg"])
     assert [p.name for p in (tmp_path / "new").iterdir()] == [LAST]
 
 
@@ -81,12 +83,10 @@ def test_best_model_is_a_file_of_its_own_and_without_it_the_last_one_is_taken(tm
 
 def test_another_model_or_strategy_and_a_truncated_file_are_named(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, CONFIG, *trained(1), [EPOCH])
-    other = TrainConfig(data="x", num_neighbors=(2, 2), hidden=8)
     with pytest.raises(DataError, match="hidden 4, not 8"):
-        load_checkpoint(tmp_path, other, *trained(0, other), CPU)
-    other = TrainConfig(data="x", strategy="full", layers=2, hidden=4)
+        load_checkpoint(tmp_path, replace(CONFIG, hidden=8), *trained(0, replace(CONFIG, hidden=8)), CPU)
     with pytest.raises(DataError, match="strategy minibatch, not full"):
-        load_checkpoint(tmp_path, other, *trained(0), CPU)
+        load_checkpoint(tmp_path, WHOLE, *trained(0), CPU)
     for keep in (2000, 100, 0):
         os.truncate(tmp_path / LAST, keep)
         with pytest.raises(DataError, match=LAST):
@@ -102,16 +102,15 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     archive = io.BytesIO()
     torch.save({"version": VERSION, "model": Evil()}, archive)
-    (tmp_path / LAST).write_bytes(seal(archive.getvalue()))
-    with pytest.raises(DataError, match="cannot be read"):
-        load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
-    (tmp_path / LAST).write_bytes(seal(pickle.dumps(Evil()) + b".."))
-    with pytest.raises(DataError, match="cannot be read"):
-        load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
+    for content, words in (
+        (seal(archive.getvalue()), "cannot be read"),
+        (seal(pickle.dumps(Evil()) + b".."), "cannot be read"),
+        (archive.getvalue(), f"{LAST}: does not end with its checksum"),
+    ):
+        (tmp_path / LAST).write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
     assert not (tmp_path / "hacked").exists()
-    torch.save({"version": VERSION}, tmp_path / LAST)
-    with pytest.raises(DataError, match=f"{LAST}: does not end with its checksum"):
-        load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path, seed: int) -> None:
@@ -303,7 +302,6 @@ def test_early_stopping_names_a_metric_of_the_task_and_a_patience() -> None:
 
 
 SAMPLED = config(num_neighbors=(2, 2), hidden=4)
-WHOLE = config(strategy="full", layers=2, hidden=4)
 
 
 def test_weights_come_from_any_strategy(tmp_path: Path) -> None:
@@ -320,19 +318,21 @@ def test_weights_come_from_any_strategy(tmp_path: Path) -> None:
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     save_best(tmp_path, SAMPLED, build_model(SAMPLED, 3, 2), EPOCH)
-    with pytest.raises(DataError, match=r"convs\.1\.lin_l\.bias is \(2,\) there and \(5,\) here"):
-        load_weights(tmp_path, build_model(SAMPLED, 3, 5), CPU)
-    with pytest.raises(DataError, match=r"convs\.0\.bias is absent there and \(4,\) here"):
-        load_weights(tmp_path, build_model(config(num_neighbors=(2, 2), hidden=4, model="gcn"), 3, 2), CPU)
-    with pytest.raises(DataError, match="there is no such file"):
-        load_weights(tmp_path / "absent", build_model(SAMPLED, 3, 2), CPU)
-    (tmp_path / BEST).write_bytes(b"no archive")
-    with pytest.raises(DataError, match=BEST):
-        load_weights(tmp_path, build_model(SAMPLED, 3, 2), CPU)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / BEST).write_bytes(b"no archive")
+    model = build_model(SAMPLED, 3, 2)
+    for folder, into, words in (
+        (".", build_model(SAMPLED, 3, 5), r"convs\.1\.lin_l\.bias is \(2,\) there and \(5,\) here"),
+        (".", build_model(replace(SAMPLED, model="gcn"), 3, 2), r"convs\.0\.bias is absent there and \(4,\) here"),
+        ("absent", model, "there is no such file"),
+        ("other", model, BEST),
+    ):
+        with pytest.raises(DataError, match=words):
+            load_weights(tmp_path / folder, into, CPU)
 
 
 def test_checkpoints_keep_the_schedule_and_refuse_another(tmp_path: Path) -> None:
-    settings = config(num_neighbors=(2, 2), hidden=4, lr_schedule="plateau", lr_every=1)
+    settings = replace(SAMPLED, lr_schedule="plateau", lr_every=1)
     model = build_model(settings, 3, 2)
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     schedule = LearningRate(settings, optimizer, rises=False)
@@ -347,6 +347,5 @@ def test_checkpoints_keep_the_schedule_and_refuse_another(tmp_path: Path) -> Non
     assert resumed.state_dict() == schedule.state_dict()
     with pytest.raises(DataError, match="was made with lr_schedule plateau, not none"):
         load_checkpoint(tmp_path, SAMPLED, model, again, CPU)
-    other = config(num_neighbors=(2, 2), hidden=4, lr_schedule="plateau", lr_every=1, task="labels")
     with pytest.raises(DataError, match="was made with task auto, not labels"):
-        load_checkpoint(tmp_path, other, model, again, CPU)
+        load_checkpoint(tmp_path, replace(settings, task="labels"), model, again, CPU)

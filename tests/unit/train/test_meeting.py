@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,19 +152,6 @@ def seen(copies: Copies) -> list[tuple[int, float]]:
     return [(copy.version, float(copy.values[0])) for copy in copies.made]
 
 
-def test_a_new_life_goes_on_with_the_copies_of_the_former_one(tmp_path: Path) -> None:
-    first = Copies(1e-9, alone(tmp_path))
-    for version in (0, 4, 9):
-        first.keep(version, weights(version))
-    again = Copies(1e-9, alone(tmp_path))
-    assert seen(again) == [(0, 0.0), (4, 4.0), (9, 9.0)]
-    assert [copy.seconds for copy in again.made] == pytest.approx([copy.seconds for copy in first.made], abs=2e-3)
-    again.keep(9, weights(9), last=True)
-    again.keep(11, weights(11), last=True)
-    assert [version for version, _ in seen(again)] == [0, 4, 9, 11], "a version is kept once"
-    assert again.made[-1].seconds >= again.made[-2].seconds, "time counts from the first life on"
-
-
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_there_are_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool) -> None:
     monkeypatch.setattr(asynchronous, "MOST_SAVED", 12)
@@ -176,7 +164,6 @@ def test_there_are_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_di
     assert seen(copies)[-1] == (10**6, 1e6)
     if on_disk:
         assert seen(Copies(1.0, alone(tmp_path))) == seen(copies)
-
     copies = Copies(3600.0, alone(None))  # a copy is made when it is time
     copies.keep(1, weights(1))
     assert not copies.made
@@ -193,11 +180,13 @@ def test_time_goes_on_whatever_the_clock_on_the_wall_says(tmp_path: Path, monkey
     again = Copies(1.0, alone(tmp_path), clock=lambda: now)
     now, wall = 1004.5, 9e9  # set forward
     again.keep(2, weights(2))
-    assert [copy.seconds for copy in again.made] == [2.0, 4.5]
+    again.keep(2, weights(2), last=True)
+    assert [copy.seconds for copy in again.made] == [2.0, 4.5], "a version is kept once"
     now = 10.0  # the machine was started anew
     last = Copies(1.0, alone(tmp_path), clock=lambda: now)
     now = 13.0
     last.keep(3, weights(3))
+    assert seen(last) == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert [copy.seconds for copy in last.made] == [2.0, 4.5, 7.5]
     assert [copy.seconds for copy in Copies(1.0, alone(tmp_path), clock=lambda: now).made] == [2.0, 4.5, 7.5]
 
@@ -205,27 +194,16 @@ def test_time_goes_on_whatever_the_clock_on_the_wall_says(tmp_path: Path, monkey
 WAIT_S = 20.0
 
 
-def places() -> tuple[MeetingPlace, MeetingPlace]:
-    (endpoint,) = held_addresses(1)
-    with ThreadPoolExecutor() as pool:
-        made = [pool.submit(MeetingPlace, Nodes(2, rank, endpoint), WAIT_S) for rank in range(2)]
-        first, second = (one.result(60) for one in made)
-    return first, second
-
-
 def test_machines_know_the_restarts_of_all_ranks_and_that_one_has_failed() -> None:
-    first, second = places()
+    (endpoint,) = held_addresses(1)
+    first, second = at_once(*(partial(MeetingPlace, Nodes(2, rank, endpoint), WAIT_S) for rank in range(2)))
     assert first.run == second.run
     second.fail()
     with pytest.raises(AttaError, match=r"^node 0 of 2 at .*: node 1 has failed: the cause is reported there$"):
         first.look()
     second.look()
-    with ThreadPoolExecutor() as pool:
-        ended = [
-            pool.submit(place.all_ended, restarts, WAIT_S)
-            for place, restarts in ((first, {0: 0, 1: 2}), (second, {2: 1, 3: 0}))
-        ]
-        assert [one.result(60) for one in ended] == [[0, 2, 1, 0]] * 2
+    ends = partial(first.all_ended, {0: 0, 1: 2}, WAIT_S), partial(second.all_ended, {2: 1, 3: 0}, WAIT_S)
+    assert at_once(*ends) == [[0, 2, 1, 0]] * 2
 
 
 def test_a_single_machine_is_reached_on_loopback_and_nobody_waits_for_ever_for_the_first_one() -> None:

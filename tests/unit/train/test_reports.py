@@ -84,18 +84,14 @@ def test_json_holds_what_scripts_read() -> None:
     assert value["best"]["metrics"] == value["epochs"][1]["metrics"] == {"val_loss": None}
 
 
-def test_what_was_not_validated_is_not_printed_as_0(capsys: pytest.CaptureFixture[str]) -> None:
-    config = TrainConfig(data="x", task="classes")
-    for made, said in (
-        ([e.evaluated({"test_accuracy": 0.75}) for e in epochs([None, None])], "last epoch 1: test accuracy 0.7500"),
-        ([e.evaluated({"val_accuracy": 0.5, "test_accuracy": 0.75}) for e in epochs([None, None])],
-         "best epoch 0: val 0.5000, test accuracy 0.7500"),
-    ):  # fmt: skip
-        _print(TrainReport(config, made))
+def test_the_best_epoch_is_printed_and_what_was_not_validated_not_as_0(capsys: pytest.CaptureFixture[str]) -> None:
+    tested = {"test_accuracy": 0.75}
+    for metrics, said in (
+        (tested, "last epoch 1: test accuracy 0.7500"),
+        ({"val_accuracy": 0.5, **tested}, "best epoch 0: val 0.5000, test accuracy 0.7500"),
+    ):
+        _print(TrainReport(TrainConfig(data="x", task="classes"), [e.evaluated(metrics) for e in epochs([None, None])]))
         assert capsys.readouterr().out.splitlines()[0] == said
-
-
-def test_the_best_epoch_of_other_tasks_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     config = TrainConfig(data="x", task="regression", early_stop="mae:3")
     made = epochs([None, None, None])
     for i, (mse, mae) in enumerate([(1.0, 3.0), (2.0, 1.0), (3.0, 2.0)]):
