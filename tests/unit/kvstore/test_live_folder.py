@@ -46,6 +46,7 @@ def published(folder: VersionFolder, dataset: Dataset, rows: np.ndarray, ids: np
 
 def test_rows_of_all_and_of_some_vertices(dataset: Dataset, rng: np.random.Generator) -> None:
     folder, all_new = versions_of(dataset), rng.random((60, 3)).astype(np.float32)
+    assert folder.committed() == {}
     assert published(folder, dataset, all_new) == 1
     truth = all_new[np.argsort(np.argsort(IDS))]  # they came by ascending id
     assert np.array_equal(loaded(folder, dataset, 1), truth)

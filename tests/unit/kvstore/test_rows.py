@@ -60,19 +60,6 @@ def test_adding_equals_numpy(dtype: str, shape: tuple[int, ...], rng: np.random.
     assert np.array_equal(table, want)
 
 
-def test_rows_of_a_higher_version_stay(rng: np.random.Generator) -> None:
-    table, versions, locks = np.zeros((6, 2)), np.array([0, 3, 5, -1, 5, 9]), kernels.RowLocks()
-    rows = rng.integers(0, 6, 40)
-    values = rng.random((40, 2))
-    expected, expected_versions = table.copy(), versions.copy()
-    for row, value in zip(rows, values, strict=True):
-        if expected_versions[row] <= 5:
-            expected[row], expected_versions[row] = value, 5
-    kernels.write_rows(table, rows, values, locks, versions=versions, version=5)
-    assert np.array_equal(table, expected)
-    assert np.array_equal(versions, expected_versions)
-
-
 def test_bad_requests_change_nothing() -> None:
     table, locks = np.zeros((5, 2), np.float32), kernels.RowLocks()
     ones, two = np.ones((2, 2), np.float32), np.array([0, 1])

@@ -164,12 +164,9 @@ def test_co_batches_shrink_with_their_number() -> None:
     assert {work.preloaded for work in found.co_batches.values()} == {whole.preloaded}  # once, for all of them
 
 
-def test_the_share_of_exchanged_rows_grows_with_servers() -> None:
-    graph = random_graph(1200, 12_000, seed=5)
-    shares = [(e.external / e.vertices) for e in (ask(graph, n, settings=()).exchanged for n in (1, 2, 4, 8))]
-    assert shares == sorted(shares)
-    assert shares[0] == 0
-    graph = random_graph(80, 400, seed=6)  # large graphs are looked at by sample
+def test_large_graphs_are_looked_at_by_sample() -> None:
+    graph = random_graph(80, 400, seed=6)
+    assert ask(graph, 1, settings=()).exchanged.external == 0
     assert ask(graph, 4).counted_servers == 4
     assert ask(graph, 4, extracted_edges=800).counted_servers == 2
     assert ask(graph, 4, extracted_edges=1).counted_servers == 1

@@ -15,18 +15,15 @@ from hypothesis import strategies as st
 
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
 from atta.scheduler import POLICIES, RunTask, Scheduler
-from atta.simulate import HopSize, Linear, LoopCosts, Outcome, Profile, Remote, SimulatedCluster, simulate
+from atta.simulate import HopSize, Linear, LoopCosts, Profile, Remote, SimulatedCluster, simulate
 from atta.simulate.machine import Machine
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_scenario_gives_the_same_outcome(policy: str) -> None:
-    def run(seed: int) -> Outcome:
-        return simulate(scenario(policy=policy, machines=3, train_threads=1, seed=seed))
-
-    assert run(1) == run(1)
-    assert run(1) != run(2)
+    found = [simulate(scenario(policy=policy, machines=3, train_threads=1, seed=seed)) for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
 
 
 @settings(max_examples=25, deadline=None)
@@ -181,25 +178,16 @@ def test_one_core_and_no_network_does_one_batch_per_batch_of_cpu() -> None:
     assert outcome.cpu_ms_per_batch == pytest.approx(1e-3 * cost_us, rel=1e-6)
 
 
-def test_waiting_alone_takes_the_time_that_one_computes() -> None:
-    """No CPU cost, one batch at a time. Hops 2 and 3 and the last features take a round trip each. Hop 1 is at home."""
+def test_waiting_and_bytes_take_their_time() -> None:
+    # No CPU cost, one batch at a time. Hops 2 and 3 and the last features take a round trip each. Hop 1 is at home.
     free = replace(PROFILE, local={}, remote={}, batch_us=0.0)
     outcome = simulate(scenario(free, policy="sequential", machines=2, batches=10, rtt_s=10e-3, train_s=0.0))
     assert outcome.completion_ms_mean == pytest.approx(30.0)
     assert outcome.duration_s == pytest.approx(10 * 30e-3)
-
-
-def test_bytes_take_their_time() -> None:
-    small = Profile(
-        batch_size=100,
-        fan_outs=(5,),
-        hops=(HopSize(100, 1.0), HopSize(400, 0.5)),
-        local={},
-        remote={"feature": replace(PROFILE.remote["feature"], request_bytes=0.1, answer_bytes=1.0,
-                                   serve=Linear(2000), receive=Linear(3000))},
-        parts=2,
-        row_bytes=100.0,
-    )  # fmt: skip
+    # One remote hop. Request and answer of its features pass a link that carries 1 MB/s, full duplex.
+    feature = Remote(0.1, 1.0, serve=Linear(2000), receive=Linear(3000))
+    hops = HopSize(100, 1.0), HopSize(400, 0.5)
+    small = Profile(100, (5,), hops, local={}, remote={"feature": feature}, parts=2, row_bytes=100.0)
     link = 1e6 / 0.956  # headers
     outcome = simulate(scenario(small, policy="sequential", machines=2, link=link, rtt_s=4e-3, batches=5, train_s=0.0))
     # 200 rows of 100 bytes: 2 ms request + 20 ms answer + round trip + 2 ms serving + 3 ms receiving
@@ -255,8 +243,7 @@ def test_owners_of_a_hop_are_no_more_than_its_vertices_and_neighbours(monkeypatc
 def test_requests_are_the_owners_that_a_task_touches(owners: int, vertices: int) -> None:
     rng = np.random.default_rng(owners)
     touched = np.mean([len(set(rng.integers(0, owners, vertices).tolist())) for _ in range(4000)])
-    hops = (HopSize(8), HopSize(vertices, 0.0))
-    profile = Profile(8, (2,), hops, {}, row_bytes=1.0)
+    profile = Profile(8, (2,), (HopSize(8), HopSize(vertices, 0.0)), {}, row_bytes=1.0)
     outcome = simulate(scenario(profile, machines=owners + 1, batches=1))
     # Up to 16 owners a whole number of them is asked; beyond, requests stand for what they touch on average.
     assert outcome.requests_per_batch == pytest.approx(touched, rel=0.01 if owners > 16 else 0.1)

@@ -55,16 +55,6 @@ def test_what_is_scarce_is_the_limit(limit: str, profile: Profile, options: dict
         assert 0.75 < outcome.limit_busy <= 1 + 1e-9
 
 
-def test_more_of_the_limit_is_faster() -> None:
-    """The limit is no mere name: twice as much of it helps, and twice as much of anything else does not."""
-    options: dict[str, Any] = {"cores": 4, "workers": 4, "serve_threads": 4, "train_s": 0.0, "link": 2e7, "batches": 40}
-    before = simulate(scenario(PROFILE, **options))
-    assert before.limit == "link"
-    more = {name: simulate(scenario(PROFILE, **{**options, name: 2 * options[name]})) for name in ("link", "cores")}
-    assert more["link"].seeds_per_s > 1.5 * before.seeds_per_s
-    assert more["cores"].seeds_per_s == pytest.approx(before.seeds_per_s, rel=0.02)
-
-
 def test_waiting_for_something_full_is_no_limit_of_its_own() -> None:
     things = ("cores", "event loop", "link", "trainer", "worker threads", "serving threads", "requests")
     idle = dict.fromkeys(things, 0.1)

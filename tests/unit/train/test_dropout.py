@@ -87,18 +87,6 @@ def test_a_single_trainer_has_the_masks_of_the_oracle(name: str, graph: Training
     torch.testing.assert_close(cooperative(x, batch.graph), model(x, batch.graph.edge_index))
 
 
-@pytest.mark.parametrize("kind", ["resgcn+", "deepergcn"])
-def test_backward_computes_layers_again_with_the_same_masks(kind: str, graph: TrainingGraph) -> None:
-    gradients = []
-    for checkpointed in (False, True):
-        torch.manual_seed(0)
-        model = DeepGNN(5, 8, 3, num_layers=4, kind=kind, checkpointed=checkpointed).double()
-        batch = dropping(graph)
-        CooperativeModel(model)(batch.x, batch.graph).square().sum().backward()
-        gradients.append([p.grad for p in model.parameters()])
-    torch.testing.assert_close(*gradients)
-
-
 def test_several_dropouts_of_a_module_differ(graph: TrainingGraph) -> None:
     class Twice(pyg.GraphSAGE):
         def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
