@@ -62,7 +62,6 @@ class TableModel:
             self.step_rows(rows, values, step)
 
     def step_rows(self, rows: np.ndarray, gradients: np.ndarray, step: int) -> None:
-        assert self.spec.optimiser is not None
         different, sums = coalesced(rows, gradients)
         part, state = self.values[different], {name: array[different] for name, array in self.state.items()}
         expected(self.spec.optimiser, step, part, state, sums)

@@ -171,7 +171,6 @@ def test_a_checkpoint_replaces_what_is_older(primary: Primary, copy: BackupFolde
         copy.piece(name, at, path.name, 0, content[:100])
         assert copy.complete(name, at) == at
     behind = primary.logs_behind(at)
-    assert behind is not None
     bodies = [bytes(record.body) for log in behind for record in log if record.lsn > at.lsn]
     copy.append(name, at, primary.position, bodies, file_epoch=primary.epoch, new_file=True)
     copy.promote(tmp_path / "taken")
@@ -307,7 +306,6 @@ async def test_a_promotion_that_nobody_waits_for_any_more_is_ended(tmp_path: Pat
         await asked
     assert asked.cancelled()
     go_on.set()
-    assert service._taking is not None
     assert (await service._taking)[1] == 3
     assert (tmp_path / "part-0000" / "store.json").exists(), "it was not given back"
     service.close()

@@ -56,7 +56,6 @@ def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str]) -> in
     outs = [np.zeros((len(ids), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
     for name, out in zip(tables, outs, strict=True):
         out[found.positions] = shelf.tables[name][found.slots]
-    assert found.pins is not None
     found.pins.release()
     at = ids[::-1]  # by position
     assert sorted([*found.positions, *found.missing_positions]) == list(range(len(ids)))
@@ -386,7 +385,6 @@ def test_answers_are_the_owners(dataset: Dataset, shards: list[Shard], data: st.
     asked = asked[np.argsort(asked >= dataset.book.range("node", 2)[0], kind="stable")]
     bounds = np.array([0, 0, (asked < dataset.book.range("node", 2)[0]).sum(), len(asked)])
     found = cache.split("node", asked, np.arange(len(asked)) * 10, bounds)
-    assert found is not None
     rows, at, missing, elsewhere, starts = found
     offsets = dataset.book.offsets["node"]
     assert [missing[a:b].tolist() for a, b in itertools.pairwise(starts)] == [

@@ -78,7 +78,6 @@ def stored(dataset: Dataset, folder: VersionFolder, edge_type: str, source: int)
         part = folder.edges(dataset, owner, source) if source else dataset.part(owner)
         csc, low = part.csc(edge_type), dataset.book.range(to_type, owner)[0]
         assert len(csc.indptr) == part.num_core(to_type) + 1
-        assert csc.weight is not None
         assert np.array_equal(csc.weight, part.edge_table(edge_type, "weight"))
         for row, (first, stop) in enumerate(zip(csc.indptr[:-1], csc.indptr[1:], strict=True)):
             target = int(dataset.ids(to_type)[low + row])
@@ -134,7 +133,6 @@ def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: 
     assert found.out.tolist() == [sum(e[0] == v for e in edges) for v in source]
     loops = [sum(e[0] == e[1] == v for e in edges) for v in target] if edge_type == KNOWS else [0]
     assert (found.loops is None and not any(loops)) or (found.loops is not None and found.loops.tolist() == loops)
-    assert found.weights is not None
     assert np.allclose(found.weights, [sum(e[3] for e in edges if e[1] == v) for v in target])
 
 

@@ -198,7 +198,6 @@ PUSHES += [Push(ROWS, np.ones(3, dtype), "write", None, None) for dtype in ("|b1
 def test_pushes_come_back() -> None:
     for push in PUSHES:
         found = decode_entry(memoryview(body_of(RowsPushed(9, 2**64 - 1, 2**63 - 1, 5, push))))
-        assert isinstance(found, RowsPushed)
         assert (found.key, found.client, found.sequence, found.settled) == (9, 2**64 - 1, 2**63 - 1, 5)
         shaped = found.shaped(MutableSpec("rows", 10, push.values.dtype.str, push.values.shape[1:]))
         assert (shaped.op, shaped.version, shaped.step, shaped.array) == (push.op, push.version, push.step, push.array)

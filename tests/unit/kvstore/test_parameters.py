@@ -32,8 +32,6 @@ _NUMBERS = (_DRAWN.normal(size=64) * 10.0 ** _DRAWN.integers(-3, 4, 64)).tolist(
 class Run:
     """Requests to one job: any of them arrives next; it may be lost or stay to arrive again. ``play`` checks each answer."""
 
-    job: Any
-
     def __init__(self, seed: int) -> None:
         self.rng, self.repeat = random.Random(seed), 0.2
         self.waiting: list[Callable[[], None]] = []
@@ -61,12 +59,6 @@ class Run:
         while self.waiting:
             self.deliver()
         assert self.job.weights.stashed == 0
-
-    def over(self) -> bool:
-        raise NotImplementedError
-
-    def event(self, chance: float) -> bool:
-        raise NotImplementedError
 
 
 class ArrivalRun(Run):
@@ -265,7 +257,6 @@ def test_sums_are_bit_equal_in_any_order_and_steps_are_those_of_torch(step: Vect
     for epoch in range(run.epochs):
         for interval in range(run.intervals):
             found = in_order.begin(interval, epoch)
-            assert found is not None
             for layer in range(len(run.layers)):
                 in_order.push(interval, epoch, layer, found.version, run.gradient(epoch, interval, layer))
     last = run.job.weights.of(run.epochs)
@@ -316,7 +307,6 @@ def test_a_job_is_done_after_its_updates() -> None:
     job.begin(0, 1, 0, 0.0)
     assert job.push(0, 1, 0, np.ones(3), 0.0) == (True, 1, True)
     found = job.begin(0, 1, 1, 0.0)
-    assert found is not None
     assert (found.done, found.values) == (True, None)
     assert not job.push(0, 1, 1, np.ones(3), 0.0).applied
     assert job.weights.version == 1
@@ -379,7 +369,6 @@ def test_a_job_goes_on_from_its_state(step: VectorStep) -> None:
     def steps(job: SummedJob, epochs: range) -> SummedJob:
         for epoch in epochs:
             started = job.begin(0, epoch)
-            assert started is not None
             assert started.version == epoch
             job.push(0, epoch, 0, epoch, gradients[epoch])
             validate(job)

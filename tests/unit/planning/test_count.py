@@ -143,12 +143,10 @@ def test_mini_batches_by_sets() -> None:
 def test_means_of_mini_batches_and_what_is_remote() -> None:
     graph = random_graph(400, 3000, seed=3)
     found = ask(graph, 2, trainers=2, num_neighbors=(-1, -1), batch_size=8)
-    assert found.mini_batch is not None
     assert found.mini_batch.vertices[0] == 8
     assert 0 < found.mini_batch.remote < sum(found.mini_batch.vertices)
     assert ask(graph, 2, trainers=2, num_neighbors=(-1, -1), batch_size=8) == found
     alone = ask(graph, 1, num_neighbors=(2, 2), batch_size=8)
-    assert alone.mini_batch is not None
     assert alone.mini_batch.remote == 0
     assert alone.mini_batch.edges[0] <= 16
 

@@ -69,7 +69,6 @@ def test_hundreds_of_workers_die_and_the_job_goes_on() -> None:
 
 
 def test_scenarios_that_make_no_sense_are_refused() -> None:
-    options: dict[str, Any]
     for options, words in (
         ({"machines": 0}, "machines must be at least 1"),
         ({"kill": 1.0}, "some workers must live"),

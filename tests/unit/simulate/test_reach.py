@@ -309,7 +309,6 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         (("--sample", str(tmp_path / "none")), "none"),
     ]:
         failed = run(*more).exception
-        assert failed is not None
         assert cause in (failed.format_message() if hasattr(failed, "format_message") else str(failed))
         assert isinstance(failed, AttaError) or hasattr(failed, "format_message")
     alone = CliRunner().invoke(cli, [*words[:3], "--vertices", "1e9"], standalone_mode=False).exception

@@ -75,7 +75,6 @@ def test_a_single_trainer_has_the_masks_of_the_oracle(name: str, graph: Training
     assert batch.graph.view.own.tolist() == list(range(VERTICES))
     cooperative = CooperativeModel(model)
     outputs = []
-    assert batch.graph.dropout is not None
     for epoch in (0, 1, 0):
         batch.graph.dropout.epoch = epoch
         outputs.append(cooperative(x, batch.graph))

@@ -156,7 +156,6 @@ def test_a_tethered_program_ends_with_its_parent() -> None:
         "sys.stdin.read(1); os.kill(os.getpid(), signal.SIGKILL)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == b"1\n"
         parent.communicate(b"x", timeout=30)  # returns when nobody holds the pipe any more
         assert parent.returncode == -9

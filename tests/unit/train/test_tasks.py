@@ -218,7 +218,6 @@ def test_balanced_classes_weigh_the_same_and_the_mean_is_one() -> None:
     labels = np.array([0] * 60 + [1] * 30 + [3] * 10 + [-1] * 7)
     counts = counted(CLASSES, labels, 4)
     weights = class_weights("balanced", CLASSES, counts, 4)
-    assert weights is not None
     assert weights.tolist() == pytest.approx([100 / 3 / 60, 100 / 3 / 30, 0, 100 / 3 / 10])
     # With all vertices in one batch this is torch's own weighted mean.
     torch.manual_seed(3)
@@ -229,7 +228,6 @@ def test_balanced_classes_weigh_the_same_and_the_mean_is_one() -> None:
     # A label weighs as much as its absence.
     rows = np.array([[1, 0, 0]] * 2 + [[0, 1, 0]] * 6 + [[-1, 0, 0]] * 4)
     weights = class_weights("balanced", LABELS, counted(LABELS, rows, 3), 3)
-    assert weights is not None
     assert weights.tolist() == pytest.approx([6 / 2, 6 / 6, 1])
 
 
@@ -239,7 +237,6 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     assert read_weights(file, 3).tolist() == [1, 2.5, 0]
     counts = counted(CLASSES, np.array([0, 0, 1, 2]), 3)
     found = class_weights(str(file), CLASSES, counts, 3)
-    assert found is not None
     assert found.tolist() == pytest.approx([4 / 4.5, 10 / 4.5, 0])
     for text, said in (
         ("1\n2\n", "holds 2 weights, the dataset has 3 classes"),

@@ -199,7 +199,6 @@ def test_fan_outs_by_edge_type() -> None:
 
 
 def test_settings_that_do_not_go_together() -> None:
-    settings: dict[str, Any]
     for settings, said in (
         ({"model": "hgt", "hidden": 9}, "hgt divides it among --heads 2"),
         ({"model": "rgcn", "strategy": "full"}, "--model rgcn: belongs to --strategy minibatch, not full"),

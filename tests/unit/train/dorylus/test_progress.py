@@ -348,7 +348,6 @@ def test_tasks_go_out_in_order_and_answers_that_nobody_asked_for_are_refused() -
     for worker, work in ((0, SECOND), (1, FIRST), (9, FIRST)):
         with pytest.raises(ConfigError, match="was not given"):
             hand_out.result(worker, work, 1.0)
-    options: Any
     for options in ({"timeout_s": 0.0}, {"timeout_s": float("nan")}, {"max_relaunch": -1}):
         with pytest.raises(ConfigError, match="must be"):
             HandOut(**options)

@@ -77,7 +77,6 @@ def played(policy: RowPolicy, change: Callable[[int], float] = lambda epoch: 1.0
                 last[owner], copies[owner] = epoch, rows[owner]
                 sent[owner].append(epoch)
         rule = policy.reads(epoch, "forward")
-        assert rule is not None
         values, stamps = held.newest(rule, (1, "forward"))
         assert values[:, 1].tolist() == stamps.tolist()
         ages.append(Ages.of(epoch, stamps))

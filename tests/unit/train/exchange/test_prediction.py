@@ -142,7 +142,6 @@ class PlainNet(torch.nn.Module):
 def test_lstms_learn_by_themselves_and_take_the_mean_of_their_weights() -> None:
     trainers = [predictor("lstm", WIDTH, COUNT, seed=3) for _ in range(3)]
     graphs, nobody = [some_graph(seed) for seed in (1, 2)], PublishedGraph.of(torch.empty(2, 0).long(), own=0, rows=0)
-    assert isinstance(trainers[0], LstmPredictor)
     plain = [PlainNet(trainers[0]) for _ in graphs]
     adams = [torch.optim.Adam(net.parameters(), 0.01) for net in plain]
     for seed, ahead in ((5, 0.4), (6, 1.0)):
