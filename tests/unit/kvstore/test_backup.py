@@ -260,7 +260,9 @@ def test_two_majorities_share_a_daemon(daemons: int, votes: int) -> None:
         assert not is_majority(daemons - votes, daemons)
 
 
-def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vote_that_cannot_be_written_is_not_given_and_votes_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     book, ballot = VoteBook(tmp_path / "votes"), Ballot(STORES[0], 1, "a:1")
 
     def full(*_: object) -> None:
@@ -276,11 +278,8 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path, monkeypatch:
     (tmp_path / "votes").write_text(content.replace("b:1", "a:1"))
     with pytest.raises(DataError, match="altered"):
         VoteBook(tmp_path / "votes").give(ballot)
-
-
-def test_votes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup, "MOST_STORES", 2)
-    book = VoteBook(tmp_path / "votes")
+    book = VoteBook(tmp_path / "bounded")
     assert [book.give(Ballot(store, 1, "a:1")) for store in STORES] == ["", "", "has votes for 2 stores of tables"]
     assert book.give(Ballot(STORES[0], 2, "b:1")) == ""
 

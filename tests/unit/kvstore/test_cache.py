@@ -185,10 +185,16 @@ def test_members_are_counted_and_weighed(data: st.DataObject) -> None:
     assert np.allclose(out, expected[members])
 
 
-def test_members_that_make_no_sense_are_refused() -> None:
+def test_members_and_rows_that_make_no_sense_are_refused(shards: list[Shard]) -> None:
     for ids, members, words in (([3], [0], "row 3"), ([0], [1, 1], "ascend"), ([0], [3], "limit")):
         with pytest.raises(ValueError, match=words):
             _native.count_members(np.array(ids), np.array(members), 3)
+    indptr, keys = np.array([0, 2]), np.array([5, 6])
+    for bad in ({"indices": np.array([0, 2])}, {"rows": np.array([1])}, {"indptr": np.array([0, 3])}, {"rows": [-1]}):
+        given = {"indptr": indptr, "indices": np.array([0, 1]), "edge_ids": np.array([3, 4]), "rows": [0], **bad}
+        rows = np.array(given.pop("rows"))
+        with pytest.raises(ValueError, match="row"):
+            kernels.edge_digests(*given.values(), vertex_keys=keys[:1], num_sources=2, rows=rows)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30), st.integers(-1, 31))
@@ -300,15 +306,6 @@ def test_a_digest_tells_any_changed_edge(data: st.DataObject) -> None:
         assert digest(sources[turned], edges[turned]) != original
     narrow = digest(sources.astype(np.int32), edges.astype(np.int32))
     assert narrow == original, "a digest does not depend on the width of ids"
-
-
-def test_bad_rows_are_refused(shards: list[Shard]) -> None:
-    indptr, keys = np.array([0, 2]), np.array([5, 6])
-    for bad in ({"indices": np.array([0, 2])}, {"rows": np.array([1])}, {"indptr": np.array([0, 3])}, {"rows": [-1]}):
-        given = {"indptr": indptr, "indices": np.array([0, 1]), "edge_ids": np.array([3, 4]), "rows": [0], **bad}
-        rows = np.array(given.pop("rows"))
-        with pytest.raises(ValueError, match="row"):
-            kernels.edge_digests(*given.values(), vertex_keys=keys[:1], num_sources=2, rows=rows)
 
 
 @settings(max_examples=200, deadline=None)

@@ -151,15 +151,7 @@ class Versions(RuleBasedStateMachine):
 TestVersions = Versions.TestCase
 
 
-def test_rows_that_only_peers_read_go_when_they_are_idle() -> None:
-    book = VersionBook()
-    book.refresh({1: {("node", "x"): 1}, 2: {("node", "x"): 2}})
-    book.asked([("node", "x", 1), ("node", "y", 0)], 5.0)
-    assert ("node", "x", 1) in book.needed(5.0 + IDLE_S / 2)
-    assert book.needed(5.0 + IDLE_S) == {("node", "x", 2)}
-
-
-def test_a_version_whose_rows_are_partly_gone_cannot_be_opened() -> None:
+def test_versions_and_rows_that_are_gone_or_idle() -> None:
     book, x, y = VersionBook(), ("node", "x"), ("node", "y")
     book.refresh({3: {x: 2, y: 3}, 4: {x: 4, y: 3}})  # version 2 was removed, 3 has rows of the newest
     for gone in (1, 3):
@@ -176,3 +168,8 @@ def test_a_version_whose_rows_are_partly_gone_cannot_be_opened() -> None:
     book.close(3)
     book.close(3)
     assert book.readable == [0, 4]
+    book = VersionBook()
+    book.refresh({1: {("node", "x"): 1}, 2: {("node", "x"): 2}})
+    book.asked([("node", "x", 1), ("node", "y", 0)], 5.0)
+    assert ("node", "x", 1) in book.needed(5.0 + IDLE_S / 2)
+    assert book.needed(5.0 + IDLE_S) == {("node", "x", 2)}

@@ -78,7 +78,7 @@ def test_a_refused_push_changes_nothing_and_leaves_its_number(words: str) -> Non
     assert table.push(**push)  # type: ignore[arg-type]
 
 
-def test_operations_need_what_they_work_on() -> None:
+def test_operations_need_what_they_work_on_and_values_may_be_no_numbers() -> None:
     plain = knowing(MutableTable(MutableSpec("t", 4)))
     flags = knowing(MutableTable(MutableSpec("t", 4, "|b1")))
     for table, values, op, words in [
@@ -91,9 +91,6 @@ def test_operations_need_what_they_work_on() -> None:
     with pytest.raises(ConfigError, match="version"):
         plain.push(np.array([0]), bytes(4), "write", client=1, sequence=0, version=1)
     assert plain.pull(np.array([0])).versions is None
-
-
-def test_values_come_as_arrays_or_bytes_and_may_be_no_numbers() -> None:
     table = knowing(MutableTable(MutableSpec("t", 4, row_shape=(2,))))
     strange = np.array([[np.nan, -np.inf]], np.float32)
     memory = bytearray(9)

@@ -101,21 +101,15 @@ SPECS = [
 ]
 
 
-def test_descriptions_survive_json() -> None:
+def test_descriptions_survive_json_also_with_integers_of_numpy() -> None:
     for spec in (*SPECS, *(replace(SPECS[0], init=init) for init in INITS)):
         assert MutableSpec.from_dict(json.loads(json.dumps(spec.to_dict(), allow_nan=False))) == spec
-
-
-def test_integers_of_numpy_are_integers() -> None:
     spec = MutableSpec("a", np.int64(3), row_shape=(np.int32(2),), max_rows=np.uint8(4))
     assert json.dumps(spec.to_dict()) == json.dumps(MutableSpec("a", 3, row_shape=(2,), max_rows=4).to_dict())
     with pytest.raises(ConfigError, match=r"row shape \(1\.5,\)"):
         MutableSpec("a", 3, row_shape=(1.5,))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="init 5 is none of"):
         MutableSpec("a", 3, init=5)  # type: ignore[arg-type]
-
-
-def test_sizes() -> None:
     spec = SPECS[1]
     assert spec.row_bytes == 48
     assert spec.nbytes(10) == 10 * 48 * 3

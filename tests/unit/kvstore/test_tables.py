@@ -209,7 +209,7 @@ def test_a_snapshot_whose_replacement_was_killed_is_found_again(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
-def test_tables_of_a_job_are_dropped_when_nobody_asks_for_them() -> None:
+def test_tables_of_a_job_are_dropped_when_nobody_asks_for_them_and_in_no_snapshot(tmp_path: Path) -> None:
     tables, silent = Tables(1 << 20), 10.0
     for name, lease_s in (("kept", None), ("asked", silent), ("dead", silent), ("again", 2 * silent)):
         tables.create(replace(SPEC, name=name, lease_s=lease_s))
@@ -223,9 +223,6 @@ def test_tables_of_a_job_are_dropped_when_nobody_asks_for_them() -> None:
     with pytest.raises(UnknownNameError, match="its lease ran out"):
         tables.get("dead", 5)
     assert tables.used_bytes == 2 * 160
-
-
-def test_a_snapshot_leaves_the_tables_of_jobs_alone(tmp_path: Path) -> None:
     tables = Tables(500)
     tables.create(SPEC)
     tables.snapshot(tmp_path / "s")

@@ -93,13 +93,7 @@ def test_what_is_refused(data: Path, words: str) -> None:
     assert REFUSED[words] in done.output + str(done.exception)
 
 
-def test_partitioning_is_planned_as_before() -> None:
-    done = plan("--nodes", 1000, "--edges", 10_000)
-    assert done.exit_code == 0
-    assert "Partitioning, estimated" in done.output
-
-
-def test_a_piece_has_the_degrees_of_the_graph(data: Path) -> None:
+def test_a_piece_has_the_degrees_of_the_graph_and_partitioning_is_planned(data: Path) -> None:
     from atta.partition.dataset import Dataset
     from atta.train.planning import open_servers
 
@@ -109,3 +103,6 @@ def test_a_piece_has_the_degrees_of_the_graph(data: Path) -> None:
     assert some.edges.shape[1] == len(whole.graph.indices)
     assert abs(piece(whole, PlannedModel("sage", 2, 8, 8), every=2).edges.shape[1] / some.edges.shape[1] - 0.5) < 0.1
     assert Expansion(1, 15) == (1, 15)
+    done = plan("--nodes", 1000, "--edges", 10_000)
+    assert done.exit_code == 0
+    assert "Partitioning, estimated" in done.output

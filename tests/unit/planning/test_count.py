@@ -121,13 +121,18 @@ def test_rows_that_trainers_exchange(seen: int) -> None:
     assert np.abs(np.bincount(split_trainers(found, 3, most_edges=seen)) - n / 3).max() < 0.1 * n
 
 
-def test_external_rows_go_to_each_trainer_that_reads_them() -> None:
+def test_external_rows_go_to_each_reader_and_large_graphs_are_sampled() -> None:
     # Vertex 3 belongs to the other server. Each trainer of the first one has vertex 0 or 1, so both read it.
     graph = Graph(np.array([2, 2, 3, 3]), np.array([0, 1, 0, 1]), np.arange(4))
     found = count_sizes(Servers(graph.local, np.array([0, 2, 4]), np.arange(4)), Question(2, 2, 1, settings=()))
     assert found.exchanged.external == 4
     assert received_rows(np.array([0, 1, 1, 1]), np.array([7, 7, 7, 2]), 3).tolist() == [1, 2, 0]
     assert received_rows(np.array([], int), np.array([], int), 2).tolist() == [0, 0]
+    graph = random_graph(80, 400, seed=6)
+    assert ask(graph, 1, settings=()).exchanged.external == 0
+    assert ask(graph, 4).counted_servers == 4
+    assert ask(graph, 4, extracted_edges=800).counted_servers == 2
+    assert ask(graph, 4, extracted_edges=1).counted_servers == 1
 
 
 def test_mini_batches_by_sets() -> None:
@@ -160,14 +165,6 @@ def test_co_batches_shrink_with_their_number() -> None:
     whole = found.sampled[Expansion(1, 3)]
     assert sizes[0] <= whole.vertices
     assert {work.preloaded for work in found.co_batches.values()} == {whole.preloaded}  # once, for all of them
-
-
-def test_large_graphs_are_looked_at_by_sample() -> None:
-    graph = random_graph(80, 400, seed=6)
-    assert ask(graph, 1, settings=()).exchanged.external == 0
-    assert ask(graph, 4).counted_servers == 4
-    assert ask(graph, 4, extracted_edges=800).counted_servers == 2
-    assert ask(graph, 4, extracted_edges=1).counted_servers == 1
 
 
 def test_questions_that_make_no_sense() -> None:

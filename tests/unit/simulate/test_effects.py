@@ -148,21 +148,18 @@ def test_batches_of_an_epoch_have_the_measured_mean() -> None:
     assert model.vertices(3) < model.vertices(0)
 
 
-def test_epochs_of_whole_batches_are_like_one_session() -> None:
+def test_sessions_cost_what_the_profile_says_and_no_more() -> None:
+    dear = replace(SMALL, session_us=5_000.0, loop=LoopCosts(session_us=3_000.0))
+    free, paid = (simulate(scenario(profile, machines=2, epochs=3)) for profile in (SMALL, dear))
+    assert 12 * (paid.cpu_ms_per_batch - free.cpu_ms_per_batch) == pytest.approx(3 * 8)
+    with pytest.raises(ConfigError, match="how many seeds an epoch has"):
+        scenario(replace(PROFILE, epoch_seeds=0), epochs=1)
     whole = replace(SMALL, epoch_seeds=2 * 10 * 1024)
     options: dict[str, Any] = {"machines": 2, "known_batch_bytes": True}
     epochs = simulate(scenario(whole, epochs=4, **options))
     once = simulate(scenario(whole, batches=40, **options))
     assert epochs.seeds_per_s == pytest.approx(once.seeds_per_s, rel=0.05)
     assert epochs.cpu_ms_per_batch == pytest.approx(once.cpu_ms_per_batch)
-
-
-def test_sessions_cost_what_the_profile_says() -> None:
-    dear = replace(SMALL, session_us=5_000.0, loop=LoopCosts(session_us=3_000.0))
-    free, paid = (simulate(scenario(profile, machines=2, epochs=3)) for profile in (SMALL, dear))
-    assert 12 * (paid.cpu_ms_per_batch - free.cpu_ms_per_batch) == pytest.approx(3 * 8)
-    with pytest.raises(ConfigError, match="how many seeds an epoch has"):
-        scenario(replace(PROFILE, epoch_seeds=0), epochs=1)
 
 
 @pytest.mark.parametrize("away", [0.2, 0.5, 3.7])

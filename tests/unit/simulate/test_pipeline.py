@@ -26,13 +26,10 @@ def run(**options: Any) -> PipelineOutcome:
     return simulate_pipeline(PipelineScenario(**options))
 
 
-def test_one_interval_takes_the_sum_of_its_parts() -> None:
+def test_parts_add_up_and_pipe_overlaps_what_nopipe_does_in_turn() -> None:
     found = run(machines=1, intervals=1, epochs=3, graph_s=0.25, task_s=0.5, mode="pipe")
     assert found.epoch_s == pytest.approx([5 * 0.25 + 3 * 0.5] * 3)
     assert (found.oldest, found.relaunched, found.lost) == (0, 0, 0)
-
-
-def test_pipe_overlaps_what_nopipe_does_one_after_the_other() -> None:
     common: dict[str, Any] = {"machines": 2, "intervals": 16, "epochs": 6, "graph_s": 0.01, "task_s": 0.1, "workers": 4}
     times = {mode: sum(run(mode=mode, **common).epoch_s) for mode in ("nopipe", "pipe", "async")}
     graph, tasks = 5 * 16 * 0.01, 3 * 4 * 0.1  # per epoch; four workers take four rounds of each task

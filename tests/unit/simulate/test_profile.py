@@ -113,13 +113,7 @@ def test_costs_are_never_negative(points: list[tuple[float, float]]) -> None:
     assert slope >= 0
 
 
-def test_points_that_tell_no_slope() -> None:
-    assert Line().fit() == Line.through([]).fit() == (0.0, 0.0)
-    assert Line.through([(0.0, 2.0), (0.0, 4.0)]).fit() == (3.0, 0.0)
-    assert Line.through([(2.0, 2.0), (2.0, 4.0)]).fit() == (0.0, 1.5)
-
-
-def test_daemons_sum_by_kind_and_lane() -> None:
+def test_daemons_sum_by_kind_and_lane_and_lines_fit() -> None:
     costs = TaskCosts()
     here = Task(Kind.NEIGHBORHOOD, "nbr1", 0, 0, 1, Lane.CPU, 10.0)
     there = Task(Kind.NEIGHBORHOOD, "nbr1", OTHERS, 0, 1, Lane.NET, 4.0)
@@ -131,6 +125,9 @@ def test_daemons_sum_by_kind_and_lane() -> None:
     stats = costs.stats()
     assert [stats[f"cost_neighborhood_cpu_{n}"] for n in names] == pytest.approx([2, 20, 200, 1.2, 12, 0])
     assert [stats[f"cost_neighborhood_net_{n}"] for n in names] == [1, 4, 16, 100, 400, 3]
+    assert Line().fit() == Line.through([]).fit() == (0.0, 0.0)
+    assert Line.through([(0.0, 2.0), (0.0, 4.0)]).fit() == (3.0, 0.0)
+    assert Line.through([(2.0, 2.0), (2.0, 4.0)]).fit() == (0.0, 1.5)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), max_size=4))
@@ -309,20 +306,14 @@ def test_sizes_and_costs(tmp_path: Path) -> None:
     assert outcome.link_bytes_per_batch == pytest.approx(18 * (ROW + 4), rel=0.01)
 
 
-def test_batches_of_different_sizes_spread(tmp_path: Path) -> None:
+def test_batches_spread_and_of_several_jobs_the_largest_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [OPENED, *batch(1), *batch(2, larger=3.0)])
     spread = 0.5 * abs(math.log((10 + 20 + 30) / (10 + 60 + 30)))
     assert profile_of_trace(path).spread == pytest.approx(spread, rel=1e-6)
-
-
-def test_of_several_jobs_the_one_with_most_batches_counts(tmp_path: Path) -> None:
     other = SessionMark(0.0, "opened", "another-name", "job", 0, 50, 99, "7,7")
     strange = [entry._replace(session="another-name") for entry in batch(5)]  # type: ignore[union-attr, call-arg]
     path = write(tmp_path / "t.json", [OPENED, other, *batch(1), *strange, *batch(2)])
     assert profile_of_trace(path).batch_size == 10
-
-
-def test_a_trace_that_begins_late_needs_to_be_told(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", batch(1))
     with pytest.raises(DataError, match="say --batch-size and --fan-out"):
         profile_of_trace(path)

@@ -147,23 +147,17 @@ def test_edges_of_smaller_fan_outs_are_those_of_the_sampler(kind: str) -> None:
     assert len(draw.own.edges) == 15
 
 
-def test_never_more_vertices_than_there_are() -> None:
+def test_never_more_vertices_than_there_are_and_256_neighbours_tell_all() -> None:
     made = profile("hubs")
     once, twice = (sum(h.new for h in scaled(made, size, (15, 10, 5))) for size in (1024, 2048))
     assert once < twice < 2 * once, "larger batches reach more, but less than in proportion"
     for batch_size, fan_outs in ((4096, (-1, -1, -1)), (1 << 20, (100, 100, 100, 100))):
         assert sum(hop.new for hop in scaled(made, batch_size, fan_outs)[1:]) <= NODES
-
-
-def test_all_neighbours_are_told_from_256() -> None:
     _, expanded, _ = sampled("hubs", 1024, (-1, 5))
     side = expanded[0].side(1, -1)
     assert len(side.edges) == 257
     assert side.edges[-1] == pytest.approx(expanded[0].edges[1] / expanded[0].vertices[1])
     assert list(side.edges) == sorted(side.edges)
-
-
-def test_batches_of_an_epoch() -> None:
     given = Scenario(PROFILE, machines=4, scheduler=SchedulerConfig(), batch_size=100)
     assert given.epoch_batches == 2500
     assert replace(given, profile=replace(PROFILE, epoch_seeds=0)).epoch_batches is None

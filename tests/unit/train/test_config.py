@@ -123,11 +123,16 @@ def test_unknown_names_come_with_those_that_exist() -> None:
             config(**{name: given_name})
 
 
-def test_one_fan_out_holds_for_every_layer() -> None:
+def test_one_fan_out_holds_for_every_layer_and_a_rule_says_who_joins_a_server() -> None:
     assert config(num_neighbors=(7,), layers=3).fan_outs == (7, 7, 7)
     assert config(num_neighbors=(7, 5), eval_num_neighbors=(-1,)).eval_fan_outs == (-1, -1)
     assert config(num_neighbors=(7, 5)).eval_fan_outs == (7, 5)
     assert config(num_neighbors=(7, 5), layers=2).depth == 2
+    assert config(strategy="full").rule(7) == Closure(3)
+    assert config(strategy="full", layers=112).rule(0) == Closure(112)
+    assert config(strategy="full", eas=(2, 5)).rule(7) == ExpansionAware(2, 5)
+    drawn = [config(strategy="full", eas=(2, 5), resample_every=3).rule(epoch) for epoch in range(7)]
+    assert [getattr(rule, "resample", None) for rule in drawn] == [0, 0, 0, 1, 1, 1, 2]
 
 
 def test_servers_follow_from_trainers_and_partitions() -> None:
@@ -145,14 +150,6 @@ def test_servers_follow_from_trainers_and_partitions() -> None:
         exchange.check_parts(3)
     with pytest.raises(ConfigError, match="make 1 server, the dataset has 2 partitions"):
         config(strategy="exchange", trainers=4).check_parts(2)
-
-
-def test_who_joins_a_server() -> None:
-    assert config(strategy="full").rule(7) == Closure(3)
-    assert config(strategy="full", layers=112).rule(0) == Closure(112)
-    assert config(strategy="full", eas=(2, 5)).rule(7) == ExpansionAware(2, 5)
-    drawn = [config(strategy="full", eas=(2, 5), resample_every=3).rule(epoch) for epoch in range(7)]
-    assert [getattr(rule, "resample", None) for rule in drawn] == [0, 0, 0, 1, 1, 1, 2]
 
 
 FAN_OUTS = st.lists(st.integers(1, 50) | st.just(-1), min_size=1, max_size=5).map(tuple)
@@ -202,15 +199,12 @@ READING = ["exchange", "sancus", "pipegcn", "digest", "sat", "digest-async"]
 """Strategies whose trainers read rows of others."""
 
 
-def test_records_are_complete() -> None:
+def test_records_are_complete_and_each_setting_belongs_to_all_or_to_some() -> None:
     assert list(STRATEGIES) == ["minibatch", "full", "cooperative", *READING, "dorylus"]
     for name, strategy in STRATEGIES.items():
         assert strategy.name == name
         assert issubclass(TrainConfig, strategy.settings)
         assert name in CliRunner().invoke(train, ["--help"]).output
-
-
-def test_every_setting_belongs_to_all_strategies_or_to_some() -> None:
     every = {f.name for f in dataclasses.fields(TrainSettings)}
     own = {name for strategy in STRATEGIES.values() for name in strategy.own_settings}
     assert {f.name for f in dataclasses.fields(TrainConfig)} == every | own
@@ -244,17 +238,14 @@ def test_staleness_in_deep_models_is_warned_of() -> None:
         assert not warns or f"staleness={staleness} with 3 layers" in str(own.warning)
 
 
-def test_the_table_needs_neither_torch_nor_numpy() -> None:
-    program = "import sys, atta.cli.train; print(sorted({'torch', 'numpy', 'grpc'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_no_other_module_asks_for_a_strategy_by_name() -> None:
+def test_no_other_module_names_a_strategy_and_the_table_needs_no_torch() -> None:
     known = [f'strategy {sign} "{name}"' for sign in ("==", "!=") for name in STRATEGIES]
     places = [path for path in SOURCES.rglob("*.py") if path.parent.name != "strategies"]
     assert len(places) > 100
     assert [path.name for path in places if any(text in path.read_text() for text in known)] == []
+    program = "import sys, atta.cli.train; print(sorted({'torch', 'numpy', 'grpc'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_one_step_of_sancus_passes_few_files() -> None:

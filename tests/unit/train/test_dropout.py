@@ -86,7 +86,7 @@ def test_a_single_trainer_has_the_masks_of_the_oracle(name: str, graph: Training
     torch.testing.assert_close(cooperative(x, batch.graph), model(x, batch.graph.edge_index))
 
 
-def test_several_dropouts_of_a_module_differ(graph: TrainingGraph) -> None:
+def test_several_dropouts_of_a_module_differ_and_others_are_refused(graph: TrainingGraph) -> None:
     class Twice(pyg.GraphSAGE):
         def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
             ones = torch.ones(VERTICES, 300, dtype=torch.float64)
@@ -107,8 +107,6 @@ def test_several_dropouts_of_a_module_differ(graph: TrainingGraph) -> None:
     assert torch.equal(*found)
     assert not torch.equal(F.dropout(torch.ones(1000)), found[0])
 
-
-def test_dropout_of_anything_but_rows_and_attention_is_refused(graph: TrainingGraph) -> None:
     class Pooled(pyg.GraphSAGE):
         def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
             return self.convs[0](x, edge_index) + F.dropout(x.mean(0, keepdim=True))

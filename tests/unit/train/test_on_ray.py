@@ -103,16 +103,13 @@ def test_training_goes_on_after_losses_and_not_after_mistakes() -> None:
         assert [fresh.resumes(found) for found in (first, first, "b")] == [False, False, True]
 
 
-def test_daemons_ask_for_what_the_manifest_says() -> None:
+def test_daemons_ask_for_what_the_manifest_says_and_names_are_checked() -> None:
     assert bundles([Needs(100, 10, 5), Needs(200, 10, 50)], threads=2, cache=20, buffer=8) == [
         {"CPU": 2.0, "memory": BARE_BYTES + 127.0},
         {"CPU": 2.0, "memory": BARE_BYTES + 242.0},
     ]
     with pytest.raises(ConfigError, match="threads"):
         bundles([], 0, 0, 0)
-
-
-def test_names_that_no_cluster_may_have() -> None:
     assert check_name("products-2.x_1") == "products-2.x_1"
     for name in ("", "-x", "a/b", "a b", "a" * 101):
         with pytest.raises(ConfigError, match="name"):

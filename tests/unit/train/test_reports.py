@@ -57,12 +57,25 @@ def test_patience_counts_validations_since_the_best(curve: Curve, patience: int,
     assert stalled(measured("val_mae", curve), patience, Watched("val_mae", rises=rises)) == (since >= patience)
 
 
-def test_losses_are_finite_and_lines_say_what_was_measured() -> None:
+def test_losses_are_finite_and_lines_go_to_terminals_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for loss in (float("nan"), float("inf"), -float("inf")):
         with pytest.raises(NonFiniteError, match=r"^epoch 1: losses have an infinity or NaN"):
             replace(epochs([None, None])[1], loss=loss).check_loss()
     assert "val" not in epochs([None])[0].line()
     assert "val 50.00 %" in epochs([0.5])[0].line()
+    monkeypatch.setenv("TERM", "xterm")
+    found = []
+    for screen, enabled in ((Terminal(), True), (io.StringIO(), True), (Terminal(), False)):
+        monkeypatch.setattr(sys, "stderr", screen)
+        display = Display(enabled)
+        with display.batches("epoch 3", 2) as step:
+            step()
+            step()
+        display.line("epoch 3 is done")
+        found.append(screen.getvalue())
+    assert "2/2" in found[0]
+    assert found[0].endswith("epoch 3 is done\n")
+    assert found[1:] == ["epoch 3 is done\n", ""]
 
 
 def test_json_holds_what_scripts_read() -> None:
@@ -103,22 +116,6 @@ def test_the_best_epoch_is_printed_and_what_was_not_validated_not_as_0(capsys: p
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def test_a_terminal_gets_a_bar_and_lines_and_a_file_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    found = []
-    for screen, enabled in ((Terminal(), True), (io.StringIO(), True), (Terminal(), False)):
-        monkeypatch.setattr(sys, "stderr", screen)
-        display = Display(enabled)
-        with display.batches("epoch 3", 2) as step:
-            step()
-            step()
-        display.line("epoch 3 is done")
-        found.append(screen.getvalue())
-    assert "2/2" in found[0]
-    assert found[0].endswith("epoch 3 is done\n")
-    assert found[1:] == ["epoch 3 is done\n", ""]
 
 
 def logged(epoch: int, **metrics: float) -> EpochReport:

@@ -82,12 +82,18 @@ def test_tables_that_do_not_fit_the_task(spec: TableSpec, classes: int | None, s
         task_on(found, config())
 
 
-def test_the_first_metric_is_watched() -> None:
+def test_the_first_metric_is_watched_and_some_are_not_defined() -> None:
     assert watched_by(config()).metric == watched_by(config(task="classes")).metric == "val_accuracy"
     assert watched_by(config(task="labels")).metric == "val_micro_f1"
     for loss in ("mse", "mae"):
         watched = watched_by(config(task="regression", regression_loss=loss))
         assert (watched.metric, watched.rises) == (f"val_{loss}", False)
+    known = metrics(LABELS, np.full((4, 2), -1, np.float32), np.zeros((4, 2), np.float32), 2)
+    assert (known["micro_f1"], known["macro_f1"]) == (0, 0)
+    for value in (0.0, 0.1, 123456.7):
+        found = metrics(REGRESSION, np.zeros((9, 1), np.float32), np.full((9, 1), value, np.float32), 2)
+        assert "r2" not in found
+        assert found["mae"] == pytest.approx(value)
 
 
 @pytest.mark.parametrize("settings", [{"patience": 3}, {"early_stop": "loss:3"}, {"lr_schedule": "plateau"}], ids=str)
@@ -185,7 +191,7 @@ def test_a_batch_without_targets_changes_nothing(task: LearningTask) -> None:
     assert metrics(task, np.ones((3, 4), np.float32), nothing.numpy(), 2) == {}  # 0 would decide the best epoch
 
 
-def test_the_loss_of_labels_is_binary_cross_entropy() -> None:
+def test_losses_of_labels_and_of_regression() -> None:
     torch.manual_seed(1)
     outputs, labels = torch.randn(20, 5, dtype=torch.float64), torch.randint(0, 2, (20, 5)).double()
     expected = F.binary_cross_entropy(torch.sigmoid(outputs), labels)
@@ -199,9 +205,6 @@ def test_the_loss_of_labels_is_binary_cross_entropy() -> None:
     each = F.binary_cross_entropy(shares, labels.where(known, 0), reduction="none")
     expected = each[known].sum() / 5 / 19  # of the mean over labels, one of 20 vertices has none
     assert Objective(LABELS, 5).mean_loss(outputs, labels).item() == pytest.approx(expected.item())
-
-
-def test_the_losses_of_regression() -> None:
     torch.manual_seed(2)
     outputs, targets = torch.randn(2, 30, 3, dtype=torch.float64)
     squared = Objective(REGRESSION, 3)
@@ -326,12 +329,3 @@ def test_metrics_of_regression(seed: int, parts: int, vertices: int) -> None:
         if spread > 1e-9:
             each.append(1 - ((said[has] - true[has]) ** 2).sum() / spread)
     assert found.get("r2") == (pytest.approx(np.mean(each)) if each else None)
-
-
-def test_targets_that_are_all_alike_have_no_r2_and_known_absent_labels_count() -> None:
-    known = metrics(LABELS, np.full((4, 2), -1, np.float32), np.zeros((4, 2), np.float32), 2)
-    assert (known["micro_f1"], known["macro_f1"]) == (0, 0)
-    for value in (0.0, 0.1, 123456.7):
-        found = metrics(REGRESSION, np.zeros((9, 1), np.float32), np.full((9, 1), value, np.float32), 2)
-        assert "r2" not in found
-        assert found["mae"] == pytest.approx(value)

@@ -216,7 +216,7 @@ def test_without_rows_that_others_read_nothing_is_learnt_and_shares_have_their_s
     assert all(torch.equal(value, before[name]) for name, value in by.state_dict().items())
 
 
-def test_errors_are_distances_and_the_guard_uses_predictions_only_where_they_are_much_better() -> None:
+def test_the_guard_uses_predictions_only_where_they_are_much_better() -> None:
     guess, stale, fresh = torch.randn(3, 10, 4)
     found = Errors.of(guess, stale, fresh)
     assert found.predicted == pytest.approx(float((guess - fresh).square().sum()), rel=1e-5)
@@ -236,9 +236,6 @@ def test_errors_are_distances_and_the_guard_uses_predictions_only_where_they_are
     assert not guard.learns
     guard.note_errors(Errors(2.0, 1.0))
     assert guard.learns
-
-
-def test_predictors_that_make_no_sense() -> None:
     with pytest.raises(ConfigError, match="lstm, linear"):
         predictor("gru", 3, 5)
     with pytest.raises(ConfigError, match="at least 2"):
