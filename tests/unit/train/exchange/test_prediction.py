@@ -75,12 +75,21 @@ def test_a_smaller_graph_around_some_rows_predicts_the_same() -> None:
 
 
 @pytest.mark.parametrize("kind", PREDICTORS)
-def test_no_row_changes_before_the_first_step(kind: str) -> None:
+def test_no_row_changes_before_the_first_step_nor_without_rows_to_learn_from(kind: str) -> None:
     window = drifting(2)[:-1].relu()
     new, same = (predictor(kind, WIDTH, COUNT, seed=4) for _ in range(2))
     found = window[-1] + 0.3 * predict_changes(new, window, some_graph())
     assert torch.equal(found.view(torch.int32), window[-1].view(torch.int32))
     assert all(torch.equal(a, b) for a, b in zip(new.state_dict().values(), same.state_dict().values(), strict=True))
+    graph = PublishedGraph.of(torch.empty(2, 0, dtype=torch.int64), own=0, rows=0)
+    by, other = (predictor(kind, WIDTH, COUNT) for _ in range(2))
+    before = {name: value.clone() for name, value in by.state_dict().items()}
+    by.study(torch.empty(COUNT, 0, WIDTH), graph, torch.empty(0, WIDTH), ahead=1.0, seed=0)
+    other.study(drifting(1)[:-1], some_graph(), drifting(1)[-1, :OWN], ahead=1.0, seed=0)
+    assert [share.shape for share in by.shares()] == [share.shape for share in other.shares()]
+    assert not any(bool(share.any()) for share in by.shares())
+    by.take(by.shares())
+    assert all(torch.equal(value, before[name]) for name, value in by.state_dict().items())
 
 
 @pytest.mark.parametrize("kind", PREDICTORS)
@@ -201,19 +210,6 @@ def test_linear_weights_are_the_least_squares_solution_over_all_trainers() -> No
     by, still = LinearPredictor(COUNT), torch.ones(COUNT, ROWS, WIDTH)
     learn(by, still, graph, still[-1, :OWN] + 1)  # rows that do not change leave it at zero
     assert by.weights.tolist() == [0.0] * (COUNT - 1)
-
-
-@pytest.mark.parametrize("kind", PREDICTORS)
-def test_without_rows_that_others_read_nothing_is_learnt_and_shares_have_their_size(kind: str) -> None:
-    graph = PublishedGraph.of(torch.empty(2, 0, dtype=torch.int64), own=0, rows=0)
-    by, other = (predictor(kind, WIDTH, COUNT) for _ in range(2))
-    before = {name: value.clone() for name, value in by.state_dict().items()}
-    by.study(torch.empty(COUNT, 0, WIDTH), graph, torch.empty(0, WIDTH), ahead=1.0, seed=0)
-    other.study(drifting(1)[:-1], some_graph(), drifting(1)[-1, :OWN], ahead=1.0, seed=0)
-    assert [share.shape for share in by.shares()] == [share.shape for share in other.shares()]
-    assert not any(bool(share.any()) for share in by.shares())
-    by.take(by.shares())
-    assert all(torch.equal(value, before[name]) for name, value in by.state_dict().items())
 
 
 def test_the_guard_uses_predictions_only_where_they_are_much_better() -> None:
