@@ -1,28 +1,230 @@
-"""The cache of in-edges: what to keep, how much of it, and answers that equal the owners' bit for bit."""
+"""The caches of remote rows and of in-edges: right, within bounds, ranked by real requests; edges as owners have them."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.kvstore.cache import EdgeCache
+from atta import _native
+from atta.cli.main import cli
+from atta.errors import ConfigError
+from atta.kvstore.cache import RANKS, EdgeCache, RowCache
 from atta.kvstore.cache.choice import Candidates, HotVertices, candidates, choose, divide, edge_types_into, greedy
-from atta.kvstore.cache.ranking import HaloHeat
+from atta.kvstore.cache.ranking import HaloHeat, distant, highest
+from atta.kvstore.cache.rows import RecentRows
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
+from atta.partition.schema import TableSpec
 from atta.samplers import kernels
 from atta.samplers.hashing import mix64
 from atta.samplers.methods import Method
 from atta.samplers.shard import Answer, Shard
+from tests.unit.kvstore.test_rows import together
 
 NODES, EDGES = 300, "node__to__node"
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+SPECS = {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}
+OFFSETS = np.array([0, 100, 200, 300])
+
+
+positions = st.lists(st.integers(0, 99), unique=True, max_size=40)
+rows_by_owner = st.dictionaries(st.integers(0, 2), positions, min_size=1, max_size=3)
+
+
+def true_rows(ids: np.ndarray) -> dict[str, np.ndarray]:
+    return {"x": np.stack([ids, ids * 2, ids * 3], axis=1).astype(np.float32), "y": ids.astype(np.int64) * 7}
+
+
+def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str]) -> int:
+    """Do what a batch does: take cached rows, fetch and offer the rest. Returns the hits. Every row must be right.
+
+    ``rows``: by owner, positions in its range.
+    """
+    ids = np.concatenate([OFFSETS[owner] + rows[owner] for owner in sorted(rows)]).astype(np.int64)
+    starts = np.cumsum([0, *(len(rows.get(owner, ())) for owner in range(3))])
+    positions = np.arange(len(ids))[::-1].copy()
+    found = shelf.look_up(tables, ids, positions, starts)
+    outs = [np.zeros((len(ids), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
+    for name, out in zip(tables, outs, strict=True):
+        out[found.positions] = shelf.tables[name][found.slots]
+    found.pins.release()
+    at = ids[::-1]  # by position
+    assert sorted([*found.positions, *found.missing_positions]) == list(range(len(ids)))
+    assert np.array_equal(at[found.missing_positions], found.missing_ids)
+    for owner in range(3):
+        mine = found.missing_ids[found.missing_starts[owner] : found.missing_starts[owner + 1]]
+        assert ((mine >= OFFSETS[owner]) & (mine < OFFSETS[owner + 1])).all()
+    assert found.missing_starts[-1] == len(found.missing_ids)
+    for table, out in zip(tables, outs, strict=True):
+        assert np.array_equal(out[found.positions], true_rows(at[found.positions])[table])
+        out[found.missing_positions] = true_rows(found.missing_ids)[table]
+    shelf.keep(tables, found.missing_slots, found.missing_positions, outs)
+    return len(found.positions)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 30), st.lists(st.tuples(rows_by_owner, st.sampled_from(["x", "y", "xy"])), max_size=25))
+def test_recent_rows_are_never_wrong(count: int, asked: list[tuple[dict[int, list[int]], str]]) -> None:
+    shelf = RecentRows(count, SPECS, OFFSETS, half_life=100)
+    for rows, tables in asked:
+        hits = ask(shelf, {owner: np.array(mine, dtype=np.int64) for owner, mine in rows.items()}, list(tables))
+        assert hits <= count
+
+
+def test_a_small_set_of_rows_stays_and_a_scan_leaves_nothing_behind() -> None:
+    shelf = RecentRows(20, SPECS, OFFSETS, half_life=120)
+    favourites = np.arange(20)
+    for _ in range(3):
+        ask(shelf, {1: favourites}, ["x", "y"])
+    assert ask(shelf, {1: favourites}, ["x", "y"]) == 20
+    assert ask(shelf, {2: np.arange(100)}, ["x", "y"]) == 0  # once only
+    assert ask(shelf, {1: favourites}, ["x", "y"]) == 20
+
+
+def test_ids_of_another_owner_and_impossible_bounds_are_refused() -> None:
+    shelf, ids, positions = RecentRows(20, SPECS, OFFSETS, half_life=120), np.array([99, 100, 250]), np.arange(3)
+    shelf.look_up(["x"], ids, positions, np.array([0, 1, 2, 3]))
+    for starts, words in (
+        ([0, 0, 2, 3], "another partition"),
+        ([0, 1, 3, 3], "another partition"),
+        ([0, 1, 3], "starts"),
+        ([0, 1, 2, 4], "starts"),
+        ([0, 2, 1, 3], "starts"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            shelf.look_up(["x"], ids, positions, np.array(starts))
+
+
+def test_readers_and_writers_at_once() -> None:
+    shelf = RecentRows(15, SPECS, OFFSETS, half_life=80)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            owners = [[1], [2], [1, 2]][int(rng.integers(0, 3))]
+            ask(shelf, {owner: rng.permutation(60)[:30] for owner in owners}, ["x", "y"])
+
+    together(*(partial(work, seed) for seed in range(4)))
+
+
+@pytest.mark.parametrize("fan_outs", [(3,), (4, 2), (2, -1)])
+def test_expected_visits_are_what_sampling_comes_to(dataset: Dataset, fan_outs: tuple[int, ...]) -> None:
+    expected = np.sum(HaloHeat(dataset, 0, "access", fan_outs).visits("node"), axis=0)
+    rng, csc = np.random.default_rng(1), dataset.part(0).csc("node__to__node")
+    lo, hi = dataset.book.range("node", 0)
+    split = np.asarray(dataset.split("node", "train"))
+    seeds, trials = split[(split >= lo) & (split < hi)], 400
+    counted = np.zeros((trials, NODES))
+    for trial in range(trials):
+        frontier = list(seeds)
+        np.add.at(counted[trial], frontier, 1)
+        for fan_out in fan_outs:
+            following: list[int] = []
+            for vertex in frontier:
+                if lo <= vertex < hi:
+                    row = csc.indices[csc.indptr[vertex - lo] : csc.indptr[vertex - lo + 1]]
+                    take = len(row) if fan_out < 0 else min(fan_out, len(row))
+                    following += list(rng.choice(row, take, replace=False)) if take else []
+            np.add.at(counted[trial], following, 1)
+            frontier = following
+    counted = counted[:, np.asarray(dataset.part(0).halo("node"))]
+    error = counted.std(axis=0) / np.sqrt(trials)
+    assert (np.abs(counted.mean(axis=0) - expected) <= 5 * error + 1e-9).all()
+
+
+def test_bytes_are_bounded_and_unknown_rankings_refused(dataset: Dataset) -> None:
+    for rank in RANKS:
+        for limit in (0, 1000, 1 << 20):
+            cache = RowCache.of(dataset, 0, share=1.0, limit_bytes=limit, rank=rank, fan_outs=(5, 5))
+            assert cache.nbytes <= limit
+    with pytest.raises(ConfigError, match="degre"):
+        RowCache.of(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="degre", fan_outs=(5,))
+    with pytest.raises(ConfigError, match="fan-outs"):
+        RowCache.of(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="access", fan_outs=(-2,))
+    for share in (float("nan"), -0.1, 1.5):
+        with pytest.raises(ConfigError, match="must be 0 to 1"):
+            RowCache.of(dataset, 0, share=share, limit_bytes=1 << 20)
+
+
+def test_bench(dataset: Dataset, tmp_path: Path) -> None:
+    options = ["--data", str(dataset.path), "--num-neighbors", "4,3", "--batch-size", "16", "--shares", "5,20,100"]
+    result = CliRunner().invoke(cli, ["bench", "cache", *options, "--json", str(tmp_path / "c.json"), "--quiet"])
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "c.json").read_text())
+    entries = report["results"]
+    assert [entry["share"] for entry in entries] == [5, 20, 100]
+    for rank in RANKS:
+        rates = [entry["hit_rate"][rank] for entry in entries]
+        assert all(0 <= rate <= min(1.0, entry["bound"]) + 1e-9 for rate, entry in zip(rates, entries, strict=True))
+        assert rank == "recent" or rates == sorted(rates)
+    assert all(entry["hit_rate"]["degree"] <= entry["optimum"] + 1e-9 for entry in entries)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_members_are_counted_and_weighed(data: st.DataObject) -> None:
+    rng, limit = np.random.default_rng(data.draw(st.integers(0, 2**32))), data.draw(st.integers(1, 300))
+    members = np.flatnonzero(rng.random(limit) < data.draw(st.sampled_from([0.0, 0.1, 0.9, 1.0])))
+    ids = rng.integers(0, limit, data.draw(st.integers(0, 500))).astype(
+        data.draw(st.sampled_from([np.int32, np.int64]))
+    )
+    assert _native.count_members(ids, members, limit).tolist() == np.bincount(ids, minlength=limit)[members].tolist()
+    indptr = np.sort(np.concatenate([[0, len(ids)], rng.integers(0, len(ids) + 1, 5)]))
+    weights, out, expected = rng.random(6), np.zeros(len(members)), np.zeros(limit)
+    _native.spread_weights(indptr, ids, weights, members, limit, out)
+    np.add.at(expected, ids, np.repeat(weights, np.diff(indptr)))
+    assert np.allclose(out, expected[members])
+
+
+def test_members_and_rows_that_make_no_sense_are_refused(shards: list[Shard]) -> None:
+    for ids, members, words in (([3], [0], "row 3"), ([0], [1, 1], "ascend"), ([0], [3], "limit")):
+        with pytest.raises(ValueError, match=words):
+            _native.count_members(np.array(ids), np.array(members), 3)
+    indptr, keys = np.array([0, 2]), np.array([5, 6])
+    for bad in ({"indices": np.array([0, 2])}, {"rows": np.array([1])}, {"indptr": np.array([0, 3])}, {"rows": [-1]}):
+        given = {"indptr": indptr, "indices": np.array([0, 1]), "edge_ids": np.array([3, 4]), "rows": [0], **bad}
+        rows = np.array(given.pop("rows"))
+        with pytest.raises(ValueError, match="row"):
+            kernels.edge_digests(*given.values(), vertex_keys=keys[:1], num_sources=2, rows=rows)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30), st.integers(-1, 31))
+def test_the_highest_are_those_that_sorting_finds(rows: list[tuple[int, int]], count: int) -> None:
+    scores = [np.array(column, np.uint32) for column in (zip(*rows, strict=True) if rows else ([], []))]
+    by_hand = sorted(range(len(rows)), key=lambda i: (-rows[i][0], -rows[i][1], i))
+    assert highest(scores, count).tolist() == sorted(by_hand[: max(0, count)])
+
+
+def test_distant_vertices_are_neither_here_nor_near(dataset: Dataset) -> None:
+    for part in range(3):
+        near = {*range(*dataset.book.range("node", part)), *dataset.part(part).halo("node").tolist()}
+        far = [v for v in range(NODES) if v not in near]
+        assert all(distant(dataset, part, "node", count).tolist() == far[:count] for count in (0, 1, 20, NODES))
+
+
+def test_rows_are_chosen_while_batches_look_them_up(dataset: Dataset) -> None:
+    """Also in caches of later versions that were made before the choice."""
+    cache, ids = RowCache(), np.asarray(dataset.part(0).halo("node"))
+    middle = int(np.searchsorted(ids, dataset.book.range("node", 2)[0]))
+    asked = ["x"], ids, np.arange(len(ids)), np.array([0, 0, middle, len(ids)])
+    same, other = cache.beside({"node": cache}), cache.beside({})
+    assert [c.look_up("node", *asked) for c in (cache, same, other)] == [None] * 3
+    cache.forget()
+    cache.choose(HaloHeat(dataset, 0), limit_bytes=1 << 20)
+    assert all(c.look_up("node", *asked) is not None for c in (cache, same, other))
+    assert same._kept["node"] is cache._kept["node"] is not other._kept["node"]
+    cache.forget()
+    assert cache.look_up("node", *asked) is None
+    assert same.look_up("node", *asked) is not None
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +233,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     ids = rng.permutation(5 * NODES)[:NODES].astype(np.int64)
     with GraphWriter(folder / "graph") as out:
         x = rng.random((NODES, 3), dtype=np.float32)
-        out.add_nodes("node", NODES, ids=ids, tables={"x": x}, splits={"train": rng.permutation(NODES)[:60]})
+        tables = {"x": x, "y": np.arange(NODES)}
+        out.add_nodes("node", NODES, ids=ids, tables=tables, splits={"train": rng.permutation(NODES)[:60]})
         weight = 1.0 / (1 + np.arange(NODES))
         sources, targets = (rng.choice(NODES, 3000, p=weight / weight.sum()) for _ in range(2))
         out.add_edges(EDGES, sources, targets)
@@ -49,7 +252,6 @@ def all_edges(shard: Shard, rows: np.ndarray) -> Answer:
 
 
 def degrees_of(dataset: Dataset, shards: list[Shard], ids: np.ndarray) -> np.ndarray:
-    """int64 [n, 1]: what the owners say."""
     owners = np.searchsorted(dataset.book.offsets["node"], ids, side="right") - 1
     starts = dataset.book.offsets["node"]
     found = [shards[o].degrees(EDGES, np.array([v - starts[o]]))[0] for v, o in zip(ids, owners, strict=True)]
@@ -57,7 +259,6 @@ def degrees_of(dataset: Dataset, shards: list[Shard], ids: np.ndarray) -> np.nda
 
 
 def fill(cache: EdgeCache, shards: list[Shard], hot: HotVertices, rows: Iterable[int]) -> None:
-    """Keep the in-edges of some rows, one by one."""
     starts = cache.dataset.book.offsets["node"]
     for row in rows:
         owner = int(np.searchsorted(starts, hot.ids[row], side="right")) - 1
@@ -65,11 +266,7 @@ def fill(cache: EdgeCache, shards: list[Shard], hot: HotVertices, rows: Iterable
         assert cache.keep("node", row, [all_edges(shards[owner], at)], [shards[owner].digests(EDGES, at)])
 
 
-# -- digests -----------------------------------------------------------------------------------------------------------
-
-
 def test_digests_are_those_of_the_definition(dataset: Dataset, shards: list[Shard]) -> None:
-    """In numpy, row by row."""
     ids, shard = dataset.ids("node"), shards[1]
     low, high = dataset.book.range("node", 1)
     found = shard.digests(EDGES, np.arange(high - low))
@@ -111,18 +308,6 @@ def test_a_digest_tells_any_changed_edge(data: st.DataObject) -> None:
     assert narrow == original, "a digest does not depend on the width of ids"
 
 
-def test_bad_rows_are_refused(shards: list[Shard]) -> None:
-    indptr, keys = np.array([0, 2]), np.array([5, 6])
-    for bad in ({"indices": np.array([0, 2])}, {"rows": np.array([1])}, {"indptr": np.array([0, 3])}, {"rows": [-1]}):
-        given = {"indptr": indptr, "indices": np.array([0, 1]), "edge_ids": np.array([3, 4]), "rows": [0], **bad}
-        rows = np.array(given.pop("rows"))
-        with pytest.raises(ValueError, match="row"):
-            kernels.edge_digests(*given.values(), vertex_keys=keys[:1], num_sources=2, rows=rows)
-
-
-# -- the choice --------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=9), st.integers(0, 120))
 def test_the_greedy_choice_is_near_the_best(items: list[tuple[int, int]], budget: int) -> None:
@@ -136,9 +321,9 @@ def test_the_greedy_choice_is_near_the_best(items: list[tuple[int, int]], budget
     assert (taken == greedy(saved, sizes, budget)).all()
 
 
-def test_hubs_save_less_per_byte_than_vertices_with_few_edges() -> None:
-    """By hand: the same expansions, so the answer's bytes over the memory's decide."""
+def test_hubs_save_less_per_byte_than_vertices_with_few_edges(dataset: Dataset) -> None:
     of_type = Candidates("node", np.array([1, 2, 3]), np.full((1, 3), 0.5), (10,))
+    assert edge_types_into(dataset.schema, "node") == (EDGES,)
     saved = of_type.savings(np.array([[10], [1000], [0]]))
     assert saved.tolist() == [0.5 * (8 + 8 * 10), 0.5 * (8 + 8 * 10), 0.5 * 8]
 
@@ -167,22 +352,16 @@ def test_the_budget_holds(dataset: Dataset, shards: list[Shard], rank: str, shar
         assert sum(len(hot.ids) for hot in chosen) == NODES - (high - low), "there is room for all"
 
 
-def test_no_room_means_no_edges(dataset: Dataset) -> None:
+def test_no_room_means_no_edges_and_more_than_the_limit_is_refused(dataset: Dataset, shards: list[Shard]) -> None:
     for limit, share in ((0, None), (1 << 20, 0.0)):
         assert divide(HaloHeat(dataset, 0, "degree", (3,)), limit_bytes=limit, share=share).edges == 0
     assert choose(dataset, 0, [], [], 0) == []
-
-
-def test_more_than_the_limit_is_refused(dataset: Dataset, shards: list[Shard]) -> None:
     ids = np.array([dataset.book.range("node", 1)[0]])
     cache = EdgeCache(dataset, 0, limit_bytes=50)
     with pytest.raises(ValueError, match="50"):
         cache.reserve([HotVertices("node", ids, degrees_of(dataset, shards, ids))])
     assert cache.nbytes == 0
     assert cache.split("node", ids, ids, np.array([0, 0, 1, 1])) is None
-
-
-# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -203,7 +382,6 @@ def test_answers_are_the_owners(dataset: Dataset, shards: list[Shard], data: st.
     asked = asked[np.argsort(asked >= dataset.book.range("node", 2)[0], kind="stable")]
     bounds = np.array([0, 0, (asked < dataset.book.range("node", 2)[0]).sum(), len(asked)])
     found = cache.split("node", asked, np.arange(len(asked)) * 10, bounds)
-    assert found is not None
     rows, at, missing, elsewhere, starts = found
     offsets = dataset.book.offsets["node"]
     assert [missing[a:b].tolist() for a, b in itertools.pairwise(starts)] == [
@@ -265,19 +443,14 @@ def test_what_differs_from_the_owner_is_not_kept(dataset: Dataset, shards: list[
 
 
 def test_methods_that_read_more_than_edges_are_not_served(dataset: Dataset, shards: list[Shard]) -> None:
-    cache = EdgeCache(dataset, 0, limit_bytes=1 << 20)
+    cache, ids = EdgeCache(dataset, 0, limit_bytes=1 << 20), np.array([dataset.book.range("node", 1)[0]])
     assert not cache.serves(Method.UNIFORM, ()), "nothing is here"
-    ids = np.array([dataset.book.range("node", 1)[0]])
     cache.reserve([HotVertices("node", ids, degrees_of(dataset, shards, ids))])
     assert cache.serves(Method.UNIFORM, ())
     assert not cache.serves(Method.UNIFORM, ("weight",))
     assert not any(cache.serves(m, ()) for m in Method if m is not Method.UNIFORM), "LABOR reads all edges at once"
     cache.completed()
     assert [m for m in Method if cache.serves(m, ())] == [Method.UNIFORM, Method.LABOR]
-
-
-def test_edge_types_are_those_that_end_at_the_type(dataset: Dataset) -> None:
-    assert edge_types_into(dataset.schema, "node") == (EDGES,)
 
 
 def test_a_graph_without_edges_between_its_parts_has_nothing_to_keep(tmp_path: Path) -> None:
