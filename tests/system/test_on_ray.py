@@ -1,4 +1,4 @@
-"""Daemons and trainers that Ray keeps: the batches and losses of ``atta train``, also after losses."""
+"""Daemons, trainers and partitions on Ray: the batches, losses and files of one machine, also after losses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import numpy as np
 import psutil
 import pytest
 
@@ -24,9 +24,12 @@ import atta.ray
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnavailableError
 from atta.observe.extras import missing
 from atta.partition import partition_graph
+from atta.partition.cutting.by_tasks import partition_by_tasks
+from atta.partition.cutting.tasks import TaskSizes
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, fit
 from atta.train.launching.on_ray import serving
+from atta.train.launching.on_ray.partitioning import RayTasks
 from tests.waiting import eventually
 
 pytestmark = [
@@ -38,13 +41,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ray")
-    shares = {"train": 0.4, "val": 0.2, "test": 0.4}
-    sizes = {"nodes": 400, "edges": 4000, "features": 6, "classes": 3, "seed": 5}
-    generate("sbm", folder / "graph", GenerateOptions(**sizes, **shares, inter=0.2))  # type: ignore[arg-type]
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
-    return folder / "parts"
+def parts(classes: Path) -> Path:
+    return classes / "parts"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +83,6 @@ def losses(report: Any) -> list[float]:
 
 @pytest.fixture(scope="module")
 def expected(parts: Path) -> list[float]:
-    """The losses of ``atta train`` with one thread per trainer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         return losses(fit(replace(config(), cluster=None, data=str(parts))))
@@ -93,7 +90,6 @@ def expected(parts: Path) -> list[float]:
 
 @contextmanager
 def meanwhile(action: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread while the block runs."""
     thread = threading.Thread(target=action)
     thread.start()
     yield
@@ -101,7 +97,6 @@ def meanwhile(action: Callable[[], None]) -> Iterator[None]:
 
 
 def alive(words: str) -> list[psutil.Process]:
-    """Processes of Atta whose command has ``words``."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
@@ -116,28 +111,11 @@ def trainers() -> list[psutil.Process]:
     return [process for process in alive("atta.train.launching.worker") if process in own]
 
 
-def test_batches_are_those_of_daemons_started_by_hand(served: atta.ray.Served, parts: Path) -> None:
-    def batches(cluster: atta.Cluster) -> list[Any]:
-        loader = atta.NeighborLoader(cluster, [3, 3], "train", batch_size=16, shuffle=True, seed=3)
-        return [batch.to_pyg() for batch in loader]
-
-    with atta.connect("ray:small") as on_ray, atta.local(parts, threads=1) as by_hand:
-        found, wanted = batches(on_ray), batches(by_hand)
-    assert len(found) == len(wanted) > 5
-    for a, b in zip(found, wanted, strict=True):
-        for name in ("n_id", "edge_index", "e_id", "x", "y"):
-            np.testing.assert_array_equal(a[name].numpy(), b[name].numpy())
-
-
 def test_commands_take_the_name(served: atta.ray.Served) -> None:
     command = [sys.executable, "-m", "atta.cli.main", "status", "--cluster", "ray:small", "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert [d["error"] for d in json.loads(done.stdout)["daemons"]] == [None, None]
-
-
-def test_losses_are_those_of_atta_train(served: atta.ray.Served, expected: list[float]) -> None:
-    assert losses(atta.ray.fit(config())) == pytest.approx(expected, abs=1e-5)
 
 
 def test_trainers_run_elsewhere_where_their_homes_are_full(
@@ -283,3 +261,78 @@ def test_a_run_may_start_its_own_daemons(nodes: Any, parts: Path, expected: list
     report = atta.ray.fit(replace(config(), cluster=None, data=str(parts)), insecure=True)
     assert losses(report) == pytest.approx(expected, abs=1e-5)
     assert eventually(lambda: set(alive(str(parts))) <= set(before), 10)
+
+
+# -- atta partition --engine ray ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def powerlaw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("partition") / "graph"
+    generate("powerlaw", folder, GenerateOptions(nodes=6000, edges=90_000, features=4, classes=3, seed=2))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(powerlaw: Path) -> dict[str, bytes]:
+    partition_graph(powerlaw, powerlaw.parent / "alone", parts=3, method="ldg", seed=1)
+    return files(powerlaw.parent / "alone")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_partition_has_the_files_of_one_process(
+    nodes: Any, powerlaw: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    words = ["partition", str(powerlaw), str(tmp_path / "out"), "--parts", "3", "--method", "ldg", "--seed", "1"]
+    command = [sys.executable, "-m", "atta.cli.main", *words, "--engine", "ray"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "out") == whole
+
+
+class Slow(RayTasks):
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def run(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
+    ) -> list[Any]:
+        notes = self._notes
+
+        def slowly(*given: Any) -> Any:
+            import ray
+
+            with notes.open("a") as file:
+                file.write(f"{ray.get_runtime_context().get_node_id()} {os.getpid()}\n")
+            time.sleep(0.5)
+            return function(*given)
+
+        return super().run(slowly, arguments, advance)
+
+
+def test_a_node_lost_amid_a_partition_changes_nothing(
+    nodes: Any, powerlaw: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    extra = nodes.add_node(num_cpus=2)
+    nodes.wait_for_nodes()
+    progress = Mock()
+
+    def lose(_: int) -> None:
+        if progress.stage.call_args.args[0] == "union graph":
+            progress.advance.side_effect = None
+            nodes.remove_node(extra, allow_graceful=False)
+
+    progress.advance.side_effect = lose
+    sizes = TaskSizes(slice_edges=10_000, chunk_edges=4000, block_edges=40_000, bucket_edges=20_000)
+    notes = tmp_path / "notes"
+    how: dict[str, Any] = {"parts": 3, "seed": 1, "sizes": sizes, "progress": progress}
+    partition_by_tasks(Slow(notes), powerlaw, tmp_path / "out", verify=False, **how)
+    ran = [line.split()[0] for line in notes.read_text().splitlines()]
+    assert progress.advance.side_effect is None
+    assert extra.node_id in ran
+    assert len(set(ran)) >= 3
+    assert files(tmp_path / "out") == whole

@@ -84,18 +84,6 @@ def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> N
         assert eventually(lambda: not any(name.startswith("atta_session_") for name in scrape(port)))
 
 
-def test_scrapes_while_sessions_come_and_go(small_graph: SmallGraph) -> None:
-    port = held_port()
-    options = ("--metrics", f"127.0.0.1:{port}")
-    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
-        for epoch in range(10):
-            batches = iter(atta.NeighborLoader(cluster, [2], batch_size=8))
-            next(batches)
-            found = scrape(port)
-            assert found["atta_sessions_opened_total"][""] == epoch + 1
-            assert found["atta_sessions"][""] >= 1
-
-
 def test_sessions_are_seen_with_what_they_do(pair: atta.LocalCluster) -> None:
     options = {"batch_size": 4, "job": "seen", "rank": 1, "world_size": 2}
     with Watch(pair.cluster_file) as watch:
@@ -164,23 +152,6 @@ def test_silent_daemons_stop_nobody(pair: atta.LocalCluster) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_daemon_that_hangs_and_one_that_comes_back(small_graph: SmallGraph) -> None:
-    with (
-        atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster,
-        Watch(cluster.addresses, deadline_s=1.0) as watch,
-    ):
-        watch.look()
-        os.kill(cluster.pids[1], signal.SIGSTOP)
-        try:
-            well, hung = watch.look()
-            assert well.batches_per_s == 0
-            assert "no answer" in hung.sample.error
-        finally:
-            os.kill(cluster.pids[1], signal.SIGCONT)
-        assert eventually(lambda: not watch.look()[1].sample.error)
-        assert watch.look()[1].batches_per_s == 0
-
-
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 def test_status_tells_of_a_daemon_that_is_lost_between_two_looks(
     small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals
@@ -228,13 +199,3 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(pair: atta.LocalCluste
     assert shown.rindex(b"\x1b[?25h") > shown.index(b"\x1b[?25l")  # the cursor is shown again
     assert shown.rstrip().endswith(b"atta: interrupted")
     assert b"Traceback" not in shown
-
-
-def test_a_metrics_port_in_use_is_said_so(small_graph: SmallGraph) -> None:
-    port = held_port()
-    data = small_graph.dataset(1, "random")
-    with (
-        atta.local(data, threads=1, options=("--metrics", f"127.0.0.1:{port}")),
-        pytest.raises(atta.ConfigError, match=f"metrics on port {port}"),
-    ):
-        atta.local(data, threads=1, options=("--metrics", f"127.0.0.1:{port}"))
