@@ -164,6 +164,33 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, atta.
         yield data, made
 
 
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Gives what ``atta`` says of arguments that it refuses: one line, with exit code 2."""
+    from atta.cli import main as root
+
+    def said(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["atta", *words])
+        with pytest.raises(SystemExit) as stopped:
+            root.main()
+        text = capfd.readouterr().err
+        assert stopped.value.code == 2, text
+        assert len(text.strip().splitlines()) == 1, text
+        return text
+
+    return said
+
+
 @pytest.fixture(scope="session")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a ``graph`` of 400 vertices in three classes, and with its two ``parts``."""
@@ -192,30 +219,3 @@ def learnable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
     partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
     with atta.local(folder / "parts", threads=1) as running:
         yield folder / "graph", running
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process alone."""
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Gives what ``atta`` says of arguments that it refuses: one line, with exit code 2."""
-    from atta.cli import main as root
-
-    def said(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["atta", *words])
-        with pytest.raises(SystemExit) as stopped:
-            root.main()
-        text = capfd.readouterr().err
-        assert stopped.value.code == 2, text
-        assert len(text.strip().splitlines()) == 1, text
-        return text
-
-    return said

@@ -85,10 +85,7 @@ EXACT = (
     StaleCase("exchange", base=Case("gat", layers=2, trainers=1, across=True), rows="all", epochs=1),
     StaleCase("exchange", base=Case("deepergcn-checkpointed", layers=3, across=True), epochs=1),
 )
-NO_SLACK = (
-    *(no_slack(bound) for bound in ("epoch", "adaptive", "gap")),
-    StaleCase("sancus", {"eps": 3, "warmup": 5}),
-)
+NO_SLACK = (*(no_slack(bound) for bound in ("epoch", "adaptive", "gap")), StaleCase("sancus", {"eps": 3, "warmup": 5}))
 FROZEN = tuple(
     StaleCase("pipegcn", base=Case(model, layers=3, across=True), across=across, epochs=6, frozen=True)
     for model in ("sage", "gcn", "gat")
@@ -133,10 +130,7 @@ RECOMPUTED = tuple(
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}))
     for end in ("", "-checkpointed")
 )
-TRAINED = (
-    *(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CHECKPOINTED),
-    *(*DROPPED, *STALE_DROPPED, *RECOMPUTED),
-)
+TRAINED = (*(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
 DRIVEN = (
     *(
         StaleCase("sancus", {"bound": bound, "eps": eps, "warmup": 3}, rows=rows)

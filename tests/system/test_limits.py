@@ -17,7 +17,6 @@ import pytest
 
 import atta
 from atta.client.control import Connection
-from atta.partition import GraphWriter, partition_graph
 from atta.protos.v1 import session_pb2
 from tests.addresses import held_port
 from tests.system.conftest import SmallGraph
@@ -129,22 +128,6 @@ def request_with(cluster: atta.Cluster, changes: dict[str, Any]) -> Any:
     for name, value in changes.items():
         setattr(request, name, value)
     return request
-
-
-def test_seeds_that_no_buffer_can_hold(tmp_path: Path) -> None:
-    rng, n = np.random.default_rng(0), 3000
-    with GraphWriter(tmp_path / "graph") as graph:
-        graph.add_nodes("node", n, tables={"x": rng.random((n, 8192), np.float32)}, splits={"train": np.arange(n)})
-        graph.add_edges("node__to__node", rng.integers(0, n, 10), rng.integers(0, n, 10))
-    partition_graph(tmp_path / "graph", tmp_path / "data", parts=1, method="random")
-    with atta.local(tmp_path / "data", threads=1, options=("--buffer", "64MiB")) as cluster:
-        with pytest.raises(
-            atta.QuotaExceededError, match="seeds of one batch take 93 MiB, all buffers together 64 MiB"
-        ):
-            iter(atta.NeighborLoader(cluster, [1], batch_size=n))
-        ids = np.repeat(np.arange(1000), 3)  # repeated ids count once
-        assert len(next(iter(atta.NeighborLoader(cluster, [1], ids, batch_size=n))).n_id()) >= 1000
-        assert cluster.stats()[0]["sessions_opened"] == 1
 
 
 @pytest.mark.parametrize("lost", [atta.DeadlineError, atta.UnavailableError, KeyboardInterrupt])
