@@ -1,4 +1,4 @@
-"""Daemons, trainers and partitions on Ray: the batches, losses and files of one machine, also after losses."""
+"""Daemons and trainers that Ray keeps: the batches and losses of ``atta train``, also after losses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -23,13 +22,8 @@ import atta
 import atta.ray
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnavailableError
 from atta.observe.extras import missing
-from atta.partition import partition_graph
-from atta.partition.cutting.by_tasks import partition_by_tasks
-from atta.partition.cutting.tasks import TaskSizes
-from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, fit
 from atta.train.launching.on_ray import serving
-from atta.train.launching.on_ray.partitioning import RayTasks
 from tests.waiting import eventually
 
 pytestmark = [
@@ -261,78 +255,3 @@ def test_a_run_may_start_its_own_daemons(nodes: Any, parts: Path, expected: list
     report = atta.ray.fit(replace(config(), cluster=None, data=str(parts)), insecure=True)
     assert losses(report) == pytest.approx(expected, abs=1e-5)
     assert eventually(lambda: set(alive(str(parts))) <= set(before), 10)
-
-
-# -- atta partition --engine ray ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def powerlaw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("partition") / "graph"
-    generate("powerlaw", folder, GenerateOptions(nodes=6000, edges=90_000, features=4, classes=3, seed=2))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def whole(powerlaw: Path) -> dict[str, bytes]:
-    partition_graph(powerlaw, powerlaw.parent / "alone", parts=3, method="ldg", seed=1)
-    return files(powerlaw.parent / "alone")
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def test_a_partition_has_the_files_of_one_process(
-    nodes: Any, powerlaw: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    words = ["partition", str(powerlaw), str(tmp_path / "out"), "--parts", "3", "--method", "ldg", "--seed", "1"]
-    command = [sys.executable, "-m", "atta.cli.main", *words, "--engine", "ray"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    assert files(tmp_path / "out") == whole
-
-
-class Slow(RayTasks):
-    def __init__(self, notes: Path) -> None:
-        super().__init__()
-        self._notes = notes
-
-    def run(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
-    ) -> list[Any]:
-        notes = self._notes
-
-        def slowly(*given: Any) -> Any:
-            import ray
-
-            with notes.open("a") as file:
-                file.write(f"{ray.get_runtime_context().get_node_id()} {os.getpid()}\n")
-            time.sleep(0.5)
-            return function(*given)
-
-        return super().run(slowly, arguments, advance)
-
-
-def test_a_node_lost_amid_a_partition_changes_nothing(
-    nodes: Any, powerlaw: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    extra = nodes.add_node(num_cpus=2)
-    nodes.wait_for_nodes()
-    progress = Mock()
-
-    def lose(_: int) -> None:
-        if progress.stage.call_args.args[0] == "union graph":
-            progress.advance.side_effect = None
-            nodes.remove_node(extra, allow_graceful=False)
-
-    progress.advance.side_effect = lose
-    sizes = TaskSizes(slice_edges=10_000, chunk_edges=4000, block_edges=40_000, bucket_edges=20_000)
-    notes = tmp_path / "notes"
-    how: dict[str, Any] = {"parts": 3, "seed": 1, "sizes": sizes, "progress": progress}
-    partition_by_tasks(Slow(notes), powerlaw, tmp_path / "out", verify=False, **how)
-    ran = [line.split()[0] for line in notes.read_text().splitlines()]
-    assert progress.advance.side_effect is None
-    assert extra.node_id in ran
-    assert len(set(ran)) >= 3
-    assert files(tmp_path / "out") == whole

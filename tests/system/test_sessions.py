@@ -71,21 +71,6 @@ def test_tables_of_the_seeds_alone(cluster: atta.Cluster) -> None:
             assert len(some.to_pyg().y) == some.batch_size
 
 
-@pytest.mark.parametrize("machine", ["this one", "another"])
-def test_iterator_collected_mid_epoch(cluster: atta.Cluster, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if machine == "another":
-        monkeypatch.setattr("atta.client.cluster.machine_id", lambda: machine)
-    iterator = iter(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
-    first = next(iterator)
-    content = first.table("x").copy()
-    del iterator
-    gc.collect()
-    assert eventually_closed(cluster)
-    for _ in range(3):  # other sessions reuse slots, but never a slot that a consumer still reads
-        list(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
-    assert np.array_equal(first.table("x"), content)
-
-
 def test_the_last_batch_of_an_epoch_gives_its_slot_back(small_graph: SmallGraph) -> None:
     with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
         loader = atta.NeighborLoader(cluster, [3, 3], batch_size=4, seed=2)
