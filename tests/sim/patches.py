@@ -31,14 +31,9 @@ from tests.sim.loop import NODE, VirtualLoop
 from tests.sim.network import Network, SimServer
 from tests.sim.threads import QueueModule, ThreadingModule, current
 
-__all__ = ["installed"]
-
 MEMORY_BYTES = 4 << 30
 """What every simulated machine has left."""
-ON_DISK = (
-    *(f"atta.kvstore.durable.{name}" for name in ("logfile", "store", "backup")),
-    "atta.partition.disk.staging",
-)
+ON_DISK = (*(f"atta.kvstore.durable.{name}" for name in ("logfile", "store", "backup")), "atta.partition.disk.staging")
 
 
 class TimeModule:
@@ -59,7 +54,6 @@ class TimeModule:
     perf_counter_ns = monotonic_ns
 
     def time(self) -> float:
-        """The time of day, which may jump."""
         node = NODE.get()
         return 1.8e9 + self._loop.now + (node.clock_s if node is not None else 0.0)
 
@@ -119,10 +113,7 @@ def _clock_defaults() -> list[tuple[FunctionType, Any, Any]]:
     return found
 
 
-_OPENED = {
-    "map_array": cache(atta.partition.dataset.map_array),
-    "check_file": cache(atta.partition.dataset.check_file),
-}
+_OPENED = {"map_array": cache(atta.partition.dataset.map_array), "check_file": cache(atta.partition.dataset.check_file)}
 
 
 async def _at_once(function: Callable[..., Any], *args: Any) -> Any:

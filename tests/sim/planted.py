@@ -25,8 +25,6 @@ from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.parameters.jobs import ArrivalJob
 from tests.sim.simulation import Outcome, simulate
 
-__all__ = ["PLANTED", "Planted", "found"]
-
 
 @dataclass(frozen=True)
 class Planted:
