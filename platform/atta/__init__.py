@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from atta.kvstore.spec import OptimiserSpec
     from atta.observe.versions import __version__
     from atta.partition.importers.networkx import from_networkx
-    from atta.wire.security.credentials import Credentials
+    from atta.wire.credentials import Credentials
 
 __all__ = [
     "AttaError",
@@ -112,7 +112,7 @@ __all__ = [
 _HOMES = {
     "BatchLoader": "atta.client.loaders.batch",
     "Cluster": "atta.client.cluster",
-    "Credentials": "atta.wire.security.credentials",
+    "Credentials": "atta.wire.credentials",
     "DagLoader": "atta.client.loaders.dag",
     "DistEmbedding": "atta.client.tables.embedding",
     "DistTensor": "atta.client.tables.tensor",

@@ -55,8 +55,8 @@ from atta.train.checkpoint.run import load_rank, place_in, save_rank
 from atta.train.checkpoint.weights import load_model
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.tokens import Role, TokenFile, issue, read_token, read_tokens
+from atta.wire.credentials import Credentials
+from atta.wire.tokens import Role, TokenFile, issue, read_token, read_tokens
 from tests.fuzz.drawing import change_value, mutated
 from tests.fuzz.targets import HANG_S, Finding
 

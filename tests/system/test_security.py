@@ -28,9 +28,9 @@ from atta.client.cluster import connect_all
 from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
 from atta.wire.clusterfile import write_cluster
+from atta.wire.credentials import Credentials
 from atta.wire.named import resolve_target
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.tokens import ROLES, Role, TokenFile, issue, read_tokens
+from atta.wire.tokens import ROLES, Role, TokenFile, issue, read_tokens
 from tests.addresses import held_port
 from tests.system.conftest import SmallGraph
 from tests.system.test_failover import digest

@@ -18,7 +18,7 @@ from atta.train import TrainConfig, fit
 from atta.train.models.links import decoder_named
 from atta.train.models.typed import TypedLinkModel
 from atta.train.settings.minibatch import parse_shares
-from atta.train.steps.selfsupervised.links import TypedLinkTrainer
+from atta.train.steps.links import TypedLinkTrainer
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.splits import EdgeSplit
 from atta.train.tasks.types import TypeReach

@@ -16,8 +16,8 @@ from torch_geometric.nn import GraphSAGE
 import atta
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
-from atta.train.steps.selfsupervised.embedding import LinearProbe
-from atta.train.steps.selfsupervised.unlabelled import WalkTrainer
+from atta.train.steps.embedding import LinearProbe
+from atta.train.steps.unlabelled import WalkTrainer
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 

@@ -29,8 +29,8 @@ from atta.kvstore.durable.saved import TablesFile
 from atta.kvstore.mutable.arrays import ShardArrays
 from atta.kvstore.mutable.sequences import WINDOW, Client, Sequences, _ClientPushes
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.parameters.jobs import ArrivalJob, SummedJob
-from atta.kvstore.parameters.spec import WeightVersions
+from atta.kvstore.parameter_jobs import ArrivalJob, SummedJob
+from atta.kvstore.parameters import WeightVersions
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.train.dorylus.hand_out import HandOut, PoolSize

@@ -35,7 +35,7 @@ LAYERS = (
 PURE = (
     "atta.scheduler",
     "atta.kvstore.parameters",
-    "atta.wire.identity",
+    "atta.kvstore.parameter_jobs",
     "atta.wire.identity",
     "atta.train.dorylus.hand_out",
     "atta.train.dorylus.progress",

@@ -16,9 +16,9 @@ import grpc
 import structlog
 
 from atta.daemon.services.rooms import NOT_ADMITTED_S, Debts
+from atta.wire.credentials import AUTHORIZATION
 from atta.wire.rpc import ACCESS
-from atta.wire.security.credentials import AUTHORIZATION
-from atta.wire.security.tokens import ROLES, Role, TokenFile, allowed, is_operators
+from atta.wire.tokens import ROLES, Role, TokenFile, allowed, is_operators
 
 log = structlog.get_logger("atta.audit")
 EVERY_S = 1.0

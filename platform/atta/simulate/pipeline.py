@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.parameters.jobs import SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.observe.settings import NoOption, Setting
 from atta.simulate.resources import Clock
 from atta.train.dorylus.hand_out import HandOut, PoolSize

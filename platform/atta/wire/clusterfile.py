@@ -22,7 +22,7 @@ from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError
 from atta.wire.parts import Addresses, as_parts, check_keys, groups_of, parts_text, read_toml, replicas_of
 
 if TYPE_CHECKING:
-    from atta.wire.security.credentials import Credentials
+    from atta.wire.credentials import Credentials
 
 _KEYS = ["part", "parts", "address", "ended"]
 
@@ -55,7 +55,7 @@ def read_credentials(path: str | Path) -> Credentials | None:
     """What callers bring to the daemons of a cluster file; the environment wins. None: nothing, they have no TLS.
     Raises DataError: the file is missing or is not TOML; ConfigError: a key is unknown or of the wrong type, or the
     authority is missing."""
-    from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
+    from atta.wire.credentials import Credentials  # it needs grpc, which checks of settings do not
 
     given = read_toml(path).get("tls", {})
     if not isinstance(given, dict):

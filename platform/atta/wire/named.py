@@ -18,7 +18,7 @@ from atta.wire.clusterfile import check_address, read_cluster, read_credentials
 from atta.wire.parts import Addresses, groups_of
 
 if TYPE_CHECKING:
-    from atta.wire.security.credentials import Credentials
+    from atta.wire.credentials import Credentials
 
 PREFIX = "ray:"
 NAMESPACE = "atta"
@@ -90,7 +90,7 @@ def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, Addresses
 def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
     """What to bring to the daemons of a target: as its cluster file and the environment say; None: they have no TLS.
     Raises DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing."""
-    from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
+    from atta.wire.credentials import Credentials  # it needs grpc, which checks of settings do not
 
     if isinstance(target, str) and is_named(target):
         return Credentials.of(target, ask_ray(target).tls)

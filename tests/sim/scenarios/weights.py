@@ -17,8 +17,8 @@ import numpy as np
 
 import atta
 from atta.errors import UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.jobs import JOB_LEASES
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import JOB_LEASES
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.sim.scenarios.faults import bad_weather, healed, outages
 from tests.sim.scenarios.graph import PARTS
 from tests.sim.scenarios.sessions import EXPECTED, patiently

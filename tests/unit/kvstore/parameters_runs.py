@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, UnknownClientError
-from atta.kvstore.parameters.jobs import ArrivalJob, Pushed, SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import ArrivalJob, Pushed, SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.unit.invariants import validate
 
 SGD = VectorStep("sgd", 1.0)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.unit.invariants import validate
 from tests.unit.kvstore.parameters_runs import ArrivalRun, SummedRun
 

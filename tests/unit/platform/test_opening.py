@@ -24,7 +24,7 @@ from atta.daemon.services.sessions import SessionService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1.session_pb2 import CloseRequest, NextRequest, OpenRequest, RenewRequest, Seeds
 from atta.samplers.batch.layout import Layout
-from atta.wire.security.tokens import Role, TokenFile, issue
+from atta.wire.tokens import Role, TokenFile, issue
 from tests.unit.platform.test_nearby_consumers import Consumer
 
 LEASE = 60.0

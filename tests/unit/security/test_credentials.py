@@ -17,9 +17,8 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.security import DaemonSecurity, ServedCertificate, check_exposure, is_loopback
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
+from atta.wire.credentials import VARIABLES, Credentials, TlsFiles
 from atta.wire.named import credentials_for
-from atta.wire.security.credentials import VARIABLES, Credentials
-from atta.wire.security.files import TlsFiles
 from tests.unit.security.authority import Authority
 
 

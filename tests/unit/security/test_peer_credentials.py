@@ -31,13 +31,12 @@ from atta.daemon.services.handling import Handling
 from atta.daemon.services.rooms import RequestRoom
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
+from atta.wire import credentials as channels
+from atta.wire import credentials as credentials_module
 from atta.wire import rpc
+from atta.wire.credentials import Credentials, TlsFiles
 from atta.wire.identity import OWN, Identity
-from atta.wire.security import credentials as channels
-from atta.wire.security import credentials as credentials_module
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.files import TlsFiles
-from atta.wire.security.tokens import TokenFile, read_tokens
+from atta.wire.tokens import TokenFile, read_tokens
 from tests.unit.security.authority import Authority
 
 

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from atta.errors import UnknownNameError
 from atta.wire.rpc import METHODS
-from atta.wire.security.tokens import METRICS, ROLES, Role, allowed, is_operators, parse_roles
+from atta.wire.tokens import METRICS, ROLES, Role, allowed, is_operators, parse_roles
 
 SETS = list(chain.from_iterable(combinations(Role, n) for n in range(len(Role) + 1)))
 

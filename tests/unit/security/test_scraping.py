@@ -20,8 +20,8 @@ from atta.daemon.admission import CallGuard
 from atta.daemon.security import ServedCertificate, WatchedTokens, serve_metrics_to
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures
-from atta.wire.security.files import TlsFiles
-from atta.wire.security.tokens import METRICS
+from atta.wire.credentials import TlsFiles
+from atta.wire.tokens import METRICS
 from tests.unit.security.authority import Authority
 
 

@@ -19,9 +19,8 @@ from atta.cli.token import token as command
 from atta.daemon.admission import Admitted, CallGuard, Proof, Refused
 from atta.daemon.security import WatchedTokens
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.wire.security.credentials import AUTHORIZATION, Credentials, TokenHeader
-from atta.wire.security.files import stamp_of
-from atta.wire.security.tokens import Role, TokenEntry, TokenFile, issue, read_token, read_tokens
+from atta.wire.credentials import AUTHORIZATION, Credentials, TokenHeader, stamp_of
+from atta.wire.tokens import Role, TokenEntry, TokenFile, issue, read_token, read_tokens
 from tests.waiting import eventually
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)

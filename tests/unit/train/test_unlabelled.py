@@ -17,8 +17,8 @@ from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.links import InfomaxModel, WalkModel
-from atta.train.steps.selfsupervised.embedding import LinearProbe
-from atta.train.steps.selfsupervised.unlabelled import chosen_places, in_batch
+from atta.train.steps.embedding import LinearProbe
+from atta.train.steps.unlabelled import chosen_places, in_batch
 from atta.train.tasks.choice import task_on, watched_by
 from atta.train.tasks.pairs import Unlabelled
 

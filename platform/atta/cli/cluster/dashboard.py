@@ -26,7 +26,7 @@ from atta.daemon.security import DaemonSecurity, check_reached_by_others, is_loo
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.wire.clusterfile import check_address, listening_at
-from atta.wire.security.tokens import METRICS
+from atta.wire.tokens import METRICS
 
 SCRAPE_S = 2.0
 """How long a trainer may take to answer."""

@@ -22,9 +22,9 @@ from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator
 from atta.errors import AttaError, ConfigError, UnavailableError
 from atta.observe.machine.processor import machine_id
+from atta.wire.credentials import Credentials
 from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import Addresses
-from atta.wire.security.credentials import Credentials
 
 ANSWER_S = 5.0
 """How long a daemon may take to answer."""

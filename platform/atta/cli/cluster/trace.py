@@ -16,9 +16,9 @@ from atta.errors import AttaError, ConfigError
 from atta.observe.recording import Recording
 from atta.observe.timeline import covered_s, document, trace_events
 from atta.observe.versions import __version__
+from atta.wire.credentials import Credentials
 from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import Addresses
-from atta.wire.security.credentials import Credentials
 
 DEADLINE_S, TRANSFER_S = 5.0, 30.0
 """How long a daemon may take to describe itself, and to send its recording."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from atta.compat.dgl.offered import refuse
+from atta.compat import refuse
 from atta.observe.extras import load
 
 __all__ = ["dataloading", "distributed"]

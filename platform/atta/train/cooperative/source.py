@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from atta.errors import ConfigError
 from atta.train.cooperative.graph import RowLists, WorkerView
-from atta.train.meeting.meeting import BACKEND
+from atta.train.meeting import BACKEND
 
 BY_MESSAGES = ("gloo", BACKEND)
 """Backends without an uneven all-to-all, at least in older versions."""

@@ -23,15 +23,15 @@ from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
-from atta.train.meeting.notes import tables_of, weights_of
+from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import ended_daemon
+from atta.wire.credentials import Credentials
 from atta.wire.named import await_names, resolve_target
 from atta.wire.parts import Addresses, groups_of, replicas_of
-from atta.wire.security.credentials import Credentials
 
 CLEAN_S = 5.0
 """How long a daemon may take to answer when what a failed run has left is dropped."""
@@ -93,7 +93,7 @@ def _clean(config: TrainConfig, daemons: Mapping[str, Any], run: str, weights: s
     """Drop what trainers that were killed have left on daemons that go on: tables of the run, and its weights."""
     if config.cluster is None:
         return
-    from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+    from atta.kvstore.parameters import ParameterSpec, VectorStep
 
     with contextlib.suppress(AttaError), connect_handed(daemons, deadline_s=CLEAN_S) as running:
         for name in running.tables.specs():

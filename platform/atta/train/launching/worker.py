@@ -28,7 +28,7 @@ from atta.train.config import TrainConfig
 from atta.train.launching.failure import failure_file
 from atta.train.launching.launch import EPOCHS, connect_handed
 from atta.train.launching.trainers import MEETING, signs_of_life
-from atta.train.meeting.notes import announce_run
+from atta.train.meeting import announce_run
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
@@ -119,7 +119,7 @@ def main(folder: str) -> int:
         announce_run(task)
         meeting = json.loads(os.environ.get(MEETING, "{}"))
         if "life" in meeting:  # any of the trainers of this run may be started again
-            from atta.train.meeting.meeting import join_meeting
+            from atta.train.meeting import join_meeting
 
             where, world = meeting.pop("address"), int(os.environ["WORLD_SIZE"])
             join_meeting(where, rank=int(rank), world=world, folder=Path(folder), **meeting)

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector
 
-from atta.kvstore.parameters.jobs import SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.train.cooperative.graph import TrainingGraph, worker_view
 from atta.train.dorylus import engine as engine_module
 from atta.train.dorylus.engine import IntervalEngine, TrainerIntervals

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.kvstore.parameters.jobs import SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.observe.timeline import document
 from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, PipelineStage, Work, stages_of
 from tests.unit.invariants import validate

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector
 from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE
 
 from atta.errors import ConfigError
-from atta.kvstore.parameters.spec import VectorStep
+from atta.kvstore.parameters import VectorStep
 from atta.train.cooperative.graph import TrainingGraph
 from atta.train.dorylus.gathering import forms_of, interval_rows
 from atta.train.dorylus.links import packed, unpacked

@@ -10,7 +10,7 @@ import pytest
 
 from atta.train.exchange import asynchronous
 from atta.train.exchange.asynchronous import Copies
-from atta.train.meeting.meeting import Meeting
+from atta.train.meeting import Meeting
 
 
 def life(folder: Path | None) -> Meeting:

@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 
 from atta.errors import AttaError
-from atta.train.meeting.meeting import Meeting, StoreGroup
-from atta.train.meeting.notes import Notes
+from atta.train.meeting import Meeting, Notes, StoreGroup
 
 WORLD = 3
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from atta.client.loaders.neighbor import NeighborLoader, in_edges
+from atta.compat import NotOfferedError
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.job import drawing_seed
-from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.observe.extras import load
 from atta.samplers.arguments import integers, whole

@@ -12,12 +12,12 @@ import numpy as np
 
 from atta.client.loaders.neighbor import vertex_ids
 from atta.client.tables.rows import table_rows
+from atta.compat import refuse
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, edge_subgraph, known_edges, out_degrees
 from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.distributed.tensor import DistRows, EdgeRows, Frame, NodeMask, NodeRows, pieces
 from atta.compat.dgl.job import barrier, present
-from atta.compat.dgl.offered import refuse
 from atta.samplers.arguments import integers
 
 ALL = "__ALL__"

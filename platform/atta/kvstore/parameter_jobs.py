@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.spec import JOB_LEASES, ParameterSpec, WeightVersions, checked_vector
+from atta.kvstore.parameters import JOB_LEASES, ParameterSpec, WeightVersions, checked_vector
 
 
 class Started(NamedTuple):

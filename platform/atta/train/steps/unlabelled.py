@@ -17,8 +17,8 @@ from atta.samplers.hashing import mix64
 from atta.train.models import whole_model
 from atta.train.models.links import Dot, InfomaxModel, WalkModel
 from atta.train.settings.common import epoch_seed
-from atta.train.steps.selfsupervised.embedding import EdgeBatches, EmbeddingTrainer, class_tallies
-from atta.train.steps.selfsupervised.ranking import LinkRanking
+from atta.train.steps.embedding import EdgeBatches, EmbeddingTrainer, class_tallies
+from atta.train.steps.links import LinkRanking
 from atta.train.tasks.edges import everywhere
 from atta.train.tasks.splits import EdgeSplit
 from atta.train.tasks.task import Objective

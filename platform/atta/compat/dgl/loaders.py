@@ -13,14 +13,14 @@ from atta.client.loaders.dgl import pair_graph, to_blocks, typed_block
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.compat.dgl.dataloading.negative_sampler import Uniform
-from atta.compat.dgl.dataloading.sampler import NeighborSampler
+from atta.compat import NotOfferedError
+from atta.compat.dgl.dataloading import NeighborSampler
 from atta.compat.dgl.distributed.book import TypeBook, tensor
 from atta.compat.dgl.distributed.embedding import LearnedRows
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.recent import BatchTables, Wanted
 from atta.compat.dgl.job import drawing_seed, present
-from atta.compat.dgl.offered import NotOfferedError
+from atta.compat.dgl.negative_sampler import Uniform
 from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.samplers.arguments import flag, integers, whole
