@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import PART, Scattered, add_edges, add_node_array
 from atta.partition.importers.reading.pickles import as_array, load_tensor, load_torch

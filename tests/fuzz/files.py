@@ -50,9 +50,8 @@ from atta.train.checkpoint import (
     save_checkpoint,
     seal,
 )
-from atta.train.checkpoint.files import RunPlace
+from atta.train.checkpoint.files import RunPlace, load_model
 from atta.train.checkpoint.run import load_rank, place_in, save_rank
-from atta.train.checkpoint.weights import load_model
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
 from atta.wire.credentials import Credentials

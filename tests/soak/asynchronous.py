@@ -34,7 +34,7 @@ import psutil
 import torch
 
 import atta
-from atta.observe.machine.addresses import HeldAddresses
+from atta.observe.machine.held import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.wire.clusterfile import write_cluster

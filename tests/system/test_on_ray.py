@@ -22,7 +22,7 @@ import pytest
 import atta
 import atta.ray
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnavailableError
-from atta.observe.extras import missing
+from atta.observe.packages import missing
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, fit

@@ -11,8 +11,7 @@ import pytest
 
 import atta
 from atta.client.tables import lending, pulls
-from atta.kvstore.initial import Normal
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, Normal
 from tests.durable import durable
 from tests.system.conftest import SmallGraph
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 import atta
 from atta.errors import DataError
-from atta.kvstore.initial import Normal
+from atta.kvstore.spec import Normal
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME

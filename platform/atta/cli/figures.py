@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atta.cli.output import printer, write_json
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.disk.staging import StagedFile
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from rich.table import Table
 from atta.cli.output import echo, printer, write_json
 from atta.cli.output import size as size_text
 from atta.errors import ConfigError
-from atta.observe.extras import need
 from atta.observe.machine.memory import total_bytes
+from atta.observe.packages import need
 
 if TYPE_CHECKING:
     from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes

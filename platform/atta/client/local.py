@@ -21,10 +21,9 @@ from typing import IO, Any
 
 from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
-from atta.client.folder import OwnFolder
 from atta.errors import ConfigError, DaemonEndedError, DeadlineError, RemoteError, UnavailableError
 from atta.observe import lastwords
-from atta.observe.machine.addresses import HeldAddresses
+from atta.observe.machine.held import HeldAddresses, OwnFolder
 from atta.observe.machine.memory import available_bytes, claim, machine_room
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import SIZES, amount_of

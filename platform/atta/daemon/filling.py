@@ -28,6 +28,7 @@ from atta.kvstore.cache.choice import (
     MOST_DEGREE,
     Candidates,
     Division,
+    HaloHeat,
     HotVertices,
     candidates,
     choose,
@@ -35,7 +36,6 @@ from atta.kvstore.cache.choice import (
     edge_types_into,
 )
 from atta.kvstore.cache.edges import Piece, in_pieces
-from atta.kvstore.cache.ranking import HaloHeat
 from atta.kvstore.cache.rows import ChosenRows, check_share
 from atta.observe.machine.threads import aside, yield_processor, yielding_thread
 from atta.partition.dataset import Dataset

@@ -17,11 +17,10 @@ from atta.kvstore.durable.entries import ChangeKind, TableChange, TableRecorder
 from atta.kvstore.durable.frames import LogHeader
 from atta.kvstore.durable.logfile import TABLES_FILE
 from atta.kvstore.durable.saved import ALONE, Contents, TablesFile, TablesWriter
-from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.owners import TableOwner
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 from atta.observe.machine.memory import available_bytes
 from atta.partition.disk.staging import Staging
 

@@ -21,7 +21,7 @@ Nothing here waits, measures or sends: the daemon, the tests and the simulator d
 the paper is silent.
 
 Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``pace``, ``coarse``,
-``fine``, ``costs``, ``scheduler`` (ties them together), ``config``.
+``fine``, ``scheduler`` (ties them together), ``config``.
 """
 
 from atta.scheduler.coarse import SessionView

@@ -8,7 +8,6 @@ from collections import deque
 from atta.samplers.dag.instance import DagInstance, Lane, Task
 from atta.scheduler.coarse import Load, ScheduledSession, SessionView, WakeUps, view
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.costs import CostModel
 from atta.scheduler.events import (
     Action,
     BatchReady,
@@ -27,7 +26,7 @@ from atta.scheduler.events import (
     Utilisation,
     WakeAt,
 )
-from atta.scheduler.fine import Dag, LaneQueue
+from atta.scheduler.fine import CostModel, Dag, LaneQueue
 from atta.scheduler.pace import Pace, PaceMemory
 from atta.scheduler.policies import policy_named
 

@@ -23,7 +23,7 @@ from atta.scheduler import (
     WakeAt,
     policy_named,
 )
-from atta.scheduler.costs import brief_us, is_brief
+from atta.scheduler.fine import brief_us, is_brief
 from atta.simulate.profile import Linear, Remote
 from atta.simulate.resources import Clock, Cores, Pool, Port, Switch
 from atta.simulate.scenario import BatchModel

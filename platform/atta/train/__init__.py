@@ -22,7 +22,7 @@ _HOMES = {
     "EpochReport": "atta.train.reports.epochs",
     "Nodes": "atta.train.launching.nodes",
     "TrainConfig": "atta.train.config",
-    "TrainReport": "atta.train.reports.run",
+    "TrainReport": "atta.train.reports.epochs",
     "fit": "atta.train.launching.launch",
 }
 

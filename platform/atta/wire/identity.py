@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from atta.errors import ConfigError, ProtocolError, RestartedError, SamplingContractError, WrongDatasetError
-from atta.observe.versions import __version__
+from atta.observe.packages import __version__
 from atta.protos.v1 import control_pb2
 
 HEADER = "atta-to"

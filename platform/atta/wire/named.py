@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, UnavailableError
-from atta.observe.extras import load
 from atta.observe.lastwords import first_line
+from atta.observe.packages import load
 from atta.wire.clusterfile import check_address, read_cluster, read_credentials
 from atta.wire.parts import Addresses, groups_of
 

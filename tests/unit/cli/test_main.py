@@ -122,7 +122,7 @@ def test_commands_of_extras_say_how_to_install_them(name: str, monkeypatch: pyte
 
 
 def test_version() -> None:
-    from atta.observe.versions import __version__
+    from atta.observe.packages import __version__
 
     assert run("--version").stdout.strip() == f"atta, version {__version__}"
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Group
 from rich.table import Table
 
-from atta.cli.reports import ReportConsole
+from atta.cli.output import ReportConsole
 
 ROWS = [("metis", "0.0145", "25.28"), ("streamed", "", "42.47")]
 

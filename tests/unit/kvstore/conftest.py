@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atta.kvstore.durable.parts import SnapshotParts
-from atta.kvstore.durable.saved import Contents, TablesFile, TablesWriter
+from atta.kvstore.durable.saved import Contents, SnapshotParts, TablesFile, TablesWriter
 from atta.kvstore.mutable.sequences import Sequences
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.tables import Tables

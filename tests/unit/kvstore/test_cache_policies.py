@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atta import _native
 from atta.errors import ConfigError
 from atta.kvstore.cache import RANKS, RowCache
-from atta.kvstore.cache.ranking import HaloHeat, distant, highest
+from atta.kvstore.cache.choice import HaloHeat, distant, highest
 from atta.kvstore.cache.rows import RecentRows
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset

@@ -10,9 +10,8 @@ import pytest
 
 from atta.errors import DataError, QuotaExceededError
 from atta.kvstore.durable.saved import Contents, TablesWriter
-from atta.kvstore.initial import Uniform
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MutableSpec, OptimiserSpec, Uniform
 from atta.kvstore.tables import Tables
 from tests.unit.kvstore.conftest import load_table, save_table
 

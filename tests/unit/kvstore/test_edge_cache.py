@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.kvstore.cache import EdgeCache
-from atta.kvstore.cache.choice import Candidates, HotVertices, candidates, choose, divide, edge_types_into, greedy
-from atta.kvstore.cache.ranking import HaloHeat
+from atta.kvstore.cache.choice import (
+    Candidates,
+    HaloHeat,
+    HotVertices,
+    candidates,
+    choose,
+    divide,
+    edge_types_into,
+    greedy,
+)
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from atta.errors import ConfigError
-from atta.kvstore.initial import (
+from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.spec import (
     Constant,
     Initialiser,
+    MutableSpec,
     Normal,
     Uniform,
     Zeros,
@@ -19,8 +21,6 @@ from atta.kvstore.initial import (
     initialiser_to_dict,
     numbered_from,
 )
-from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
 
 INITS: list[Initialiser] = [Zeros(), Constant(3), Uniform(-1.5, 2.5, seed=9), Normal(1.0, 0.5, seed=2**64 - 1)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.kvstore.durable.parts import SnapshotParts
+from atta.kvstore.durable.saved import SnapshotParts
 from atta.kvstore.mutable.sequences import WINDOW, Sequences
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec

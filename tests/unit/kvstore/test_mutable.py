@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from atta.errors import ConfigError, UnknownClientError
-from atta.kvstore.initial import Uniform
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MutableSpec, OptimiserSpec, Uniform
 from tests.unit.kvstore.conftest import load_table, save_table
 from tests.unit.kvstore.test_rows import together
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from atta.errors import ConfigError
-from atta.kvstore.initial import Constant, Normal
-from atta.kvstore.spec import MAX_ROW_BYTES, MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MAX_ROW_BYTES, Constant, MutableSpec, Normal, OptimiserSpec
 
 SPECS = [
     MutableSpec("a", 0),

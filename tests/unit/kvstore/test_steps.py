@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atta import _native
-from atta.kvstore.mutable.arrays import apply_step, initial_state
+from atta.kvstore.mutable.table import apply_step, initial_state
 from atta.kvstore.spec import OptimiserSpec
 from tests.unit.kvstore.table_model import coalesced, expected
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from atta.samplers.dag.instance import Kind, Lane, Task
-from atta.scheduler.costs import brief_us, is_brief
+from atta.scheduler.fine import brief_us, is_brief
 
 
 def task(kind: Kind, cost: float = 0.0) -> Task:

@@ -18,9 +18,8 @@ from atta.daemon.filling import EdgeFilling, Filler, FillSource
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
-from atta.kvstore.cache.choice import HotVertices, candidates
+from atta.kvstore.cache.choice import HaloHeat, HotVertices, candidates
 from atta.kvstore.cache.edges import PIECE_BYTES, TIER_BYTES, in_pieces
-from atta.kvstore.cache.ranking import HaloHeat
 from atta.samplers.batch.items import SampleItem
 from atta.samplers.shard import Answer
 from tests.unit.placement.harness import Neighbour, Placed, Typed

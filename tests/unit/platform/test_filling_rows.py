@@ -17,7 +17,7 @@ from atta.daemon.filling import FillSource, row_pieces
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError
 from atta.kvstore.cache import RowCache
-from atta.kvstore.cache.ranking import HaloHeat
+from atta.kvstore.cache.choice import HaloHeat
 from atta.kvstore.store import Store
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset

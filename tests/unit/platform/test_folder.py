@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from atta.client.folder import OwnFolder
+from atta.observe.machine.held import OwnFolder
 from tests.forking import in_fork
 
 HOLDER = """
 import sys
-from atta.client.folder import OwnFolder
+from atta.observe.machine.held import OwnFolder
 folder = OwnFolder("atta-test-")
 print(folder.name, flush=True)
 sys.stdin.read()
@@ -24,7 +24,7 @@ sys.stdin.read()
 FORKING = """
 import os, sys
 from pathlib import Path
-from atta.client.folder import OwnFolder
+from atta.observe.machine.held import OwnFolder
 folder = OwnFolder("atta-test-")
 if not (child := os.fork()):
     sys.exit()

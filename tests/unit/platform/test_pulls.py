@@ -17,9 +17,8 @@ from atta.client.tables.remote import RemoteTable
 from atta.daemon.engine import lent as table_rows
 from atta.daemon.services import tables as tables_service
 from atta.errors import ConfigError, RemoteError, StaleRowError, UnavailableError
-from atta.kvstore.initial import Normal
 from atta.kvstore.mutable.requests import Pulled
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MutableSpec, Normal, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles, rpc
 from tests.unit.platform.table_owner import Lost, Owner, event_loop, opened, same_bits

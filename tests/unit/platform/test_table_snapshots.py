@@ -16,8 +16,7 @@ import pytest
 from atta.daemon.services.table_snapshots import PushHold, TableSnapshots, lineage
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.durable.frames import VERSION
-from atta.kvstore.initial import Constant
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import Constant, MutableSpec
 from atta.kvstore.tables import Tables
 
 PARTS = 2
@@ -269,7 +268,7 @@ def test_a_save_that_was_never_committed_is_gone_when_a_later_one_is(
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr("atta.kvstore.durable.parts.force", dies)
+        patched.setattr("atta.kvstore.durable.saved.force", dies)
         for commit in steps[PARTS:]:
             with pytest.raises(Died):
                 commit()

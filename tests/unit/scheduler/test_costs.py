@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.samplers.dag.instance import Kind, Lane, Task
-from atta.scheduler.costs import ENOUGH, FORGETTING, CostModel, Line
+from atta.scheduler.fine import ENOUGH, FORGETTING, CostModel, Line
 
 
 def task(kind: Kind, cost: float, lane: Lane = Lane.CPU) -> Task:

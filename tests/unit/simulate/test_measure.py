@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from atta.daemon.engine.runner import TaskCosts
 from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, Task
-from atta.scheduler.costs import Line
+from atta.scheduler.fine import Line
 from atta.simulate.fitting import Measurements, ServedDataset, Waits, profile_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from atta.samplers import LocalBatch, LocalGraph, LocalSampler
 from atta.scheduler import SchedulerConfig
 from atta.simulate import HopSize, Linear, Profile, Scenario
-from atta.simulate.drawn import Expanded, draws_of, expanded_by_hop
+from atta.simulate.fitting import Expanded, draws_of, expanded_by_hop
 from atta.simulate.scenario import BatchModel
 from tests.unit.simulate.scenarios import PROFILE
 

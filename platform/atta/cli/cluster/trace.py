@@ -13,9 +13,9 @@ from atta.cli.output import DURATION, TO_WRITE, cluster_option, echo, write_text
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_together, down
 from atta.errors import AttaError, ConfigError
+from atta.observe.packages import __version__
 from atta.observe.recording import Recording
 from atta.observe.timeline import covered_s, document, trace_events
-from atta.observe.versions import __version__
 from atta.wire.credentials import Credentials
 from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import Addresses

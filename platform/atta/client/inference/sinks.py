@@ -23,7 +23,7 @@ from atta.client.cluster import Cluster
 from atta.client.inference.task import UserIds
 from atta.errors import ConfigError, DataError
 from atta.kvstore.spec import MutableSpec
-from atta.observe.extras import load, need
+from atta.observe.packages import load, need
 from atta.partition.disk.files import NpyAppender
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DeadlineError
 from atta.kvstore.codecs import check_codec
-from atta.kvstore.initial import Normal
-from atta.kvstore.spec import STATE_NAMES, MutableSpec, OptimiserSpec
+from atta.kvstore.spec import STATE_NAMES, MutableSpec, Normal, OptimiserSpec
 from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from atta.client.cluster import Cluster
     from atta.client.tables.pulls import RowsPull
     from atta.client.tables.pushes import Ticket
-    from atta.kvstore.initial import Initialiser
+    from atta.kvstore.spec import Initialiser
 
 _ROWS = 1 << 16
 _STATE_VERSION = 1

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from atta.compat import refuse
-from atta.observe.extras import load
+from atta.observe.packages import load
 
 __all__ = ["dataloading", "distributed"]
 

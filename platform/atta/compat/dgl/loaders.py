@@ -22,7 +22,7 @@ from atta.compat.dgl.distributed.recent import BatchTables, Wanted
 from atta.compat.dgl.job import drawing_seed, present
 from atta.compat.dgl.negative_sampler import Uniform
 from atta.errors import ConfigError
-from atta.observe.extras import need
+from atta.observe.packages import need
 from atta.samplers.arguments import flag, integers, whole
 
 _MEANINGLESS = {

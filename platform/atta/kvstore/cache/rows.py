@@ -15,7 +15,7 @@ import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.kvstore.cache.ranking import HaloHeat
+from atta.kvstore.cache.choice import HaloHeat
 from atta.samplers import kernels
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.requests import ARRAYS, OPERATIONS, Push
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 
 _HEAD = struct.Struct("<BBHIQ")
 _PUSHED = struct.Struct("<6Q")

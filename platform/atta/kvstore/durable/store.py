@@ -43,9 +43,8 @@ from atta.kvstore.durable.logfile import (
     write_again,
     written,
 )
-from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 from atta.partition.disk.files import read_sealed
 from atta.partition.disk.staging import Staging, disk_full
 

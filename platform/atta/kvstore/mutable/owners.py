@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.kvstore.initial import RowIds
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.names import edge_folder
 

@@ -4,7 +4,19 @@ All ranks write theirs before the checkpoint, and remove earlier ones after it. 
 files of all ranks.
 """
 
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, RunPlace, check_folder, seal
+from atta.train.checkpoint.files import (
+    BEST,
+    BEST_WEIGHTS,
+    LAST,
+    NO_EMBEDDINGS,
+    RunPlace,
+    SavedEmbeddings,
+    SavedModel,
+    check_folder,
+    load_model,
+    load_weights,
+    seal,
+)
 from atta.train.checkpoint.run import (
     PartialEpoch,
     RankShare,
@@ -21,7 +33,6 @@ from atta.train.checkpoint.run import (
     save_rank,
     set_random_state,
 )
-from atta.train.checkpoint.weights import NO_EMBEDDINGS, SavedEmbeddings, SavedModel, load_model, load_weights
 
 __all__ = [
     "BEST",

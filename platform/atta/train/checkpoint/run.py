@@ -14,8 +14,18 @@ from safetensors.torch import save
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, RunPlace, read_file, write_file
-from atta.train.checkpoint.weights import EMBEDDINGS, IDS, SavedEmbeddings, bare
+from atta.train.checkpoint.files import (
+    BEST,
+    BEST_WEIGHTS,
+    EMBEDDINGS,
+    IDS,
+    LAST,
+    RunPlace,
+    SavedEmbeddings,
+    bare,
+    read_file,
+    write_file,
+)
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
 from atta.train.steps.step import LearningRate

@@ -20,9 +20,8 @@ from atta.errors import UnknownClientError
 from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.partition.disk.staging import StagedFile
 from atta.train.cooperative.exchange import TrainerBatch, count_targets, own_backward
-from atta.train.exchange.digest import DigestTrainer
 from atta.train.exchange.tables import repeated
-from atta.train.exchange.trainer import other_source
+from atta.train.exchange.trainer import DigestTrainer, other_source
 from atta.train.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport

@@ -12,7 +12,7 @@ import numpy as np
 
 import atta
 from atta.errors import ConfigError
-from atta.observe.extras import member
+from atta.observe.packages import member
 from atta.samplers.arguments import whole
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any
 
 import atta
 from atta.client.cluster import connect_all
-from atta.client.folder import OwnFolder
 from atta.errors import AttaError
 from atta.observe.lastwords import printable
+from atta.observe.machine.held import OwnFolder
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.client.folder import OwnFolder
 from atta.client.tables.string_ids import Numbers, StringIds, Strings
 from atta.errors import AttaError, ConfigError, DataError
 from atta.observe import lastwords
 from atta.observe.machine.ending import end_with_parent
+from atta.observe.machine.held import OwnFolder
+from atta.observe.packages import machine, versions
 from atta.observe.progress import Progress
-from atta.observe.versions import machine, versions
 from atta.partition.disk.files import open_regular
 from atta.partition.graph.strings import NAME, to_rows
 from atta.samplers.arguments import integers

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.samplers import LocalGraph, LocalSampler
 
 __all__ = [

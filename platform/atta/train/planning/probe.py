@@ -14,7 +14,7 @@ import torch
 
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import ExpansionAware
-from atta.scheduler.costs import Line
+from atta.scheduler.fine import Line
 from atta.train.cooperative import (
     CooperativeModel,
     TrainerBatch,

@@ -15,7 +15,7 @@ import atta
 from atta.client.tables.embedding import DistEmbedding
 from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DataError
-from atta.kvstore.initial import Normal
+from atta.kvstore.spec import Normal
 from atta.train.checkpoint import NO_EMBEDDINGS, RankShare, RunPlace, SavedEmbeddings, load_shares
 from atta.train.meeting import run_here, tables_of
 from atta.train.models.typed import TypedModel

@@ -235,7 +235,7 @@ STRATEGIES = (
         "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
         DigestSettings,
         DigestPolicy,
-        trainer="exchange.digest:DigestTrainer",
+        trainer="exchange.trainer:DigestTrainer",
         check=_check_digest,
         forecasts=_forecasts(
             _TABLES
@@ -247,7 +247,7 @@ STRATEGIES = (
         "as digest, with rows predicted from their past where that is better",
         SatSettings,
         SatPolicy,
-        trainer="exchange.digest:SatTrainer",
+        trainer="exchange.trainer:SatTrainer",
         check=_check_sat,
         forecasts=_forecasts(
             _TABLES

@@ -14,7 +14,7 @@ from atta.compat import NotOfferedError
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.job import drawing_seed
 from atta.errors import ConfigError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.samplers.arguments import integers, whole
 
 if TYPE_CHECKING:

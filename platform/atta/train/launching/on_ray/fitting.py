@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import atta
-from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.lastwords import first_line
+from atta.observe.machine.held import OwnFolder
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts, failure_file, first_cause

@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.client.folder import OwnFolder
 from atta.observe import lastwords
-from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.ending import tethered
+from atta.observe.machine.held import HeldAddresses, OwnFolder
 from atta.partition.disk.mirror import Mirror
 from atta.train.launching.nodes import INTERFACE, interface_towards
 from atta.train.launching.on_ray.placement import Care, NextStep

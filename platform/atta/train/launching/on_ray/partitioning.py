@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from atta.errors import AttaError, QuotaExceededError
-from atta.observe.extras import load
 from atta.observe.lastwords import first_line
+from atta.observe.packages import load
 from atta.observe.progress import Progress
 from atta.partition.cutting.by_tasks import partition_by_tasks
 from atta.wire.named import joined_ray
