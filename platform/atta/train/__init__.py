@@ -22,7 +22,7 @@ _HOMES = {
     "EpochReport": "atta.train.reports.epochs",
     "Nodes": "atta.train.launching.nodes",
     "TrainConfig": "atta.train.config",
-    "TrainReport": "atta.train.reports.epochs",
+    "TrainReport": "atta.train.reports.run",
     "fit": "atta.train.launching.launch",
 }
 
