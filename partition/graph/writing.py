@@ -90,7 +90,6 @@ class EdgeAppender:
     def __init__(
         self, folder: Path, counts: tuple[int, int], tables: Mapping[str, TableSpec], names: Mapping[str, str]
     ) -> None:
-        """``names``: what the folder calls each of the ``tables``."""
         self._counts, self._names = counts, names
         self._src = NpyAppender(folder / "src.npy", index_dtype(counts[0]))
         self._dst = NpyAppender(folder / "dst.npy", index_dtype(counts[1]))

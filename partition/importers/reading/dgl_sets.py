@@ -130,7 +130,6 @@ def _all_match(cells: Any, form: str) -> bool:
 
 
 def _lists(cells: Any) -> Any:
-    """Lists of the texts in cells such as ``1, 2`` and ``[1, 2]``."""
     return pc.split_pattern(pc.replace_substring_regex(cells, r"^[\[(]|,?\s*[\])]$", ""), ",")
 
 

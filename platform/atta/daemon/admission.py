@@ -45,7 +45,6 @@ class AuditLines:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock``: the time in seconds."""
         self._clock, self._lock = clock, threading.Lock()
         self._refusals: dict[tuple[str, str], _Refusals] = {}
         """Of late, by caller and method, in order of ``told_at``. There are few callers that are known by name."""

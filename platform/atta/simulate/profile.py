@@ -148,7 +148,6 @@ class Profile:
     cores: int = 1
     """Number of cores of the machine measured."""
     measured: Mapping[str, Any] = field(default_factory=dict)
-    """Where and how the profile was measured; for people."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, "")

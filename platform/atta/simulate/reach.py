@@ -141,7 +141,6 @@ def _distinct(draws: float, vertices: float, shape: float) -> float:
 
 
 def _shape(draws: float, reached: float, vertices: float) -> float:
-    """The shape with which ``draws`` reach ``reached`` of ``vertices``, or the nearest one."""
     low, high = _SHAPES
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)

@@ -341,7 +341,6 @@ def _placement_table(servers: list[dict[str, Any]]) -> Table:
 
 
 def _span(numbers: list[int]) -> str:
-    """``3``, or ``3 to 5``."""
     least, most = min(numbers), max(numbers)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 

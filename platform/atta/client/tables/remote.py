@@ -263,7 +263,6 @@ class RemoteTable:
                 yield shard, at[first : first + per_piece]
 
     def _by_owner(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
-        """Owners with the positions of their rows."""
         self.check(rows)
         firsts = self.first_rows
         owners = np.searchsorted(firsts, rows, side="right") - 1

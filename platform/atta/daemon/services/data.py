@@ -316,7 +316,6 @@ class StringIndex:
         return found
 
     def _equal_hashes(self, left: Places, at: Places, hashes: npt.NDArray[np.uint64]) -> Places:
-        """Those of ``left`` for which the place ``at`` has the hash that is searched."""
         left = left[at[left] < len(self._hashes)]
         equal: Places = left[self._hashes[at[left]] == hashes[left]]
         return equal
@@ -346,7 +345,6 @@ class IdService:
     """``IdService`` of a daemon."""
 
     def __init__(self, dataset: Dataset, part: int, store: Store, make: AnswerMaker) -> None:
-        """``part``: the owner, as in ``dataset.part``."""
         self._dataset, self._part, self._store, self._make = dataset, part, store, make
         self._indexes: dict[str, StringIndex] = {}
         self._indexing = threading.Lock()

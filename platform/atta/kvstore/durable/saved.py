@@ -142,7 +142,6 @@ class TablesFile(LogRead):
     ADVICE = ""
 
     def __init__(self, folder: Path) -> None:
-        """Read what the file of ``folder`` has."""
         recover(folder)
         if not folder.is_dir():
             raise DataError(folder, "no such folder; not a snapshot of mutable tables")

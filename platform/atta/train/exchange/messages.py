@@ -266,7 +266,6 @@ class HeldRows:
     """
 
     def __init__(self, counts: Sequence[int], history: int) -> None:
-        """``counts``: rows of each owner."""
         self._counts = counts
         self._kept: list[deque[tuple[int, torch.Tensor]]] = [deque(maxlen=history + 1) for _ in counts]
 

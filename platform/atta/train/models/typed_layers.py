@@ -131,7 +131,6 @@ class SavedTypedModel:
         ]
 
     def _layers(self) -> list[list[TypedLayer]]:
-        """For each layer the types that it computes."""
         return [[self._layer(number, t) for t in self._needed(number + 1)] for number in range(self.model.reach.depth)]
 
     def _needed(self, layers: int) -> list[str]:

@@ -96,7 +96,6 @@ def without_held_out(data: Any, split: Split, edge_types: Iterable[tuple[str, st
 
 
 def _leave_out(store: Any, split: Split, ends: Sequence[torch.Tensor], edges_per_hop: Sequence[int]) -> list[int]:
-    """Leave out edges with these ``ends``; returns how many of each hop are kept."""
     source, target = ends
     kept = split.readable(store, source, target)
     if "edge_weight" in store:

@@ -89,7 +89,6 @@ class EdgeEnds:
 
 
 def _look(known: KnownEdges, e_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each of ``e_id`` may be, and whether it is there."""
     if not len(known.e_id):
         return np.zeros(len(e_id), np.int64), np.zeros(len(e_id), bool)
     at = np.minimum(np.searchsorted(known.e_id, e_id), len(known.e_id) - 1)
