@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 class PlainConsole(Console):
     """Shows names, errors and data as they are, or escaped where a terminal would obey them. Rich lets those through.
-
-    ``[fd09::1]`` and names with brackets or colons are no markup.
-    """
+    ``[fd09::1]`` and names with brackets or colons are no markup."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -237,10 +235,8 @@ def _check_file(option: str, path: Path) -> None:
 
 
 def check_folder(option: str, path: str | Path) -> None:
-    """Check that the folder ``path``, which need not exist, can be written to.
-
-    Raises ConfigError, which names ``option``.
-    """
+    """Check that the folder ``path``, which need not exist, can be written to. Raises ConfigError, which names
+    ``option``."""
     if "://" in str(path):
         return  # object storage, which is tried when it is used
     folder = Path(path)
@@ -297,18 +293,14 @@ def plot_option(what: str) -> Callable[[Any], Any]:
 
 def write_json(target: str | None, document: Mapping[str, Any]) -> None:
     """Write ``document`` to the file ``target``, completely or not at all; ``-``: to standard output; None: nowhere.
-
-    Raises ConfigError: the file cannot be written.
-    """
+    Raises ConfigError: the file cannot be written."""
     if target is not None:
         write_text("--json", target, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(option: str, target: str, text: str) -> None:
     """Write ``text`` to the file ``target`` that ``option`` names, completely or not at all; ``-``: to standard output.
-
-    Raises ConfigError: the file cannot be written; DiskFullError: there is no space for it; nothing is left behind.
-    """
+    Raises ConfigError: the file cannot be written; DiskFullError: there is no space for it; nothing is left behind."""
     if target == "-":
         sys.stdout.write(text)
         sys.stdout.flush()

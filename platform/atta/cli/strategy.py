@@ -24,11 +24,8 @@ _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
 
 
 def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **options: Any) -> None:
-    """Count, measure, predict and print; ``options`` are those of ``atta plan``, by name.
-
-    Raises ConfigError: an option is missing or makes no sense, or no strategy fits into memory; DataError: the dataset
-    is damaged.
-    """
+    """Count, measure, predict and print; ``options`` are those of ``atta plan``, by name. Raises ConfigError: an option
+    is missing or makes no sense, or no strategy fits into memory; DataError: the dataset is damaged."""
     if data is None:
         raise ConfigError("--strategy: needs --data, a partitioned dataset (without one, see --nodes and --edges)")
     servers, trainers = options["servers"], options["trainers_per_server"]

@@ -24,11 +24,8 @@ def refuse(where: str, name: str, offered: Iterable[str]) -> AttributeError:
 
 
 def front(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
-
-    ``homes``: the module of each name, as a relative import names it. A module that is called like the name is offered
-    itself.
-    """
+    """``__getattr__`` and ``__dir__`` of a package. ``homes``: the module of each name, as a relative import names it.
+    A module that is called like the name is offered itself."""
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -83,19 +83,15 @@ def not_installed(*packages: str) -> str:
 
 
 def need(what: str, *packages: str) -> None:
-    """Check that the ``packages`` for ``what``, all of one extra, are installed.
-
-    ConfigError names the extra to install.
-    """
+    """Check that the ``packages`` for ``what``, all of one extra, are installed. ConfigError names the extra to
+    install."""
     if missing(*packages):
         raise ConfigError(f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}]")
 
 
 def load(what: str, *modules: str) -> Any:
-    """Import ``modules``, whose packages belong to one extra, and return the first.
-
-    Raises ConfigError: one cannot be imported; says what to install for ``what``.
-    """
+    """Import ``modules``, whose packages belong to one extra, and return the first. Raises ConfigError: one cannot be
+    imported; says what to install for ``what``."""
     packages = list(dict.fromkeys(name.split(".")[0] for name in modules))
     try:
         found = [import_module(name) for name in modules]

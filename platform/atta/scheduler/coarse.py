@@ -24,10 +24,8 @@ _ALWAYS = 4
 
 class Load:
     """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
-
     ``saturated``: the scheduler's own tasks already keep the workers or the links busy for some time. ``idle``: a
-    worker has nothing to do. ``shared``: there are sessions of several loaders.
-    """
+    worker has nothing to do. ``shared``: there are sessions of several loaders."""
 
     def __init__(self, window_s: float) -> None:
         self.percent = 0.0  # invariant: in [0, 100]
@@ -80,10 +78,8 @@ class ScheduledSession:
 
     @property
     def line(self) -> tuple[int, int]:
-        """Batches (finished, held) that the consumer has before it, with those of the loader's session before.
-
-        Held batches are in flight or finished.
-        """
+        """Batches (finished, held) that the consumer has before it, with those of the loader's session before. Held
+        batches are in flight or finished."""
         finished, held = self.finished, self.in_flight + self.finished
         if self.before is None or self.before.closed:
             return finished, held
@@ -129,11 +125,9 @@ class ScheduledSession:
         return self.launched < len(self.batches)
 
     def charge(self, turn: float) -> float:
-        """Move the session's turn forward by one batch. Returns where that batch begins.
-
-        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over
-        the session's share. The session with the earliest turn launches next. A session that paused gains no credit.
-        """
+        """Move the session's turn forward by one batch. Returns where that batch begins. Start-time fair queueing
+        (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over the session's share. The
+        session with the earliest turn launches next. A session that paused gains no credit."""
         start = max(turn, self.turn)
         self.turn = start + (self.pace.work_ms or 0.0) / self.share
         return start

@@ -41,10 +41,8 @@ single worker would only take turns with the event loop, so there it may be more
 
 @dataclass(slots=True)
 class Line:
-    """A weighted least-squares line through points (x, y), with no negative coefficient.
-
-    The fields are weighted sums.
-    """
+    """A weighted least-squares line through points (x, y), with no negative coefficient. The fields are weighted
+    sums."""
 
     n: float = 0.0
     x: float = 0.0
@@ -124,10 +122,8 @@ def brief_us(workers: int) -> float:
 
 
 def is_brief(task: Task, most_us: float, *, seeds: int, vertices: float) -> bool:
-    """Whether a task at home takes at most ``most_us``.
-
-    ``seeds``: of a full batch; ``vertices``: of the task's batch so far.
-    """
+    """Whether a task at home takes at most ``most_us``. ``seeds``: of a full batch; ``vertices``: of the task's batch
+    so far."""
     if task.kind is Kind.END:
         return vertices <= _SMALL_BATCH
     if task.kind is Kind.SEED:
@@ -152,10 +148,8 @@ class Dag:
 
 
 class LaneQueue:
-    """The ready tasks of one lane and the number of those running.
-
-    Tasks count as running once the shell has them: ``width`` run at once, and ``at_hand`` more may be there for them.
-    """
+    """The ready tasks of one lane and the number of those running. Tasks count as running once the shell has them:
+    ``width`` run at once, and ``at_hand`` more may be there for them."""
 
     def __init__(self, width: int, order: TaskOrder, costs: CostModel, at_hand: int = 0) -> None:
         self.width = width
@@ -184,9 +178,7 @@ class LaneQueue:
 
     def take(self) -> tuple[Dag, Task, float] | None:
         """The next task, now counted as running: (DAG, task, since when it is ready). None: the lane is full or empty.
-
-        A plain tuple, as it is made for every task.
-        """
+        A plain tuple, as it is made for every task."""
         if self.running == self._most or not self._heap:
             return None
         _, _, dag, task, ready = heapq.heappop(self._heap)

@@ -49,10 +49,8 @@ def launch_score(
 
 
 def threshold(sample_ms: float, config: SchedulerConfig) -> float:
-    """sigma, from the operating point (C*, Q*) at which the machine should settle.
-
-    There T_gap equals T_train, so the score equals T_sample * f(C*) / Q*.
-    """
+    """sigma, from the operating point (C*, Q*) at which the machine should settle. There T_gap equals T_train, so the
+    score equals T_sample * f(C*) / Q*."""
     return sample_ms * headroom(config.target_utilisation) / config.target_queue
 
 
@@ -90,10 +88,8 @@ class Pace:
         return dataclasses.replace(self, sigma=sigma, finished=max(self.finished, config.calibration_batches))
 
     def sampled(self, ms: float, nbytes: int, config: SchedulerConfig, work_ms: float = 0.0) -> None:
-        """A batch is finished, ``ms`` after its launch. Its tasks kept workers busy for ``work_ms``.
-
-        sigma is frozen after the first batches. From then on slower sampling raises the score above it.
-        """
+        """A batch is finished, ``ms`` after its launch. Its tasks kept workers busy for ``work_ms``. sigma is frozen
+        after the first batches. From then on slower sampling raises the score above it."""
         self.finished += 1
         self.largest = max(self.largest, nbytes)
         self.batch_bytes = SIZE_MARGIN * self.largest
@@ -105,10 +101,8 @@ class Pace:
             self.sigma = threshold(self.total_ms / self.finished, config)
 
     def trained(self, ms: float, trainers: int, config: SchedulerConfig) -> None:
-        """The consumers report their time per batch.
-
-        Together, ``trainers`` of them drain the queue that much faster.
-        """
+        """The consumers report their time per batch. Together, ``trainers`` of them drain the queue that much
+        faster."""
         self.train_ms = _mean(self.train_ms, ms / trainers, config.averaging)
 
 

@@ -73,10 +73,8 @@ class Scheduler:
         self._taken_bytes = 0  # of batches that consumers have taken and still read; not negative
 
     def on(self, event: Event, now: float) -> list[Action]:
-        """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order.
-
-        Raises SchedulerError or DagError when the event contradicts what was asked for.
-        """
+        """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order. Raises
+        SchedulerError or DagError when the event contradicts what was asked for."""
         actions: list[Action] = []
         self._now = now
         match event:

@@ -23,11 +23,9 @@ MOST_EDGES = 256
 
 @dataclass(frozen=True)
 class Expanded:
-    """The expanded vertices of one hop. Entry 0: of other machines. Entry 1: of the batch's own machine.
-
-    ``counts`` [2, MOST_EDGES + 1]: vertices (once per edge type) by their number of sampled edges. ``home``: number of
-    sampled edges with a source on the batch's own machine.
-    """
+    """The expanded vertices of one hop. Entry 0: of other machines. Entry 1: of the batch's own machine. ``counts`` [2,
+    MOST_EDGES + 1]: vertices (once per edge type) by their number of sampled edges. ``home``: number of sampled edges
+    with a source on the batch's own machine."""
 
     counts: np.ndarray
     edges: np.ndarray
@@ -111,10 +109,8 @@ MOST_REPEATS = 256
 
 @dataclass
 class Measurements:
-    """Figures of one run: its batches as consumers saw them, and the counters of its daemons.
-
-    ``home``, ``expanded``, ``owners`` and ``wanted`` are empty if owners are unknown.
-    """
+    """Figures of one run: its batches as consumers saw them, and the counters of its daemons. ``home``, ``expanded``,
+    ``owners`` and ``wanted`` are empty if owners are unknown."""
 
     batches: int = 0
     nbytes: float = 0.0
@@ -256,12 +252,9 @@ def profile_of(
     overheads: Overheads | None = None,
     cores: int | None = None,
 ) -> Profile:
-    """The profile that explains all ``runs``.
-
-    The first run's batches are those of the profile; ``measured``: notes for people. ``alone``: the first run again with
-    one consumer at a time. ``overheads``: if they are known; else those that explain the runs. ``cores``: of the machine
-    that was measured; None: this one.
-    """
+    """The profile that explains all ``runs``. The first run's batches are those of the profile; ``measured``: notes for
+    people. ``alone``: the first run again with one consumer at a time. ``overheads``: if they are known; else those
+    that explain the runs. ``cores``: of the machine that was measured; None: this one."""
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
     local_costs = {kind: _cost(all_runs, kind, main) for kind in LOCAL_KINDS}
@@ -350,11 +343,9 @@ def _cost(seen: Measurements, kind: str, main: Measurements) -> Linear:
 
 
 def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
-    """CPU time of the event loops per batch, task, request that goes as a message, byte of answers, and session.
-
-    Half of a request's share falls to either end. With two partitions a task of other owners is one request, so
-    requests cannot be told from tasks.
-    """
+    """CPU time of the event loops per batch, task, request that goes as a message, byte of answers, and session. Half
+    of a request's share falls to either end. With two partitions a task of other owners is one request, so requests
+    cannot be told from tasks."""
     rows = [
         (float(run.batches), run.tasks(), run.messages() if parts > 2 else 0.0, run.moved(), run.sessions())
         for run in runs
@@ -365,10 +356,8 @@ def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
 
 
 def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float], parts: int) -> Overheads:
-    """What the runs have cost besides tasks and work in answers.
-
-    A unit of cost takes as long for another daemon as at home (``per_unit``: microseconds).
-    """
+    """What the runs have cost besides tasks and work in answers. A unit of cost takes as long for another daemon as at
+    home (``per_unit``: microseconds)."""
     rows, rest = [], []
     for run in runs:
         served = 0.0
@@ -382,11 +371,9 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float], part
 
 
 def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Seconds per count of each column, none negative, that explain the seconds of each row best.
-
-    A row's error counts relative to its seconds, so a long run does not matter more than a short one. In the end all are
-    scaled to explain the first row exactly: it is what the profile is about, and the others only tell the columns apart.
-    """
+    """Seconds per count of each column, none negative, that explain the seconds of each row best. A row's error counts
+    relative to its seconds, so a long run does not matter more than a short one. In the end all are scaled to explain
+    the first row exactly: it is what the profile is about, and the others only tell the columns apart."""
     known = np.array(seconds)
     weight = np.where(known > 0, 1.0 / np.maximum(known, 1e-9), 1.0)
     table = np.array(counts) * weight[:, None]

@@ -36,10 +36,8 @@ LEAST_TRAIN_MS = 1e-3
 
 @dataclass(eq=False, slots=True)
 class _RemoteTask:
-    """A task of other owners that is under way. It is done when all owners have answered.
-
-    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.owners``.
-    """
+    """A task of other owners that is under way. It is done when all owners have answered. Of a FEATURE task the rows
+    that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.owners``."""
 
     dag: int
     task: Task
@@ -308,10 +306,8 @@ class Machine:
         return self._consumed == self._scenario.trainer_batches
 
     def proceed(self) -> None:
-        """Take the next batch as soon as there is one.
-
-        The training time that consumers report includes waiting for each other.
-        """
+        """Take the next batch as soon as there is one. The training time that consumers report includes waiting for
+        each other."""
         self._train_ms = max(LEAST_TRAIN_MS, 1e3 * (self._clock.now - self._started))
         self._training = False
         self._go_on()

@@ -81,10 +81,8 @@ _TICKS_PER_CHECK = 10
 
 def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
     """The fields of a scenario that a file of ``atta plan --strategy auto --json`` tells: its machines and layers, and
-    what one of ``intervals`` costs by the sizes and rates of the plan.
-
-    Raises DataError: the file cannot be read or is no such file.
-    """
+    what one of ``intervals`` costs by the sizes and rates of the plan. Raises DataError: the file cannot be read or is
+    no such file."""
     from atta.train.planning.sizes import PlannedModel, Rates, ServerWork, interval_costs
 
     try:

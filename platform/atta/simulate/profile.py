@@ -42,9 +42,7 @@ class Linear:
 @dataclass(frozen=True)
 class Remote:
     """A request to one owner. A remote task sends one to every owner that it concerns, so its cost grows with them.
-
-    Units are those of ``Task.cost`` that no cache has answered.
-    """
+    Units are those of ``Task.cost`` that no cache has answered."""
 
     request_bytes: float = 0.0  # per unit
     answer_bytes: float = 0.0  # per unit

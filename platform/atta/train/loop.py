@@ -238,9 +238,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
 
     def _save_best(self, folder: str, epochs: Sequence[EpochReport], *, last: bool) -> None:
-        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last epoch is
-        written if it has embeddings, of which checkpoints have each rank's share only.
-        """
+        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last
+        epoch is written if it has embeddings, of which checkpoints have each rank's share only."""
         best = best_epoch(epochs, self.watched)
         found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
         if best is epochs[-1] or found:

@@ -170,9 +170,7 @@ class StoreGroup(dist.ProcessGroup):
     @contextlib.contextmanager
     def connection(self, attempt: str) -> Iterator[None]:
         """Operations go through connections within the block. All members must begin it, with the same new name.
-
-        Operations raise PartedError when a member has gone.
-        """
+        Operations raise PartedError when a member has gone."""
         if self._size == 1:
             yield
             return
@@ -306,10 +304,8 @@ class Meeting:
 
     def together(self, name: str, action: Callable[[], Any]) -> tuple[Any, bool]:
         """Let all trainers do ``action`` with connections; once more if one of them goes away, until all have done it.
-
         Returns what it returned, which must be JSON, and whether this life has done it. A trainer that is started anew
-        gets what its former life has returned. Raises AttaError: they failed too often; and errors of ``action``.
-        """
+        gets what its former life has returned. Raises AttaError: they failed too often; and errors of ``action``."""
         if self._notes is None:
             return action(), True
         notes, ranks = self._notes.below(name), range(self._world)

@@ -65,7 +65,6 @@ def read_credentials(path: str | Path) -> Credentials | None:
 
 def prefer(path: str | Path, part: int, address: str) -> None:
     """Let ``address`` stand first among the daemons of ``part``, by changing places with the one that does now.
-
     Everything else in the file stays, also comments. It is replaced as a whole. Raises DataError: it cannot be read or
     written. ConfigError: it cannot be changed so. Then it stays as it is."""
     path, first = Path(path), replicas_of(read_cluster(path)[part])[0]

@@ -220,10 +220,8 @@ class _Opened:
 
 class ClientChannels:
     """Channels to one daemon. gRPC connects them again and again, and always with the certificate that they began with.
-
     So they are opened anew when a file of the certificate or the authority has changed. Files that have become
-    unreadable, or do not fit together, change nothing.
-    """
+    unreadable, or do not fit together, change nothing."""
 
     def __init__(
         self, address: str, credentials: Credentials | None, clock: Callable[[], float] = time.monotonic
@@ -340,10 +338,8 @@ class Credentials:
 
 
 class TokenHeader:
-    """The header that brings a token, which is read again when its file has changed: connections outlive tokens.
-
-    A file that has become unreadable or wrong changes nothing. The daemon refuses the token of before when it has ended.
-    """
+    """The header that brings a token, which is read again when its file has changed: connections outlive tokens. A file
+    that has become unreadable or wrong changes nothing. The daemon refuses the token of before when it has ended."""
 
     def __init__(self, credentials: Credentials | None, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` counts seconds. Raises DataError where the file holds no token."""
@@ -371,11 +367,9 @@ class TokenHeader:
 def open_channels(
     address: str, credentials: Credentials | None, options: list[tuple[str, Any]]
 ) -> tuple[grpc.Channel, grpc.Channel]:
-    """Two channels to ``address`` with one connection: over TLS with ``credentials``, plain without.
-
-    A thread of gRPC receives what the first one's streams bring. The second one's streams need no such thread: who
-    reads them receives. Each of those must be read to its end, or else its connection outlives the channels. Raises
-    DataError: bad files."""
+    """Two channels to ``address`` with one connection: over TLS with ``credentials``, plain without. A thread of gRPC
+    receives what the first one's streams bring. The second one's streams need no such thread: who reads them receives.
+    Each of those must be read to its end, or else its connection outlives the channels. Raises DataError: bad files."""
     # gRPC has one connection for channels of the same address, credentials and options, and it counts unknown ones.
     own = [*(option for option in options if option[0] != LOCAL_POOL), ("atta.connection", secrets.token_hex(8))]
     by_readers = [*own, (ChannelOptions.SingleThreadedUnaryStream, 1)]

@@ -45,10 +45,8 @@ def is_named(target: object) -> bool:
 
 
 def joined_ray(*, local: bool = False) -> Any:
-    """The module ``ray``, connected to the cluster of ``RAY_ADDRESS`` or of this machine.
-
-    local: whether to start Ray here if there is none. Raises ConfigError: Ray is not installed; UnavailableError: there
-    is no Ray cluster."""
+    """The module ``ray``, connected to the cluster of ``RAY_ADDRESS`` or of this machine. local: whether to start Ray
+    here if there is none. Raises ConfigError: Ray is not installed; UnavailableError: there is no Ray cluster."""
     ray = load("Ray", "ray")
     if not ray.is_initialized():
         address = None if local else "auto"

@@ -33,10 +33,8 @@ SCRAPE_S = 2.0
 
 
 class Watching:
-    """Samples once per ``interval_s`` on a thread of its own. A context manager.
-
-    However many browsers look, daemons are asked once.
-    """
+    """Samples once per ``interval_s`` on a thread of its own. A context manager. However many browsers look, daemons
+    are asked once."""
 
     def __init__(
         self,
@@ -137,10 +135,8 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
 def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
 ) -> WSGIServer:
-    """A server that listens; the caller runs ``serve_forever``.
-
-    Raises ConfigError, which names ``option``, if it cannot.
-    """
+    """A server that listens; the caller runs ``serve_forever``. Raises ConfigError, which names ``option``, if it
+    cannot."""
     try:
         return bounded_listener(host, port, application(page, trace))
     except OSError as error:

@@ -33,10 +33,8 @@ COMMAND_S = 60.0
 
 
 class RunningFleet:
-    """Daemons behind addresses.
-
-    A supervisor starts a daemon that has ended, or ``command`` does, or it is started here as it ran (``local``).
-    """
+    """Daemons behind addresses. A supervisor starts a daemon that has ended, or ``command`` does, or it is started here
+    as it ran (``local``)."""
 
     def __init__(
         self, addresses: Mapping[int, Addresses], credentials: Credentials | None, *, command: str, local: bool
@@ -113,16 +111,12 @@ class RunningFleet:
 
 
 class LocalProcess:
-    """How a daemon on this machine was started: its command, folder, environment and standard streams.
-
-    The streams stay open here. So one that ends with its parent, by the end of its standard input, does so again.
-    """
+    """How a daemon on this machine was started: its command, folder, environment and standard streams. The streams stay
+    open here. So one that ends with its parent, by the end of its standard input, does so again."""
 
     def __init__(self, daemon: Seen) -> None:
-        """Read it while the daemon runs.
-
-        Raises ConfigError: it does not run on this machine, or belongs to somebody else.
-        """
+        """Read it while the daemon runs. Raises ConfigError: it does not run on this machine, or belongs to somebody
+        else."""
         if not daemon.pid:
             raise ConfigError(f"{daemon.address} does not run on this machine: leave out --local")
         process = Path(f"/proc/{daemon.pid}")

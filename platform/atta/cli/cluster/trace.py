@@ -52,11 +52,9 @@ def trace(target: str, out: str, seconds: float) -> None:
 
 
 def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | None]:
-    """What daemons record in the next ``seconds`` (0: what they still have), as a trace for Perfetto in JSON.
-
-    Returns the trace, a summary for people, and the error of the first daemon that is down. Raises ConfigError: there
-    are no daemons, or they record nothing; AttaError: none answers.
-    """
+    """What daemons record in the next ``seconds`` (0: what they still have), as a trace for Perfetto in JSON. Returns
+    the trace, a summary for people, and the error of the first daemon that is down. Raises ConfigError: there are no
+    daemons, or they record nothing; AttaError: none answers."""
 
     credentials = credentials_for(target)
     known = _describe_all(target, credentials)

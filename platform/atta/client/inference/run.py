@@ -39,11 +39,8 @@ _DIGITS = 20
 
 
 class Inference:
-    """One process of an inference.
-
-    In a stage every vertex is in one block of one share. With all in-neighbours a block has all in-edges of its
-    vertices. So each edge is read once per layer, and each row is written once.
-    """
+    """One process of an inference. In a stage every vertex is in one block of one share. With all in-neighbours a block
+    has all in-edges of its vertices. So each edge is read once per layer, and each row is written once."""
 
     def __init__(
         self,

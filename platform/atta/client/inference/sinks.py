@@ -155,11 +155,9 @@ class FileSink(Sink):
     """A folder of files, perhaps on object storage. ``paths``: their final names."""
 
     def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
-        """Begin, or go on in, ``folder``; ``form``: one of ``FORMATS``, ``column``: name of the values.
-
-        ``about``: JSON values on which the files depend; ``classes`` among them are the names of the values, which Parquet
-        files have in the column ``name``. Raises ConfigError if the folder holds something else.
-        """
+        """Begin, or go on in, ``folder``; ``form``: one of ``FORMATS``, ``column``: name of the values. ``about``: JSON
+        values on which the files depend; ``classes`` among them are the names of the values, which Parquet files have
+        in the column ``name``. Raises ConfigError if the folder holds something else."""
         if form == "parquet":
             need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
         self._form, self._column = form, column

@@ -72,10 +72,8 @@ class RawBatch:
 
 class BatchStream(Iterator[RawBatch]):
     """Reads a session's batches in order and asks for the next one ahead. ``close`` or garbage collection ends the
-    session.
-
-    If batches come over the network, a thread receives the next one while the consumer computes on the one before.
-    """
+    session. If batches come over the network, a thread receives the next one while the consumer computes on the one
+    before."""
 
     def __init__(
         self,

@@ -241,9 +241,7 @@ class ClusterTables:
 
     def _on_all(self, method: str, ask: partial[Any], *, hold: bool = False) -> set[str]:
         """Let all daemons prepare, then commit; returns the names of the tables. If one fails to prepare, all abort.
-
-        ``hold``: let all hold pushes first.
-        """
+        ``hold``: let all hold pushes first."""
         try:
             if hold:
                 self._all(method, ask(phase=_HOLD, hold_s=HOLD_S))

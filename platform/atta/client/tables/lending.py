@@ -39,10 +39,8 @@ class _LoanFile:
         self._touched = 0  # ranges up to here have their pages
 
     def touch(self, start: int, nbytes: int) -> bool:
-        """Have pages made for a range; False: there is no memory for them.
-
-        They are of this process's control group then, and not of the daemon's, which is the first to write to them.
-        """
+        """Have pages made for a range; False: there is no memory for them. They are of this process's control group
+        then, and not of the daemon's, which is the first to write to them."""
         first = max(start, self._touched)
         if first >= start + nbytes:
             return True

@@ -80,10 +80,8 @@ class RemoteTable:
         return np.array([shard.first_row for shard in self._shards], dtype=np.int64)
 
     def count(self) -> int:
-        """Rows of the whole table now: another client may have let it grow, and a snapshot may have set it back.
-
-        Raises as ``refresh``.
-        """
+        """Rows of the whole table now: another client may have let it grow, and a snapshot may have set it back. Raises
+        as ``refresh``."""
         if self._may_grow:
             self.refresh()
         return self.rows

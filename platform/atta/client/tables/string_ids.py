@@ -31,11 +31,8 @@ Strings = npt.NDArray[np.str_]
 
 
 class StringIds:
-    """The users' string ids. Arrays of any length are looked up at once. Threads may share it.
-
-    numbers = cluster.ids.numbers(["alice", "bob"])
-    names = cluster.ids.strings(batch.n_id())
-    """
+    """The users' string ids. Arrays of any length are looked up at once. Threads may share it. numbers =
+    cluster.ids.numbers(["alice", "bob"]) names = cluster.ids.strings(batch.n_id())"""
 
     def __init__(self, schema: Schema, connections: Sequence[Connection]) -> None:
         """``connections``: to all daemons; the list may change later."""

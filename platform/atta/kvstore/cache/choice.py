@@ -64,12 +64,9 @@ class HaloHeat:
         return self._edges[node_type]
 
     def hottest(self, node_type: str, count: int) -> np.ndarray:
-        """Internal ids (int64 [count], ascending) of the HALO vertices with most visits (``access``), then with most edges
-        into the partition.
-
-        If ``count`` exceeds the HALO vertices, other remote vertices follow, of which nothing is known here. Ties go to
-        lower ids, so a smaller ``count`` chooses a subset of a larger one.
-        """
+        """Internal ids (int64 [count], ascending) of the HALO vertices with most visits (``access``), then with most
+        edges into the partition. If ``count`` exceeds the HALO vertices, other remote vertices follow, of which nothing
+        is known here. Ties go to lower ids, so a smaller ``count`` chooses a subset of a larger one."""
         halo = self.halo(node_type)
         if count > len(halo):
             others = distant(self.dataset, self.part, node_type, count - len(halo))
@@ -219,10 +216,8 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HotVertices:
-    """Remote vertices of one node type whose in-edges are to be kept, the one that saves most per byte first.
-
-    ``ids`` int64 [n] internal ids, ``degrees`` int64 [n, edge types] in the order of ``edge_types_into``.
-    """
+    """Remote vertices of one node type whose in-edges are to be kept, the one that saves most per byte first. ``ids``
+    int64 [n] internal ids, ``degrees`` int64 [n, edge types] in the order of ``edge_types_into``."""
 
     node_type: str
     ids: np.ndarray
@@ -241,11 +236,9 @@ def edge_bytes(dataset: Dataset, part: int, edge_type: str) -> int:
 
 
 def divide(heat: HaloHeat, *, limit_bytes: int, share: float | None) -> Division:
-    """Divide ``limit_bytes`` between rows and in-edges by what saves more per byte.
-
-    In-degrees of remote vertices are not known yet, so each counts as the mean. If there is room for all, or no room at
-    all, no estimate is made. ``share``: at most this share of the HALO vertices is kept.
-    """
+    """Divide ``limit_bytes`` between rows and in-edges by what saves more per byte. In-degrees of remote vertices are
+    not known yet, so each counts as the mean. If there is room for all, or no room at all, no estimate is made.
+    ``share``: at most this share of the HALO vertices is kept."""
     dataset, part = heat.dataset, heat.part
     if limit_bytes <= 0 or share == 0 or dataset.num_parts == 1:
         return Division(max(0, limit_bytes), 0)
@@ -279,10 +272,8 @@ def divide(heat: HaloHeat, *, limit_bytes: int, share: float | None) -> Division
 
 def greedy(saved: np.ndarray, sizes: np.ndarray, budget: float) -> np.ndarray:
     """bool [n]: the items that save most per byte and fit into ``budget`` together; ties go to the first ones.
-
     ``saved`` and ``sizes`` (positive) [n]. Items that are larger than ``budget`` are left out. It stops at the first
-    other one that does not fit. So at most that item's saving is missed, compared with the best choice.
-    """
+    other one that does not fit. So at most that item's saving is missed, compared with the best choice."""
     order = np.argsort(-saved / sizes, kind="stable")
     order = order[sizes[order] <= budget]
     taken = np.zeros(len(saved), dtype=bool)
@@ -332,11 +323,9 @@ def choose(
 
 
 def _visits(heat: HaloHeat, node_type: str, at: np.ndarray | slice) -> np.ndarray:
-    """float64 [hops + 1, n]: expected visits of a batch by hop at the HALO vertices in the places ``at``.
-
-    With ``access`` from the training seeds on. Otherwise every visit of a hop goes along any edge of the partition with
-    equal probability.
-    """
+    """float64 [hops + 1, n]: expected visits of a batch by hop at the HALO vertices in the places ``at``. With
+    ``access`` from the training seeds on. Otherwise every visit of a hop goes along any edge of the partition with
+    equal probability."""
     if heat.rank == "access":
         seeds = max(1, sum(map(len, heat.seeds.values())))
         return np.stack([BATCH_SEEDS / seeds * visits[at] for visits in heat.visits(node_type)])

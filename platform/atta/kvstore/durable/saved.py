@@ -40,10 +40,8 @@ _NUMBERS = ("first_row", "rows", "created_rows", "step", "table_id", "load_id", 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system while ``path`` is written into a DataError that names the path.
-
-    ``Staging`` handles a full disk. It names the snapshot, because the file has only a temporary name.
-    """
+    """Turn an error of the operating system while ``path`` is written into a DataError that names the path. ``Staging``
+    handles a full disk. It names the snapshot, because the file has only a temporary name."""
     try:
         yield
     except OSError as error:
@@ -234,10 +232,9 @@ class SnapshotParts:
         return self.place.with_name(f"{self.place.name}.{snapshot_id}")
 
     def complete(self) -> dict[str, Path]:
-        """The folders of complete parts by their ids, the newest first.
-
-        The replaced part is older than the part in use, and parts that wait beside it are newer. So a clock that was
-        set back misleads nobody. Raises DataError: no part is complete. Names what is wrong with the part in use."""
+        """The folders of complete parts by their ids, the newest first. The replaced part is older than the part in
+        use, and parts that wait beside it are newer. So a clock that was set back misleads nobody. Raises DataError: no
+        part is complete. Names what is wrong with the part in use."""
         found: dict[Path, Contents] = {}
         damaged: DataError | None = None
         # A .partial folder may be incomplete on the disk.
@@ -269,10 +266,8 @@ class SnapshotParts:
         return found[snapshot_id]
 
     def commit(self, snapshot_id: str, *, keep: bool = False) -> None:
-        """Make the part with this id the part in use, if it is not yet.
-
-        ``keep``: do not remove the part that was in use, in case other owners fail to commit. Raises DataError: there
-        is no such part."""
+        """Make the part with this id the part in use, if it is not yet. ``keep``: do not remove the part that was in
+        use, in case other owners fail to commit. Raises DataError: there is no such part."""
         path, kept = self.folder(snapshot_id), None
         if path != self.place:
             with writing(self.place):

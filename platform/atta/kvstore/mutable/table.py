@@ -43,10 +43,7 @@ def apply_step(
     grads: np.ndarray,
 ) -> None:
     """Make step number ``step`` (from 1 on): change ``rows`` (int64 [n], may repeat) of ``values`` by ``grads``
-    (float32 [n, *row shape]).
-
-    The factors are computed in double precision, as torch computes them.
-    """
+    (float32 [n, *row shape]). The factors are computed in double precision, as torch computes them."""
     lr, (beta1, beta2) = optimiser.lr, optimiser.betas
     if optimiser.kind == "adagrad":
         lr /= 1 + (step - 1) * optimiser.lr_decay
@@ -115,11 +112,9 @@ class MutableTable:
         ids: RowIds | None = None,
         contents: ShardArrays | None = None,
     ) -> None:
-        """A table of ``rows`` rows; None: the number in the spec.
-
-        ``table_id``: the same for all shards of a table, different for every other table; 0: not used. ``ids``: of the
-        rows, by their places in the shard; None: global row numbers. ``contents``: None: the rows' initial contents.
-        Raises ConfigError: more rows than the spec has."""
+        """A table of ``rows`` rows; None: the number in the spec. ``table_id``: the same for all shards of a table,
+        different for every other table; 0: not used. ``ids``: of the rows, by their places in the shard; None: global
+        row numbers. ``contents``: None: the rows' initial contents. Raises ConfigError: more rows than the spec has."""
         self.spec, self.first_row, self.table_id = spec, first_row, table_id
         self.whole, self.load_id, self.key, self.lsn = False, 0, 0, 0
         self.created_rows = spec.rows if rows is None else rows
@@ -138,11 +133,8 @@ class MutableTable:
 
     @classmethod
     def of(cls, saved: Saved, arrays: dict[str, np.ndarray], *, resume: bool = False) -> MutableTable:
-        """A table that was saved.
-
-        ``resume``: it goes on as it was, with its clients and its place in the log. Otherwise it begins anew; see
-        ``Sequences``.
-        """
+        """A table that was saved. ``resume``: it goes on as it was, with its clients and its place in the log.
+        Otherwise it begins anew; see ``Sequences``."""
         contents = ShardArrays.of(arrays)
         table = cls(saved.spec, saved.first_row, saved.created_rows, table_id=saved.table_id, contents=contents)
         table.whole, table._step = saved.whole, saved.step
@@ -192,10 +184,8 @@ class MutableTable:
         self._asked = True
 
     def lease_is_over(self, now: float) -> bool:
-        """Whether nobody has asked for the table for as long as its lease lasts. ``now``: in seconds.
-
-        Call it regularly: silence is measured to the interval between calls.
-        """
+        """Whether nobody has asked for the table for as long as its lease lasts. ``now``: in seconds. Call it
+        regularly: silence is measured to the interval between calls."""
         if self._asked:
             self._asked, self._heard = False, now
         return self.spec.lease_s is not None and now - self._heard > self.spec.lease_s
@@ -211,10 +201,9 @@ class MutableTable:
         return contents, local_rows(self.spec, span, rows)
 
     def pull(self, rows: np.ndarray, array: str = "", *, out: Pulled | None = None) -> Pulled:
-        """A copy of the rows with these global numbers (integers [n], may repeat), each with its version.
-
-        ``array``: of the optimiser's state, to read instead of the values. ``out``: where the copy goes; None: into
-        memory of its own. Raises ConfigError: a row outside the shard, or the optimiser keeps no such array."""
+        """A copy of the rows with these global numbers (integers [n], may repeat), each with its version. ``array``: of
+        the optimiser's state, to read instead of the values. ``out``: where the copy goes; None: into memory of its
+        own. Raises ConfigError: a row outside the shard, or the optimiser keeps no such array."""
         check_array(self.spec, array)
         contents, local = self._found(rows)
         out = Pulled.empty(self.spec, len(local)) if out is None else out
@@ -290,10 +279,7 @@ class MutableTable:
 
     def claim(self, client: Client, sequence: int, settled: int) -> Claim:
         """Begin a push in two steps: between them its record is written. FRESH: ``finish`` it, or ``give_back`` its
-        number.
-
-        Raises the errors of ``push``.
-        """
+        number. Raises the errors of ``push``."""
         self._check_open()
         return self._sequences.claim(client, sequence, settled)
 
@@ -332,7 +318,6 @@ class MutableTable:
 
     def grow(self, rows: int) -> None:
         """Grow the shard to ``rows`` rows. New rows get the contents that they would have had from the beginning.
-
         Pushes wait while the rows are copied. Old and new rows are in memory together during the copy. Raises
         ConfigError: fewer rows than now, or more than the spec allows."""
         with self._gate.exclusive():

@@ -88,9 +88,8 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def write_file(folder: str | Path, name: str, state: dict[str, Any]) -> Mirror:
-    """Write and seal a file of the folder. A crash leaves the old file or the new one.
-    Raises the errors of ``StagedFile``.
-    """
+    """Write and seal a file of the folder. A crash leaves the old file or the new one. Raises the errors of
+    ``StagedFile``."""
     content, place = io.BytesIO(), Mirror(folder)  # torch.save hides errors of files
     torch.save({"version": VERSION, **state}, content)
     with StagedFile(place.path / name, overwrite=True) as partial:
@@ -129,9 +128,8 @@ _WRAPPERS = ("gnn.", "module.")
 
 @dataclass(frozen=True)
 class SavedEmbeddings:
-    """Learnt rows [vertices, width] of node types without features, by ascending user ids; ``ids`` int64 [vertices], of the
-    types whose ids are other numbers than 0, 1, 2, ...; ``path``: of their file.
-    """
+    """Learnt rows [vertices, width] of node types without features, by ascending user ids; ``ids`` int64 [vertices], of
+    the types whose ids are other numbers than 0, 1, 2, ...; ``path``: of their file."""
 
     rows: Mapping[str, torch.Tensor]
     ids: Mapping[str, torch.Tensor]
@@ -152,9 +150,8 @@ class SavedEmbeddings:
         return cls(rows, ids or {}, path)
 
     def places(self, cluster: Cluster, node_type: str) -> np.ndarray:
-        """int64 [vertices]: where a table of the cluster has each row of a type.
-        Raises DataError: the graph has other vertices of this type.
-        """
+        """int64 [vertices]: where a table of the cluster has each row of a type. Raises DataError: the graph has other
+        vertices of this type."""
         count, ids = len(self.rows[node_type]), self.ids.get(node_type)
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != (count,)):
             raise DataError(self.path, f"embeddings of {node_type}: {count} rows, ids {ids.dtype} {list(ids.shape)}")
@@ -166,9 +163,8 @@ class SavedEmbeddings:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model as a checkpoint has it: settings that determine its ``shape``, weights by the names that the model has without a
-    trainer around it, and rows of node types without features.
-    """
+    """A model as a checkpoint has it: settings that determine its ``shape``, weights by the names that the model has
+    without a trainer around it, and rows of node types without features."""
 
     path: Path
     shape: Mapping[str, Any]
@@ -178,8 +174,7 @@ class SavedModel:
 
 def load_model(folder: str | Path) -> SavedModel:
     """The best model of a folder of checkpoints; where there was no evaluation, that of the last checkpoint. Raises
-    DataError: there is none, or it is damaged or of another version.
-    """
+    DataError: there is none, or it is damaged or of another version."""
     path = _best_of(Mirror(folder))
     if path is None:
         raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
@@ -187,11 +182,9 @@ def load_model(folder: str | Path) -> SavedModel:
 
 
 def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> SavedEmbeddings:
-    """Fill the model with the weights of another run's checkpoint, whatever its strategy; returns its embeddings.
-
-    path: a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first). Raises
-    DataError: there is no such file, it is damaged, or its weights have other names or shapes.
-    """
+    """Fill the model with the weights of another run's checkpoint, whatever its strategy; returns its embeddings. path:
+    a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first). Raises
+    DataError: there is no such file, it is damaged, or its weights have other names or shapes."""
     place = Mirror(path)
     path = (_best_of(place) or place.path / BEST) if place.path.is_dir() else place.path
     if not path.exists():

@@ -38,9 +38,8 @@ class WorkerFaults:
 
     @classmethod
     def parse(cls, text: str) -> WorkerFaults:
-        """Read ``link=BITS_PER_S,delay=LEAST:MOST,kill=SHARE,late=SHARE:SECONDS,seed=N``, each of them once or not at all.
-        Raises ConfigError: it cannot be read, or a number is out of range.
-        """
+        """Read ``link=BITS_PER_S,delay=LEAST:MOST,kill=SHARE,late=SHARE:SECONDS,seed=N``, each of them once or not at
+        all. Raises ConfigError: it cannot be read, or a number is out of range."""
         found: dict[str, Any] = {}
         try:
             for word in text.split(","):

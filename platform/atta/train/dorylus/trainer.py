@@ -48,11 +48,9 @@ _COUNTED = ("sent_bytes", "relaunched", "lost", "ignored", "started", "tasks", "
 
 
 class IntervalTrainer(ServerTrainer):
-    """Trains a partition in intervals. Trainers meet before the first epoch and after the last one.
-
-    Then the weights that were saved at ends of epochs are evaluated, by exact forward passes of all trainers. With
-    checkpoints they meet and evaluate whenever one is due.
-    """
+    """Trains a partition in intervals. Trainers meet before the first epoch and after the last one. Then the weights
+    that were saved at ends of epochs are evaluated, by exact forward passes of all trainers. With checkpoints they meet
+    and evaluate whenever one is due."""
 
     def __init__(self, config: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> None:
         if device.type != "cpu":

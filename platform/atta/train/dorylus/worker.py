@@ -168,11 +168,9 @@ def _dropped(
 
 
 def work_for(address: str, key: bytes, number: int) -> None:
-    """Compute tasks of the trainer at ``address`` until it needs no more, or ends. ``number``: that the trainer gave it.
-
-    Raises ConfigError: the trainer refuses this worker, or the faults that it is asked for make no sense; RemoteError:
-    nobody answers there, or it does not know the key.
-    """
+    """Compute tasks of the trainer at ``address`` until it needs no more, or ends. ``number``: that the trainer gave
+    it. Raises ConfigError: the trainer refuses this worker, or the faults that it is asked for make no sense;
+    RemoteError: nobody answers there, or it does not know the key."""
     torch.set_num_threads(1)
     asked = os.environ.get(FAULTS_VARIABLE)
     faults = WorkerFaults.parse(asked) if asked else WorkerFaults()

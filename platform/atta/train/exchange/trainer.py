@@ -82,10 +82,8 @@ class ExchangeTrainer(ServerTrainer):
         return self.stale.state() | {"options": self._own_options(), "dataset_id": self.cluster.dataset_id}
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
-        """The source of rows is made with the first step, and takes it then.
-
-        A trainer keeps the rows of its own vertices and copies of those at the edge of its partition, by their places.
-        """
+        """The source of rows is made with the first step, and takes it then. A trainer keeps the rows of its own
+        vertices and copies of those at the edge of its partition, by their places."""
         if state.get("dataset_id", own := self.cluster.dataset_id) != own:
             raise ConfigError(
                 f"--resume: the rows that were kept are those of dataset {state['dataset_id']}, this is {own}: cut in "
@@ -203,10 +201,8 @@ class RecordedRows(Source):
 
 
 class DigestTrainer(ExchangeTrainer):
-    """Reads rows of the last synchronisation. One exact forward pass before the first epoch fills the tables.
-
-    The daemons keep ``slots`` versions of a row, and drop them ``lease_s`` seconds after the run has died.
-    """
+    """Reads rows of the last synchronisation. One exact forward pass before the first epoch fills the tables. The
+    daemons keep ``slots`` versions of a row, and drop them ``lease_s`` seconds after the run has died."""
 
     rows = TableRows
     lease_s = LEASE_S

@@ -138,9 +138,8 @@ def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
 
 @contextlib.contextmanager
 def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any], Schema]]:
-    """What trainers must know of the daemons (``handed``), and the schema of their graph. The daemons are started for the
-    run unless the configuration names running ones.
-    """
+    """What trainers must know of the daemons (``handed``), and the schema of their graph. The daemons are started for
+    the run unless the configuration names running ones."""
     if config.cluster is not None:
         if nodes.early:
             meeting = [nodes.endpoint] if nodes.endpoint is not None else []
@@ -181,8 +180,7 @@ def handed(cluster: atta.Cluster) -> dict[str, Any]:
 
 def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta.Cluster:
     """The cluster that ``handed`` was told of; ``task["file"]`` may be rewritten when a daemon moves. Raises
-    UnavailableError: a daemon does not answer; DataError: a file of the credentials is missing or damaged.
-    """
+    UnavailableError: a daemon does not answer; DataError: a file of the credentials is missing or damaged."""
     tls, file = task.get("tls"), task.get("file")
     found = groups_of({part: replicas_of(replicas) for part, replicas in enumerate(task["addresses"])})
     addresses = {parts.start: replicas for parts, replicas in found.items()}

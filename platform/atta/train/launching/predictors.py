@@ -101,8 +101,7 @@ class PredictReport:
 
 def predict_as(config: PredictConfig, progress: Progress | None = None) -> PredictReport:
     """Predict as ``config`` says; repeated after it was broken off, what is missing. Raises ConfigError, DataError: bad
-    settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did.
-    """
+    settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did."""
     from atta.client.inference.sinks import FileSink
     from atta.train.launching.launch import handed
     from atta.train.launching.predict import PredictJob

@@ -93,10 +93,8 @@ def compute_threads(trainers: int) -> int:
 
 
 def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
-    """The CPU, or this trainer's own GPU. With ``auto`` it is the CPU if there are fewer GPUs than trainers.
-
-    Raises ConfigError: ``cuda`` is wanted, and there are too few GPUs.
-    """
+    """The CPU, or this trainer's own GPU. With ``auto`` it is the CPU if there are fewer GPUs than trainers. Raises
+    ConfigError: ``cuda`` is wanted, and there are too few GPUs."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

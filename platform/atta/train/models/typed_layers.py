@@ -35,11 +35,9 @@ def types_of(saved: SavedModel) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SavedTypedModel:
-    """A model of a checkpoint with its weights, for one graph.
-
-    asked: by node type, what turns rows of the last layer into those that are written, if something does; rows: learnt
-    rows of types without features, float32 [vertices, hidden], in the order of the cluster's tables; score: of pairs.
-    """
+    """A model of a checkpoint with its weights, for one graph. asked: by node type, what turns rows of the last layer
+    into those that are written, if something does; rows: learnt rows of types without features, float32 [vertices,
+    hidden], in the order of the cluster's tables; score: of pairs."""
 
     model: TypedLayers
     asked: Mapping[str, torch.nn.Linear | None]
@@ -57,10 +55,9 @@ class SavedTypedModel:
         types: Sequence[str],
         hidden: bool,
     ) -> SavedTypedModel:
-        """Take the weights of a checkpoint. types: those of ``types_of`` that are asked for; hidden: the rows that the decoder
-        of a model of one type reads, not scores. Raises ConfigError: no edges end at the target type; DataError: the
-        graph is of other types, features or vertices.
-        """
+        """Take the weights of a checkpoint. types: those of ``types_of`` that are asked for; hidden: the rows that the
+        decoder of a model of one type reads, not scores. Raises ConfigError: no edges end at the target type;
+        DataError: the graph is of other types, features or vertices."""
         schema = cluster.schema
         kind, about = saved.shape["model"], types_of(saved)
         pairs = len(about) == 2

@@ -198,8 +198,7 @@ class Forecaster:
 
     def _gradients(self, steps: int) -> tuple[float, float]:
         """Seconds to sum up gradients within servers and between them. They cross each link once, for any number of
-        trainers.
-        """
+        trainers."""
         rows = steps * self.rates.parameters / self.model.hidden
         inside, outside = (2 * (n - 1) / n for n in (self.machines.trainers, self.machines.servers))
         return rows * inside / self.rates.internal, rows * outside / self.rates.external

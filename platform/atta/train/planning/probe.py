@@ -54,11 +54,9 @@ def measure(
     seconds: float = 10.0,
     device: str | None = None,
 ) -> Rates:
-    """Measure all rates in about ``seconds``, plus a few seconds to start processes.
-
-    A step runs alone, with one trainer's share of the cores. If memory is the bottleneck, several trainers together are
-    slower than measured. ``link``: bytes per second; ``device``: None: a GPU if there is one.
-    """
+    """Measure all rates in about ``seconds``, plus a few seconds to start processes. A step runs alone, with one
+    trainer's share of the cores. If memory is the bottleneck, several trainers together are slower than measured.
+    ``link``: bytes per second; ``device``: None: a GPU if there is one."""
     device = device or device_here()
     layers = min(network.layers, _PROBED_LAYERS)
     cores = max(1, (os.cpu_count() or 1) // question.trainers)
@@ -89,10 +87,7 @@ def measure(
 
 def piece(whole: Servers, network: PlannedModel, *, most_edges: int = _MOST_EDGES, every: int = 1) -> TrainingGraph:
     """Random vertices with their real in-degrees and random sources among them: the time for a step depends on nothing
-    else.
-
-    most_edges: about how many edges there are. every: of each vertex keep one in-edge out of this many.
-    """
+    else. most_edges: about how many edges there are. every: of each vertex keep one in-edge out of this many."""
     indptr, rng = whole.graph.indptr, np.random.default_rng(0)
     some = rng.permutation(whole.graph.num_nodes)[:most_edges]
     degrees = indptr[some + 1] - indptr[some]

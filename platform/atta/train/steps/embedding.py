@@ -101,11 +101,8 @@ def _digest(places: Sequence[Cursor]) -> str:
 
 
 class EmbeddingTrainer(MinibatchTrainer):
-    """Trains a model whose outputs are embeddings.
-
-    held_out: tells the edges that the model may not read, if any; divided: their types and those of their reverses, of a
-    typed graph.
-    """
+    """Trains a model whose outputs are embeddings. held_out: tells the edges that the model may not read, if any;
+    divided: their types and those of their reverses, of a typed graph."""
 
     held_out: Split | None = None
     divided: Sequence[EdgeTriple] = ()

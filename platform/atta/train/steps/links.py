@@ -40,9 +40,7 @@ Decoder = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 class LinkRanking:
     """The edges of each split, and what a rank does to rank them. Every rank makes it, and calls its functions alike.
-
-    split: says which split an edge is of; keys: pairs of each split.
-    """
+    split: says which split an edge is of; keys: pairs of each split."""
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
         """Read all edges of the trainer's type."""
@@ -92,10 +90,8 @@ class LinkRanking:
         return {split: trainer.add_up(self.tally(split, rows, decoder).tolist()) for split in trainer.splits}
 
     def tally(self, split: str, rows: Rows, decoder: Decoder) -> torch.Tensor:
-        """This rank's share of the tally of a split, which takes every ``world``-th edge.
-
-        rows: embeddings in the order of ``pairs.ids`` and of ``pairs.target_ids``. float64 [2 + metrics + 2] comes back.
-        """
+        """This rank's share of the tally of a split, which takes every ``world``-th edge. rows: embeddings in the order
+        of ``pairs.ids`` and of ``pairs.target_ids``. float64 [2 + metrics + 2] comes back."""
         keys, pairs, device = self.keys[split], self.pairs, self._trainer.device
         count = parse_eval_negatives(self._trainer.config.eval_negatives)
         positives = torch.zeros(len(keys), device=device)
@@ -132,10 +128,8 @@ class LinkRanking:
 
 
 class LabelledEdges:
-    """The edges with a label, by split. Every rank makes it, and calls its functions alike.
-
-    ``split``: what divides them.
-    """
+    """The edges with a label, by split. Every rank makes it, and calls its functions alike. ``split``: what divides
+    them."""
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
         """Read all edges of the trainer's type. Raises ConfigError for labels that nothing can be learnt from."""

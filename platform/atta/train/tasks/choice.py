@@ -42,8 +42,7 @@ class TaskOnGraph:
 
 def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     """The task that ``settings`` name, on a dataset. Raises ConfigError: the dataset cannot be trained on, or table
-    ``y`` does not go with the task.
-    """
+    ``y`` does not go with the task."""
     if settings.task in UNTABLED:
         return _untabled_on(schema, settings)
     node_type = target_of(schema, settings)
@@ -136,9 +135,7 @@ def _judge(schema: Schema, settings: TrainSettings) -> str:
 
 def task_named(settings: TrainSettings, name: str | None = None, judge: str | None = None) -> LearningTask:
     """The record of a task, with the loss of ``settings``; their own task without a ``name``, classes for ``auto``.
-
-    judge: what embeddings are judged by; None: as the settings say.
-    """
+    judge: what embeddings are judged by; None: as the settings say."""
     name = name or settings.task
     if name == "regression":
         return Regression(settings.regression_loss)
@@ -161,9 +158,7 @@ def _evident(spec: TableSpec) -> str:
 
 def watched_by(settings: TrainSettings) -> Watched:
     """The figure that a run watches: that of ``--early-stop``, or the first metric of its task; of validation vertices.
-
-    Raises UnknownNameError for a metric that the task does not have.
-    """
+    Raises UnknownNameError for a metric that the task does not have."""
     task = task_named(settings)
     metrics = {metric.name: metric for metric in (*task.metrics, LOSS)}
     name = task.metrics[0].name if settings.early_stop is None else parse_early_stop(settings.early_stop)[0]

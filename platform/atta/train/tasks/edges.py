@@ -22,12 +22,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GraphPairs:
-    """The different pairs of vertices that are edges of a graph, without loops.
-
-    ids: int64 [n], user ids of all vertices (or sources), ascending, in which places stand for vertices; others: int64 [m],
-    the same of targets, if they are of another node type; keys: int64 [pairs], source * (number of targets) + target,
-    ascending.
-    """
+    """The different pairs of vertices that are edges of a graph, without loops. ids: int64 [n], user ids of all
+    vertices (or sources), ascending, in which places stand for vertices; others: int64 [m], the same of targets, if
+    they are of another node type; keys: int64 [pairs], source * (number of targets) + target, ascending."""
 
     ids: Ints
     keys: Ints
@@ -65,9 +62,8 @@ class GraphPairs:
         return np.stack([self.ids[sources], self.target_ids[targets]])
 
     def candidates(self, keys: Ints, count: int | None) -> OtherTargets:
-        """Targets for the sources of some pairs that are neither the source nor at the end of an edge of it: ``count`` per pair,
-        drawn with replacement, or all there are, each once, if they are not more; None: all.
-        """
+        """Targets for the sources of some pairs that are neither the source nor at the end of an edge of it: ``count``
+        per pair, drawn with replacement, or all there are, each once, if they are not more; None: all."""
         n = len(self.target_ids)
         sources, of_pair = np.unique(self.ends(keys)[0], return_inverse=True)
         taken, starts = self._taken(sources)

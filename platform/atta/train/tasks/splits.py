@@ -21,9 +21,8 @@ Shares = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class EdgeSplit:
-    """The ``shares`` of edges that are for training, validation and test. All edges between two vertices, either way, have
-    the same split: a model could read the answer off another. ``tables``: edge tables that batches need.
-    """
+    """The ``shares`` of edges that are for training, validation and test. All edges between two vertices, either way,
+    have the same split: a model could read the answer off another. ``tables``: edge tables that batches need."""
 
     shares: Shares
     tables: ClassVar[tuple[str, ...]] = ()
@@ -84,8 +83,7 @@ def divided(ends: np.ndarray, times: np.ndarray | None, shares: Shares) -> tuple
 
 def without_held_out(data: Any, split: Split, edge_types: Iterable[tuple[str, str, str]] = ()) -> Any:
     """PyG's data of a batch without the edges that models may not read: vertices get less than their fan-outs.
-    ``edge_types``, of a typed graph: the one whose edges are divided, and that of their reverses.
-    """
+    ``edge_types``, of a typed graph: the one whose edges are divided, and that of their reverses."""
     for e in edge_types:
         ends = [data[t].n_id[places] for t, places in zip(e[::2], data[e].edge_index, strict=True)]
         data[e].num_sampled_edges = _leave_out(data[e], split, ends, data.num_sampled_edges[e])

@@ -91,8 +91,7 @@ class LearnedRows:
 
     def set(self, optimiser: OptimiserSpec) -> None:
         """Let ``optimiser`` step the rows from now on. A table that exists is made anew with the same rows; those of
-        its state that both optimisers have stay.
-        """
+        its state that both optimisers have stay."""
         made, self.optimiser = "table" in self.__dict__, optimiser
         if not made or self.table.spec.optimiser == optimiser:
             return
@@ -236,10 +235,8 @@ def mean_of_uses(given: Sequence[Gradients]) -> tuple[np.ndarray, np.ndarray]:
 
 def exchanged(mine: Sequence[Gradients], ranks: Sequence[np.ndarray], world: int) -> list[list[Gradients]]:
     """What all trainers have for this one, for each of ``mine``: gradients of the same embeddings at all trainers.
-
     ``ranks``: int64 [n] for each, the trainers that its rows go to. Every trainer calls it alike, in torch's process
-    group. All of it travels in one message per pair of trainers.
-    """
+    group. All of it travels in one message per pair of trainers."""
     import torch
 
     from atta.client.tables.embedding import Gradients

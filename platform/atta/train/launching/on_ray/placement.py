@@ -130,8 +130,7 @@ class Registry:
 
     def announce(self, part: int, address: str, node: str, now: float | None = None) -> list[str]:
         """Note where a daemon is; a later place replaces an earlier one. Returns ``known``'s addresses. Raises
-        ConfigError: there is no such partition, or the address is none.
-        """
+        ConfigError: there is no such partition, or the address is none."""
         if not 0 <= part < self._parts:
             raise ConfigError(f"partition {part} does not exist: there are {self._parts}")
         check_address(address)
