@@ -20,7 +20,7 @@ Nothing here waits, measures or sends: the daemon, the tests and the simulator d
 (``Scheduler.log``) tells which event caused which actions. docs/internals/scheduler.md has the formulas, and the decisions where
 the paper is silent.
 
-Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``pace``, ``coarse``,
+Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``coarse``,
 ``fine``, ``scheduler`` (ties them together), ``config``.
 """
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from atta.errors import UnknownNameError
-from atta.scheduler.coarse import Load, ScheduledSession
+from atta.scheduler.coarse import Load, ScheduledSession, launch_score
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.pace import launch_score
 
 LaunchRule = Callable[[ScheduledSession, Load, float, SchedulerConfig], float]
 """(session, load, now, config) -> seconds until the next launch is due: 0 = now, inf = not before another event."""

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from atta.samplers.dag.instance import DagInstance, Lane, Task
-from atta.scheduler.coarse import Load, ScheduledSession, SessionView, WakeUps, view
+from atta.scheduler.coarse import Load, Pace, PaceMemory, ScheduledSession, SessionView, WakeUps, view
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.events import (
     Action,
@@ -27,7 +27,6 @@ from atta.scheduler.events import (
     WakeAt,
 )
 from atta.scheduler.fine import CostModel, Dag, LaneQueue
-from atta.scheduler.pace import Pace, PaceMemory
 from atta.scheduler.policies import policy_named
 
 

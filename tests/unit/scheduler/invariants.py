@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 from atta.samplers.dag.instance import Task
 from atta.scheduler import Scheduler
-from atta.scheduler.coarse import ScheduledSession, WakeUps
+from atta.scheduler.coarse import KEPT_PACES, PaceMemory, ScheduledSession, WakeUps
 from atta.scheduler.fine import Dag, LaneQueue, _row_bytes
-from atta.scheduler.pace import KEPT_PACES, PaceMemory
 
 
 def validate(self: Scheduler) -> None:

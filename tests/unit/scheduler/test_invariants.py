@@ -8,9 +8,8 @@ import pytest
 
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import Scheduler, SchedulerConfig, SessionOpened, TaskDone
-from atta.scheduler.coarse import ScheduledSession
+from atta.scheduler.coarse import KEPT_PACES, Pace, ScheduledSession
 from atta.scheduler.fine import Dag, LaneQueue
-from atta.scheduler.pace import KEPT_PACES, Pace
 from tests.unit.scheduler.harness import PLANS, Shell
 from tests.unit.scheduler.invariants import check_lane, validate
 

@@ -15,7 +15,7 @@ from atta.scheduler import (
     TaskDone,
     Utilisation,
 )
-from atta.scheduler.pace import launch_score
+from atta.scheduler.coarse import launch_score
 from tests.unit.scheduler.harness import PLANS
 
 
