@@ -12,8 +12,7 @@ import pytest
 import atta
 from atta.client.control import Connection
 from atta.client.every import ask_all, check_together
-from atta.wire.clusterfile import write_cluster
-from atta.wire.named import resolve_target
+from atta.wire.clusterfile import resolve_target, write_cluster
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import daemons

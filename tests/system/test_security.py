@@ -27,9 +27,8 @@ from atta.cli.main import cli
 from atta.client.cluster import connect_all
 from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
-from atta.wire.clusterfile import write_cluster
+from atta.wire.clusterfile import resolve_target, write_cluster
 from atta.wire.credentials import Credentials
-from atta.wire.named import resolve_target
 from atta.wire.tokens import ROLES, Role, TokenFile, issue, read_tokens
 from tests.addresses import held_port
 from tests.system.conftest import SmallGraph

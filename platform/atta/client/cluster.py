@@ -41,10 +41,9 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
-from atta.wire.clusterfile import ended_daemon
+from atta.wire.clusterfile import credentials_for, ended_daemon, is_file, resolve_target
 from atta.wire.credentials import Credentials
 from atta.wire.identity import Bound, Identity, check, check_contract
-from atta.wire.named import credentials_for, is_file, resolve_target
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.retries import ALONE_S, patience_of
 

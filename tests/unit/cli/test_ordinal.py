@@ -7,7 +7,7 @@ import pytest
 
 from atta.cli.output import NODE_RANK, PARTS
 from atta.errors import ConfigError, UnavailableError
-from atta.wire.named import await_names, resolves
+from atta.wire.clusterfile import await_names, resolves
 from atta.wire.parts import NODE_VARIABLES, PART_VARIABLES, own_number
 
 SLURM = {"SLURM_NODEID": "1", "SLURM_PROCID": "5"}

@@ -16,9 +16,8 @@ from atta.cli.cert import cert, make_authority, make_certificate
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security import DaemonSecurity, ServedCertificate, check_exposure, is_loopback
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
+from atta.wire.clusterfile import credentials_for, read_cluster, read_credentials, write_cluster
 from atta.wire.credentials import VARIABLES, Credentials, TlsFiles
-from atta.wire.named import credentials_for
 from tests.unit.security.authority import Authority
 
 

@@ -22,8 +22,8 @@ from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator
 from atta.errors import AttaError, ConfigError, UnavailableError
 from atta.observe.machine.processor import machine_id
+from atta.wire.clusterfile import credentials_for, resolve_target
 from atta.wire.credentials import Credentials
-from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import Addresses
 
 ANSWER_S = 5.0

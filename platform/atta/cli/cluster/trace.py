@@ -16,8 +16,8 @@ from atta.errors import AttaError, ConfigError
 from atta.observe.packages import __version__
 from atta.observe.recording import Recording
 from atta.observe.timeline import covered_s, document, trace_events
+from atta.wire.clusterfile import credentials_for, resolve_target
 from atta.wire.credentials import Credentials
-from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import Addresses
 
 DEADLINE_S, TRANSFER_S = 5.0, 30.0

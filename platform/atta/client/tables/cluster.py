@@ -24,8 +24,7 @@ from atta.errors import AttaError, ConfigError, DataError, RemoteError, UnknownN
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import backup_pb2, table_pb2
 from atta.wire import rpc
-from atta.wire.clusterfile import prefer
-from atta.wire.named import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, prefer, resolve_target
 from atta.wire.parts import parts_text, replicas_of
 
 _PREPARE = table_pb2.SnapshotRequest.PREPARE

@@ -28,9 +28,8 @@ from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
 from atta.train.strategies import STRATEGIES
-from atta.wire.clusterfile import ended_daemon
+from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
 from atta.wire.credentials import Credentials
-from atta.wire.named import await_names, resolve_target
 from atta.wire.parts import Addresses, groups_of, replicas_of
 
 CLEAN_S = 5.0

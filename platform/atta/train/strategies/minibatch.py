@@ -81,7 +81,7 @@ def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     if sizes.mini_batch is not None and sizes.targets and forecaster.model.layers <= SpecLimits.hops:
         fan_outs = ",".join(map(str, sizes.num_neighbors))
         options = ("--strategy", "minibatch", "--num-neighbors", fan_outs, "--batch-size", str(sizes.batch_size))
-        yield forecaster.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
+        yield forecaster.sampled(sizes.mini_batch, options)
 
 
 MINIBATCH = TrainingStrategy(

@@ -25,7 +25,7 @@ from atta.train.launching.on_ray.placement import home_nodes, ranks_on
 from atta.train.launching.on_ray.serving import serve
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
-from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
+from atta.wire.clusterfile import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from atta.observe.machine.held import HeldAddresses, OwnFolder
 from atta.partition.disk.mirror import Mirror
 from atta.train.launching.nodes import INTERFACE, interface_towards
 from atta.train.launching.on_ray.placement import Care, NextStep
-from atta.wire.clusterfile import write_cluster
-from atta.wire.named import NAMESPACE
+from atta.wire.clusterfile import NAMESPACE, write_cluster
 
 LOOK_S = 0.5
 """How often a keeper looks at its daemon and announces it."""

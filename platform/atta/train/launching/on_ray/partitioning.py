@@ -11,7 +11,7 @@ from atta.observe.lastwords import first_line
 from atta.observe.packages import load
 from atta.observe.progress import Progress
 from atta.partition.cutting.by_tasks import partition_by_tasks
-from atta.wire.named import joined_ray
+from atta.wire.clusterfile import joined_ray
 
 RETRIES = 10
 """How often Ray repeats a task whose process or machine was lost."""

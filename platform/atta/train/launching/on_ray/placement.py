@@ -140,7 +140,7 @@ class Registry:
         return list(self.known(now)["addresses"])
 
     def known(self, now: float | None = None) -> dict[str, Any]:
-        """What ``atta.wire.named.NamedCluster`` has, as plain values; no addresses while one is not known."""
+        """What ``atta.wire.clusterfile.NamedCluster`` has, as plain values; no addresses while one is not known."""
         now = time.monotonic() if now is None else now
         places = [self._places.get(part, ("", "", -math.inf)) for part in range(self._parts)]
         if any(now - heard >= SILENT_S for _, _, heard in places):
