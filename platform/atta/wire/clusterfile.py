@@ -274,7 +274,7 @@ def ask_ray(target: str, *, within_s: float = KNOWN_S) -> NamedCluster:
 
 def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
     """Addresses of the daemons that ``connect`` accepts as a target, each by its first partition; several: replicas."""
-    return {parts.start: address for parts, address in groups_of(_by_partition(target)).items()}
+    return {parts.start: address for parts, address in groups_of(_addresses(target)).items()}
 
 
 def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
@@ -294,7 +294,7 @@ def is_file(target: str | Path) -> bool:
     return isinstance(target, Path) or target.endswith(".toml") or "/" in target
 
 
-def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
+def _addresses(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
     if isinstance(target, str) and is_named(target):
         return dict(enumerate(ask_ray(target).addresses))
     if isinstance(target, Path) or (isinstance(target, str) and is_file(target)):
