@@ -134,7 +134,6 @@ def _check_name(name: str) -> None:
 
 
 def _host_name(host: str) -> x509.GeneralName:
-    """The entry of a host in a certificate."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:

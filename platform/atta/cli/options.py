@@ -164,7 +164,6 @@ STRATEGY = _StrategyType()
 
 
 def _write_rows(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
-    """Write two columns, the first as wide in every section."""
     formatter.write_dl([(left.ljust(_LEFT), right) for left, right in rows], col_max=_LEFT)
 
 

@@ -295,7 +295,6 @@ class Connection:
         self._channels.close()
 
     def _finish_report(self) -> None:
-        """Wait until the latest report has arrived or failed."""
         if self._reporting is not None:
             with contextlib.suppress(grpc.FutureCancelledError, grpc.FutureTimeoutError):
                 self._reporting.exception(REPORT_S)

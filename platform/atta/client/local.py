@@ -323,7 +323,6 @@ def _write(
 
 
 def _divided(partitions: int, daemons: int | None) -> list[range]:
-    """The partitions of each daemon."""
     count = partitions if daemons is None else daemons
     if not 1 <= count <= partitions:
         raise ConfigError(f"daemons is {count}: must be 1 to {partitions}, the number of partitions")

@@ -277,7 +277,6 @@ class EdgeFilling:
 
 
 def _joined_answers(pieces: list[SampledRows]) -> Answer:
-    """The in-edges of all rows of an item."""
     answers = [piece.answer for piece in sorted(pieces, key=lambda piece: piece.first_row)]
     if len(answers) == 1:
         return answers[0]

@@ -171,7 +171,6 @@ class SimulatedCluster:
         )
 
     def _busy(self, machine: Machine) -> dict[str, float]:
-        """What one machine has used of its capacities."""
         scenario, seconds = self.scenario, self.clock.now
         used = {
             "cores": machine.cores.used() / machine.cores.count,

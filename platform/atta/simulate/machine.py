@@ -102,7 +102,6 @@ class Machine:
         self._open()
 
     def _open(self) -> None:
-        """Open the trainer's next session."""
         known = float(self._model.batch_bytes(1.0)) if self._scenario.known_batch_bytes else 0.0
         number, count = self._opened, self._scenario.session_batches
         self._opened += 1
@@ -189,7 +188,6 @@ class Machine:
     # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ----------------------------------
 
     def _ask(self, dag: int, task: Task, owners: Sequence[OwnedVertices]) -> None:
-        """Send every owner of a remote task one request."""
         now = self._clock.now
         since = self._dags[dag][1] if self._oldest_first else now
         price, stands_for = self._model.remote(task), self._model.requests(owners)
@@ -274,7 +272,6 @@ class Machine:
             self._take(batch)
 
     def _take(self, batch: int) -> None:
-        """The trainer takes a batch and computes on it."""
         self._queue.remove(batch)
         self.delivered.append(batch)
         self.held -= 1

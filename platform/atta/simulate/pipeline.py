@@ -177,7 +177,6 @@ class SimulatedPipeline:
         )
 
     def _join(self, trainer: _Trainer) -> None:
-        """A worker has started."""
         trainer.alive.add(self._workers)
         trainer.idle.append(self._workers)
         self._workers += 1
@@ -188,7 +187,6 @@ class SimulatedPipeline:
         self._step(trainer)
 
     def _step(self, trainer: _Trainer) -> None:
-        """Begin whatever can begin."""
         progress, now = trainer.progress, self._clock.now
         first = self._trainers.index(trainer) * self._is.intervals
         for work in progress.wanting():
@@ -286,7 +284,6 @@ class SimulatedPipeline:
             self._step(one)
 
     def _tick(self) -> None:
-        """Look for late tasks, and now and then at the pools."""
         self._ticks += 1
         for trainer in self._trainers:
             self._alive_s += _TICK_S * len(trainer.alive)

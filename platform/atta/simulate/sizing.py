@@ -97,7 +97,6 @@ def sample_bytes(dataset: Dataset) -> SampleBytes:
 
 
 def _narrow(files: Mapping[str, FileRecord], ending: str) -> float:
-    """Bytes of the files with this ending whose numbers have 32 bits."""
     found = [record for name, record in files.items() if name.endswith(ending)]
     return float(sum(record.size for record in found if np.dtype(record.dtype).itemsize == 4))
 

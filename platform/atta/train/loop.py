@@ -203,7 +203,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
 
     def _restore(self) -> list[EpochReport]:
-        """The epochs of the checkpoint that the run goes on from."""
         folder = self.config.checkpoint
         epochs = self._resumed(folder) if folder is not None and self.config.resume else []
         self._best_is_own = bool(epochs) or self.begun is not None
@@ -279,7 +278,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return self._sum(values)
 
     def _sum(self, values: Sequence[float]) -> list[float]:
-        """Sum of each number over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return [float(v) for v in tensor.tolist()]

@@ -104,7 +104,6 @@ HEADERS = {
 
 
 def _answer(path: str, page: Callable[[], str], trace: Callable[[], str]) -> tuple[int, str, str]:
-    """Status, type and text of an answer."""
     try:
         if path == "/":
             return 200, "text/html", page()

@@ -193,7 +193,6 @@ def _daemons(daemons: Sequence[DaemonRates]) -> str:
 
 
 def _reason(daemon: DaemonRates) -> list[str]:
-    """Why a daemon does not answer, below its line."""
     return [f'<span class="bad">{escape(daemon.sample.error)}</span>'] if daemon.sample.error else []
 
 

@@ -230,7 +230,6 @@ def _naming(layers: Sequence[Sequence[TypedLayer]], widths: Sequence[int]) -> Ca
 
 
 def _typed(layer: TypedLayer, title: str, rows: Rows) -> Stage:
-    """A stage that computes one node type of all vertices."""
     return Stage(
         title, None, rows.width, layer.node_type, compute=layer.compute, edge_types=layer.edge_types, row_per_edge=True,
         writes=rows,

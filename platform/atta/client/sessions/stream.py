@@ -238,7 +238,6 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def _asked(state: SessionState, request: session_pb2.NextRequest) -> Iterator[Any]:
-    """Ask by gRPC."""
     call = state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
     state.awaits(call)
     return call  # type: ignore[no-any-return]

@@ -235,7 +235,6 @@ class DistEmbedding(nn.Module):
         return {name: self._read(rows, array) for name, array in _arrays(self._table.spec).items()}
 
     def _read(self, rows: range | np.ndarray, array: str = "") -> Tensor:
-        """Rows of the table, or of an array of the optimiser's state."""
         self.flush()
         found = torch.empty(len(rows), self.embedding_dim)
         for first in range(0, len(rows), _ROWS):

@@ -124,7 +124,6 @@ class StringIds:
             raise RemoteError(f"node type {node_type}", f"no daemon owns {left} of {len(numbers)} vertices")
 
     def _ask(self, method: str, request: Any) -> list[tuple[Connection, Any]]:
-        """What each daemon answers."""
         daemons = [*self._connections]
         with ThreadPoolExecutor(min(AT_A_TIME, len(daemons)), thread_name_prefix="atta-ids") as threads:
             replies = threads.map(lambda connection: connection.call(method, request), daemons)

@@ -171,7 +171,6 @@ def row_values(name: str, values: Any, dtype: np.dtype[Any], wanted: tuple[int, 
 
 
 def _numpy_dtype(name: str, dtype: Any) -> np.dtype[Any]:
-    """numpy's dtype for its own or torch's."""
     try:
         return np.dtype(str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype)
     except (TypeError, ValueError):

@@ -70,7 +70,6 @@ class DistBatches:
         self._running: Iterator[Any] | None = None
 
     def __len__(self) -> int:
-        """Number of batches."""
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
@@ -141,7 +140,6 @@ class DistBatches:
         raise NotImplementedError
 
     def _made(self, batch: MiniBatch) -> Any:
-        """What the script gets."""
         raise NotImplementedError
 
     @property
@@ -293,7 +291,6 @@ class DistDataLoader:
         self._order = np.random.default_rng(drawing_seed() % (1 << 63))
 
     def __len__(self) -> int:
-        """Number of batches."""
         whole_ones, rest = divmod(len(self._ids), self._size)
         return whole_ones + (rest > 0 and not self._drop_last)
 

@@ -41,7 +41,6 @@ class Neighbours:
         self._dataset_id, self._own, self._credentials = dataset_id, own, credentials
 
     def __len__(self) -> int:
-        """How many there are, this one included."""
         return len(self._parts)
 
     @property

@@ -122,7 +122,6 @@ class Shipping:
     # -- catching up ---------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Bring the copy up to date."""
         request = backup_pb2.FollowRequest(
             store=self._name(), about=json.dumps(self._store.about), reach=place_of(self._store.position)
         )

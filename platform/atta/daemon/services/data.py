@@ -140,7 +140,6 @@ def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray |
 
 
 def _joined(tables: Mapping[str, np.ndarray]) -> Any:
-    """The bytes of several tables, one after another."""
     blocks = [table.reshape(-1).view(np.uint8) for table in tables.values()]
     if not blocks:
         return b""

@@ -139,7 +139,6 @@ class ParameterService:
         return job.begin(request.member, request.step)
 
     def _wake(self, name: str) -> None:
-        """Let all who wait for the job look again."""
         if (changed := self._changed.pop(name, None)) is not None:
             changed.set()
 

@@ -280,7 +280,6 @@ def check_hold(hold_s: float) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files in a folder, as far as they are still there."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

@@ -375,7 +375,6 @@ def _remote(dataset: Dataset, part: int, node_type: str) -> int:
 
 
 def _all_edges(dataset: Dataset, part: int) -> int:
-    """Memory for the in-edges of all remote vertices."""
     schema, total = dataset.schema, 0
     for edge_type in schema.edge_types:
         edges = schema.edge_counts[edge_type] - len(dataset.part(part).csc(edge_type).indices)

@@ -104,7 +104,6 @@ def _clean(config: TrainConfig, daemons: Mapping[str, Any], run: str, weights: s
 
 
 def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
-    """What is said as all trainers start again."""
     from atta.train.checkpoint import place_in
 
     assert config.checkpoint is not None, "--max-restarts needs it"

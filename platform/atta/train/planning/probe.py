@@ -113,7 +113,6 @@ def _model(network: PlannedModel) -> torch.nn.Module:
 
 
 def _stepper(model: torch.nn.Module, graph: TrainingGraph, device: str) -> Callable[[], None]:
-    """A training step."""
     view = worker_view(graph, split_vertices(graph, 1), 0, 1)
     batch = TrainerBatch.of(view, device=device)
     trained = CooperativeModel(model.to(device))

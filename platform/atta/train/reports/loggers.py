@@ -92,7 +92,6 @@ class CsvLogger:
 
 
 def _read_rows(path: Path) -> dict[int, dict[str, str]]:
-    """Rows of an earlier run by step."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [*csv.DictReader(file)]

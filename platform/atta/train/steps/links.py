@@ -43,7 +43,6 @@ class LinkRanking:
     split: says which split an edge is of; keys: pairs of each split."""
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
-        """Read all edges of the trainer's type."""
         config, self._trainer = trainer.config, trainer
         timed = config.split_by == "time"
         self.pairs, times = read_pairs(trainer.cluster, trainer.edge_type, trainer.device, timed=timed)

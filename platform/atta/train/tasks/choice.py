@@ -64,7 +64,6 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
 
 
 def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:
-    """Columns of the features of a graph with one node type."""
     if settings.model in TYPED_MODELS:
         return 0
     spec = schema.node_tables[node_type].get("x")
@@ -76,7 +75,6 @@ def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:
 
 
 def _judged(schema: Schema, node_type: str) -> list[str]:
-    """Those of validation and test that have vertices."""
     return [s for s in ("val", "test") if schema.splits[node_type].get(s)]
 
 

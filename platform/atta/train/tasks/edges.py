@@ -177,7 +177,6 @@ def read_pairs(
 
 
 def _batches(cluster: atta.Cluster, node_type: str, hops: Any, **options: Any) -> atta.NeighborLoader:
-    """This rank's share of all vertices of a type."""
     return atta.NeighborLoader(
         cluster, hops, (node_type, None), batch_size=_TOGETHER, pad=False, rank=dist.get_rank(),
         world_size=dist.get_world_size(), tables=[], edge_ids=False, **options,
