@@ -45,7 +45,7 @@ def test_random_messages_end_as_replies_or_typed_errors(cluster: atta.LocalClust
     counts = run_for(methods, FUZZ_S, random.Random(seed))
     methods.close()
     assert counts.tried > 50
-    assert {"ControlService.Describe", "ControlService.Sessions"} & methods.replied
+    assert {"ControlService.Describe", "KvService.ListTables"} & methods.replied
     assert [connection.describe().pid for connection in cluster._connections] == cluster.pids
     assert cluster._connections[0].call("ControlService.Sessions", control_pb2.SessionsRequest()).uptime_s > 0
 

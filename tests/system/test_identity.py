@@ -114,7 +114,7 @@ def test_every_method_hears_what_is_meant_for_its_daemon(one: Any) -> None:
 def test_malformed_names_are_refused(one: Any, header: str) -> None:
     _, _, channel = one
     with pytest.raises(grpc.RpcError) as caught:
-        ask(channel, "KvService.Pull", (("atta-to", header),))
+        ask(channel, "KvService.ListTables", (("atta-to", header),))
     assert caught.value.code().name == ("FAILED_PRECONDITION" if header == "1//" else "INVALID_ARGUMENT")
 
 

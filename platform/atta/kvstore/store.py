@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -58,6 +58,9 @@ class Store:
             for name in tables
         }
         self._live: dict[Rows, Table] = {}
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self._tables.values())
 
     def table(self, node_type: str, name: str, source: int = 0) -> Table:
         """The table ``name`` with the rows that version ``source`` brought (``atta.kvstore.live.book``); 0: the

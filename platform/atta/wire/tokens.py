@@ -53,7 +53,7 @@ _FIGURES = (Role.READER, Role.WRITER, Role.OPERATOR)
 
 ROLES: dict[str, frozenset[Role]] = {
     **_methods(_GRAPH, [Role.PEER], "Sample", "Pair", "Probe"),
-    **_methods(_KV, [Role.PEER], "Pull"),
+    **_methods(_KV, [Role.PEER], "Pull", "ListTables"),
     **_methods(_LINK, [Role.PEER], "Attach"),
     **_methods(_BACKUP, [Role.PEER], "Follow", "Append", "Piece", "Vote"),
     **_methods(_BACKUP, [Role.OPERATOR], "Promote"),

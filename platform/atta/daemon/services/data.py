@@ -256,6 +256,18 @@ class KvService:
         )
         return answer
 
+    async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
+        reply = kv_pb2.ListTablesReply()
+        for table in self._store:
+            reply.tables.add(
+                node_type=table.node_type,
+                name=table.name,
+                dtype=table.data.dtype.str,
+                row_shape=table.data.shape[1:],
+                rows=table.data.shape[0],
+            )
+        return reply
+
 
 _CHUNK_ROWS = 1 << 18
 _WORD = 8

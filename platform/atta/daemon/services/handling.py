@@ -5,6 +5,7 @@ do those of the services that come with gRPC: health and reflection.
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -73,10 +74,12 @@ class Handling:
         return {name: float(value) for name, value in self.counts.items()}
 
     def service(self, service: str, owner: object, wrap: Wrap | None = None) -> grpc.GenericRpcHandler[Any, Any]:
-        """The handlers of a service, as gRPC takes them. ``owner`` has them under the names of the service's methods in
-        small letters. ``wrap``: what is put around each."""
+        """The handlers of a service, as gRPC takes them. ``owner`` has them under the names of the service's methods:
+        ``ListTables`` is its ``list_tables``. ``wrap``: what is put around each."""
         names = [name.partition(".")[2] for name in rpc.METHODS if name.startswith(f"{service}.")]
-        found: Mapping[str, Handler] = {name: getattr(owner, name.lower()) for name in names}
+        found: Mapping[str, Handler] = {
+            name: getattr(owner, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()) for name in names
+        }
         if wrap is not None:
             found = wrap(service, found)
         wrapped = {name: self.handler(f"{service}.{name}", handler) for name, handler in found.items()}
