@@ -13,9 +13,9 @@ from atta.cli.options import command, settings_options
 from atta.cli.output import json_option, plot_option, quiet_option, teller
 
 GROUPS = {
-    "What is measured": "data dataset graph nodes edges features method num-neighbors batch-size batch-sizes frontier "
-    "deliver split seeds rows dim batch parts variants policies depths think",
-    "Systems": "vs against caches cache-share threads hidden lr seed work",
+    "What is measured": "data dataset graph nodes edges features method dependency num-neighbors batch-size batch-sizes "
+    "frontier deliver split seeds rows dim batch parts variants policies depths think",
+    "Systems": "vs against caches cache-share cache-rank threads hidden lr seed work",
     "How long": "runs rounds warm-up epochs seconds batches repeats profiled filled timeout",
     "Network": "netns link rtt",
     "Output": "plot json quiet help",

@@ -275,6 +275,7 @@ class BenchReport:
         errors: system -> why it could not run.
         limit_rounds: limits of the machine in each round.
         limit_of: figure -> name of the limit that bounds it.
+        about: what is unusual about all systems, a sentence for people.
         started: when the benchmark began.
     """
 
@@ -287,6 +288,7 @@ class BenchReport:
     errors: dict[str, str] = field(default_factory=dict)
     limit_rounds: list[Figures] = field(default_factory=list)
     limit_of: dict[str, str] = field(default_factory=dict)
+    about: str = ""
     started: str = field(default_factory=now)
 
     def add(self, system: str, figures: Figures) -> None:
@@ -350,7 +352,8 @@ class BenchReport:
         failures = [Text(f"{system} could not run: {why}") for system, why in self.errors.items()]
         limits = ", ".join(f"{name} {value:,.4g}" for name, value in self.limits.items())
         sections = dict.fromkeys(section_of(n) for rounds in self.rounds.values() for n in rounds[0])
-        return Group(*map(self._table, sections), *failures, Text(f"limits: {limits}" if limits else ""))
+        about = [Text(self.about)] if self.about else []
+        return Group(*about, *map(self._table, sections), *failures, Text(f"limits: {limits}" if limits else ""))
 
     def _table(self, section: str) -> Table:
         """The figures of a section, in columns by the systems that have any of them."""

@@ -26,8 +26,11 @@ from atta_bench.results import RESULTS, ROOT, report_lines, write_text
 GENERATED = {
     "powerlaw-245k": "--nodes 245000 --edges 12000000 --features 100 --classes 47 --seed 0",
     "powerlaw-2m": "--nodes 2450000 --edges 123000000 --features 4 --classes 47 --seed 0",
+    "powerlaw-2449k": "--nodes 2449029 --edges 123600000 --features 100 --classes 47 --seed 7",
 }
 """Options of ``atta generate powerlaw``, by name of the graph."""
+CUT_BY = {"powerlaw-2449k": "ldg"}
+"""Partitioning method by graph, if not METIS."""
 IMPORTED = {"amazon_computers": "--undirected --normalize-features", "tolokers": "--undirected"}
 """Options of ``atta import npz``, by folder of ``--data-root``."""
 _GRAPH = re.compile(r"\bdata/([\w-]+?)(?:-([0-9]+)p)?(?=[\s,]|$)")
@@ -75,6 +78,7 @@ RUNS = {
     "memory": Run("python -m bench.train.memory"),
     "inference": Run("python -m bench.train.inference --rounds ROUNDS"),
     "accuracy": Run("python -m bench.train.accuracy --data-root DIR", real=True),
+    "dependent": Run("python -m bench.train.dependent --data-root DIR", real=True),
     "degrees": Run("python -m bench.train.degrees --data-root DIR", real=True),
     "stale-accuracy": Run("python -m bench.train.stale --data-root DIR", real=True),
     "stale-sat": Run("python -m bench.train.stale --data-root DIR --sat", real=True),
@@ -104,6 +108,7 @@ RUNS = {
     ),
     "partition-2m": Run(f"atta bench partition --graph data/powerlaw-2m --parts 4 --methods {_METHODS} --runs 1"),
     "partition-ray": Run("python -m bench.pieces.partition"),
+    "remote-rows": Run("python -m bench.pieces.remote_rows --data data/powerlaw-2449k-8p"),
     "kv": Run("atta bench kv --vs dgl --link 1gbit --runs ROUNDS", root=True, drawn=True),
     "real-files": Run("python -m bench.real_files"),
     "exact-layers": Run("python -m bench.exact_layers"),
@@ -128,7 +133,8 @@ def dataset(graph: str, parts: str | None, data_root: Path | None) -> None:
             atta_command("import", "npz", data_root / graph, source, *IMPORTED[graph].split(), "--overwrite")
     target = ROOT / "data" / f"{graph}-{parts}p"
     if parts and not (target / "manifest.json").exists():
-        atta_command("partition", source, target, "--parts", parts, "--method", "random" if parts == "1" else "metis")
+        method = "random" if parts == "1" else CUT_BY.get(graph, "metis")
+        atta_command("partition", source, target, "--parts", parts, "--method", method)
 
 
 def measure(name: str, run: Run, given: argparse.Namespace) -> None:

@@ -66,6 +66,9 @@ class BenchWorkload:
     seeds: Seeds = "local"
     drop_last: Annotated[bool, NoOption("for batches that must all be full")] = False
     """Leave out the last batch of an epoch if it is not full; for loading only."""
+    method: Annotated[str, NoOption("for benchmarks of loading")] = "uniform"
+    dependency: Annotated[int, NoOption("for benchmarks of loading")] = 1
+    """How Atta draws neighbours, see ``NeighborLoader``; peers draw uniformly, each batch anew."""
 
     def __post_init__(self) -> None:
         check_bounds(self)

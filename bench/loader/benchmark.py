@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from atta.kvstore.cache import RANKS
 from atta.observe.settings import Option
 from atta.partition.dataset import Dataset
+from atta.samplers.dag.plan import SpecLimits
+from atta.samplers.methods import Method
 from atta_bench.command import measured
 from atta_bench.lab.netlab import Host
 from atta_bench.lab.processes import Measured
@@ -22,6 +25,9 @@ from atta_bench.lab.rounds import (
 )
 from atta_bench.loader.consumer import DELIVERIES
 from atta_bench.results import BenchReport
+
+METHODS = tuple(method.value for method in Method if method.table is None)
+"""Of ``NeighborLoader``, without edge tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,12 @@ class LoaderBench(ComparisonBench):
             unset="dgl beside dgl, else pyg if installed",
         ),
     ] = None
+    method: Annotated[str, Option("How Atta draws neighbours.", choices=METHODS)] = "uniform"
+    dependency: Annotated[
+        int,
+        Option("In so many of Atta's batches every vertex draws anew once.", at_least=1, at_most=SpecLimits.dependency),
+    ] = 1
+    cache_rank: Annotated[str, Option("Whose rows Atta's daemons cache.", choices=RANKS)] = "degree"
 
 
 def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
@@ -52,15 +64,17 @@ def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
         {"frontier": frontier, "deliver": deliver},
         drawn="seeds_per_s",
         limit_of={"feature_bytes_per_s": "gather_bytes_per_s"},
+        about=f"Atta draws by {bench.method}, dependency {bench.dependency}; its cache ranks by {bench.cache_rank}.",
     )
 
     def systems_on(hosts: Sequence[Host]) -> dict[str, System]:
         """Atta with the chosen settings and, beside DGL, also as users of PyG run it."""
-        systems = {"atta": atta_on(bench, hosts, frontier, deliver)}
+        rank = "--cache-rank", bench.cache_rank
+        systems = {"atta": atta_on(bench, hosts, frontier, deliver, *rank)}
         if bench.cache_share != 0:
             systems["atta-uncached"] = atta_on(bench, hosts, frontier, deliver, cached=False)
         if bench.beside_dgl and frontier == "all":
-            systems["atta-new"] = atta_on(bench, hosts, "new", bench.deliver or delivery(False))
+            systems["atta-new"] = atta_on(bench, hosts, "new", bench.deliver or delivery(False), *rank)
         return systems
 
     return compared(bench, dataset, report, systems_on, figures, say=say)

@@ -86,6 +86,8 @@ def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -
         rank=config.rank,
         world_size=config.world_size,
         frontier=config.frontier,
+        method=config.method,
+        dependency=config.dependency,
         seed=config.seed,
         job="bench",
         epochs=config.warm_up,  # daemons prepare no batch of the measured epochs before they begin

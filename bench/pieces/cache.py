@@ -234,7 +234,7 @@ def _replay(
     report: CacheReport,
     say: Callable[[str], None],
 ) -> None:
-    small = _with_small_rows(dataset)
+    small = with_small_rows(dataset)
     measured = [batch for epoch in epochs[1:] for batch in epoch]
     counts = _times_asked(dataset, measured)
     for share in bench.shares:
@@ -253,10 +253,10 @@ def _replay(
                 small, part, share=share / 100, limit_bytes=1 << 62, rank=rank, fan_outs=bench.num_neighbors
             )
             for batch in epochs[0]:
-                _pull(small, part, cache, batch)
+                pull(small, part, cache, batch)
             first_asked, first_hit = cache.rows_asked, cache.rows_hit
             for batch in measured:
-                _pull(small, part, cache, batch)
+                pull(small, part, cache, batch)
             point.hits[rank] = cache.rows_hit - first_hit
             point.first_epoch[rank] = first_hit / first_asked
         report.add(share, point)
@@ -271,7 +271,7 @@ def _times_asked(dataset: Dataset, batches: Sequence[Batch]) -> dict[str, np.nda
     return {t: -np.sort(-c) for t, c in counts.items()}
 
 
-def _pull(dataset: Dataset, part: int, cache: RowCache, batch: Batch) -> None:
+def pull(dataset: Dataset, part: int, cache: RowCache, batch: Batch) -> None:
     """Pull the remote rows of a batch as the daemon of ``part`` does."""
     for node_type, ids in batch.items():
         grouped, positions, starts = kernels.group_by_owner(ids, dataset.book.offsets[node_type], part)
@@ -283,7 +283,7 @@ def _pull(dataset: Dataset, part: int, cache: RowCache, batch: Batch) -> None:
             cache.keep(node_type, tables, found.missing_slots, found.missing_positions, outs)
 
 
-def _with_small_rows(dataset: Dataset) -> Dataset:
+def with_small_rows(dataset: Dataset) -> Dataset:
     """The same dataset with one byte per row in place of its tables, because only hits count."""
     one = {"row": TableSpec("|u1")}
     tables = {t: one if _row_bytes(dataset, t) else {} for t in dataset.schema.node_types}

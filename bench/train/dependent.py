@@ -1,15 +1,19 @@
 """GraphSAGE on batches that resemble each other beside one on batches that are drawn anew.
 
-    python -m bench.train.dependent --data-root DIR [--work DIR] [--only facebook_pagepage,...]
+    python -m bench.train.dependent --data-root DIR [--work DIR] [--seeds 15] [--only facebook_pagepage,...]
 
 PyG's GraphSAGE learns on batches of ``NeighborLoader`` in this process, with and without ``dependency``, and is judged
-at the epoch with the best validation accuracy by one pass over the whole graph. Every run has the same settings.
+at the epoch with the best validation accuracy by one pass over the whole graph. Every run has the same settings. Two
+runs of a seed begin with the same weights and have the same seeds in every batch, so they are paired. Runs that
+dependent.json already has do not run again.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from bench.train.degrees import SBM, Whole, accuracy_of
 
 GRAPHS = ("facebook_pagepage", "coauthor_cs", "amazon_computers")
 METHODS, DEPENDENCIES = ("uniform", "labor"), (1, 64)
-FAN_OUTS, SEEDS, EPOCHS, BATCH, HIDDEN = [10, 5], 5, 10, 64, 64
+FAN_OUTS, EPOCHS, BATCH, HIDDEN = [10, 5], 10, 64, 64
 
 
 def run(cluster: atta.Cluster, whole: Whole, method: str, dependency: int, seed: int) -> dict[str, Any]:
@@ -41,39 +45,46 @@ def run(cluster: atta.Cluster, whole: Whole, method: str, dependency: int, seed:
 
 def main() -> None:
     """Run all, and write the record after each graph."""
-    given = arguments_of(__file__, __doc__, data_root=Path, work=ROOT / "data" / "degrees", only=",".join(GRAPHS))
+    work = ROOT / "data" / "degrees"
+    given = arguments_of(__file__, __doc__, data_root=Path, work=work, seeds=15, only=",".join(GRAPHS))
     target = given.out / "dependent.json"
     runs = dict(json.loads(target.read_text())["runs"]) if target.exists() else {}
     for name in given.only.split(","):
         path = partitioned(name, SBM, given.data_root, given.work, 2)
+        before = {(r["method"], r["dependency"], r["seed"]) for r in runs.get(name, ())}
         with atta.local(path) as cluster:
             whole = Whole.of(path)
-            asked = [(method, k, seed) for method in METHODS for k in DEPENDENCIES for seed in range(SEEDS)]
-            runs[name] = [run(cluster, whole, *one) for one in asked]
+            for one in product(METHODS, DEPENDENCIES, range(given.seeds)):
+                if one not in before:
+                    runs.setdefault(name, []).append(run(cluster, whole, *one))
         about = document("dependent", runs=runs, command=given.typed)
         write(target, about, _lines(about))
 
 
 def _lines(about: dict[str, Any]) -> list[str]:
     rows = []
-    for name, runs in about["runs"].items():
-        for method in METHODS:
-            tests = [[r["test"] for r in runs if (r["method"], r["dependency"]) == (method, k)] for k in DEPENDENCIES]
-            means = [f"{statistics.mean(t):.2f} ± {statistics.stdev(t):.2f}" for t in tests]
-            rows.append(
-                (
-                    name,
-                    runs[0]["batches"],
-                    method,
-                    *means,
-                    f"{statistics.mean(tests[1]) - statistics.mean(tests[0]):+.2f}",
-                )
-            )
-    columns = ("graph", "batches of an epoch", "method", *(f"dependency {k}" for k in DEPENDENCIES), "difference")
+    for name, method in product(about["runs"], METHODS):
+        runs = about["runs"][name]
+        tests = [
+            {r["seed"]: r["test"] for r in runs if (r["method"], r["dependency"]) == (method, k)} for k in DEPENDENCIES
+        ]
+        means = [f"{statistics.mean(t.values()):.2f} ± {statistics.stdev(t.values()):.2f}" for t in tests]
+        pairs = [tests[1][seed] - test for seed, test in tests[0].items()]
+        difference = f"{statistics.mean(pairs):+.2f} ± {statistics.stdev(pairs) / math.sqrt(len(pairs)):.2f}"
+        rows.append((name, runs[0]["batches"], len(pairs), method, *means, difference))
+    columns = (
+        "graph",
+        "batches of an epoch",
+        "seeds",
+        "method",
+        *(f"dependency {k}" for k in DEPENDENCIES),
+        "difference",
+    )
     return [
         *head("Batches that resemble each other: accuracy", about),
-        f"Test accuracy in percent, mean ± sample sd over {SEEDS} seeds: PyG's GraphSAGE, {HIDDEN} hidden, {EPOCHS} epochs, batches of",
-        f"{BATCH}, fan-outs {','.join(map(str, FAN_OUTS))}, judged on the whole graph.",
+        f"Test accuracy in percent, mean ± sample sd over seeds; the difference of paired runs: mean ± standard error. PyG's"
+        f" GraphSAGE, {HIDDEN} hidden, {EPOCHS} epochs, batches of {BATCH}, fan-outs {','.join(map(str, FAN_OUTS))}, judged"
+        " on the whole graph.",
         "",
         *rows_of(columns, *rows),
     ]

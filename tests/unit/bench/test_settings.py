@@ -48,6 +48,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "loader": [
         ({"frontier": "old"}, "'old'"),
         ({"deliver": "pig"}, "did you mean 'pyg'"),
+        ({"method": "lavor"}, "did you mean 'labor'"),
+        ({"dependency": 0}, "--dependency 0: must be at least 1"),
         ({"runs": 0}, "--runs 0"),
         ({"cache_share": 101}, "--cache-share 101"),
         ({"netns": "maybe"}, "maybe"),

@@ -104,6 +104,7 @@ class EmbeddingTrainer(MinibatchTrainer):
     """Trains a model whose outputs are embeddings. held_out: tells the edges that the model may not read, if any;
     divided: their types and those of their reverses, of a typed graph."""
 
+    sums_rows = False
     held_out: Split | None = None
     divided: Sequence[EdgeTriple] = ()
 
