@@ -1,8 +1,6 @@
-"""A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
-
-Vertices and edges keep the numbers they had before. The partition of each vertex becomes the node table ``part``. Folders
-that ``atta export pyg-parts`` wrote have labels and splits as features ``y`` and ``NAME_mask``.
-"""
+"""A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it. Vertices and edges keep the numbers they
+had before. The partition of each vertex becomes the node table ``part``. Folders that ``atta export pyg-parts`` wrote
+have labels and splits as features ``y`` and ``NAME_mask``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Data sets of DGL that a file describes: a graph in chunks, whose ``metadata.json`` names files of csv, numpy and parquet,
-and a ``CSVDataset``, whose ``meta.yaml`` names files with a heading. Columns of numbers, truth values or lists of numbers
-(``"0.1, 0.2"``) become tables, ids that are strings the table ``name``. Vertices keep the order of the file, where DGL sorts
-them by id.
-"""
+"""Data sets of DGL that a file describes: a graph in chunks, whose ``metadata.json`` names files of csv, numpy and
+parquet, and a ``CSVDataset``, whose ``meta.yaml`` names files with a heading. Columns of numbers, truth values or lists
+of numbers (``"0.1, 0.2"``) become tables, ids that are strings the table ``name``. Vertices keep the order of the file,
+where DGL sorts them by id."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Options of commands: made from the fields of a settings dataclass, shown in groups, and filled by ``--config FILE.toml``.
-
-A value comes from the command line, else from the file, else from the dataclass, which is the only place with a
-default.
-"""
+"""Options of commands: made from the fields of a settings dataclass, shown in groups, and filled by ``--config
+FILE.toml``. A value comes from the command line, else from the file, else from the dataclass, which is the only place
+with a default."""
 
 from __future__ import annotations
 

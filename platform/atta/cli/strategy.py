@@ -1,6 +1,5 @@
 """``atta plan --strategy auto``: the fastest strategy of ``atta train`` for some machines, and the figures behind the
-choice.
-"""
+choice."""
 
 from __future__ import annotations
 

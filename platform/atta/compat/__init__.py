@@ -1,7 +1,5 @@
-"""Interfaces of other systems on Atta's daemons, for scripts that were written for those.
-
-Their names are imported when they are first asked for, and others are refused by name.
-"""
+"""Interfaces of other systems on Atta's daemons, for scripts that were written for those. Their names are imported when
+they are first asked for, and others are refused by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What a daemon keeps of other daemons' partitions, and what brings it before batches ask: in the background, piece by piece.
-Nobody ever waits for it, and batches are the same whatever is here.
-"""
+"""What a daemon keeps of other daemons' partitions, and what brings it before batches ask: in the background, piece by
+piece. Nobody ever waits for it, and batches are the same whatever is here."""
 
 from __future__ import annotations
 

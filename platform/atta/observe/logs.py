@@ -1,8 +1,6 @@
 """Structured logs on standard error, written by a thread of their own, so that logging never waits and never fails.
-
 Standard error may be a full pipe that nobody reads, a closed file or a full disk. Lines that cannot be written are
-counted and left out.
-"""
+counted and left out."""
 
 from __future__ import annotations
 

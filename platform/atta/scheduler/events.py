@@ -1,8 +1,5 @@
 """What the scheduler is told (events) and what it answers (actions): plain frozen data, the whole interface of the
-core.
-
-Their reprs are for logs, so they count what is long instead of listing it.
-"""
+core. Their reprs are for logs, so they count what is long instead of listing it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""The fine level: which ready task runs next (ByteGNN §4.2).
-
-Ready tasks are ordered by (DAG id, estimated time, order of arrival); ``CostModel`` learns the estimates. Tasks are not
-interrupted. CPU tasks and requests to other daemons wait in two lanes of the same order. Each lane has its own number
-of running tasks.
-"""
+"""The fine level: which ready task runs next (ByteGNN §4.2). Ready tasks are ordered by (DAG id, estimated time, order
+of arrival); ``CostModel`` learns the estimates. Tasks are not interrupted. CPU tasks and requests to other daemons wait
+in two lanes of the same order. Each lane has its own number of running tasks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""``atta simulate --strategy dorylus``: a job's pipeline in simulated time.
-
-Progress, tasks, pool and weights are decided by the code that trainers and daemons run.
-"""
+"""``atta simulate --strategy dorylus``: a job's pipeline in simulated time. Progress, tasks, pool and weights are
+decided by the code that trainers and daemons run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The costs of mini-batches on one machine: the input of a simulation, a JSON file that people can read and edit.
-
-docs/internals/simulator.md lists the fields. ``load_profile`` names a wrong field and guesses nothing.
-"""
+docs/internals/simulator.md lists the fields. ``load_profile`` names a wrong field and guesses nothing."""
 
 from __future__ import annotations
 

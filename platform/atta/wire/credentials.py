@@ -1,6 +1,5 @@
 """What a caller brings to a daemon, and the channels that bring it. Credentials are paths of files, so they may stand
-in settings and in logs.
-"""
+in settings and in logs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What people write: which partitions a daemon serves, which of several equal processes this is, and TOML files.
-
-A daemon serves consecutive partitions, so that the internal ids that it owns are one range of each node type.
-"""
+"""What people write: which partitions a daemon serves, which of several equal processes this is, and TOML files. A
+daemon serves consecutive partitions, so that the internal ids that it owns are one range of each node type."""
 
 from __future__ import annotations
 

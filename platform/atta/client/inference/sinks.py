@@ -1,9 +1,6 @@
-"""Where the results of an inference go: to arrays, to a table, or to one ``.npy`` or Parquet file per share, which has its
-final name only when it is complete.
-
-A folder of files also has ``_predictions.json``, which says what they are. A repeated run goes on in a folder that has the
-same description, and refuses one that has another.
-"""
+"""Where the results of an inference go: to arrays, to a table, or to one ``.npy`` or Parquet file per share, which has
+its final name only when it is complete. A folder of files also has ``_predictions.json``, which says what they are. A
+repeated run goes on in a folder that has the same description, and refuses one that has another."""
 
 from __future__ import annotations
 

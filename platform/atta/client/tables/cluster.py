@@ -1,6 +1,5 @@
 """The mutable tables of a cluster: creates, opens, deletes, saves and loads them on all daemons. Saving and loading
-have two phases.
-"""
+have two phases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Memory that this process lends to daemons on its machine: ranges of one sealed memory file, which both sides keep
-mapped. A loan that does not end well is never used again, and its file neither, because the daemon may still use it.
-"""
+mapped. A loan that does not end well is never used again, and its file neither, because the daemon may still use it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A mutable table on the client: reads rows from their owners and sends changes to them, several owners at once, in
-pieces of a few megabytes.
-"""
+pieces of a few megabytes."""
 
 from __future__ import annotations
 

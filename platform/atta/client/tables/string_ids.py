@@ -1,6 +1,5 @@
-"""``cluster.ids``: between the users' string ids of vertices and their numbers. All daemons are asked, and each
-answers for the vertices that it owns.
-"""
+"""``cluster.ids``: between the users' string ids of vertices and their numbers. All daemons are asked, and each answers
+for the vertices that it owns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """In-edges of chosen vertices of other partitions, in their owner's order, so that a batch expands such a vertex at
-home to the same bits. A vertex that is here stays and does not change: look-ups need no lock.
-"""
+home to the same bits. A vertex that is here stays and does not change: look-ups need no lock."""
 
 from __future__ import annotations
 

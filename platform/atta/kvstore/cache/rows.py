@@ -1,6 +1,5 @@
 """A bounded cache of rows of other partitions. Only tables of the dataset are cached, never mutable ones: they are
-read-only, so a cached row stays right, and a later version of a table has a cache of its own (``beside``).
-"""
+read-only, so a cached row stays right, and a later version of a table has a cache of its own (``beside``)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Dropout after the exchange of rows, with the same masks for any number of servers and trainers.
-
-Rows travel as they were before dropout, since a reader that keeps them for several epochs would keep their mask too. The
-reader drops out the remote ones itself, with the mask that their owner uses for its own.
-"""
+"""Dropout after the exchange of rows, with the same masks for any number of servers and trainers. Rows travel as they
+were before dropout, since a reader that keeps them for several epochs would keep their mask too. The reader drops out
+the remote ones itself, with the mask that their owner uses for its own."""
 
 from __future__ import annotations
 

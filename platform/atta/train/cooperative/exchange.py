@@ -1,9 +1,6 @@
-"""What a layer gets in place of ``edge_index``: a trainer's edges, and rows of other trainers, for autograd.
-
-Rows are under way between the making of a ``PendingExchange`` and ``finish``, gradients between the backward passes of
-the same two, in the opposite order. Computation in between overlaps with the messages: autograd runs later operations
-first.
-"""
+"""What a layer gets in place of ``edge_index``: a trainer's edges, and rows of other trainers, for autograd. Rows are
+under way between the making of a ``PendingExchange`` and ``finish``, gradients between the backward passes of the same
+two, in the opposite order. Computation in between overlaps with the messages: autograd runs later operations first."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A server's first trainer divides the extracted subgraph into a view for each trainer, and sends the others theirs.
-
-A view is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays
-with their types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory.
-"""
+"""A server's first trainer divides the extracted subgraph into a view for each trainer, and sends the others theirs. A
+view is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays
+with their types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Connections between a trainer, its workers and other trainers. Messages are arrays in safetensors.
-
-The challenges of ``multiprocessing.connection`` let both ends prove that they know the job's key; nothing is pickled.
-Streams of gRPC take two to three times as long for a small task.
-"""
+"""Connections between a trainer, its workers and other trainers. Messages are arrays in safetensors. The challenges of
+``multiprocessing.connection`` let both ends prove that they know the job's key; nothing is pickled. Streams of gRPC
+take two to three times as long for a small task."""
 
 from __future__ import annotations
 

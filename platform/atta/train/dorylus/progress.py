@@ -1,7 +1,5 @@
-"""The stages of an interval (Dorylus, section 4), when it may go on, and a record of what it did.
-
-Rows of a layer have a version for each interval that computes them: the epoch, since an interval scatters them once in it.
-"""
+"""The stages of an interval (Dorylus, section 4), when it may go on, and a record of what it did. Rows of a layer have
+a version for each interval that computes them: the epoch, since an interval scatters them once in it."""
 
 from __future__ import annotations
 

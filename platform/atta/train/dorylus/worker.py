@@ -1,7 +1,5 @@
-"""A worker: it connects to a trainer, computes one task after another, and keeps nothing (``atta worker``).
-
-A task makes rows of the next layer from sums, or the loss, or gradients. A worker imports no PyG, which takes seconds.
-"""
+"""A worker: it connects to a trainer, computes one task after another, and keeps nothing (``atta worker``). A task
+makes rows of the next layer from sums, or the loss, or gradients. A worker imports no PyG, which takes seconds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Predicts how a layer's rows change after their last synchronisation. At the start the change is zero.
-
-A row that was synchronised a part of the period ago has changed by this part. Trainers learn in three steps: each
-studies by itself, all add up what they share, and each takes the sums. So all have the same predictor.
-"""
+"""Predicts how a layer's rows change after their last synchronisation. At the start the change is zero. A row that was
+synchronised a part of the period ago has changed by this part. Trainers learn in three steps: each studies by itself,
+all add up what they share, and each takes the sums. So all have the same predictor."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Starts the trainers of this machine, watches them, and starts again those that may go on alone.
-
-A thread of every trainer touches a file, also while it computes or waits. One that is stopped (SIGSTOP) does not, and is
-killed: the others would wait for it until ``--rank-timeout``, and a single trainer has nobody else who notices.
-"""
+"""Starts the trainers of this machine, watches them, and starts again those that may go on alone. A thread of every
+trainer touches a file, also while it computes or waits. One that is stopped (SIGSTOP) does not, and is killed: the
+others would wait for it until ``--rank-timeout``, and a single trainer has nobody else who notices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts.
-
-``FOLDER/task.json`` says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank
-that fails writes ``failure-RANK.json``.
-"""
+"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts. ``FOLDER/task.json``
+says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank that fails writes
+``failure-RANK.json``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Models of typed graphs, made of PyG's layers: ``rgcn``, ``hetero-sage``, ``hetero-gat`` and ``hgt``.
-
-A linear encoder per node type brings features to one width, which learnt rows of types without have already; then come
-the layers, each computing only what later ones read, and a linear decoder for the target type.
-"""
+"""Models of typed graphs, made of PyG's layers: ``rgcn``, ``hetero-sage``, ``hetero-gat`` and ``hgt``. A linear encoder
+per node type brings features to one width, which learnt rows of types without have already; then come the layers, each
+computing only what later ones read, and a linear decoder for the target type."""
 
 from __future__ import annotations
 

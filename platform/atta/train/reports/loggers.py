@@ -1,8 +1,6 @@
 """Loggers of training runs: objects with the methods of Lightning's ``Logger``, so Lightning's own need no adapter.
-
 ``--logger`` names one and its arguments: ``csv save_dir=runs/a``, or ``lightning.pytorch.loggers.TensorBoardLogger
-save_dir=runs``. Rank 0 makes it and calls it after each epoch.
-"""
+save_dir=runs``. Rank 0 makes it and calls it after each epoch."""
 
 from __future__ import annotations
 

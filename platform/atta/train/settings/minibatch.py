@@ -1,6 +1,5 @@
 """Settings of ``minibatch``, and of the tasks without a table ``y`` of vertices: ``link``, ``edge-classes``,
-``unsupervised``, ``dgi``.
-"""
+``unsupervised``, ``dgi``."""
 
 from __future__ import annotations
 

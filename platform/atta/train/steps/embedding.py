@@ -1,6 +1,5 @@
 """What trainers of embeddings share: batches, embeddings of many vertices, and how good these are at telling classes
-apart, by linear evaluation on a dataset's splits.
-"""
+apart, by linear evaluation on a dataset's splits."""
 
 from __future__ import annotations
 

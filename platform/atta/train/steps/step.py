@@ -1,7 +1,5 @@
-"""One optimiser step under DDP, of one or several batches, with the time of its phases, and the learning rate of the next.
-
-This file has no postponed annotations: DDP compares the hook's annotations with the classes themselves.
-"""
+"""One optimiser step under DDP, of one or several batches, with the time of its phases, and the learning rate of the
+next. This file has no postponed annotations: DDP compares the hook's annotations with the classes themselves."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
-"""Strategies whose trainers read rows of others: all vertices in one step, each computed by one trainer.
-
-``exchange`` is exact full-graph training, as in CAGNET. ``sancus`` and ``pipegcn`` send stale rows by messages.
-``digest``, ``sat`` and ``digest-async`` leave them in tables on the daemons.
-"""
+"""Strategies whose trainers read rows of others: all vertices in one step, each computed by one trainer. ``exchange``
+is exact full-graph training, as in CAGNET. ``sancus`` and ``pipegcn`` send stale rows by messages. ``digest``, ``sat``
+and ``digest-async`` leave them in tables on the daemons."""
 
 from __future__ import annotations
 

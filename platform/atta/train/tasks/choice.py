@@ -1,7 +1,5 @@
-"""Which task a dataset is trained for, the model's width, and which figure decides.
-
-That figure says what the best epoch is, when a run stops, and when ``--lr-schedule plateau`` acts.
-"""
+"""Which task a dataset is trained for, the model's width, and which figure decides. That figure says what the best
+epoch is, when a run stops, and when ``--lr-schedule plateau`` acts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The edges of a graph, as its daemons tell them, and the pairs that one of validation or test is ranked among: the same
-for any number of partitions and trainers.
-"""
+"""The edges of a graph, as its daemons tell them, and the pairs that one of validation or test is ranked among: the
+same for any number of partitions and trainers."""
 
 from __future__ import annotations
 

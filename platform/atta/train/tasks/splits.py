@@ -1,6 +1,5 @@
-"""Which edges are for training, validation and test: a function of their ends, or of their times, alone. So a batch tells
-which of its edges are messages, and a pair has the same split in every run.
-"""
+"""Which edges are for training, validation and test: a function of their ends, or of their times, alone. So a batch
+tells which of its edges are messages, and a pair has the same split in every run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A cluster as text for Kubernetes, Slurm and systemd, filled into the templates beside this file. Pure.
-
-``<<name>>`` stands for a value. A line that ends with ``#? WORD`` is there if WORD holds, a document of Kubernetes if that
-of its ``---`` does.
-"""
+"""A cluster as text for Kubernetes, Slurm and systemd, filled into the templates beside this file. Pure. ``<<name>>``
+stands for a value. A line that ends with ``#? WORD`` is there if WORD holds, a document of Kubernetes if that of its
+``---`` does."""
 
 from __future__ import annotations
 

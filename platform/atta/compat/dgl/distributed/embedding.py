@@ -1,8 +1,6 @@
-"""``DistEmbedding`` with DGL's arguments. The daemons hold the rows and step them.
-
-The table is made late, and made anew when its optimiser changes. As DGL applies gradients, a row makes one step per batch of
-all trainers, with the mean of its uses.
-"""
+"""``DistEmbedding`` with DGL's arguments. The daemons hold the rows and step them. The table is made late, and made
+anew when its optimiser changes. As DGL applies gradients, a row makes one step per batch of all trainers, with the mean
+of its uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Ray's actors. Each keeps one process of Atta: a daemon without limit, a trainer until it ends.
-
-The processes end with their actors, even if those are killed, for the kernel sees to it (``observe.machine.ending``).
-"""
+"""Ray's actors. Each keeps one process of Atta: a daemon without limit, a trainer until it ends. The processes end with
+their actors, even if those are killed, for the kernel sees to it (``observe.machine.ending``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Decisions on Ray: which node gets what, when a daemon starts again, and who serves which partition where. Pure.
-
-Nothing is stored: every keeper announces its daemon again and again, so a registry that is lost fills itself.
-"""
+Nothing is stored: every keeper announces its daemon again and again, so a registry that is lost fills itself."""
 
 from __future__ import annotations
 
