@@ -12,7 +12,7 @@ from atta.errors import AttaError
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint import BEST, BEST_WEIGHTS, LAST
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import atta
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint import LAST
+from atta.train.checkpoint.files import LAST
 from atta.train.config import option_words
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")

@@ -16,13 +16,10 @@ import torch.distributed as dist
 import atta
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
-from atta.train.checkpoint import (
-    LAST,
-    RunPlace,
-    SavedEmbeddings,
+from atta.train.checkpoint.files import LAST, RunPlace, SavedEmbeddings, load_weights
+from atta.train.checkpoint.run import (
     load_checkpoint,
     load_rank,
-    load_weights,
     prune_ranks,
     remove_best,
     save_best,

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atta.errors import DataError
-from atta.train.checkpoint import seal
+from atta.train.checkpoint.files import seal
 from atta.wire.parts import read_toml
 from tests.fuzz.files import Files, sealed
 from tests.fuzz.targets import kept

@@ -18,19 +18,8 @@ import torch
 from atta.errors import ConfigError, DataError, DiskFullError
 from atta.partition.disk.staging import StagedFile
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import (
-    BEST,
-    BEST_WEIGHTS,
-    LAST,
-    check_folder,
-    load_checkpoint,
-    load_model,
-    remove_best,
-    save_best,
-    save_checkpoint,
-    seal,
-)
-from atta.train.checkpoint.files import VERSION
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, check_folder, load_model, seal
+from atta.train.checkpoint.run import load_checkpoint, remove_best, save_best, save_checkpoint
 from atta.train.models import build_model
 from atta.train.reports.epochs import PHASES
 

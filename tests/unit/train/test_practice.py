@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import BEST, LAST, load_checkpoint, load_weights, save_best, save_checkpoint
+from atta.train.checkpoint.files import BEST, LAST, load_weights
+from atta.train.checkpoint.run import load_checkpoint, save_best, save_checkpoint
 from atta.train.models import build_model, whole_model
 from atta.train.reports.epochs import Watched
 from atta.train.settings.common import parse_early_stop, patience_of

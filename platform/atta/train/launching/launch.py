@@ -53,7 +53,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     for logger in config.logger or ():
         check_logger(logger)
     if config.checkpoint is not None and nodes.rank == 0:
-        from atta.train.checkpoint import check_folder
+        from atta.train.checkpoint.files import check_folder
 
         check_folder(config.checkpoint)
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
@@ -104,7 +104,7 @@ def _clean(config: TrainConfig, daemons: Mapping[str, Any], run: str, weights: s
 
 
 def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
-    from atta.train.checkpoint import place_in
+    from atta.train.checkpoint.run import place_in
 
     assert config.checkpoint is not None, "--max-restarts needs it"
     newest = _newest(config.checkpoint)
@@ -115,7 +115,7 @@ def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
 
 def _newest(folder: str) -> str:
     """A text that changes with each checkpoint; empty: there is none."""
-    from atta.train.checkpoint import LAST
+    from atta.train.checkpoint.files import LAST
 
     return Mirror(folder).version(LAST)
 

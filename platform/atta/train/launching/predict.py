@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import torch
 
     from atta.partition.schema import Schema
-    from atta.train.checkpoint import SavedModel
+    from atta.train.checkpoint.files import SavedModel
 
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
@@ -417,7 +417,7 @@ def _saved(model: str | Path | Sequence[Any]) -> SavedModel | None:
     """The model of a checkpoint; None for layers of a user's own."""
     if not isinstance(model, str | Path):
         return None
-    from atta.train.checkpoint import load_model
+    from atta.train.checkpoint.files import load_model
 
     return load_model(model)
 

@@ -189,7 +189,7 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
 
 def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     """The vertices or pairs that ``PredictJob`` is to compute."""
-    from atta.train.checkpoint import load_model
+    from atta.train.checkpoint.files import load_model
     from atta.train.launching.predict import predicted_types
 
     saved, pairs = load_model(config.checkpoint), config.links is not None or config.top is not None

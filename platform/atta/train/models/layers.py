@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv, Linear, SAGEConv
 
 from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, self_loops, with_company
 from atta.errors import ConfigError, DataError
-from atta.train.checkpoint import SavedModel
+from atta.train.checkpoint.files import SavedModel
 from atta.train.models import adjacency, whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER, UNFIT

@@ -16,7 +16,7 @@ from atta.client.inference.stages import Stage, Targets, TypedLayer, typed_stage
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
 from atta.partition.schema import join_edge_type, split_edge_type
-from atta.train.checkpoint import NO_EMBEDDINGS, SavedModel
+from atta.train.checkpoint.files import NO_EMBEDDINGS, SavedModel
 from atta.train.models.layers import digest_of, saved_settings
 from atta.train.models.links import UNFIT, saved_decoder, scorer
 from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel

@@ -16,7 +16,8 @@ from atta.client.tables.embedding import DistEmbedding
 from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DataError
 from atta.kvstore.spec import Normal
-from atta.train.checkpoint import NO_EMBEDDINGS, RankShare, RunPlace, SavedEmbeddings, load_shares
+from atta.train.checkpoint.files import NO_EMBEDDINGS, RunPlace, SavedEmbeddings
+from atta.train.checkpoint.run import RankShare, load_shares
 from atta.train.meeting import run_here, tables_of
 from atta.train.models.typed import TypedModel
 from atta.train.reports.epochs import EpochReport

@@ -144,7 +144,7 @@ class _RayTrainers:
 
     def checkpoint(self, config: TrainConfig) -> str:
         """What tells the checkpoint there is now from another one, as rank 0 sees it."""
-        from atta.train.checkpoint import LAST
+        from atta.train.checkpoint.files import LAST
 
         late = AttaError(f"trainer 0 did not find out within {ROOM_S:g} s which checkpoint is in {config.checkpoint}")
         found: str = self._told(self._actors[0].version.remote(config.checkpoint, LAST), late)
