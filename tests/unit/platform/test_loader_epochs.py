@@ -13,7 +13,7 @@ import pytest
 import atta
 from atta.client.tables.string_ids import StringIds
 from atta.partition.schema import Schema, TableSpec
-from atta.train.launching.lightning import EpochBatches
+from atta.train.launching.epoch_batches import EpochBatches
 
 E = "node__to__node"
 SCHEMA = Schema(("node",), (E,), {"node": 16}, {E: 9}, {"node": {"x": TableSpec("<f4", (2,))}})
