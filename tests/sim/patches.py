@@ -170,7 +170,7 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(sys.modules[name], "_JITTER", random.Random(loop.rng.random()))
     put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
     put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 60.0)  # there is none: looking costs steps
-    for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.graph"):
+    for name in ("atta.daemon.engine.slots", "atta.daemon.services.opening", "atta.daemon.graph"):
         put(sys.modules[name], "available_bytes", lambda: MEMORY_BYTES)  # what the real machine has is no seed's choice
     room = lambda: contextlib.nullcontext((MEMORY_BYTES, MEMORY_BYTES))  # noqa: E731
     put(sys.modules["atta.daemon.graph"], "machine_room", room)

@@ -15,7 +15,8 @@ import torch
 
 from atta.partition import Graph
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import LAST, place_in
+from atta.train.checkpoint.files import LAST
+from atta.train.checkpoint.run import place_in
 from atta.train.config import option_words
 from atta.train.launching.trainers import pulse_file
 

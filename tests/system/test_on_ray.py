@@ -21,7 +21,7 @@ import pytest
 import atta
 import atta.ray
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnavailableError
-from atta.observe.extras import missing
+from atta.observe.packages import missing
 from atta.train import TrainConfig, fit
 from atta.train.launching.on_ray import serving
 from tests.waiting import eventually
@@ -185,7 +185,7 @@ def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Pa
     extra = nodes.add_node(num_cpus=2, resources={"lost": 1})
     nodes.wait_for_nodes()
     with atta.ray.serve(parts, name="moving", insecure=True, buffer_bytes=64 * MIB) as running:
-        where = atta.wire.named.ask_ray(running.target).nodes
+        where = atta.wire.clusterfile.ask_ray(running.target).nodes
         if extra.node_id not in where:  # Ray chose the others: lose one of those
             extra = next(n for n in nodes.worker_nodes if n.node_id in where)
         lost: list[bool] = []
@@ -201,7 +201,7 @@ def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Pa
         assert lost
         assert len(losses(report)) == 12
         assert losses(report)[:3] == pytest.approx(expected, abs=1e-5)
-        assert extra.node_id not in atta.wire.named.ask_ray(running.target).nodes
+        assert extra.node_id not in atta.wire.clusterfile.ask_ray(running.target).nodes
     assert ray.is_initialized()
 
 

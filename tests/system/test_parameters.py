@@ -19,7 +19,7 @@ from atta.errors import (
     UnknownClientError,
     UnknownNameError,
 )
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 

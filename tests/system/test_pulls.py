@@ -10,8 +10,7 @@ import numpy as np
 
 import atta
 from atta.client.tables import lending
-from atta.kvstore.initial import Normal
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, Normal
 from tests.durable import durable
 from tests.system.conftest import SmallGraph
 

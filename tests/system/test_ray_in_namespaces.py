@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import atta
-from atta.observe.extras import missing
+from atta.observe.packages import missing
 from atta_bench.lab.netlab import Host, NetLab
 from tests.system.test_on_ray import alive, expected, parts
 from tests.waiting import eventually

@@ -18,8 +18,7 @@ from atta.client.control import Connection
 from atta.client.every import ask_all, check_together
 from atta.client.sessions import resuming
 from atta.errors import UnavailableError
-from atta.wire.clusterfile import write_cluster
-from atta.wire.named import resolve_target
+from atta.wire.clusterfile import resolve_target, write_cluster
 from tests.addresses import held_addresses
 from tests.soak.outages import Outage, OutageTest, lane, make_dataset
 from tests.soak.proxy import Proxy

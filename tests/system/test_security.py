@@ -24,10 +24,9 @@ from atta.cli.main import cli
 from atta.client.cluster import connect_all
 from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
-from atta.wire.clusterfile import write_cluster
-from atta.wire.named import resolve_target
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.tokens import ROLES, Role, TokenFile, issue, read_tokens
+from atta.wire.clusterfile import resolve_target, write_cluster
+from atta.wire.credentials import Credentials
+from atta.wire.tokens import ROLES, Role, TokenFile, issue, read_tokens
 from tests.system.conftest import SmallGraph
 from tests.system.test_failover import digest
 from tests.unit.security.authority import Authority

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import atta
-from atta.observe.extras import missing
+from atta.observe.packages import missing
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from tests.addresses import held_port

@@ -21,8 +21,7 @@ from torch import nn
 
 import atta
 from atta.cli.main import cli
-from atta.kvstore.initial import Normal, Uniform
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MutableSpec, Normal, OptimiserSpec, Uniform
 from atta.partition import Dataset
 from atta.protos.v1 import table_pb2
 from tests.addresses import held_addresses

@@ -33,8 +33,7 @@ from hypothesis.stateful import (
 
 import atta
 from atta.client.tables.cluster import RemoteTable
-from atta.kvstore.initial import Constant, Uniform
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import Constant, MutableSpec, OptimiserSpec, Uniform
 from atta.wire import rpc
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from tests.system.conftest import SmallGraph

@@ -13,7 +13,7 @@ import atta
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, TrainReport, fit
-from atta.train.checkpoint import BEST, LAST, load_model
+from atta.train.checkpoint.files import BEST, LAST, load_model
 from atta.train.cooperative import DeepGNN
 from tests.system.cuts import descend, whole
 

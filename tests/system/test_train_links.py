@@ -16,9 +16,9 @@ import atta
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, TrainReport, fit
 from atta.train.settings.minibatch import parse_shares
-from atta.train.steps.selfsupervised.embedding import LinearProbe
-from atta.train.steps.selfsupervised.links import LinkTrainer
-from atta.train.steps.selfsupervised.unlabelled import WalkTrainer
+from atta.train.steps.embedding import LinearProbe
+from atta.train.steps.links import LinkTrainer
+from atta.train.steps.unlabelled import WalkTrainer
 from atta.train.tasks.splits import EdgeSplit, without_held_out
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")

@@ -20,7 +20,8 @@ import pytest
 import atta
 from atta.errors import ConfigError, DataError
 from atta.train import EpochReport, TrainConfig, fit
-from atta.train.checkpoint import RunPlace, place_in
+from atta.train.checkpoint.files import RunPlace
+from atta.train.checkpoint.run import place_in
 from tests.system.cuts import WITHIN_S, assert_same, begun, command, trainers_of
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 
 import atta
 from atta.errors import DataError
-from atta.kvstore.initial import Normal
+from atta.kvstore.spec import Normal
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint import BEST, load_model
+from atta.train.checkpoint.files import BEST, load_model
 from atta.train.models.typed import TypedModel
 from atta.train.tasks.types import TypeReach
 from tests.hetero import over_all_vertices

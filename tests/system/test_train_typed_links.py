@@ -15,7 +15,7 @@ import atta
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.settings.minibatch import parse_shares
-from atta.train.steps.selfsupervised.links import TypedLinkTrainer
+from atta.train.steps.links import TypedLinkTrainer
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.splits import EdgeSplit
 from tests.hetero import hidden_over_all_vertices

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from atta.errors import UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.jobs import JOB_LEASES
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import JOB_LEASES
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.sim.scenarios.faults import bad_weather, healed, outages
 from tests.sim.scenarios.sessions import EXPECTED, connected, patiently, served
 from tests.sim.threads import current
