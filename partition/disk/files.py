@@ -95,6 +95,8 @@ _OTHERS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_PARSES = 100
+"""How often the header of an array is parsed before it counts as damaged."""
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -348,8 +350,15 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, 
 def _parse_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     """The dtype and shape of an array, and whether its first index runs fastest."""
     try:
-        read = _HEADERS[np.lib.format.read_magic(file)]
-        shape, fortran, dtype = read(file)
+        read, start = _HEADERS[np.lib.format.read_magic(file)], file.tell()
+        # Numpy has Python parse the header. While another thread parses, too, CPython 3.11 may fail with SystemError.
+        for _ in range(_PARSES):
+            with contextlib.suppress(SystemError):
+                shape, fortran, dtype = read(file)
+                break
+            file.seek(start)
+        else:
+            raise ValueError
     except Exception:  # numpy's parser lets errors of Python's tokenizer through, among others
         raise DataError(path, "not an .npy file (damaged header)") from None
     if dtype.hasobject or min(shape, default=0) < 0:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +253,25 @@ def test_files_that_do_not_stay_in_memory_are_read_page_by_page(tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == [str(values.sum()) for values in written]
+
+
+def test_headers_are_read_while_other_threads_read_theirs(tmp_path: Path) -> None:
+    """CPython 3.11 fails to parse one if the collector runs Python's code meanwhile, which lets another thread parse."""
+    np.save(tmp_path / "a.npy", np.arange(12).reshape(3, 4))
+
+    def busy(*_: object) -> None:
+        for _ in range(100):
+            pass
+
+    gc.callbacks.append(busy)
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(10)
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            shapes = set(pool.map(lambda _: map_array(tmp_path / "a.npy").shape, range(2000)))
+    finally:
+        gc.callbacks.remove(busy)
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+    assert shapes == {(3, 4)}
