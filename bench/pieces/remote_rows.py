@@ -179,7 +179,7 @@ def main() -> None:
     """Count and write the record."""
     given = arguments_of(
         __file__, __doc__, data=Path, ways="uniform:1,labor:1,labor:64", shares="5,20", num_neighbors="15,10,5",
-        batch_size=1024, batches=96, window=16, seed=0, table="x",
+        batch_size=1024, batches=72, window=16, seed=0, table="x",
     )  # fmt: skip
     work, found = Work.of(given), []
     csc = work.dataset.joined([range(work.dataset.num_parts)]).part(0).csc(work.dataset.schema.edge_types[0])
