@@ -199,6 +199,7 @@ def run_distdgl(
     recipe: Recipe | None = None,
     trainers: int = 1,
     eval_every: int = 0,
+    means: bool = False,
 ) -> Measured:
     """Start all processes, measure, and end them.
 
@@ -210,6 +211,7 @@ def run_distdgl(
         recipe: the model to train; None: the trainers only load.
         trainers: number of trainers of each host.
         eval_every: epochs between evaluations of the trained model; 0: none.
+        means: whether trainers that only load make the first layer's means.
 
     Raises:
         AttaError: a process failed or hangs.
@@ -234,6 +236,7 @@ def run_distdgl(
                 config=str(partitions),
                 tables=tables,
                 eval_every=eval_every,
+                means=means,
             )
             env = _environment(partitions, ips, len(hosts) * trainers, host, workload.threads)
             processes.start_rank(host, [*command, config.text()], {**env, "DGL_ROLE": "client"})

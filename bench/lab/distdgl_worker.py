@@ -41,11 +41,13 @@ class DistDglConfig(RankConfig):
         tables: tables to fetch for every vertex; ``y`` only for the seeds.
         eval_every: epochs between evaluations, counted with the warm-up; the last epoch is always evaluated. 0: no
             evaluations.
+        means: whether to make the first layer's means of the rows that have come, by DGL's own kernel.
     """
 
     config: str
     tables: tuple[str, ...]
     eval_every: int
+    means: bool = False
 
 
 def main() -> None:
@@ -127,6 +129,8 @@ def _epoch(config: DistDglConfig, graph: Any, loader: Any, number: int, *, remot
             sampled = time.monotonic()
             rows = pull(config, graph, inputs, seeds)
             fetched = time.monotonic()
+            if config.means:
+                means(blocks[0], rows["x"])
             sampling += sampled - before
             fetching += fetched - sampled
             count(out, blocks, rows, graph if remote else None)
@@ -140,6 +144,16 @@ def _epoch(config: DistDglConfig, graph: Any, loader: Any, number: int, *, remot
 def pull(config: DistDglConfig, graph: Any, inputs: Any, seeds: Any) -> dict[str, Any]:
     """Rows by table: those of ``inputs``, of ``y`` only those of ``seeds``."""
     return {name: graph.ndata[name][seeds if name == "y" else inputs] for name in config.tables}
+
+
+def means(block: Any, x: Any) -> Any:
+    """Of the rows of each vertex' in-neighbours."""
+    from dgl import function
+
+    with block.local_scope():
+        block.srcdata["x"] = x
+        block.update_all(function.copy_u("x", "m"), function.mean("m", "mean"))
+        return block.dstdata["mean"]
 
 
 def count(out: Epoch, blocks: Sequence[Any], rows: Mapping[str, Any], graph: Any | None) -> None:

@@ -55,6 +55,7 @@ def run_atta(
     *,
     frontier: str,
     deliver: str,
+    aggregate: str | None = None,
     recipe: Recipe | None = None,
     serve: Sequence[str] = (),
 ) -> Measured:
@@ -67,6 +68,7 @@ def run_atta(
         folder: for logs and the cluster file.
         frontier: see ``NeighborLoader``.
         deliver: form in which the ranks take batches, see ``consumer.DELIVERIES``.
+        aggregate: see ``NeighborLoader``.
         recipe: the model that the ranks train; None: they only load.
         serve: further options of ``atta serve``.
 
@@ -94,6 +96,7 @@ def run_atta(
                 addresses=tuple(addresses),
                 frontier=frontier,
                 deliver=deliver,
+                aggregate=aggregate,
             )
             command = [sys.executable, "-m", module, config.text()]
             processes.start_rank(host, command, quiet_environment(host, workload.threads))
@@ -223,13 +226,14 @@ def atta_on(
     deliver: str,
     *options: str,
     cached: bool = True,
+    aggregate: str | None = None,
     recipe: Recipe | None = None,
 ) -> System:
     """Atta as a system of ``compared``, see ``run_atta``. ``options``: of ``atta serve``; ``cached``: by ``bench``."""
     serve = (*cache_options(bench.cache_share if cached else 0), *options)
     data = Path(bench.data).resolve()
     return lambda folder: run_atta(
-        data, bench, hosts, folder, frontier=frontier, deliver=deliver, recipe=recipe, serve=serve
+        data, bench, hosts, folder, frontier=frontier, deliver=deliver, aggregate=aggregate, recipe=recipe, serve=serve
     )
 
 
@@ -242,6 +246,7 @@ def compared(
     *,
     say: Say,
     recipe: Recipe | None = None,
+    means: bool = False,
 ) -> BenchReport:
     """Run all rounds of Atta's systems and of DistDGL if asked for, see ``add_distdgl``, and fill ``report``.
 
@@ -250,7 +255,7 @@ def compared(
     """
     with hosts_of(bench, dataset.num_parts) as hosts:
         report.config = {**settings(bench, dataset, hosts), **report.config}
-        systems = systems_on(hosts) | add_distdgl(bench, hosts, report, say, recipe=recipe)
+        systems = systems_on(hosts) | add_distdgl(bench, hosts, report, say, recipe=recipe, means=means)
         limits_of = partial(machine_limits, bench, dataset, hosts)
         alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
     return report
@@ -264,9 +269,16 @@ def settings(bench: ComparisonBench, dataset: Dataset, hosts: Sequence[Host]) ->
 
 
 def add_distdgl(
-    bench: ComparisonBench, hosts: Sequence[Host], report: BenchReport, say: Say, *, recipe: Recipe | None = None
+    bench: ComparisonBench,
+    hosts: Sequence[Host],
+    report: BenchReport,
+    say: Say,
+    *,
+    recipe: Recipe | None = None,
+    means: bool = False,
 ) -> dict[str, System]:
-    """DistDGL if asked for; if it cannot run, the report says why. With a ``recipe`` it trains, else it only loads."""
+    """DistDGL if asked for; if it cannot run, the report says why. With a ``recipe`` it trains, else it only loads, and once
+    more with the first layer's means if these are asked for."""
     if not bench.beside_dgl:
         return {}
     from atta_bench.lab.distdgl import run_distdgl
@@ -276,7 +288,10 @@ def add_distdgl(
     except AttaError as error:
         report.fail("dgl", str(error))
         return {}
-    return {"dgl": lambda folder: run_distdgl(partitions, bench, hosts, folder, recipe=recipe)}
+    found: dict[str, System] = {"dgl": lambda folder: run_distdgl(partitions, bench, hosts, folder, recipe=recipe)}
+    if means:
+        found["dgl-aggregate"] = lambda folder: run_distdgl(partitions, bench, hosts, folder, means=True)
+    return found
 
 
 def partitions_for_dgl(data: str, hosts: Sequence[Host], split: str, work: str | None, *, say: Say) -> Path:

@@ -37,6 +37,13 @@ class LoaderBench(ComparisonBench):
     frontier: Annotated[
         str | None, Option("What a hop expands.", choices=("new", "all"), unset="all beside dgl, else new")
     ] = None
+    aggregate: Annotated[
+        str | None,
+        Option(
+            "Also the time until trainers hold the first layer's means: made by daemons, and by trainers from all rows.",
+            choices=("mean",),
+        ),
+    ] = None
     deliver: Annotated[
         str | None,
         Option(
@@ -73,11 +80,17 @@ def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
         systems = {"atta": atta_on(bench, hosts, frontier, deliver, *rank)}
         if bench.cache_share != 0:
             systems["atta-uncached"] = atta_on(bench, hosts, frontier, deliver, cached=False)
+        if bench.aggregate is not None:
+            for name, cached in (("atta", True), ("atta-uncached", False)):
+                if cached or bench.cache_share != 0:
+                    sums = {"cached": cached, "aggregate": bench.aggregate}
+                    systems[f"{name}-aggregate"] = atta_on(bench, hosts, frontier, "arrays", **sums)
+                    systems[f"{name}-mean"] = atta_on(bench, hosts, frontier, "mean", cached=cached)
         if bench.beside_dgl and frontier == "all":
             systems["atta-new"] = atta_on(bench, hosts, "new", bench.deliver or delivery(False), *rank)
         return systems
 
-    return compared(bench, dataset, report, systems_on, figures, say=say)
+    return compared(bench, dataset, report, systems_on, figures, say=say, means=bench.aggregate is not None)
 
 
 def figures(measured: Measured) -> dict[str, float]:

@@ -23,11 +23,13 @@ class ConsumerConfig(RankConfig):
         addresses: addresses of the daemons, by partition.
         frontier: ``"new"`` or ``"all"``, see ``NeighborLoader``.
         deliver: form in which it takes batches, a key of ``DELIVERIES``.
+        aggregate: see ``NeighborLoader``. Who makes means asks for no ids of edges.
     """
 
     addresses: tuple[str, ...]
     frontier: str
     deliver: str
+    aggregate: str | None = None
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Any:
@@ -38,10 +40,25 @@ def _as_dgl(batch: atta.MiniBatch) -> Any:
     return batch.to_dgl(), rows
 
 
+def _means(batch: atta.MiniBatch) -> Any:
+    """The first layer's means, as Atta's own trainer makes them."""
+    import torch
+
+    from atta.train.models import adjacency
+
+    sizes, edges, x = batch.num_sampled_nodes(), batch.edge_index(), batch.table("x")
+    last = slice(-batch.num_sampled_edges()[-1] if batch.origin.redrawn[-1] else None, None)
+    row, col = (torch.from_numpy(ends[last]) for ends in edges)
+    targets = sum(sizes[:-1])
+    sums = adjacency(row, col, torch.ones(len(row)), (targets, len(x))) @ torch.from_numpy(x)
+    return sums / torch.bincount(col, minlength=targets).clamp(min=1)[:, None]
+
+
 DELIVERIES: dict[str, Callable[[atta.MiniBatch], Any]] = {
     "arrays": lambda batch: batch,
     "pyg": lambda batch: batch.to_pyg(),
     "dgl": _as_dgl,
+    "mean": _means,
 }
 
 
@@ -54,8 +71,9 @@ def main() -> None:
 
         torch.set_num_threads(config.threads)
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
-        # Users of DGL fetch labels of the seeds only. Users of PyG get the labels of all vertices.
-        loader = open_loader(config, cluster, seed_tables=labels(cluster) if config.deliver == "dgl" else ())
+        # Users of DGL fetch labels of the seeds only, and so do trainers. Others get the labels of all vertices.
+        of_seeds = config.deliver in ("dgl", "mean") or config.aggregate is not None
+        loader = open_loader(config, cluster, seed_tables=labels(cluster) if of_seeds else ())
         for number in range(config.warm_up):
             warm = _epoch(config, loader, number)
         epochs = config.warm_up
@@ -88,6 +106,8 @@ def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -
         frontier=config.frontier,
         method=config.method,
         dependency=config.dependency,
+        aggregate=config.aggregate,
+        edge_ids=config.aggregate is None and config.deliver != "mean",
         seed=config.seed,
         job="bench",
         epochs=config.warm_up,  # daemons prepare no batch of the measured epochs before they begin
@@ -112,8 +132,9 @@ def count(out: Epoch, batch: atta.MiniBatch) -> None:
     out.batches += 1
     out.seeds += batch.batch_size
     out.nodes += batch.num_nodes
-    out.edges += batch.num_edges
+    out.edges += int(batch.stats["edges"])
     out.feature_bytes += sum(rows.nbytes for tables in batch.tables.values() for rows in tables.values())
+    out.feature_bytes += sum(rows.nbytes for tables in batch.aggregates.values() for rows in tables.values())
     out.make_ms.append(batch.stats.get("make_ms", 0.0))
     out.remote_rows = (out.remote_rows or 0.0) + batch.stats.get("remote_rows", 0.0)
     out.remote_bytes = (out.remote_bytes or 0.0) + batch.stats.get("remote_bytes", 0.0)

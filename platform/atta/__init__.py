@@ -146,8 +146,8 @@ def __getattr__(name: str) -> Any:
             if error.name in EXTRAS:
                 need(f"atta.{name}", error.name)
             raise
-    if name == "ray":
-        return import_module("atta.ray")
+    if name in ("nn", "ray"):
+        return import_module(f"atta.{name}")
     raise AttributeError(f"module 'atta' has no attribute {name!r}")
 
 

@@ -62,6 +62,35 @@ def reference_gather(
 ) -> None: ...
 def reference_copy(source: np.ndarray, out: np.ndarray, stream: bool, threads: int) -> None: ...
 def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None: ...
+def plan_sums(
+    row: np.ndarray, col: np.ndarray, first: int, targets: int, owners: np.ndarray, parts: int, price: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
+def reduce_rows(
+    row: np.ndarray,
+    col: np.ndarray,
+    weights: np.ndarray | None,
+    known: np.ndarray,
+    first: int,
+    vertices: int,
+    parts: list[Any],
+    sums: list[Any],
+    shift: int,
+    reduce: int,
+    out: np.ndarray,
+    threads: int,
+    last: tuple[int, np.ndarray, np.ndarray] | None,
+    own: np.ndarray | None,
+) -> None: ...
+def split_own(ids: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]: ...
+def pack_sums(
+    prefix: bytes,
+    tables: list[np.ndarray],
+    rows: np.ndarray,
+    counts: np.ndarray,
+    weights: np.ndarray | None,
+    shift: int,
+    width: int,
+) -> bytes: ...
 def split_cached(
     index: Compactor, present: np.ndarray, need: int, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
@@ -330,6 +359,20 @@ class Step:
         starts: np.ndarray,
         firsts: np.ndarray,
         outs: list[np.ndarray],
+    ) -> int: ...
+    def sum(
+        self,
+        node_type: int,
+        table: int,
+        ids: np.ndarray,
+        counts: np.ndarray,
+        weights: np.ndarray | None,
+        owners: np.ndarray,
+        starts: np.ndarray,
+        firsts: np.ndarray,
+        shift: int,
+        width: int,
+        out: np.ndarray,
     ) -> int: ...
     def give_up(self, why: str) -> None: ...
     def left(self) -> list[tuple[int, int, int, int, bool, str]]: ...

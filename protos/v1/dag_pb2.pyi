@@ -176,10 +176,22 @@ class FanOut(_message.Message):
     def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class FeatureOp(_message.Message):
-    __slots__ = ("tables",)
+    __slots__ = ("tables", "reduce")
+    class Reduce(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NONE: _ClassVar[FeatureOp.Reduce]
+        SUM: _ClassVar[FeatureOp.Reduce]
+        MEAN: _ClassVar[FeatureOp.Reduce]
+        GCN: _ClassVar[FeatureOp.Reduce]
+    NONE: FeatureOp.Reduce
+    SUM: FeatureOp.Reduce
+    MEAN: FeatureOp.Reduce
+    GCN: FeatureOp.Reduce
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    REDUCE_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[TableRef]
-    def __init__(self, tables: _Optional[_Iterable[_Union[TableRef, _Mapping]]] = ...) -> None: ...
+    reduce: FeatureOp.Reduce
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableRef, _Mapping]]] = ..., reduce: _Optional[_Union[FeatureOp.Reduce, str]] = ...) -> None: ...
 
 class EdgeTableRef(_message.Message):
     __slots__ = ("edge_type", "name")

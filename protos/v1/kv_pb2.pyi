@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PullRequest(_message.Message):
-    __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec", "version", "age_ms")
+    __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec", "version", "age_ms", "sums")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class PullRequest(_message.Message):
     CODEC_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     rows: bytes
@@ -22,7 +23,20 @@ class PullRequest(_message.Message):
     codec: str
     version: int
     age_ms: int
-    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ..., version: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
+    sums: Sums
+    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ..., version: _Optional[int] = ..., age_ms: _Optional[int] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ...) -> None: ...
+
+class Sums(_message.Message):
+    __slots__ = ("counts", "weights", "shift", "width")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    counts: bytes
+    weights: bytes
+    shift: int
+    width: int
+    def __init__(self, counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., shift: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("data",)
@@ -31,8 +45,10 @@ class PullReply(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("largest",)
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
+    largest: bool
+    def __init__(self, largest: _Optional[bool] = ...) -> None: ...
 
 class ListTablesReply(_message.Message):
     __slots__ = ("tables",)
@@ -41,15 +57,17 @@ class ListTablesReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("node_type", "name", "dtype", "row_shape", "rows")
+    __slots__ = ("node_type", "name", "dtype", "row_shape", "rows", "largest")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ROW_SHAPE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     name: str
     dtype: str
     row_shape: _containers.RepeatedScalarFieldContainer[int]
     rows: int
-    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ..., row_shape: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ...) -> None: ...
+    largest: float
+    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ..., row_shape: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., largest: _Optional[float] = ...) -> None: ...

@@ -88,7 +88,27 @@ class FeatureItem:
     version: int = 0
 
 
-def owners_of(items: Sequence[SampleItem] | Sequence[FeatureItem]) -> int:
+@dataclass(frozen=True, slots=True)
+class SumItem:
+    """Sums of rows of one table that owners make. ``rows`` int64 [addends], internal ids, sum after sum; ``counts`` int32
+    [sums], how many rows each has; ``targets`` int64 [sums], the vertices that they are for; ``weights`` float32
+    [addends], or None; ``starts`` int64 [parts + 1], the bounds of each owner's sums. ``shift``, ``width``: see
+    ``kernels.sums``. ``version``: as for ``FeatureItem``."""
+
+    edge_type: str
+    node_type: str
+    table: str
+    rows: np.ndarray
+    counts: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray | None
+    starts: np.ndarray
+    shift: int
+    width: int
+    version: int = 0
+
+
+def owners_of(items: Sequence[SampleItem | FeatureItem | SumItem]) -> int:
     """Number of owners that have rows of ``items``, which have ``starts``."""
     bounds = [item.starts.tolist() for item in items if item.starts is not None]
     return len({p for starts in bounds for p, (start, stop) in enumerate(pairwise(starts)) if start < stop})

@@ -17,7 +17,7 @@ from atta.samplers.dag.spec import Kind
 from atta.samplers.operators.base import Bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from atta.partition.schema import Schema
     from atta.samplers.dag.spec import Plan, PlanOp
@@ -100,7 +100,8 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
     They never exceed the number of vertices (edges) in the graph: the vertices of a batch are unique, and without
     replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of their ends take 8 bytes, as
     PyTorch wants them, even if 4 bytes would be enough."""
-    vertices, edges = _bounds(plan, schema, batch_size)
+    vertices, edges = _bounds(plan, schema, batch_size, plan.neighborhoods)
+    held = vertices if plan.summed is None else _bounds(plan, schema, batch_size, plan.neighborhoods[:-1])[0]
     seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
     regions: dict[str, Region] = {}
     offset = HEADER_BYTES
@@ -124,7 +125,8 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
             add(f"tree/{node_type}", rows, np.int32)
         for name in (n for t, n in plan.tables if t == node_type):
             spec = schema.node_tables[node_type][name]
-            room = min(rows, seeds[node_type]) if (node_type, name) in plan.tables_of_seeds else rows
+            most = seeds[node_type] if (node_type, name) in plan.tables_of_seeds else held.get(node_type, 0)
+            room = min(rows, most)
             add(f"table/{node_type}/{name}", room, spec.dtype, spec.row_shape)
     for edge_type, count in edges.items():
         for part in ("row", "col"):
@@ -138,6 +140,10 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
         for name in plan.tables_of(edge_type):
             spec = schema.edge_tables[edge_type][name]
             add(f"edge/{edge_type}/{name}", count, spec.dtype, spec.row_shape)
+    for edge_type, name in plan.sums(schema):
+        source, target = schema.endpoints(edge_type)
+        spec = schema.node_tables[source][name]
+        add(f"sum/{edge_type}/{name}", held.get(target, 0), spec.dtype, spec.row_shape)
     for op in pair_ops(plan):
         add(f"pairs/{op.id}", batch_size, row_shape=(op.count,))
     return Layout(regions, offset)
@@ -171,7 +177,10 @@ def _operator_bounds(op: PlanOp, schema: Schema, batch_size: int) -> Bounds:
         raise ConfigError(f"operator {type(op.operator).__name__}: bounds: {type(error).__name__}: {error}") from error
 
 
-def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int], dict[str, int]]:
+def _bounds(
+    plan: Plan, schema: Schema, batch_size: int, hops: Sequence[PlanOp]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """At most so many vertices and edges, by type, are in the batch after ``hops``."""
     # Trees may hold a vertex many times. Other batches hold each vertex of the graph once at most.
     total = dict.fromkeys(schema.node_counts, _NO_BOUND) if plan.disjoint else schema.node_counts
     fresh = _seed_bounds(plan, schema, batch_size, total)
@@ -182,7 +191,7 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
             bounds, node_type = _operator_bounds(op, schema, batch_size), schema.endpoints(op.edge_type)[0]
             known[node_type] += min(total[node_type], bounds.vertices)
             edges[op.edge_type] = bounds.edges
-    for op in plan.neighborhoods:
+    for op in hops:
         if op.use is EdgeUse.ROWS:
             continue
         if op.use is EdgeUse.BUDGET:

@@ -31,10 +31,12 @@ from atta.samplers.batch.items import (
     StreamPosition,
 )
 from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
+from atta.samplers.batch.sums import RowsAtHome, RowSums, WantedSums, edges_in_order, leaves_last_hop
 from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
+from atta.samplers.kernels.sums import LastEdges, split_own
 from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
 from atta.samplers.shard import Answer, places, without_edges
 
@@ -65,11 +67,12 @@ class BatchState:
         kept: KeptEdges | None = None,
         rows: KeptRows | None = None,
         sources: Mapping[tuple[str, str], int] = NO_SOURCES,
+        shifts: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
         tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home. ``sources``:
         by node type and table, the version whose rows the batch gets, and by edge type and ``EDGES`` the one whose
-        edges it draws; 0 or absent: the dataset's own."""
+        edges it draws; 0 or absent: the dataset's own. ``shifts``: see ``RowSums``, for plans with sums."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds = seeds
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
@@ -84,6 +87,9 @@ class BatchState:
         self._pending = {op.id: Pending() for op in plan.ops}
         self._votes = {t: Votes() for op in plan.neighborhoods for t, _ in op.budgets}
         self._weighed = {what.edge_type: WeighedEdges(what, plan, dataset) for what in plan.edge_weights}
+        self._shifts, self._sums = shifts or {}, None
+        self._last: dict[str, LastEdges] = {}
+        self._leaves_last = plan.summed is not None and leaves_last_hop(plan, out.arrays)
         self._whole = np.empty(0, np.int64)  # ids of the edges that a batch operator has chosen
         self.stats: dict[str, float] = {}
 
@@ -242,6 +248,14 @@ class BatchState:
         op = self.plan.op(op_id)
         if op.kind is Kind.NEIGHBORHOOD:
             self._use_hop(op, pending)
+            if self.plan.summed is not None and self.plan.summed.inputs[0] == op_id:
+                of_batch: Any = {
+                    "shifts": self._shifts,
+                    "inner": before,
+                    "scratch": self._pool.scratch,
+                    "last": self._last,
+                }
+                self._sums = RowSums(self.plan, self.dataset.schema, self.out, **of_batch)
         elif pending.sampled is not None:
             self._join_batch(op, pending.sampled)
         elif pending.links is not None:
@@ -264,6 +278,8 @@ class BatchState:
 
     def _use_hop(self, op: PlanOp, pending: Pending) -> None:
         match op.use:
+            case EdgeUse.JOIN if self._leaves_last and op is self.plan.neighborhoods[-1]:
+                self._note_last_hop(op, pending)
             case EdgeUse.JOIN:
                 self._join_hop(op, pending)
             case EdgeUse.WITHIN:
@@ -314,6 +330,25 @@ class BatchState:
                 of_loops = of_loops if loops == len(of_loops) else of_loops[vertices - frontier.start]
                 self._add_loops(edge_type, vertices, of_loops)
             self.out.append(f"hops/{edge_type}", 1)[:] = count + loops
+
+    def _note_last_hop(self, op: PlanOp, pending: Pending) -> None:
+        """Note where the rows of the last hop are, without numbers for the vertices at home. Other owners' vertices get
+        numbers, so that each is asked for once."""
+        for edge_type in self.plan.edge_types:
+            groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
+            self.out.append(f"hops/{edge_type}", 1)[:] = 0
+            source, target = self.dataset.schema.endpoints(edge_type)
+            frontier = self._growths.frontiers[op.id].get(target)
+            if frontier is None or target not in self._known:
+                continue
+            starts, ids = edges_in_order(groups, frontier.start, frontier.stop)
+            low, high = self.dataset.book.range(source, self.home)
+            rows, others = split_own(ids, low, high)
+            trees = None
+            if frontier.trees is not None:
+                trees = frontier.trees[np.searchsorted(starts, others, side="right") - 1]
+            rows[others] = self._known[source].insert(ids[others].astype(np.int64, copy=False), trees)
+            self._last[edge_type] = LastEdges(frontier.start, starts, rows, others)
 
     def _stitch(
         self,
@@ -403,6 +438,25 @@ class BatchState:
         """The batch's rows of a table, by local id. Feature tasks write to disjoint positions."""
         return self.out.arrays[f"table/{node_type}/{name}"]
 
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def sum_items(self, task: Task) -> list[WantedSums]:
+        """What the FEATURE task of other owners asks whose rows are summed."""
+        op, found = self.plan.op(task.op), []
+        assert self._sums is not None
+        for node_type, fetched in self._growths.fetched[op.inputs[0]].items():
+            tables = tuple(name for owner, name in op.tables if owner == node_type)
+            versions = {name: self.sources.get((node_type, name), 0) for name in tables}
+            for asked in self._of_task(node_type, fetched, task) if tables else ():
+                found.append(self._sums.ask(node_type, tables, asked, fetched, versions))
+        return found
+
+    def reduce(self, at_home: RowsAtHome) -> None:
+        """Write the sums, when all rows have come."""
+        if self._sums is not None and self.plan.summed is not None:
+            sizes = {t: known.size for t, known in self._known.items()}
+            self._sums.finish(self._growths.fetched[self.plan.summed.inputs[0]], sizes, at_home)
+
     # -- end -----------------------------------------------------------------------------------------------------------
 
     @property
@@ -417,9 +471,11 @@ class BatchState:
             if (region := f"table/{node_type}/{name}") in self.out.used:
                 grown = seeds.get(node_type)
                 first = 0 if grown is None else grown.stop
-                self.out.used[region] = first if (node_type, name) in of_seeds else self._known[node_type].size
+                rows = self._known[node_type].size if self._sums is None else self._sums.inner[node_type]
+                self.out.used[region] = first if (node_type, name) in of_seeds else rows
         self.stats["nodes"] = float(self.vertices)
-        self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
+        edges = sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types)
+        self.stats["edges"] = float(edges + sum(len(last.rows) for last in self._last.values()))
         self._pool.give(self._known)
         self._known = {}
         self._growths.fetched = {}  # all rows have been copied: let go of those that are kept at home
@@ -437,6 +493,12 @@ class BatchState:
         grown: dict[str, NewVertices] = {}
         for node_type, known in self._known.items():
             start, stop = before.get(node_type, 0), known.size
+            if self._leaves_last and op_id == self.plan.neighborhoods[-1].id:
+                if f"hops/{node_type}" in self.out.arrays:
+                    self.out.append(f"hops/{node_type}", 1)[:] = 0
+                if start < stop:
+                    grown[node_type] = self._growths.grouped(node_type, *known.internal(start, stop), start)
+                continue
             if f"hops/{node_type}" in self.out.arrays and self.plan.op(op_id).use not in (EdgeUse.WITHIN, EdgeUse.ROWS):
                 self.out.append(f"hops/{node_type}", 1)[:] = stop - start
             if stop == start:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from atta.samplers import kernels
+from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.instance import OTHERS, Task, chunk_range
 
 if TYPE_CHECKING:
@@ -53,11 +54,12 @@ class Vertices:
 
 
 class CompactorPool:
-    """Compactors that batches reuse. The direct table of a large graph has megabytes: it is slow to fill and fast to
-    clean."""
+    """Compactors that batches reuse, and other memory of theirs (``scratch``). The direct table of a large graph has
+    megabytes: it is slow to fill and fast to clean."""
 
     def __init__(self, node_counts: Mapping[str, int]) -> None:
         self._counts = dict(node_counts)
+        self.scratch = Scratch()
         self._free: dict[tuple[str, bool], list[kernels.Compactor]] = {
             (t, trees): [] for t in node_counts for trees in (False, True)
         }

@@ -17,6 +17,7 @@ from atta.samplers.dag.plan import (
     Kind,
     Plan,
     PlanOp,
+    Reduce,
     SpecLimits,
     resolve,
 )
@@ -172,6 +173,28 @@ def _check_plan(plan: Plan, schema: Schema) -> None:
     if len(set(plan.edge_tables)) < len(plan.edge_tables):
         raise ConfigError("an edge table is asked for twice")
     _check_weights(plan, schema)
+    _check_sums(plan, schema)
+
+
+def _check_sums(plan: Plan, schema: Schema) -> None:
+    """Only rows of the last hop are summed: those of other vertices are what a model's own layers need."""
+    if (op := plan.summed) is None:
+        return
+    if (
+        sum(bool(other.reduce) for other in plan.ops) > 1
+        or not plan.neighborhoods
+        or plan.neighborhoods[-1].id != op.inputs[0]
+    ):
+        raise ConfigError("aggregate: of the rows of the last hop, and of those alone")
+    if any(hop.use is not EdgeUse.JOIN for hop in plan.neighborhoods):
+        raise ConfigError("aggregate: only along drawn edges (subgraph_type='directional')")
+    for edge_type, _ in plan.sums(schema) if op.reduce is Reduce.GCN else ():
+        source, target = schema.endpoints(edge_type)
+        if source != target:
+            raise ConfigError(
+                f"aggregate='gcn': edges of {edge_type} lead from {source!r} to {target!r}, and a GCN's vertices have edges "
+                "to themselves; take 'mean' or 'sum'"
+            )
 
 
 def _check_weights(plan: Plan, schema: Schema) -> None:
@@ -260,10 +283,11 @@ def _check_features(ops: Mapping[str, PlanOp], schema: Schema) -> None:
         if times > 1:
             raise ConfigError(f"operator {source!r}: table {table!r} of {node_type!r} is fetched for it {times} times")
     seeds = {op.id for op in ops.values() if op.kind is Kind.SEED}
-    wanted = {(node_type, table) for source, node_type, table in fetched if source not in seeds}
+    summed = {op.inputs[0] for op in ops.values() if op.reduce}
+    wanted = {(node_type, table) for source, node_type, table in fetched if source not in seeds | summed}
     for op in ops.values():
         for node_type, table in sorted(wanted):
-            if node_type in _adds(op, schema) and (op.id, node_type, table) not in fetched:
+            if op.id not in summed and node_type in _adds(op, schema) and (op.id, node_type, table) not in fetched:
                 raise ConfigError(
                     f"operator {op.id!r}: it adds {node_type!r} vertices, but nothing fetches their {table!r}"
                 )

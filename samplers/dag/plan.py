@@ -85,6 +85,19 @@ class EdgeUse(enum.IntEnum):
     """They vote for their sources, and some of these join, without edges."""
 
 
+class Reduce(enum.IntEnum):
+    """What becomes of the rows of the sources of a vertex' edges; the values are those of the message."""
+
+    NONE = 0
+    SUM = 1
+    """Their sum, each row times the weight of its edge if edges have weights."""
+    MEAN = 2
+    """The sum by the number of edges; 0 without edges."""
+    GCN = 3
+    """What PyG's ``GCNConv`` passes on: the sum if edges have weights, else the one with those that its ``gcn_norm`` gives
+    the edges of the batch."""
+
+
 @dataclass(frozen=True)
 class SpecLimits:
     """Bounds on what a client may ask for. A daemon checks them before it does any work."""
@@ -122,6 +135,7 @@ class PlanOp:
     use: EdgeUse = EdgeUse.JOIN  # NEIGHBORHOOD
     budgets: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD that votes: (node type, vertices to draw)
     tables: tuple[tuple[str, str], ...] = ()  # FEATURE: (node type, table)
+    reduce: Reduce = Reduce.NONE  # FEATURE: the rows are summed, and do not come
     negatives: NegativeLinks | None = None  # NEGATIVE if the seeds are edges
     options: str = ""  # BATCH: the options that its operator was made from
     operator: Operator | None = field(default=None, compare=False)  # BATCH
@@ -192,8 +206,21 @@ class Plan:
 
     @cached_property
     def tables(self) -> tuple[tuple[str, str], ...]:
-        """Every (node type, table) that some feature operator fetches, in order of first use."""
-        return tuple(dict.fromkeys(ref for op in self.ops for ref in op.tables))
+        """Every (node type, table) of which some feature operator brings rows, in order of first use."""
+        return tuple(dict.fromkeys(ref for op in self.ops if not op.reduce for ref in op.tables))
+
+    @cached_property
+    def summed(self) -> PlanOp | None:
+        """The feature operator whose rows are summed."""
+        return next((op for op in self.ops if op.reduce), None)
+
+    def sums(self, schema: Schema) -> tuple[tuple[str, str], ...]:
+        """Every (edge type, table) of whose sources there are sums, for the targets."""
+        if self.summed is None:
+            return ()
+        known = [ref for ref in self.tables if schema.node_tables[ref[0]][ref[1]].dtype == "<f4"]
+        tables = dict.fromkeys([*self.summed.tables, *(ref for ref in known if ref not in self.tables_of_seeds)])
+        return tuple((e, name) for e in self.edge_types for t, name in tables if t == schema.endpoints(e)[0])
 
     @cached_property
     def tables_of_seeds(self) -> frozenset[tuple[str, str]]:
@@ -326,7 +353,15 @@ def _resolve_feature(op: PlanOp, message: dag_pb2.FeatureOp, schema: Schema) -> 
             raise UnknownNameError.of(f"table (operator {op.id!r}, node type {node_type!r})", table, known)
     if len(set(refs)) < len(refs):
         raise ConfigError(f"operator {op.id!r}: it fetches a table twice")
-    return replace(op, tables=tuple(refs))
+    if message.reduce not in {*Reduce}:
+        raise ConfigError(f"operator {op.id!r}: unknown reduction {message.reduce}")
+    if message.reduce:
+        for node_type, table in refs:
+            if (dtype := schema.node_tables[node_type][table].dtype) != "<f4":
+                raise ConfigError(
+                    f"aggregate: table {table!r} of {node_type!r} has rows of {dtype}, sums are of float32 (<f4)"
+                )
+    return replace(op, tables=tuple(refs), reduce=Reduce(message.reduce))
 
 
 def _check_node_types(op: str, schema: Schema, *names: str) -> None:

@@ -14,7 +14,7 @@ from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
 from atta.samplers.dag.check import SPEC_VERSION, check_spec
-from atta.samplers.dag.plan import FRONTIERS, STRATEGIES, EdgeWeights, Kind, Plan, PlanOp, SpecLimits
+from atta.samplers.dag.plan import FRONTIERS, STRATEGIES, EdgeWeights, Kind, Plan, PlanOp, Reduce, SpecLimits
 from atta.samplers.methods import Method
 
 __all__ = ["Kind", "Plan", "PlanOp", "SpecLimits", "check_spec"]
@@ -41,7 +41,8 @@ class Hops:
         edge_tables: tables of edge types whose rows come with the sampled edges.
         within: all edges among the sampled vertices take the place of the drawn ones.
         weights: of the edge types whose edges are weighed.
-        dependency: in so many batches each vertex draws its in-edges anew once; 1: each batch does."""
+        dependency: in so many batches each vertex draws its in-edges anew once; 1: each batch does.
+        reduce: what becomes of the last hop's rows of float32 tables; its rows of others do not come then."""
 
     num_neighbors: FanOuts
     replace: bool = False
@@ -53,6 +54,7 @@ class Hops:
     by: str = ""
     weights: Sequence[EdgeWeights] = ()
     dependency: int = 1
+    reduce: Reduce = Reduce.NONE
 
 
 def neighbor_spec(
@@ -264,7 +266,8 @@ def _add_hops(
 ) -> None:
     if hops.frontier not in FRONTIERS:
         raise ConfigError(f"frontier is {hops.frontier!r}, must be 'new' or 'all'")
-    for hop, fan_outs in enumerate(_by_hop(schema, hops.num_neighbors), start=1):
+    by_hop = _by_hop(schema, hops.num_neighbors)
+    for hop, fan_outs in enumerate(by_hop, start=1):
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop
         op.neighborhood.replace = hops.replace
@@ -273,7 +276,10 @@ def _add_hops(
         for name, count in fan_outs.items():
             op.neighborhood.fan_outs.add(edge_type=name, count=count)
         sources = {schema.endpoints(name)[0] for name in fan_outs}
-        _add_feature(spec, f"feature{hop}", op.id, sources, wanted)
+        if hops.reduce and hop == len(by_hop):
+            _add_sums(spec, schema, f"feature{hop}", op.id, sources, wanted, hops.reduce)
+        else:
+            _add_feature(spec, f"feature{hop}", op.id, sources, wanted)
         inputs = [op.id]
     if hops.within:
         if len(inputs) > 1:
@@ -294,6 +300,20 @@ def _add_within(spec: dag_pb2.DagSpec, schema: Schema, last: str, method: Method
     for edge_type in schema.edge_types:
         if reached.issuperset(schema.endpoints(edge_type)):
             message.fan_outs.add(edge_type=edge_type, count=fan_out)
+
+
+def _add_sums(  # noqa: PLR0917 - as _add_feature
+    spec: dag_pb2.DagSpec, schema: Schema, name: str, source: str, node_types: set[str],
+    wanted: Mapping[str, Sequence[str]], reduce: Reduce,
+) -> None:  # fmt: skip
+    """Add a feature operator that sums the wanted tables of float32. Raises ConfigError: there is none."""
+    floats = {
+        t: [table for table in tables if schema.node_tables[t][table].dtype == "<f4"] for t, tables in wanted.items()
+    }
+    if not any(floats.get(t) for t in node_types):
+        raise ConfigError("aggregate: no table of float32 is fetched for the vertices of the last hop")
+    _add_feature(spec, name, source, node_types, floats)
+    spec.operators[-1].feature.reduce = reduce.value
 
 
 def _add_feature(

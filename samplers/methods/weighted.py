@@ -33,9 +33,12 @@ def _unbiased(drawn: DrawnEdges) -> np.ndarray:
     if drawn.replace:
         return np.asarray(1 / (fan_out * share))
     ends = np.cumsum(counts)
-    until = np.concatenate([[0.0], np.cumsum(share)])
-    before = until[:-1] - until[ends - counts][of]
-    later = ends[of] - 1 - np.arange(len(share))
+    at = np.arange(len(share)) - (ends - counts)[of]
+    # Vertex by vertex, as sums over several would round differently with other vertices before.
+    until = np.zeros((len(counts), 1 + int(counts.max(initial=0))))
+    until[of, at + 1] = share
+    before = np.cumsum(until, axis=1)[of, at]
+    later = counts[of] - 1 - at
     # Who gets all of its edges gets them in no order of draws. Edges of weight 0 never come.
     most = np.bincount(of, weights=drawn.weight, minlength=len(counts))
     every = (counts < fan_out) | (drawn.degree <= fan_out) | (most >= drawn.total * (1 - _ROUNDING))

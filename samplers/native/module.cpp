@@ -310,6 +310,7 @@ std::uint64_t stream_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t 
 void bind_compaction(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor);
 void bind_rows(nb::module_& m);
+void bind_sums(nb::module_& m);
 void bind_walks(nb::module_& m);
 void bind_admission(nb::module_& m);
 void bind_partition(nb::module_& m);
@@ -342,6 +343,7 @@ NB_MODULE(_native, m) {
   bind_compaction(m, compactor);
   bind_sampling(m, compactor);
   bind_rows(m);
+  bind_sums(m);
   m.def("edge_digests", &edge_digests, "indptr"_a, "indices"_a, "edge_ids"_a, "vertex_keys"_a, "num_sources"_a, "rows"_a);
   bind_walks(m);
   bind_admission(m);

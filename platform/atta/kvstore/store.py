@@ -13,6 +13,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore import codecs
 from atta.kvstore.live.book import Rows
 from atta.samplers import kernels
+from atta.samplers.kernels.sums import largest, pack_sums
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
@@ -58,6 +59,7 @@ class Store:
             for name in tables
         }
         self._live: dict[Rows, Table] = {}
+        self._largest: dict[tuple[str, str], float] = {}
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
@@ -127,6 +129,31 @@ class Store:
             return kernels.pack_rows(prefix, [table.data for table in tables], rows)
         except ValueError as error:
             raise self._blaming(tables[0], error) from error
+
+    def pack_sums(
+        self,
+        table: Table,
+        rows: np.ndarray,
+        counts: np.ndarray,
+        weights: np.ndarray | None,
+        prefix: bytes,
+        *,
+        shift: int,
+        width: int,
+    ) -> bytes:
+        """A message: ``prefix``, then sums of rows, see ``kernels.sums.pack_sums``. Raises ConfigError: a row outside the
+        partition, or sums that cannot be made."""
+        try:
+            return pack_sums(prefix, [table.data], rows, counts, weights, shift=shift, width=width)
+        except ValueError as error:
+            raise self._blaming(table, error) from error
+
+    def largest(self, node_type: str, name: str) -> float:
+        """The largest absolute value of the dataset's own rows here, of a table of float32; inf: one is not finite."""
+        key = node_type, name
+        if key not in self._largest:
+            self._largest[key] = largest(self.table(node_type, name).data)
+        return self._largest[key]
 
     def _encoded(self, tables: Sequence[Table], rows: np.ndarray, codec: str) -> bytes:
         """The bytes of ``rows`` of each table. float32 rows are encoded by ``codec``."""

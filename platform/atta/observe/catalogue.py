@@ -40,6 +40,7 @@ FIGURES: dict[str, Family] = {
         remote_rows="Feature rows of other partitions in finished mini-batches that were pulled from their daemons.",
         cached_rows="Feature rows of other partitions in finished mini-batches that were in the cache.",
         shared_rows="Feature rows of other partitions in finished mini-batches that an earlier batch was waiting for already.",
+        summed_rows="Feature rows of other partitions in finished mini-batches that their daemons sent in sums.",
         remote_bytes="Bytes that other daemons sent for finished mini-batches.",
         cache_rows_asked="Feature rows of other partitions looked up in the cache.",
         cache_rows_hit="Feature rows of other partitions found in the cache.",

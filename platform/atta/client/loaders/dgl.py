@@ -49,7 +49,7 @@ def to_blocks(batch: SampledBatch, relation: Relation = _PLAIN) -> list[Any]:
     weight, times = batch.edge_weight(), [_expanded(nodes, origin, hop) for hop in range(len(edges) - 1)]
     blocks: list[Any] = []
     first = 0
-    for hop in range(len(edges) - 1):
+    for hop in range(batch.hops_known):
         if origin.redrawn[hop : hop + 1] == (True,):
             first = hop
         part = slice(edges[first], edges[hop + 1])

@@ -33,7 +33,10 @@ class MiniBatch(SampledBatch):
         ``seed_time`` if there was an ``input_time``. Table rows share the batch's memory. A table that is called like
         one of these others comes as ``table_<name>``. ``HeteroData`` has every node type and edge type of the graph;
         types that the batch does not reach have 0 rows. Arrays of ``extra`` and ``pairs`` have their own names
-        (``data.walks``, ``data.positive``), or ``extra_<name>`` and ``pairs_<name>`` if a table has that name. Raises
+        (``data.walks``, ``data.positive``), or ``extra_<name>`` and ``pairs_<name>`` if a table has that name.
+
+        A loader that aggregates gives the batch without its last hop, and ``aggregated`` (of tables other than ``x``:
+        ``aggregated_<name>``) where edges are: what the first layer makes of the rows of in-neighbours. Raises
         ConfigError: PyG is missing.
         """
         try:

@@ -27,7 +27,7 @@ from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.samplers.arguments import fan_outs_of, flag, integers, names
-from atta.samplers.dag.plan import EdgeNorm, EdgeWeights
+from atta.samplers.dag.plan import EdgeNorm, EdgeWeights, Reduce
 from atta.samplers.dag.spec import Hops, budget_spec, neighbor_spec
 from atta.samplers.methods import Method
 
@@ -56,6 +56,7 @@ class Drawing:
     norm_attr: str | None = None
     unbiased: bool = False
     dependency: int = 1
+    aggregate: str | None = None
 
     def hops(self, schema: Schema, num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]]) -> Hops:
         """What they make of a DAG. Raises ConfigError: two of them contradict each other; UnknownNameError: a name does
@@ -68,6 +69,8 @@ class Drawing:
             raise ConfigError(
                 "edge_norm, unbiased: not with subgraph_type='bidirectional', whose edges need not be the graph's"
             )
+        if self.aggregate is not None and subgraph != "directional":
+            raise ConfigError("aggregate: only along drawn edges, so with subgraph_type='directional'")
         if any(what.norm is not EdgeNorm.NONE for what in weights) and not self.unbiased and _leaves_out(num_neighbors):
             warnings.warn(
                 "edge_norm: sums over the edges that fan-outs leave are smaller than on the graph, which costs accuracy "
@@ -85,8 +88,16 @@ class Drawing:
         return Hops(
             num_neighbors, flag("replace", self.replace), drawn, self.frontier, flag("disjoint", self.disjoint), rows,
             subgraph == "induced", "" if self.weight_attr in (None, "weight") else str(self.weight_attr), weights,
-            self.dependency,
+            self.dependency, self._reduce(),
         )  # fmt: skip
+
+    def _reduce(self) -> Reduce:
+        """What becomes of the last hop's rows."""
+        known = {reduce.name.lower(): reduce for reduce in Reduce if reduce}
+        if self.aggregate is not None and self.aggregate not in known:
+            why = "; attention and maxima need every row" if self.aggregate in ("max", "gat", "attention") else ""
+            raise ConfigError(f"aggregate {self.aggregate!r}: must be one of {', '.join(known)}{why}")
+        return Reduce.NONE if self.aggregate is None else known[self.aggregate]
 
     def origin(self, schema: Schema, origin: Origin) -> Origin:
         """``origin`` of batches with such edges; raises ConfigError for edge tables that the reverses would lack."""
@@ -183,6 +194,11 @@ class NeighborLoader(DagLoader):
             dependency: in so many batches every vertex draws its in-edges anew once; 1: each batch draws anew. A batch then has
                 most of the draws, and so most of the rows, of the one before it; alone it has the same distribution, and
                 batches that lie ``dependency`` apart have no draw in common. docs/guide/samplers.md says when it pays.
+            aggregate: ``"mean"``, ``"sum"`` (each row times the weight of its edge, if edges have weights) or ``"gcn"`` (what
+                PyG's ``GCNConv`` passes on): float32 rows of the last hop do not come. Owners add them up, and
+                ``MiniBatch.aggregated`` has what a model's first layer would make of them, the same bits wherever rows lie.
+                ``atta.nn`` has layers that take it; docs/guide/samplers.md says when it pays. Without ``edge_ids`` the last
+                hop's edges and vertices do not come either, unless weights need them.
             **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it;
                 ``"global"``: all ranks share one permutation); ``rank`` and ``world_size`` (default: those of
                 torch's process group, or torchrun's RANK and WORLD_SIZE); ``pad`` (repeat a few seeds so that all ranks

@@ -158,7 +158,7 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``. Raises
-        ConfigError: ``edge_tables``, or weights of edges, are asked for, which PyG's loaders would leave out."""
+        ConfigError: ``edge_tables``, weights of edges or sums are asked for, which PyG's loaders would leave out."""
         if options.get("edge_tables"):
             raise ConfigError(
                 f"edge_tables {options['edge_tables']!r}: PyG's loaders ask a FeatureStore for rows of vertices only; take "
@@ -166,6 +166,8 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
             )
         if options.get("edge_norm") or options.get("unbiased"):
             raise ConfigError("edge_norm, unbiased: PyG's loaders leave weights of edges out; take atta.NeighborLoader")
+        if options.get("aggregate"):
+            raise ConfigError("aggregate: PyG's loaders ask for every row; take atta.NeighborLoader")
         self._cluster, self._num_neighbors, self._options = cluster, num_neighbors, options
         self._features, self._calls, self._pid = features, 0, os.getpid()
         self._tables = tables if features is not None else {}

@@ -60,9 +60,10 @@ def to_pyg(batch: SampledBatch, *, plain: bool) -> Any:
         if name in _PLACES and labels.time is not None:
             place.seed_time = _tensor(labels.time[batch.input_id])
     if not single:
-        data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
+        data.num_sampled_nodes = {t: batch.num_sampled_nodes(t)[: batch.hops_known + 1] for t in schema.node_types}
         if batch.origin.by_hop:
-            data.num_sampled_edges = {split_edge_type(e): batch.num_sampled_edges(e) for e in schema.edge_types}
+            known = {e: batch.num_sampled_edges(e)[: batch.hops_known] for e in schema.edge_types}
+            data.num_sampled_edges = {split_edge_type(e): sizes for e, sizes in known.items()}
     for name, tensor in _of_operators(batch, set(data.keys()) if single else set()).items():
         setattr(data, name, tensor)
     return data
@@ -85,23 +86,28 @@ def _fill_norms(nodes: Any, edges: Any, batch: SampledBatch) -> None:
 def _fill_nodes(store: Any, batch: SampledBatch, node_type: str) -> None:
     for name, rows in batch.tables[node_type].items():
         store[tensor_name(name)] = _tensor(rows)
-    n_id, tree = batch.n_id(node_type), batch.tree_of_seed(node_type)
+    known = batch.num_known(node_type)
+    n_id, tree = batch.n_id(node_type)[:known], batch.tree_of_seed(node_type)
     store.n_id, store.num_nodes = _tensor(n_id), len(n_id)
     if tree is not None:
-        store.batch = _tensor(tree)
-    store.num_sampled_nodes = batch.num_sampled_nodes(node_type)
+        store.batch = _tensor(tree[:known])
+    store.num_sampled_nodes = batch.num_sampled_nodes(node_type)[: batch.hops_known + 1]
 
 
 def _fill_edges(store: Any, batch: SampledBatch, edge_type: str) -> None:
-    store.edge_index, ids = _tensor(batch.edge_index(edge_type)), batch.e_id(edge_type)
+    sizes = batch.num_sampled_edges(edge_type)[: batch.hops_known]
+    known = slice(sum(sizes) if batch.aggregates else None)
+    store.edge_index, ids = _tensor(batch.edge_index(edge_type)[:, known]), batch.e_id(edge_type)
     if ids is not None:
-        store.e_id = _tensor(ids)
+        store.e_id = _tensor(ids[known])
     if (weight := batch.edge_weight(edge_type)) is not None:
-        store.edge_weight = _tensor(weight)
+        store.edge_weight = _tensor(weight[known])
     for name, rows in batch.edge_tables(edge_type).items():
-        store[tensor_name(name if name.startswith("edge") else f"edge_{name}", store)] = _tensor(rows)
+        store[tensor_name(name if name.startswith("edge") else f"edge_{name}", store)] = _tensor(rows[known])
+    for name, rows in batch.aggregates.get(edge_type, {}).items():
+        store["aggregated" if name == "x" else f"aggregated_{name}"] = _tensor(rows)
     if batch.origin.by_hop:
-        store.num_sampled_edges = batch.num_sampled_edges(edge_type)
+        store.num_sampled_edges = sizes
 
 
 def _of_operators(batch: SampledBatch, taken: set[str]) -> dict[str, torch.Tensor]:

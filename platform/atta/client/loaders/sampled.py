@@ -224,13 +224,44 @@ class SampledBatch:
         return np.empty(0, np.float32) if found is None and name in self.origin.edge_weights else found
 
     def table(self, name: str, node_type: str | None = None) -> np.ndarray:
-        """[nodes, *row_shape]: rows of a node table in the order of ``n_id``; seeds only if fetched for these alone."""
+        """[nodes, *row_shape]: rows of a node table in the order of ``n_id``; seeds only if fetched for these alone. The
+        vertices of the last hop have none if the loader aggregates."""
         owner = self._node_type(node_type)
         found = self._raw.arrays.get(f"table/{owner}/{name}")
         if found is None:
             found = self.tables[owner].get(name)
         if found is None:
             raise ConfigError(f"table {name!r} was not fetched: name it in the loader's tables")
+        return found
+
+    def aggregated(self, name: str = "x", edge_type: str | None = None) -> np.ndarray:
+        """float32 [vertices before the last hop, *row_shape]: for each of these the sum (or mean, as the loader's
+        ``aggregate`` says) of the rows of table ``name`` at the sources of its drawn edges of the type. With
+        ``frontier="all"`` only the edges of the last hop count, as in DGL's first block. Raises ConfigError: the loader
+        does not aggregate this table."""
+        found = self._raw.arrays.get(f"sum/{self._edge_type(edge_type)}/{name}")
+        if found is None:
+            raise ConfigError(
+                f"table {name!r} is not aggregated: ask the loader for aggregate, and name a table of float32"
+            )
+        return found
+
+    @property
+    def hops_known(self) -> int:
+        """Number of hops whose vertices have rows: all, or all but the last if the loader aggregates."""
+        return self._hops() - bool(self.aggregates)
+
+    def num_known(self, node_type: str | None = None) -> int:
+        """Number of the vertices of these hops and of the seeds."""
+        return sum(self.num_sampled_nodes(node_type)[: self.hops_known + 1])
+
+    @property
+    def aggregates(self) -> dict[str, dict[str, np.ndarray]]:
+        """All that ``aggregated`` can give: edge type → table → rows."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for key, array in self._under("sum/").items():
+            edge_type, _, name = key.rpartition("/")
+            found.setdefault(edge_type, {})[name] = array
         return found
 
     @property

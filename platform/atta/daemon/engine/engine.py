@@ -13,6 +13,7 @@ import structlog
 
 from atta import scheduler as sched
 from atta.daemon.config import DaemonConfig
+from atta.daemon.engine.access import LargestNumbers
 from atta.daemon.engine.recorder import Recorder
 from atta.daemon.engine.runner import Ended, RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
@@ -57,6 +58,7 @@ class Engine:
         """``view``: of the dataset itself. ``files``: those that tasks read; None: nobody writes to them."""
         self.dataset, self._view, self._files = view.dataset, view, files
         dataset, shard = view.dataset, view.shard
+        self.largest = LargestNumbers(peers, view.store, dataset.num_parts)
         self._pages = named_threads(1, "atta-pages")
         self.slots = SlotPool(config.most_buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: defaultdict[str, float] = defaultdict(float)
@@ -196,6 +198,7 @@ class Engine:
                 kept=view.edges,
                 rows=view.rows,
                 sources=view.sources,
+                shifts=request.shifts,
             )
         except BaseException:
             self.slots.release(slot)
@@ -266,7 +269,7 @@ class Engine:
             return
         stats = {**running.state.stats, **running.stats}
         stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
-        for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows"):
+        for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows", "summed_rows"):
             self.counters[name] += stats.get(name, 0.0)
         self.counters["batches"] += 1
         self._alone = not running.asks and running.work_ms > CARRIED_MS

@@ -152,11 +152,14 @@ _FIGURES = (
     "cached_rows",
     "cached_frontier",
     "shared_rows",
+    "summed_rows",
 )
 
 
 def _run_by_loop(running: RunningDag, task: Task, most_us: float) -> bool:
     """Whether the event loop runs a task at home itself."""
+    if task.kind is Kind.END and running.state.plan.summed is not None:  # it makes the sums
+        return False
     if not is_brief(task, most_us, seeds=running.session.request.seeds.batch_size, vertices=running.state.vertices):
         return False
     plan = running.state.plan
@@ -192,6 +195,7 @@ class RunningDag:
         self.stats["remote_rows" if task.kind is Kind.FEATURE else "remote_frontier"] += result.remote_rows
         self.stats["remote_bytes"] += result.remote_bytes
         self.stats["shared_rows"] += result.shared_rows
+        self.stats["summed_rows"] += result.summed_rows
 
     @property
     def work_ms(self) -> float:

@@ -7,12 +7,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from atta.daemon.engine.access import ClusterAccess, drawn, on_pool
-from atta.daemon.peers.owners import Owners, Pull, PullsUnderWay, SharedRows, all_settled
+from atta.daemon.peers.owners import Owners, Pull, PullsUnderWay, SharedRows, all_settled, results_of
 from atta.daemon.peers.peers import SMALL_BYTES, Peers
 from atta.daemon.versions import VersionView
 from atta.kvstore.cache import RowCache
@@ -78,6 +79,7 @@ class TaskResult(NamedTuple):
     cached_rows: int = 0
     shared_rows: int = 0
     requests: int = 0  # to other daemons
+    summed_rows: int = 0  # of other daemons, that came in sums; a sum is one of ``remote_rows``
 
 
 async def _pull(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
@@ -90,6 +92,25 @@ async def _pull(state: BatchState, task: Task, context: RemoteContext) -> TaskRe
     if not context.codec:
         await all_settled([_kept(rows, context) for rows in wanted if rows.item.keep is not None])
     return pulled
+
+
+async def _sum(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
+    """Fetch the sums of a FEATURE task of other owners, and the rows that are no part of one."""
+    wanted = await on_pool(context.pool, state.sum_items, task)
+    rows = [WantedRows(some.raw, some.raw_outs) for some in wanted if len(some.raw.rows)]
+    asked = [(item, out) for some in wanted for item, out in zip(some.sums, some.sum_outs, strict=True) if len(out)]
+    items, outs = [item for item, _ in asked], [out for _, out in asked]
+    talks: list[Any] = [pull_jointly(rows, context), context.owners.sum(items, outs, age_ms=context.age_ms)]
+    pulled, received = await results_of(talks)
+    if not context.codec:
+        await all_settled([_kept(some, context) for some in rows if some.item.keep is not None])
+    sums = sum(len(out) for out in outs)
+    return pulled._replace(
+        remote_rows=pulled.remote_rows + sums,
+        summed_rows=sum(len(item.rows) for item in items),
+        remote_bytes=pulled.remote_bytes + received,
+        requests=pulled.requests + (owners_of(items) if items else 0),
+    )
 
 
 def _kept(rows: WantedRows, context: RemoteContext) -> asyncio.Future[None]:
@@ -177,8 +198,11 @@ def run_local(state: BatchState, task: Task, view: VersionView) -> TaskResult:
             growth, expand = state.join(task.op)
             return TaskResult(growth=growth, expand=expand)
         case Kind.FEATURE:
+            if state.plan.op(task.op).reduce:  # END reads these rows where they are
+                return TaskResult(cached_rows=sum(len(item.rows) for item in state.feature_items(task) if item.kept))
             return TaskResult(cached_rows=_fetched(state, task, view))
         case Kind.END:
+            state.reduce(partial(_rows_at_home, state, view))
             state.finish()
             return TaskResult(nbytes=state.out.nbytes)
         case Kind.BATCH:
@@ -202,6 +226,14 @@ def _fetched(state: BatchState, task: Task, view: VersionView) -> int:
             beside = None if also is None else (view.rows.table(also.node_type, name), also.rows, also.positions)
             view.store.gather_to(item.node_type, name, item.rows, out, item.positions, source=source, beside=beside)
     return cached
+
+
+def _rows_at_home(
+    state: BatchState, view: VersionView, node_type: str, name: str
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """See ``RowsAtHome``."""
+    own = view.store.table(node_type, name, state.sources.get((node_type, name), 0)).data
+    return own, view.rows.table(node_type, name) if view.rows.holds(node_type, name) else None
 
 
 def is_program(task: Task, home: int) -> bool:
@@ -237,7 +269,8 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
         case Kind.NEIGHBORHOOD:
             return await _sample(state, task, context)
         case Kind.FEATURE:
-            return await _pull(state, task, context)
+            reduces = state.plan.op(task.op).reduce
+            return await (_sum(state, task, context) if reduces else _pull(state, task, context))
         case _:
             raise AssertionError(f"{task} runs at home")
 

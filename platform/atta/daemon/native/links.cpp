@@ -15,6 +15,7 @@ using namespace atta;
 
 namespace {
 
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Rows of one edge or node type, grouped by owner: those of owners[i] are rows [starts[i], starts[i + 1]) of `ids`.
@@ -47,6 +48,14 @@ struct PullQuestion {
   std::uint64_t tables;
 };
 
+struct SumQuestion {
+  std::int32_t shift;
+  std::uint32_t width;
+  const float* weights;
+  std::vector<std::size_t> starts{0};  // of the rows of each sum
+  std::vector<std::int64_t> places;    // of sums in the output: one after another
+};
+
 struct Item {
   Item(ByOwner of, bool is_pull) : rows(std::move(of)), pulls(is_pull) {}
 
@@ -54,24 +63,36 @@ struct Item {
   bool pulls;
   SampleQuestion sample{};
   PullQuestion pull{};
+  std::optional<SumQuestion> sums;
   std::vector<TargetTable> outs;
 };
 
 // Writes the frame of one request.
 void write_request(const Item& item, const Asked& asked, std::int64_t base, std::uint64_t number, std::uint32_t age_ms,
                    Piece& out) {
-  const std::int64_t* ids = item.rows.ids.data() + asked.first;
-  const std::size_t n = asked.rows;
+  const SumQuestion* const sums = item.sums ? &*item.sums : nullptr;
+  const std::size_t first = sums ? sums->starts[asked.first] : asked.first;
+  const std::size_t n = sums ? sums->starts[asked.first + asked.rows] - first : asked.rows;
+  const std::int64_t* ids = item.rows.ids.data() + first;
   std::int64_t most = 0;
   for (std::size_t i = 0; i < n; ++i) most = std::max(most, ids[i] - base);
   const bool wide = most > INT32_MAX;
   FrameHeader head;
   head.kind = item.pulls ? FrameKind::kPull : FrameKind::kSample;
   head.item = item.pulls ? item.pull.node_type : item.sample.edge_type;
-  head.request = number, head.rows = static_cast<std::uint32_t>(n), head.age_ms = age_ms;
+  head.request = number, head.rows = static_cast<std::uint32_t>(asked.rows), head.age_ms = age_ms;
   head.key = item.pulls ? item.pull.tables : item.sample.key;
   head.flags = wide ? kWideRows : 0;
   out.begin();
+  if (sums) {
+    head.edges = n, head.fan_out = sums->shift, head.method = sums->width;
+    head.flags |= static_cast<std::uint8_t>(kSums | (sums->weights != nullptr ? kWeights : 0));
+    std::byte* to = out.more(4 * asked.rows);
+    for (std::size_t g = asked.first; g < asked.first + asked.rows; ++g, to += 4) {
+      const auto count = static_cast<std::uint32_t>(sums->starts[g + 1] - sums->starts[g]);
+      std::memcpy(to, &count, sizeof count);
+    }
+  }
   if (!item.pulls) {
     head.first_row = item.sample.renewed, head.fan_out = item.sample.fan_out, head.method = item.sample.method;
     head.flags |= static_cast<std::uint8_t>((item.sample.replace ? kReplace : 0) | (item.sample.trees != nullptr ? kTrees : 0) |
@@ -88,6 +109,7 @@ void write_request(const Item& item, const Asked& asked, std::int64_t base, std:
       std::memcpy(rows + 4 * i, &narrow, 4);
     }
   }
+  if (sums && sums->weights != nullptr) std::memcpy(out.more(4 * n), sums->weights + first, 4 * n);
   if (!item.pulls && item.sample.trees != nullptr) std::memcpy(out.more(4 * n), item.sample.trees + asked.first, 4 * n);
   out.end(head);
 }
@@ -140,6 +162,30 @@ class Step {
     kept_longs_.push_back(positions);
     return add(std::move(item),
                [&](Asked& asked) { asked.positions = positions.data() + asked.first, asked.row_bytes = row_bytes; });
+  }
+
+  // Sums of `counts` rows each, one after another; `starts` are those of the owners' sums. They go to the rows of `out`.
+  std::size_t sum(std::size_t node_type, std::uint64_t table, Longs ids, Ints counts, std::optional<Floats> weights, Longs owners,
+                  Longs starts, Longs firsts, std::int32_t shift, std::uint32_t width, OutTable out) {
+    if (node_type > UINT16_MAX) bad("node_type", "is too large");
+    if (std::popcount(table) != 1) bad("table", "must have one bit");
+    if (weights && weights->size() != ids.size()) bad("weights", "must be as long as ids");
+    if (out.ndim() < 1 || out.shape(0) != counts.size()) bad("out", "must have a row per sum");
+    Item item({ids, owners, starts, firsts}, true);
+    item.pull = {static_cast<std::uint16_t>(node_type), table};
+    item.sums = SumQuestion{shift, width, weights ? weights->data() : nullptr, {0}, {}};
+    for (std::size_t g = 0; g < counts.size(); ++g) {
+      if (counts.data()[g] < 1) bad("counts", "must be positive");
+      item.sums->starts.push_back(item.sums->starts.back() + static_cast<std::size_t>(counts.data()[g]));
+      item.sums->places.push_back(static_cast<std::int64_t>(g));
+    }
+    if (item.sums->starts.back() != ids.size()) bad("counts", "must add up to the ids");
+    if (owners.size() > 0 && static_cast<std::size_t>(starts.data()[owners.size()]) > counts.size())
+      bad("starts", "must ascend within the sums");
+    item.outs.push_back({static_cast<std::byte*>(out.data()), row_bytes_of(out)});
+    kept_outs_.push_back(std::move(out)), kept_ints_.push_back(counts);
+    if (weights) kept_floats_.push_back(*weights);
+    return add(std::move(item), [](Asked&) {});
   }
 
   // Ends the requests that still wait. When it returns, nobody writes into the step's arrays any more.
@@ -209,11 +255,18 @@ class Step {
     const ByOwner& rows = kept.rows;
     for (std::size_t k = 0; k < rows.owners.size(); ++k) {
       const auto stop = static_cast<std::size_t>(rows.starts.data()[k + 1]);
-      for (auto at = static_cast<std::size_t>(rows.starts.data()[k]); at < stop; at += kMaxRequestRows) {
+      for (auto at = static_cast<std::size_t>(rows.starts.data()[k]); at < stop; at += requests_->asked.back()->rows) {
         auto asked = std::make_unique<Asked>();
         asked->item = items.size() - 1, asked->owner = rows.owners.data()[k];
         asked->first = at, asked->rows = std::min(kMaxRequestRows, stop - at);
-        for (std::size_t i = at; i < at + asked->rows; ++i)
+        std::size_t first = at, end = at + asked->rows;  // of the ids
+        if (kept.sums) {
+          const std::vector<std::size_t>& of = kept.sums->starts;
+          while (asked->rows > 1 && of[at + asked->rows] - of[at] > kMaxAddends) asked->rows = (asked->rows + 1) / 2;
+          first = of[at], end = of[at + asked->rows];
+          asked->positions = kept.sums->places.data() + at, asked->row_bytes = kept.outs[0].row_bytes;
+        }
+        for (std::size_t i = first; i < end; ++i)
           if (rows.ids.data()[i] < rows.firsts.data()[k]) bad("ids", "an id is below its owner's first");
         fill(*asked);
         if (kept.pulls) asked->tables = &kept.outs;
@@ -280,6 +333,7 @@ class Step {
   std::vector<Ints> kept_ints_;
   std::vector<Longs> kept_longs_;
   std::vector<OutTable> kept_outs_;
+  std::vector<Floats> kept_floats_;
 };
 
 // The encryption of one connection, until a link takes it over.
@@ -487,6 +541,8 @@ void bind_links(nb::module_& m) {
       .def("sample", &Step::sample, "edge_type"_a, "ids"_a, "owners"_a, "starts"_a, "firsts"_a, "fan_out"_a, "replace"_a, "key"_a,
            "renewed"_a, "method"_a, "trees"_a.none(), "times"_a.none(), "most_edges"_a)
       .def("pull", &Step::pull, "node_type"_a, "tables"_a, "ids"_a, "positions"_a, "owners"_a, "starts"_a, "firsts"_a, "outs"_a)
+      .def("sum", &Step::sum, "node_type"_a, "table"_a, "ids"_a, "counts"_a, "weights"_a.none(), "owners"_a, "starts"_a, "firsts"_a,
+           "shift"_a, "width"_a, "out"_a)
       .def("give_up", &Step::give_up, "why"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("left", &Step::left)
       .def("nbytes", &Step::nbytes)

@@ -16,6 +16,7 @@
 #include "gather.hpp"
 #include "mapped.hpp"
 #include "method.hpp"
+#include "sums.hpp"
 
 namespace atta {
 
@@ -98,18 +99,24 @@ class Request {
  public:
   Request(const FrameHeader& head, const std::byte* arrays, std::int64_t came_us)
       : head_(head), came_us_(came_us), since_us_(came_us - std::int64_t{1000} * head.age_ms), rows_(head.rows) {
-    const std::size_t n = head.rows;
+    if (head.flags & kSums) {
+      for (std::size_t i = 0; i < head.rows; ++i) starts_.push_back(starts_.back() + read<std::uint32_t>(arrays, i));
+      arrays += 4 * std::size_t{head.rows};
+      rows_.resize(head.edges);
+    }
+    const std::size_t n = rows_.size();
     if (head.flags & kTimes && !pulls()) times_.resize(n), std::memcpy(times_.data(), arrays, 8 * n), arrays += 8 * n;
     for (std::size_t i = 0; i < n; ++i)
       rows_[i] = head.flags & kWideRows ? read<std::int64_t>(arrays, i) : read<std::int32_t>(arrays, i);
     arrays += row_width(head) * n;
+    if (head.flags & kWeights && pulls()) weights_.resize(n), std::memcpy(weights_.data(), arrays, 4 * n);
     if (head.flags & kTrees && !pulls()) trees_.resize(n), std::memcpy(trees_.data(), arrays, 4 * n);
   }
 
   bool pulls() const { return head_.kind == FrameKind::kPull; }
   bool done() const { return done_ == head_.rows; }
   std::int64_t came_us() const { return came_us_; }
-  std::size_t nbytes() const { return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * trees_.size(); }
+  std::size_t nbytes() const { return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * (trees_.size() + weights_.size()) + 8 * starts_.size(); }
   // Expansions come before rows, since more work waits for them. Then the oldest batch is first.
   bool before(const Request& other) const { return pulls() != other.pulls() ? other.pulls() : since_us_ < other.since_us_; }
 
@@ -157,6 +164,7 @@ class Request {
     if (head_.item >= data.tables.size()) throw std::invalid_argument("no such node type");
     const std::vector<ServedTable>& tables = data.tables[head_.item];
     if (head_.key == 0 || (tables.size() < 64 && head_.key >> tables.size() != 0)) throw std::invalid_argument("no such table");
+    if (head_.flags & kSums) return sum(tables, out);
     std::size_t row_bytes = 0;
     for (std::size_t t = 0; t < tables.size(); ++t)
       if (head_.key >> t & 1) row_bytes += tables[t].row_bytes;
@@ -170,6 +178,21 @@ class Request {
           tables[t].data, to, tables[t].row_bytes, count, false,
           [&](std::size_t i) { return static_cast<std::size_t>(rows_[done_ + i]); }, [](std::size_t i) { return i; });
     }
+    out.end(answered(FrameKind::kPulled, count));
+    done_ += count;
+  }
+
+  void sum(const std::vector<ServedTable>& tables, Piece& out) {
+    const ServedTable& table = tables[static_cast<std::size_t>(std::countr_zero(head_.key))];
+    const std::size_t columns = table.row_bytes / 4, width = head_.method, bytes = columns * width;
+    check_sums(head_.fan_out, width);
+    if (std::popcount(head_.key) != 1 || table.row_bytes % 4 != 0 || starts_.back() != rows_.size())
+      throw std::invalid_argument("sums of several tables, or of other rows than came");
+    const std::size_t count =
+        std::min(head_.rows - done_, std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(1, bytes)));
+    check_rows("rows", rows_.data() + starts_[done_], starts_[done_ + count] - starts_[done_], table.rows);
+    sum_groups(table.data, columns, rows_.data(), weights_.empty() ? nullptr : weights_.data(), starts_.data(), done_, done_ + count,
+               std::ldexp(1.0, head_.fan_out), width, out.more(count * bytes));
     out.end(answered(FrameKind::kPulled, count));
     done_ += count;
   }
@@ -289,6 +312,8 @@ class Request {
   std::int64_t came_us_, since_us_;  // when it came, and when its batch was begun
   std::vector<std::int64_t> rows_, times_;
   std::vector<std::int32_t> trees_;
+  std::vector<std::size_t> starts_{0};  // of sums: their bounds in `rows_`
+  std::vector<float> weights_;          // of their rows; none: 1
   std::size_t done_ = 0;
 };
 

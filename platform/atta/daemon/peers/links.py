@@ -13,7 +13,7 @@ import numpy as np
 
 from atta import _native
 from atta.daemon.config import DaemonConfig
-from atta.daemon.peers.owners import Item, Outs, Owners, SampledRows, part_of
+from atta.daemon.peers.owners import Item, Outs, Owners, SampledRows, part_of, sums_of
 from atta.daemon.peers.peers import SMALL_BYTES, Peers
 from atta.daemon.peers.sockets import Attaching, LinkService
 from atta.daemon.peers.watching import Hedges
@@ -21,7 +21,7 @@ from atta.kvstore.store import Store
 from atta.observe.recording import ServedSpan
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
-from atta.samplers.batch.items import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem, SumItem
 from atta.samplers.kernels import as_bytes, beside
 from atta.samplers.methods import Method
 from atta.samplers.methods.base import Tables
@@ -336,6 +336,34 @@ class LinkedOwners(Owners):
             received += await super().pull(rest, [outs[index] for index, *_ in left], age_ms=age_ms)
         return received
 
+    async def sum(self, items: Sequence[SumItem], outs: Outs, *, age_ms: int = 0) -> int:
+        bits = [self._numbers.bits(item.node_type, [item.table]) for item in items]
+        if not items or not all(bits) or any(item.version for item in items):
+            return await super().sum(items, outs, age_ms=age_ms)
+        await self._attached(items)
+        step = self._links.step()
+        for item, out, table in zip(items, outs, bits, strict=True):
+            step.sum(
+                self._numbers.node_types[item.node_type],
+                table,
+                item.rows,
+                item.counts,
+                item.weights,
+                self._owners,
+                item.starts,
+                self._firsts[item.node_type],
+                item.shift,
+                item.width,
+                out,
+            )
+        await self._steps.run(step, "sum", age_ms)
+        received = step.nbytes()
+        if left := self._left(step):
+            rest = [_sums_of_one(items[index], owner, first, sums) for index, owner, first, sums, _, _ in left]
+            places = [outs[index][first : first + sums] for index, _, first, sums, _, _ in left]
+            received += await super().sum(rest, places, age_ms=age_ms)
+        return received
+
     def _left(self, step: _native.Step) -> list[tuple[int, int, int, int, bool, str]]:
         """What has no answer: item, owner, first row, rows, whether it was refused, why."""
         left = step.left()
@@ -344,7 +372,7 @@ class LinkedOwners(Owners):
                 self._attaching.lost(owner)
         return left
 
-    async def _attached(self, items: Sequence[SampleItem | FeatureItem]) -> None:
+    async def _attached(self, items: Sequence[SampleItem | FeatureItem | SumItem]) -> None:
         """Attach to the owners that the items ask and that have no link yet."""
         missing = self._attaching.missing
         if not missing:
@@ -363,6 +391,14 @@ def _part_of_one(item: Item, owner: int, first: int, rows: int) -> Item:
     assert item.starts is not None
     starts = np.where(np.arange(len(item.starts)) <= owner, 0, rows)
     return replace(part_of(item, slice(first, first + rows)), starts=starts)
+
+
+def _sums_of_one(item: SumItem, owner: int, first: int, sums: int) -> SumItem:
+    """Sums ``first`` to ``first + sums`` of an item, which all are ``owner``'s."""
+    ends = np.concatenate([[0], np.cumsum(item.counts)]).tolist()
+    starts = np.where(np.arange(len(item.starts)) <= owner, 0, sums)
+    part = sums_of(item, slice(first, first + sums), slice(ends[first], ends[first + sums]), 0)
+    return replace(part, starts=starts)
 
 
 def _nbytes(answer: Answer) -> int:

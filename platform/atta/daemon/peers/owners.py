@@ -24,11 +24,13 @@ from atta.kvstore import codecs
 from atta.kvstore.store import wire_bytes
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
-from atta.samplers.batch.items import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem, SumItem
 from atta.samplers.shard import Answer, spec_of_drawn
 
 UNBOUNDED_ROWS = 1 << 16
 """Rows of one request where nobody knows how many edges they have."""
+SUM_ROWS = 1 << 18
+"""Rows of one request for sums, unless a single sum has more."""
 
 Item = TypeVar("Item", SampleItem, FeatureItem)
 Result = TypeVar("Result")
@@ -68,7 +70,7 @@ class Owners:
             for owner, at in _pieces(item, sampled_rows(item, row_bytes)):
                 asked = part_of(item, at, int(offsets[owner]))
                 talks.append(sampled(self._peers[owner], asked, of=item, first=at.start, age_ms=age_ms))
-        return [piece for pieces in await _all(talks) for piece in pieces]
+        return [piece for pieces in await results_of(talks) for piece in pieces]
 
     async def pull(
         self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
@@ -81,7 +83,7 @@ class Owners:
             for owner, at in _pieces(item, max(1, PULL_BYTES // max(1, row_bytes))):
                 asked = part_of(item, at, int(self._offsets[item.node_type][owner]))
                 talks.append(self._pull(self._peers[owner], asked, out, codec, age_ms))
-        return sum(await _all(talks))
+        return sum(await results_of(talks))
 
     async def _pull(self, peer: Peer, item: FeatureItem, outs: Outs, codec: str, age_ms: int) -> int:
         row_bytes = sum(wire_bytes(out[:1], codec) for out in outs)
@@ -94,6 +96,40 @@ class Owners:
         else:
             await all_settled([asyncio.get_running_loop().run_in_executor(self._pool, scatter)])
         return len(data)
+
+    async def sum(self, items: Sequence[SumItem], outs: Outs, *, age_ms: int = 0) -> int:
+        """Put the sums of each item into its array of ``outs`` (uint8 [sums, bytes of a sum]), in order. Returns the
+        number of bytes that came."""
+        talks = []
+        for item, out in zip(items, outs, strict=True):
+            offsets, ends = self._offsets[item.node_type], np.cumsum(item.counts)
+            most = max(1, PULL_BYTES // max(1, out[:1].nbytes))
+            for owner, (low, high) in enumerate(pairwise(item.starts.tolist())):
+                at = low
+                while at < high:
+                    before = int(ends[at] - item.counts[at])
+                    stop = min(
+                        at + most, high, max(at + 1, int(np.searchsorted(ends, before + SUM_ROWS, side="right")))
+                    )
+                    asked = sums_of(item, slice(at, stop), slice(before, int(ends[stop - 1])), int(offsets[owner]))
+                    talks.append(self._sum(self._peers[owner], asked, out[at:stop], age_ms))
+                    at = stop
+        return sum(await results_of(talks))
+
+    async def _sum(self, peer: Peer, item: SumItem, out: np.ndarray, age_ms: int) -> int:
+        data = await peer.sum(item, age_ms=age_ms)
+        if len(data) != out.nbytes:
+            raise RemoteError(peer.address, f"sends {len(data)} bytes for {len(out)} sums of {out[:1].nbytes} bytes")
+        out.reshape(-1)[:] = np.frombuffer(data, np.uint8)
+        return len(data)
+
+
+def sums_of(item: SumItem, sums: slice, rows: slice, first: int) -> SumItem:
+    """Some sums of an item, and their rows less the id ``first``."""
+    weights = None if item.weights is None else item.weights[rows]
+    return replace(
+        item, rows=item.rows[rows] - first, counts=item.counts[sums], targets=item.targets[sums], weights=weights
+    )
 
 
 def sampled_rows(item: SampleItem, table_bytes: int = 0) -> int:
@@ -143,7 +179,7 @@ async def _ended(futures: Sequence[asyncio.Future[Any]]) -> None:
         raise cancelled
 
 
-async def _all(talks: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+async def results_of(talks: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
     """The results of all talks. If one fails, the others are cancelled, and have ended before its error is raised."""
     if len(talks) == 1:
         return [await talks[0]]

@@ -19,7 +19,7 @@ from atta.daemon.peers.watching import Hedges
 from atta.errors import AttaError, ConfigError, NotAuthenticatedError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
-from atta.samplers.batch.items import FeatureItem, SampleItem
+from atta.samplers.batch.items import FeatureItem, SampleItem, SumItem
 from atta.samplers.shard import Answer, spec_of_drawn
 from atta.wire import rpc
 from atta.wire.bulk import (
@@ -179,6 +179,21 @@ class Peer:
         )
         bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
+
+    async def sum(self, item: SumItem, *, age_ms: int = 0) -> Any:
+        """The sums of ``item``, which make one message: their bytes."""
+        rows, wide = rows_to_wire(item.rows)
+        weights = b"" if item.weights is None else item.weights.tobytes()
+        sums = kv_pb2.Sums(counts=item.counts.tobytes(), weights=weights, shift=item.shift, width=item.width)
+        what = {"node_type": item.node_type, "tables": [item.table], "version": item.version, "sums": sums}
+        request = kv_pb2.PullRequest(rows=rows, wide_rows=wide, age_ms=age_ms, **what)
+        bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
+        return bulk.payloads.get(PULL_DATA, b"")
+
+    async def largest(self) -> dict[tuple[str, str], float]:
+        """By node type and table of float32, the largest absolute value among the peer's own rows."""
+        reply = await self._answer("KvService.ListTables", kv_pb2.ListTablesRequest(largest=True))
+        return {(table.node_type, table.name): table.largest for table in reply.tables if table.dtype == "<f4"}
 
     async def probe(
         self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0

@@ -8,11 +8,12 @@ import asyncio
 import heapq
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,12 @@ from atta.daemon.services.handling import Context
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError, DataError, WrongDatasetError
-from atta.kvstore.store import Store, known_codec, wire_bytes
+from atta.kvstore.store import Store, Table, known_codec, wire_bytes
 from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
 from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.protos.v1 import graph_pb2, ids_pb2, kv_pb2
+from atta.samplers.kernels.sums import NARROW, WIDE
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.shard import Answer, Shard, spec_of_drawn
 from atta.wire.bulk import (
@@ -44,6 +46,8 @@ from atta.wire.bulk import (
 )
 
 MAX_FAN_OUT = 1 << 20
+MAX_SUMMED = 1 << 19
+"""Most rows that are summed for one request."""
 MAX_PAIRS = (ARRAYS_BYTES - (1 << 16)) // 8
 """Their ids are one message."""
 _PROBE = graph_pb2.ProbeRequest
@@ -245,6 +249,8 @@ class KvService:
         if not tables:
             raise ConfigError(f"a pull that names no table of {request.node_type}")
         codec = known_codec(request.codec)
+        if request.HasField("sums"):
+            return await self._sums(request, tables, rows, context)
         row_bytes = sum(wire_bytes(table.data[:1], codec) if len(table.data) else 1 for table in tables)
         nbytes = len(rows) * row_bytes
         if len(rows) > 1 and nbytes > CHUNK_BYTES:
@@ -257,8 +263,34 @@ class KvService:
         )
         return answer
 
+    async def _sums(
+        self, request: kv_pb2.PullRequest, tables: Sequence[Table], rows: np.ndarray, context: Context
+    ) -> bytes:
+        sums, table = request.sums, tables[0]
+        if len(tables) != 1 or table.data.dtype != np.float32 or request.codec:
+            raise ConfigError("sums: of one table of float32, and without a codec")
+        counts = _per_row("counts", sums.counts, np.dtype(np.int32), len(sums.counts) // 4)
+        if counts is None or counts.min(initial=0) < 0 or int(counts.sum()) != len(rows):
+            raise ConfigError(f"sums: their counts do not add up to {len(rows)} rows")
+        weights = _per_row("weights", sums.weights, np.dtype(np.float32), len(rows))
+        columns = prod(table.data.shape[1:])
+        nbytes = len(counts) * columns * sums.width
+        if sums.width not in (NARROW, WIDE) or (len(counts) > 1 and nbytes > CHUNK_BYTES) or len(rows) > MAX_SUMMED:
+            raise ConfigError(
+                f"{len(counts)} sums of {len(rows)} rows, {sums.width} bytes a column: too many, or an unknown width"
+            )
+        await self._make.answers.hold(context, nbytes)
+        pack = partial(self._store.pack_sums, shift=sums.shift, width=sums.width)
+        head, work = prefix(kv_pb2.PullReply(), PULL_DATA, nbytes), max(nbytes, len(rows) * table.row_bytes)
+        answer: bytes = await self._make.run(
+            work, pack, table, rows, counts, weights, head, since=began(request.age_ms)
+        )
+        return answer
+
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
         reply = kv_pb2.ListTablesReply()
+        floats = [(t.node_type, t.name) for t in self._store if t.data.dtype == np.float32] if request.largest else []
+        found = {key: await self._make.run(CHUNK_BYTES, self._store.largest, *key) for key in floats}
         for table in self._store:
             reply.tables.add(
                 node_type=table.node_type,
@@ -266,6 +298,7 @@ class KvService:
                 dtype=table.data.dtype.str,
                 row_shape=table.data.shape[1:],
                 rows=table.data.shape[0],
+                largest=found.get((table.node_type, table.name), 0.0),
             )
         return reply
 

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -99,6 +100,8 @@ class SessionService:
                 await self._check_files()
                 raise
             await self._check_files()
+            if checked.plan.summed is not None:
+                checked = replace(checked, shifts=await self._engine.largest.shifts(checked.plan))
             await self._start(name, digest, checked, request)
         session = self._sessions[name]
         if session.digest != digest:

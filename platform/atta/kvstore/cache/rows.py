@@ -281,6 +281,11 @@ class RowCache:
             self._counted.rows_hit += 0 if found is None else len(found.slots)
         return found
 
+    def holds(self, node_type: str, name: str) -> bool:
+        """Whether rows of this table may be here."""
+        kept = self._kept.get(node_type)
+        return kept is not None and name in kept.tables
+
     def table(self, node_type: str, name: str) -> np.ndarray:
         """The cached rows of a table, by slot as looked up. Only rows that were found there may be read."""
         return self._kept[node_type].tables[name]

@@ -14,6 +14,7 @@ import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
 from atta.errors import ConfigError
+from atta.nn import first_layer
 from atta.train.models.deep import DeepGNN
 from atta.train.settings import DEEP_MODELS, TrainSettings
 
@@ -53,12 +54,14 @@ class SampledModel(torch.nn.Module):
         edges_per_hop: Sequence[int],
         *,
         edge_weight: torch.Tensor | None = None,
+        aggregated: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Class scores of the seeds.
 
         x: [vertices, channels] features, seeds first, then hop by hop; edge_index: [2, edges] int64, hop by hop,
         targets ascending (as ``atta.NeighborLoader`` with ``frontier="new"`` delivers them); nodes_per_hop: [hops + 1],
-        edges_per_hop: [hops]; edge_weight: [edges], for a GCN, by ``edge_norm="gcn"``. Returns [seeds, classes].
+        edges_per_hop: [hops]; edge_weight: [edges], for a GCN, by ``edge_norm="gcn"``. ``aggregated`` [vertices, channels], of
+        a loader that aggregates: what the first layer reads; then there is one hop less. Returns [seeds, classes].
         """
         gnn, deep, dtype = self.gnn, isinstance(self.gnn, DeepGNN), x.dtype
         weighed = isinstance(gnn, GCN)
@@ -74,6 +77,10 @@ class SampledModel(torch.nn.Module):
         x = gnn.encoder(x) if deep else x
         for done, layer in enumerate(layers):
             hops = len(layers) - done
+            if aggregated is not None and not done:
+                x = first_layer(layer, x, aggregated)
+                x = gnn.dropout(gnn.act(x)) if hops > 1 else x
+                continue
             read, computed = sum(nodes_per_hop[: hops + 1]), sum(nodes_per_hop[:hops])
             edges = edge_index[:, : sum(edges_per_hop[:hops])]
             count = edges.shape[1]

@@ -137,6 +137,9 @@ class MinibatchSettings(LinkSettings):
     checkpoint_steps: Annotated[
         int | None, Option("Optimiser steps between checkpoints.", unset="epochs only", at_least=1)
     ] = None
+    aggregate: Annotated[
+        str, Option("Daemons sum the last hop's rows: auto, where it is faster.", choices=("auto", "on", "off"))
+    ] = "auto"
     eval_batch_size: Annotated[
         int | None, Option("Seeds per batch of evaluations.", unset="--batch-size", at_least=1)
     ] = None

@@ -10,7 +10,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from math import exp, prod
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,8 +34,26 @@ LONGEST_CHECK_S = 1.0
 """Parts of the check of a model that have not begun by then are left out."""
 
 
+AGGREGATES = {"sage": "mean", "gcn": "sum"}
+"""What the first layers of models make of the rows of in-neighbours; edges of a GCN have its weights."""
+_ROW_NS, _BYTE_NS = 20.0, 0.06
+_COPY_BYTE_NS = 0.1  # from host to GPU
+
+
+def summing_pays(edges: int, vertices: int, row_bytes: int, gpu: bool) -> bool:
+    """Whether batches with so many edges in their last hop, of a graph with so many ``vertices``, come sooner with sums than
+    with rows. A daemon reads a row for each edge in place of one for each vertex. Else a trainer without a GPU would read
+    as many; a GPU is so fast that only the copy to it counts."""
+    rows = vertices * (1 - exp(-edges / max(1, vertices)))
+    each = _ROW_NS + _BYTE_NS * row_bytes
+    spared = rows * _COPY_BYTE_NS * row_bytes if gpu else edges * each
+    return edges * each < rows * each + spared
+
+
 class MinibatchTrainer(EpochLoop[MinibatchSettings]):
-    """Trains on sampled mini-batches under DDP."""
+    """Trains on sampled mini-batches under DDP. ``sums_rows``: whether its loaders may aggregate."""
+
+    sums_rows: ClassVar[bool] = True
 
     def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
         super().__init__(config, cluster, device)
@@ -45,6 +64,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         self.parallel = DistributedDataParallel(
             self.model, device_ids=[device.index] if device.type == "cuda" else None
         )
+        self.aggregate = self._aggregate()
         self._clock = SyncClock(Stopwatch(device))
         self.parallel.register_comm_hook(self._clock, timed_all_reduce)
         self.train_loader = self.train_batches()
@@ -82,7 +102,8 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """[batch_size, outputs]: the model's output for the seeds of a batch, given as PyG's data."""
-        scores: torch.Tensor = model(*self.inputs(data), edge_weight=data.get("edge_weight"))
+        given = {name: data.get(name) for name in ("edge_weight", "aggregated")}
+        scores: torch.Tensor = model(*self.inputs(data), **given)
         return scores
 
     def inputs(self, data: Any) -> tuple[Any, ...]:
@@ -105,7 +126,24 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     def loader_options(self, *, train: bool) -> dict[str, Any]:
         """Fan-outs and tables of the loader, as ``NeighborLoader`` takes them."""
         fan_outs = self.config.fan_outs if train else self.config.eval_fan_outs
-        return {"num_neighbors": list(fan_outs), "tables": ["x"], **self.norms}
+        return {"num_neighbors": list(fan_outs), "tables": ["x"], "aggregate": self.aggregate, **self.norms}
+
+    def _aggregate(self) -> str | None:
+        """How daemons sum the rows of the last hop, if they do."""
+        config, wanted, spec = self.config, self.config.aggregate, self.cluster.schema.node_tables[self.node_type]["x"]
+        found = AGGREGATES.get(config.model) if isinstance(self.model, SampledModel) and self.sums_rows else None
+        if wanted == "on" and (found is None or spec.dtype != "<f4"):
+            what = f"features of {spec.dtype}" if found else f"--model {config.model}, --task {config.task} here"
+            raise ConfigError(
+                f"--aggregate on: not with {what}; sums are of float32, for the first layer of sage and gcn"
+            )
+        if wanted == "off" or found is None or spec.dtype != "<f4":
+            return None
+        count = config.batch_size * prod(abs(k) for k in config.fan_outs)
+        pays = summing_pays(
+            count, self.cluster.schema.node_counts[self.node_type], spec.row_bytes, self.device.type == "cuda"
+        )
+        return found if wanted == "on" or pays else None
 
     def _loader(self, split: str, batch_size: int, *, train: bool) -> atta.NeighborLoader:
         return atta.NeighborLoader(
@@ -154,7 +192,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
                 sums.known += known
                 add_daemon_time(watch, batch.stats)
                 sums.seeds += self.seeds_in(data).batch_size
-                sums.edges += batch.num_edges
+                sums.edges += int(batch.stats["edges"])
                 sums.remote_bytes += batch.stats.get("remote_bytes", 0.0)
                 sums.batches += 1
                 advance()

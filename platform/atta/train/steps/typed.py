@@ -29,6 +29,7 @@ class TypedTrainer(MinibatchTrainer):
     """Trains a model of a typed graph for the vertices of one node type. ``embeddings``: rows of the types without features."""
 
     embeddings: TypeEmbeddings | None = None
+    sums_rows = False
 
     def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
         config, self.reach = self.reach_of(config, cluster)

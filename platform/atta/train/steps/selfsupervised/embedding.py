@@ -107,6 +107,7 @@ class EmbeddingTrainer(MinibatchTrainer):
     typed graph.
     """
 
+    sums_rows = False
     held_out: Split | None = None
     divided: Sequence[EdgeTriple] = ()
 

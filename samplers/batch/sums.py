@@ -1,0 +1,204 @@
+"""The sums of rows that a batch has in place of the rows of its last hop.
+
+A row that is at home is read where it lies: in the batch, in the partition, in the cache. Of the others ``plan_sums``
+chooses by bytes which ones come as they are, and which ones their owners add up. Sums are exact (``kernels.sums``), so
+they do not depend on who has which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atta.samplers.batch.items import FeatureItem, SumItem
+from atta.samplers.batch.scratch import Scratch
+from atta.samplers.dag.plan import Reduce
+from atta.samplers.kernels import scatter_rows
+from atta.samplers.kernels.sums import LastEdges, Sums, plan_sums, reduce_rows, width_of
+from atta.samplers.shard import places
+
+if TYPE_CHECKING:
+    from atta.partition.schema import Schema
+    from atta.samplers.batch.layout import BatchArrays
+    from atta.samplers.batch.vertices import NewVertices, TaskRows
+    from atta.samplers.dag.spec import Plan
+    from atta.samplers.shard import Answer
+
+RowsAtHome = Callable[[str, str], tuple[np.ndarray, np.ndarray | None]]
+"""The rows of a node type's table that are the partition's own, and those that are kept of others'."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumEdges:
+    """The edges along which rows are summed. ``row``, ``col`` [edges]: local ids; ``weights`` float32."""
+
+    row: np.ndarray
+    col: np.ndarray
+    weights: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSums:
+    """What a batch asks other owners for, of one node type: rows that come as they are, the arrays of the tables that they
+    go to, in their order; and sums, and the arrays that they go to."""
+
+    raw: FeatureItem
+    raw_outs: Sequence[np.ndarray] = field(repr=False)
+    sums: Sequence[SumItem]
+    sum_outs: Sequence[np.ndarray] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What has come of one node type; of each edge type, which of its raw rows are in no sum."""
+
+    wanted: WantedSums
+    positions: np.ndarray
+    alone: Mapping[str, np.ndarray]
+
+
+class RowSums:
+    """The sums of one batch. ``inner``: by node type, how many vertices it had before its last hop; ``shifts``: by node
+    type and table, see ``kernels.sums``. ``scratch`` lends memory for what comes. ``last``: by type, the last hop's edges
+    that did not join the batch."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        schema: Schema,
+        out: BatchArrays,
+        *,
+        shifts: Mapping[tuple[str, str], int],
+        inner: Mapping[str, int],
+        scratch: Scratch,
+        last: Mapping[str, LastEdges],
+    ) -> None:
+        assert plan.summed is not None
+        self._plan, self._schema, self._out, self._shifts, self._scratch = plan, schema, out, shifts, scratch
+        self._reduce, self.inner = plan.summed.reduce, dict(inner)
+        self._came: dict[str, _Came] = {}
+        self._last = last
+
+    def _edges(self, edge_type: str) -> SumEdges:
+        """Those that a first layer works along: all, or, if the last hop draws for all vertices, its own."""
+        row, col, hops = (self._out.filled(f"{name}/{edge_type}") for name in ("row", "col", "hops"))
+        weighed = f"edge_weight/{edge_type}" in self._out.used
+        first = len(row) - int(hops[-1]) if self._plan.neighborhoods[-1].frontier_all else 0
+        return SumEdges(
+            row[first:], col[first:], self._out.filled(f"edge_weight/{edge_type}")[first:] if weighed else None
+        )
+
+    def ask(
+        self, node_type: str, tables: tuple[str, ...], asked: TaskRows, new: NewVertices, versions: Mapping[str, int]
+    ) -> WantedSums:
+        """What to ask the owners of ``asked`` for, which are among ``new``, the last hop's vertices. ``versions``: of the
+        tables."""
+        assert asked.starts is not None
+        at, count, parts = asked.positions - new.start, new.stop - new.start, len(asked.starts) - 1
+        owners, ids = np.full(count, -1, np.int32), np.zeros(count, np.int64)
+        owners[at], ids[at] = np.repeat(np.arange(parts, dtype=np.int32), np.diff(asked.starts)), asked.rows
+        alone: dict[str, np.ndarray] = {}
+        sums, outs = [], []
+        for edge_type in self._plan.edge_types:
+            source, target = self._schema.endpoints(edge_type)
+            if source != node_type:
+                continue
+            edges, last = self._edges(edge_type), self._last.get(edge_type)
+            edges = edges if last is None else SumEdges(*last.ends, None)
+            found = plan_sums(
+                edges.row, edges.col, first=new.start, targets=self.inner[target], owners=owners, parts=parts
+            )
+            alone[edge_type] = found.raw[at]
+            weights = None if edges.weights is None else edges.weights[found.edges]
+            rows, width = ids[edges.row[found.edges] - new.start], width_of(found.counts, weights)
+            for name in tables:
+                shift, version = self._shifts[node_type, name], versions[name]
+                what = rows, found.counts, found.targets, weights, found.starts, shift, width, version
+                sums.append(SumItem(edge_type, node_type, name, *what))
+                columns = prod(self._schema.node_tables[node_type][name].row_shape)
+                outs.append(self._scratch.empty((len(found.counts), width * columns), np.uint8))
+        chosen = np.flatnonzero(np.logical_or.reduce([*alone.values()]))
+        starts, keep = np.searchsorted(chosen, asked.starts), None if asked.keep is None else asked.keep[chosen]
+        rows, places = asked.rows[chosen], np.arange(len(chosen))
+        raw = FeatureItem(node_type, tables, rows, places, starts, keep, False, max(versions.values()))
+        specs = [self._schema.node_tables[node_type][name] for name in tables]
+        raw_outs = [self._scratch.empty((len(chosen), *spec.row_shape), spec.dtype) for spec in specs]
+        wanted = WantedSums(raw, raw_outs, sums, outs)
+        alone = {edge_type: of_type[chosen] for edge_type, of_type in alone.items()}
+        self._came[node_type] = _Came(wanted, asked.positions[chosen], alone)
+        return wanted
+
+    def finish(self, new: Mapping[str, NewVertices], sizes: Mapping[str, int], at_home: RowsAtHome) -> None:
+        """Write the sums into the batch. ``new``: the last hop's vertices as their rows are fetched; ``sizes``: how many
+        vertices the batch has."""
+        for edge_type, name in self._plan.sums(self._schema):
+            source, target = self._schema.endpoints(edge_type)
+            out, first = self._out.append(f"sum/{edge_type}/{name}", self.inner[target]), self.inner[source]
+            known = self._out.arrays.get(f"table/{source}/{name}")
+            edges, own = self._edges(edge_type), at_home(source, name)[0]
+            reduce_rows(
+                edges.row,
+                edges.col,
+                edges.weights,
+                known=np.empty((0, *out.shape[1:]), np.float32) if known is None else known[:first],
+                vertices=sizes[source] - first,
+                parts=self._parts(edge_type, name, new.get(source), at_home),
+                sums=self._sums(edge_type, name),
+                shift=self._shifts[source, name],
+                reduce=self._reduce,
+                out=out,
+                last=self._last.get(edge_type),
+                own=own,
+            )
+
+    def _parts(
+        self, edge_type: str, name: str, new: NewVertices | None, at_home: RowsAtHome
+    ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Tables, rows in them, and the new vertices that have these."""
+        if new is None:
+            return []
+        node_type, others = self._schema.endpoints(edge_type)[0], int(new.starts[-1])
+        own, kept = at_home(node_type, name)
+        found = [(own, new.rows[others:], new.positions[others:])]
+        if kept is not None and len(new.kept_rows):
+            found.append((kept, new.kept_rows, new.kept_positions))
+        came = self._came.get(node_type)
+        if came is not None:
+            at = np.flatnonzero(came.alone[edge_type])
+            found.append((came.wanted.raw_outs[came.wanted.raw.tables.index(name)], at, came.positions[at]))
+        return found
+
+    def _sums(self, edge_type: str, name: str) -> list[Sums]:
+        came = self._came.get(self._schema.endpoints(edge_type)[0])
+        if came is None:
+            return []
+        both = zip(came.wanted.sums, came.wanted.sum_outs, strict=True)
+        return [
+            Sums(out, item.targets, item.width)
+            for item, out in both
+            if (item.edge_type, item.table) == (edge_type, name)
+        ]
+
+
+def leaves_last_hop(plan: Plan, arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether the edges and vertices of the last hop stay out of the batch: nobody asked for ids of edges, and neither
+    weights nor rows of edges need them."""
+    needed = plan.edge_weights or plan.edge_tables or any(name.startswith("e_id/") for name in arrays)
+    return not needed and plan.summed is not None and plan.summed.reduce is not Reduce.GCN
+
+
+def edges_in_order(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """The edges into the vertices ``start`` to ``stop``: their bounds int64 [vertices + 1], and the internal ids of their
+    sources."""
+    counts = np.zeros(stop - start + 1, np.int64)
+    for positions, answer in groups:
+        counts[1 + positions - start] = answer.counts
+    starts = np.cumsum(counts)
+    wide = any(answer.neighbors.dtype == np.int64 for _, answer in groups)
+    ids = np.empty(starts[-1], np.int64 if wide else np.int32)
+    for at, answer in places(groups, start, stop):
+        scatter_rows(answer.neighbors.astype(ids.dtype, copy=False), at, ids)
+    return starts, ids

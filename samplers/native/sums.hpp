@@ -1,0 +1,170 @@
+// Sums of table rows that are the same whoever adds which of them, and in whatever order: every number becomes a whole
+// number of units first, and whole numbers add up exactly.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "gather.hpp"
+
+namespace atta {
+
+inline constexpr int kMostShift = 400;  // 2**-kMostShift to 2**kMostShift units make one
+// Bytes of a sum of one column on the way: the upper 32 bits of all columns, then the lower 8; or 64 bits.
+inline constexpr std::size_t kNarrowSum = 5, kWideSum = 8;
+inline constexpr std::int64_t kNarrowHalf = std::int64_t{1} << 39;  // a narrow sum lies in [-kNarrowHalf, kNarrowHalf)
+
+// Adding it rounds a double below 2**51 to a whole number, which then stands in the lower bits.
+inline constexpr double kToWhole = 0x1.8p52;
+inline constexpr std::uint64_t kWholeBits = std::bit_cast<std::uint64_t>(kToWhole);
+
+// The sum of the rows of one group, column by column, in units.
+class UnitSum {
+ public:
+  explicit UnitSum(std::size_t columns) : units_(columns) {}
+
+  void clear() { std::fill(units_.begin(), units_.end(), std::uint64_t{0}), wrong_ = 0; }
+
+  // Adds rows, each number times the row's factor: its weight in units. A product of two float32 is exact in double, so
+  // that its rounding to units is the only one. Rows need not be aligned.
+  void add(const std::byte* const* rows, const double* factors, std::size_t count) {
+#if defined(__x86_64__)
+    static const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+    static const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+    if (avx512) return add_by_avx512(rows, factors, count);
+    if (avx2) return add_by_avx2(rows, factors, count);
+#endif
+    add_plain(rows, factors, count);
+  }
+
+  // Adds a sum that came from elsewhere.
+  void add_sum(const std::byte* bytes, std::size_t width) {
+    const std::size_t columns = units_.size();
+    if (width == kWideSum) {
+      for (std::size_t j = 0; j < columns; ++j) units_[j] += load<std::uint64_t>(bytes + 8 * j);
+      return;
+    }
+    const std::byte* const lower = bytes + 4 * columns;
+    for (std::size_t j = 0; j < columns; ++j)
+      units_[j] += (std::uint64_t{load<std::uint32_t>(bytes + 4 * j)} << 8 | std::to_integer<std::uint64_t>(lower[j])) -
+                   static_cast<std::uint64_t>(kNarrowHalf);
+  }
+
+  // Throws: a number was not finite, or too large to be counted in units.
+  void check() const {
+    if (wrong_ >> 52 != 0) throw std::invalid_argument("a row has a number that is not finite, or far larger than its table's largest");
+  }
+
+  // Writes `width` bytes per column. Throws: the sum is too large for narrow ones.
+  void store(std::byte* to, std::size_t width) const {
+    check();
+    const std::size_t columns = units_.size();
+    if (width == kWideSum) return static_cast<void>(std::memcpy(to, units_.data(), 8 * columns));
+    std::byte* const lower = to + 4 * columns;
+    std::uint64_t over = 0;
+    for (std::size_t j = 0; j < columns; ++j) {
+      const std::uint64_t up = units_[j] + static_cast<std::uint64_t>(kNarrowHalf);
+      over |= up;
+      const auto high = static_cast<std::uint32_t>(up >> 8);
+      std::memcpy(to + 4 * j, &high, sizeof high);
+      lower[j] = static_cast<std::byte>(up);
+    }
+    if (over >> 40 != 0) throw std::invalid_argument("a sum is too large for its 5 bytes");
+  }
+
+  // out[j] = the sum, times `unit`.
+  void finish(float* out, double unit) const {
+    check();
+    for (std::size_t j = 0; j < units_.size(); ++j)
+      out[j] = static_cast<float>(static_cast<double>(static_cast<std::int64_t>(units_[j])) * unit);
+  }
+
+ private:
+  template <class T>
+  static T load(const std::byte* from) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+
+  // Columns whose sums stay in registers while the rows of a group are added.
+  static constexpr std::size_t kTogether = 32;
+
+  inline __attribute__((always_inline)) void add_plain(const std::byte* const* rows, const double* factors, std::size_t count) {
+    const std::size_t columns = units_.size();
+    std::size_t j = 0;
+    for (; j + kTogether <= columns; j += kTogether) add_columns<kTogether>(rows, factors, count, j, kTogether);
+    if (j < columns) add_columns<0>(rows, factors, count, j, columns - j);
+  }
+
+  // Of columns from `first` on, `Count` or, if that is 0, `some`. Doubles in [2**52, 2**53) have the same 12 upper bits. A
+  // product of 2**51 or more leaves others, or one that is not finite.
+  template <std::size_t Count>
+  inline __attribute__((always_inline)) void add_columns(const std::byte* const* rows, const double* factors, std::size_t count,
+                                                         std::size_t first, std::size_t some) {
+    const std::size_t columns = Count > 0 ? Count : some;
+    std::uint64_t sums[kTogether], wrong = 0;
+    for (std::size_t j = 0; j < columns; ++j) sums[j] = units_[first + j] - count * kWholeBits;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::byte* const row = rows[i] + 4 * first;
+      const double factor = factors[i];
+      for (std::size_t j = 0; j < columns; ++j) {
+        const auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(load<float>(row + 4 * j)) * factor + kToWhole);
+        wrong |= bits ^ kWholeBits;
+        sums[j] += bits;
+      }
+    }
+    for (std::size_t j = 0; j < columns; ++j) units_[first + j] = sums[j];
+    wrong_ |= wrong;
+  }
+
+#if defined(__x86_64__)
+  __attribute__((target("avx512f,avx512dq"))) void add_by_avx512(const std::byte* const* rows, const double* factors,
+                                                                std::size_t count) {
+    add_plain(rows, factors, count);
+  }
+  __attribute__((target("avx2,fma"))) void add_by_avx2(const std::byte* const* rows, const double* factors, std::size_t count) {
+    add_plain(rows, factors, count);
+  }
+#endif
+
+  std::vector<std::uint64_t> units_;  // two's complement
+  std::uint64_t wrong_ = 0;
+};
+
+// Adds groups of rows of a table: group g has rows[starts[g]] to rows[starts[g + 1] - 1], weights[i] each (null: 1), and
+// its sum goes to out + (g - first) * columns * width. `scale`: units that make one.
+template <class Row, class Start>
+void sum_groups(const std::byte* table, std::size_t columns, const Row* rows, const float* weights, const Start* starts,
+                std::size_t first, std::size_t stop, double scale, std::size_t width, std::byte* out) {
+  UnitSum sum(columns);
+  std::vector<const std::byte*> group;
+  std::vector<double> factors;
+  const std::size_t row_bytes = 4 * columns;
+  const Ahead ahead(std::max<std::size_t>(1, row_bytes));
+  const auto end = static_cast<std::size_t>(starts[stop]);
+  for (std::size_t g = first; g < stop; ++g, out += columns * width) {
+    group.clear(), factors.clear();
+    for (auto i = static_cast<std::size_t>(starts[g]); i < static_cast<std::size_t>(starts[g + 1]); ++i) {
+      if (i + ahead.read < end) request_row(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
+      group.push_back(table + static_cast<std::size_t>(rows[i]) * row_bytes);
+      factors.push_back(weights == nullptr ? scale : static_cast<double>(weights[i]) * scale);
+    }
+    sum.clear();
+    sum.add(group.data(), factors.data(), group.size());
+    sum.store(out, width);
+  }
+}
+
+inline void check_sums(int shift, std::size_t width) {
+  if (shift < -kMostShift || shift > kMostShift) throw std::invalid_argument("shift: must be -400 to 400");
+  if (width != kNarrowSum && width != kWideSum) throw std::invalid_argument("width: must be 5 or 8");
+}
+
+}  // namespace atta
