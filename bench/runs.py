@@ -26,14 +26,16 @@ from atta_bench.results import RESULTS, ROOT, report_lines, write_text
 GENERATED = {
     "powerlaw-245k": "--nodes 245000 --edges 12000000 --features 100 --classes 47 --seed 0",
     "powerlaw-2m": "--nodes 2450000 --edges 123000000 --features 4 --classes 47 --seed 0",
+    "powerlaw-1m": "--nodes 1000000 --edges 40000000 --features 100 --classes 47 --seed 7",
     "powerlaw-2449k": "--nodes 2449029 --edges 123600000 --features 100 --classes 47 --seed 7",
 }
 """Options of ``atta generate powerlaw``, by name of the graph."""
-CUT_BY = {"powerlaw-2449k": "ldg"}
+CUT_BY = {"powerlaw-1m": "ldg", "powerlaw-2449k": "ldg"}
 """Partitioning method by graph, if not METIS."""
 IMPORTED = {"amazon_computers": "--undirected --normalize-features", "tolokers": "--undirected"}
 """Options of ``atta import npz``, by folder of ``--data-root``."""
 _GRAPH = re.compile(r"\bdata/([\w-]+?)(?:-([0-9]+)p)?(?=[\s,]|$)")
+_SUMS = "--data data/powerlaw-1m-2p --batch-size 1024 --aggregate mean --vs dgl"
 _METHODS = "metis,metis:tame=no,ldg,fennel,block,random"
 _LOADING = "--data data/powerlaw-245k-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl"
 _VARIANTS = "weighted,temporal,last,labor,disjoint,untyped,hetero,hetero-16"
@@ -62,6 +64,9 @@ class Run:
 RUNS = {
     "loader": Run(f"atta bench loader {_LOADING} --warm-up 30 --runs ROUNDS", drawn=True),
     "loader-1gbit": Run(f"atta bench loader {_LOADING} --link 1gbit --runs ROUNDS", root=True),
+    "aggregate": Run(f"atta bench loader {_SUMS} --num-neighbors 25,10 --runs ROUNDS", root=True),
+    "aggregate-5-10-15": Run(f"atta bench loader {_SUMS} --num-neighbors 5,10,15 --runs ROUNDS", root=True),
+    "aggregate-15-10-5": Run(f"atta bench loader {_SUMS} --num-neighbors 15,10,5 --runs ROUNDS", root=True),
     "train": Run(f"atta bench train {_LOADING} --warm-up 10 --runs ROUNDS", drawn=True),
     "train-8-parts": Run(f"atta bench train {_LOADING.replace('2p', '8p')} --warm-up 4 --runs ROUNDS"),
     "scale": Run("atta bench scale --parts 1,2,4,8,16 --graph data/powerlaw-245k --vs dgl --rounds ROUNDS", drawn=True),

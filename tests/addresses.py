@@ -14,18 +14,14 @@ import pytest
 if TYPE_CHECKING:
     from atta.observe.machine.addresses import HeldAddresses
 
-__all__ = ["held_addresses", "held_port", "let_go_of_addresses"]
-
 _held: list[HeldAddresses] = []
 
 
 def held_addresses(count: int) -> list[str]:
-    """Addresses of loopback, ``host:port``."""
     return _hold(count).addresses
 
 
 def held_port() -> int:
-    """A port, at all addresses of this machine."""
     return _hold(1).ports[0]
 
 

@@ -11,8 +11,6 @@ import psutil
 import atta
 from atta.wire import rpc
 
-__all__ = ["Caller", "memory"]
-
 SILENT_S = 30
 
 
@@ -38,12 +36,10 @@ class Caller:
         return begin(sent, timeout=timeout, metadata=metadata, **options)
 
     def call(self, name: str, sent: bytes | Iterable[bytes] = b"", **options: Any) -> list[bytes]:
-        """The replies to a request; raises grpc.RpcError."""
         started = self.start(name, sent, **options)
         return [*started] if rpc.METHODS[name].streams else [started.result()]
 
     def refusal(self, name: str, sent: bytes | Iterable[bytes] = b"", **options: Any) -> tuple[grpc.StatusCode, str]:
-        """The status of a call that is refused, and its text."""
         try:
             replies = self.call(name, sent, **options)
         except grpc.RpcError as error:
@@ -51,10 +47,8 @@ class Caller:
         raise AssertionError(f"{name} answers with {replies!r:.80}")
 
     def close(self) -> None:
-        """End all calls."""
         self.channel.close()
 
 
 def memory(cluster: atta.LocalCluster) -> int:
-    """Bytes that the first daemon holds."""
     return int(psutil.Process(cluster.pids[0]).memory_info().rss)

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 
 
 def opened() -> Iterator[socket.socket]:
-    """Sockets at ports that the kernel chooses."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         listening.setblocking(False)
         for number in itertools.count():

@@ -34,8 +34,6 @@ SEED = int(os.environ.setdefault("ATTA_SEED", str(random.SystemRandom().randrang
 if native := os.environ.get("ATTA_NATIVE"):
     assert "atta" not in sys.modules, "another build would not be used"
     spec = importlib.util.spec_from_file_location("atta._native", native)
-    assert spec is not None
-    assert spec.loader is not None
     sys.modules["atta._native"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["atta._native"])
 
@@ -52,7 +50,6 @@ settings.load_profile("atta")
 
 
 def pytest_report_header() -> str:
-    """Print the seed that replays this run."""
     return f"random tests use ATTA_SEED={SEED}; set it to replay this run"
 
 
@@ -88,7 +85,6 @@ def _freeze() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Freeze what all tests share."""
     _freeze()
 
 
@@ -131,12 +127,10 @@ def preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # trainers set it, too, before they import torch
     command = [words[0], str(here / "parent.py"), words[1]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as parent:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "executable", str(python))
             yield
-        assert parent.stdin is not None
         parent.stdin.close()
         assert parent.wait(20) == 0
 
@@ -149,7 +143,6 @@ def seed() -> int:
 
 @pytest.fixture
 def rng(seed: int) -> np.random.Generator:
-    """A generator with the run's seed."""
     return np.random.default_rng(seed)
 
 
@@ -182,7 +175,6 @@ def _no_namespaces() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip marked tests that cannot run here."""
     if item.get_closest_marker("netns") and (reason := _no_namespaces()):
         pytest.skip(reason)
     if item.get_closest_marker("shared_data") and not _shared_data().is_dir():

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from atta import _native
 
-__all__ = ["GUIDES", "applied"]
-
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/internals/adding"
 SOURCES = {"platform/atta": "", "samplers": "samplers", "partition": "partition", "protos": "protos"}
@@ -31,12 +29,8 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "_editable" not in typ
 def applied(diff: Path, into: Path) -> dict[str, str]:
     """Copy the package to ``into/atta``, apply ``diff`` to it, and return the environment that imports the copy.
 
-    ``diff``: a unified diff whose paths are relative to the root of the repository. ``into``: a new or an empty folder.
     ``into/tests`` are the tests, with the diff's changes. Use the environment with ``sys.executable -c ...``,
-    ``-m atta.cli.main`` or ``-m pytest``, in the working folder ``into`` or any other.
-
-    Raises:
-        AssertionError: the diff does not apply; the message is what git says.
+    ``-m atta.cli.main`` or ``-m pytest``. AssertionError: the diff does not apply; the message is what git says.
     """
     tree = into / "tree"  # the layout of the repository, which the diff names
     for folder in SOURCES:

@@ -14,10 +14,7 @@ from atta.observe.machine.addresses import HeldAddresses
 
 
 class Durable:
-    """``start`` it first."""
-
     def __init__(self, data: Path, folder: Path | None, *options: str) -> None:
-        """``folder``: of its log; None: it keeps none."""
         self._held, self.folder = HeldAddresses(), folder
         self.address = self._held.addresses[0]
         kept = () if folder is None else ("--tables-dir", str(folder))
@@ -28,16 +25,8 @@ class Durable:
 
     def start(self) -> None:
         """Start it, each time with another number of threads: its tables have the same bits. It answers soon."""
-        command = [
-            sys.executable,
-            "-m",
-            "atta.cli.main",
-            "serve",
-            "--threads",
-            str(next(self._threads)),
-            *self._options,
-        ]
-        self._child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        serve = [sys.executable, "-m", "atta.cli.main", "serve", "--threads", str(next(self._threads))]
+        self._child = subprocess.Popen([*serve, *self._options], stderr=subprocess.DEVNULL)
 
     def connect(self) -> atta.Cluster:
         """Wait until it answers. Requests are repeated for two minutes while nobody does."""
@@ -48,18 +37,15 @@ class Durable:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
         assert self._child is not None, "it was not started"
         return self._child.pid
 
     def kill(self) -> None:
-        """SIGKILL."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
     def close(self) -> None:
-        """Kill it, and let go of its address."""
         self.kill()
         self._held.close()
 

@@ -6,8 +6,6 @@ import os
 import traceback
 from collections.abc import Callable
 
-__all__ = ["in_fork"]
-
 
 def in_fork(work: Callable[[], object]) -> bool:
     """Run ``work`` in a forked child, which ends at once afterwards. Returns whether it succeeded."""

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-__all__ = ["hidden_over_all_vertices", "over_all_vertices"]
-
 
 def over_all_vertices(model: Any, x: Mapping[str, torch.Tensor], edges: Mapping[Any, torch.Tensor]) -> torch.Tensor:
     """Scores of all vertices of the target type, with the weights of a ``TypedModel`` and without dropout."""
@@ -20,7 +18,6 @@ def over_all_vertices(model: Any, x: Mapping[str, torch.Tensor], edges: Mapping[
 def hidden_over_all_vertices(
     model: Any, x: Mapping[str, torch.Tensor], edges: Mapping[Any, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Rows after the last layer, by node type."""
     h = {t: F.relu(model.encoders[t](rows)) if t in model.encoders else rows for t, rows in x.items()}
     for number, layer in enumerate(model.layers):
         used = {e: edges[e] for e in model.reach.edges(number)}

@@ -54,16 +54,12 @@ def keys_of_edges(edges: np.ndarray) -> np.ndarray:
 
 
 def with_loops(edges: np.ndarray, vertices: int) -> np.ndarray:
-    """Edges as a layer sees them that adds self-loops."""
     return np.concatenate([edges[:, edges[0] != edges[1]], np.tile(np.arange(vertices), (2, 1))], axis=1)
 
 
 class Masks:
-    """Dropout of a run on vertices 0 to n-1.
-
-    ``places`` are the dropouts of a model in their order: names, each with how often it came before in this forward.
-    Those called ``layer N`` are of edges.
-    """
+    """Dropout of a run on vertices 0 to n-1. ``places`` are the dropouts of a model in their order: names, each with how
+    often it came before in this forward. Those called ``layer N`` are of edges."""
 
     def __init__(self, seed: int, edges: np.ndarray, vertices: int) -> None:
         self.seed, self.vertices, self.edges = seed, np.arange(vertices), keys_of_edges(with_loops(edges, vertices))
@@ -90,12 +86,10 @@ class Masks:
 
 
 def of_rows(layers: int) -> list[tuple[str, int]]:
-    """GraphSAGE, GCN: between layers."""
     return [("model", call) for call in range(layers - 1)]
 
 
 def of_gat(layers: int) -> list[tuple[str, int]]:
-    """Attention of each layer, and rows between them."""
     between = [*of_rows(layers), ("model", 0)]
     return [place for number in range(layers) for place in ((f"layer {number}", 0), between[number])][:-1]
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["connected", "eventually"]
-
 T = TypeVar("T")
 
 
@@ -17,12 +15,11 @@ def eventually(condition: Callable[[], T], seconds: float = 30) -> T:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: the last value is {found!r}"
-        time.sleep(0.05)
+        time.sleep(0.01)
     return found
 
 
 def connected(host: str, port: int) -> bool:
-    """Whether something listens there."""
     try:
         socket.create_connection((host, port), timeout=1).close()
     except OSError:

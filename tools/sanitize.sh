@@ -12,8 +12,8 @@ out=build/sanitize
 library=$(find "$PWD/$out" -maxdepth 1 -name '_native*.so')
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
   UBSAN_OPTIONS=halt_on_error=1 ATTA_NATIVE="$library" "$python" -m pytest -q -p no:cacheprovider tests/unit/native \
-  tests/unit/partition/test_methods.py tests/unit/kvstore/test_rows.py tests/unit/kvstore/test_steps.py \
-  tests/unit/kvstore/test_codecs.py tests/unit/kvstore/test_initial.py tests/unit/kvstore/test_mutable.py tests/unit/kvstore/test_cache_policies.py
+  tests/unit/partition/test_methods.py tests/unit/kvstore/test_rows.py tests/unit/kvstore/test_machine.py \
+  tests/unit/kvstore/test_codecs.py tests/unit/kvstore/test_spec.py tests/unit/kvstore/test_mutable.py tests/unit/kvstore/test_cache.py
 
 # program SANITIZERS NAME: tests/fuzz/NAME.cpp
 program() {

@@ -83,8 +83,9 @@ def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
         if bench.aggregate is not None:
             for name, cached in (("atta", True), ("atta-uncached", False)):
                 if cached or bench.cache_share != 0:
-                    sums = {"cached": cached, "aggregate": bench.aggregate}
-                    systems[f"{name}-aggregate"] = atta_on(bench, hosts, frontier, "arrays", **sums)
+                    systems[f"{name}-aggregate"] = atta_on(
+                        bench, hosts, frontier, "arrays", cached=cached, aggregate=bench.aggregate
+                    )
                     systems[f"{name}-mean"] = atta_on(bench, hosts, frontier, "mean", cached=cached)
         if bench.beside_dgl and frontier == "all":
             systems["atta-new"] = atta_on(bench, hosts, "new", bench.deliver or delivery(False), *rank)

@@ -87,7 +87,8 @@ class BatchState:
         self._pending = {op.id: Pending() for op in plan.ops}
         self._votes = {t: Votes() for op in plan.neighborhoods for t, _ in op.budgets}
         self._weighed = {what.edge_type: WeighedEdges(what, plan, dataset) for what in plan.edge_weights}
-        self._shifts, self._sums = shifts or {}, None
+        self._shifts = shifts or {}
+        self._sums: RowSums | None = None
         self._last: dict[str, LastEdges] = {}
         self._leaves_last = plan.summed is not None and leaves_last_hop(plan, out.arrays)
         self._whole = np.empty(0, np.int64)  # ids of the edges that a batch operator has chosen
@@ -442,7 +443,7 @@ class BatchState:
 
     def sum_items(self, task: Task) -> list[WantedSums]:
         """What the FEATURE task of other owners asks whose rows are summed."""
-        op, found = self.plan.op(task.op), []
+        op, found = self.plan.op(task.op), list[WantedSums]()
         assert self._sums is not None
         for node_type, fetched in self._growths.fetched[op.inputs[0]].items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)

@@ -313,7 +313,7 @@ def _add_sums(  # noqa: PLR0917 - as _add_feature
     if not any(floats.get(t) for t in node_types):
         raise ConfigError("aggregate: no table of float32 is fetched for the vertices of the last hop")
     _add_feature(spec, name, source, node_types, floats)
-    spec.operators[-1].feature.reduce = reduce.value
+    spec.operators[-1].feature.MergeFrom(dag_pb2.FeatureOp(reduce=reduce.name))
 
 
 def _add_feature(

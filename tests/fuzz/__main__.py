@@ -33,7 +33,6 @@ TURN_S = 20.0
 
 
 def main() -> None:
-    """Run the targets, and write what they have seen."""
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=10, help="all targets together [10]")
@@ -53,37 +52,28 @@ def main() -> None:
     sys.exit(any(found.findings for found in counts.values()))
 
 
-def run(
-    stack: contextlib.ExitStack,
-    seconds: float,
-    rng: random.Random,
-    out: Path,
-    only: list[str] | None,
-    about: dict[str, Any],
-) -> dict[str, Counts]:
+def run(stack, seconds, rng, out, only, about):
     """The counts of each target. ``out``: they are written there after each turn."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="atta-fuzz-")))
     generate("powerlaw", folder / "g", GenerateOptions(nodes=300, edges=3000, features=16, classes=4))
     partition_graph(folder / "g", folder / "d", parts=2, method="random")
     small = (*OPTIONS, "--snapshots", str(folder / "s"), "--tables-dir", str(folder / "t"))
     quiet: dict[str, Any] = {"threads": 1, "log_level": "error"}
-    targets: list[Any] = []
-    if only is None or "methods" in only:
-        targets.append(Methods(stack.enter_context(atta.local(folder / "d", options=small, **quiet))))
-    if only is None or "backups" in only:
-        partition_graph(folder / "g", folder / "one", parts=1, method="random")
 
-        def keeping(tables: str) -> Any:
-            return atta.local(folder / "one", options=("--keep-backup", "--tables-dir", tables), **quiet)
+    def served(data: str, *options: str) -> Any:
+        return stack.enter_context(atta.local(folder / data, options=options, **quiet))
 
-        targets.append(Backups(keeping, folder / "b"))
-    if only is None or "replies" in only:
-        served = stack.enter_context(
-            atta.local(folder / "d", options=(*SERVING, "--snapshots", str(folder / "s2")), **quiet)
-        )
-        targets.append(Lies(served, folder / "d"))
-    if only is None or "files" in only:
-        targets.append(Files(folder / "f"))
+    def keeping(tables: str) -> Any:
+        partition_graph(folder / "g", folder / "one", parts=1, method="random", overwrite=True)
+        return atta.local(folder / "one", options=("--keep-backup", "--tables-dir", tables), **quiet)
+
+    makers: dict[str, Any] = {
+        "methods": lambda: Methods(served("d", *small)),
+        "backups": lambda: Backups(keeping, folder / "b"),
+        "replies": lambda: Lies(served("d", *SERVING, "--snapshots", str(folder / "s2")), folder / "d"),
+        "files": lambda: Files(folder / "f"),
+    }
+    targets = [make() for name, make in makers.items() if only is None or name in only]
     counts = {target.name: Counts() for target in targets}
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:

@@ -45,12 +45,12 @@ PLAIN = [
     "x",
     "a/b",
     "..",
+    "0" * 16,
     [],
     [1],
+    [[]],
     {},
     {"x": 1},
-    [[]],
-    "0" * 16,
 ]
 """Values of a JSON or TOML document."""
 
@@ -99,7 +99,6 @@ def change_value(value: Any, rng: random.Random, share: float) -> Any:
 
 
 def mutated(raw: bytes, rng: random.Random) -> bytes:
-    """The bytes with a few of them changed, left out, doubled or cut off."""
     data = bytearray(raw)
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(data) + 1)

@@ -123,7 +123,6 @@ class Files:
 
 
 def text_changed(raw: bytes, rng: random.Random) -> bytes:
-    """Lines left out, doubled or exchanged, and words put in."""
     lines = raw.decode().splitlines()
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(lines) + 1)
@@ -150,9 +149,8 @@ def sealed_changed(raw: bytes, rng: random.Random) -> bytes:
     """Another JSON document of the same format with a right checksum."""
     value = json.loads(raw)
     about = {name: value[name] for name in ("format", "version")}
-    changed = change_value(
-        {k: v for k, v in value.items() if k not in {*about, "checksum"}}, rng, rng.choice([0.02, 0.1])
-    )
+    rest = {k: v for k, v in value.items() if k not in {*about, "checksum"}}
+    changed = change_value(rest, rng, rng.choice([0.02, 0.1]))
     return sealed({**about, **(changed if isinstance(changed, dict) else {})})
 
 
@@ -175,7 +173,6 @@ def state_changed(raw: bytes, rng: random.Random) -> bytes:
 
 
 def small(folder: Path) -> dict[str, Kind]:
-    """Settings that people write, and votes."""
     folder.mkdir()
     cluster, tokens, token, profile, votes = (folder / n for n in ("c.toml", "t.toml", "token", "p.json", "v.votes"))
     write_cluster(cluster, ["a:1", ("b:1", "c:1")], Credentials("ca.pem", "me.pem", "me.key"))
@@ -216,14 +213,13 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
         with TablesWriter(into, Contents(["t"]), header) as file:
             table.write_to(file)
 
-    store.append([TableChange(ChangeKind.REGISTERED, 1, (7,)).encode()])
+    changes = [TableChange(ChangeKind.REGISTERED, 1, (client,)).encode() for client in (7, 8)]
+    store.append(changes[:1])
     store.checkpoint(store.rotate(), write)
     store.close()
     other = TableStore(folder / "other", about, forced=False)
     other.open(lambda _: {})
-    other.append(
-        [TableChange(ChangeKind.REGISTERED, 1, (7,)).encode(), TableChange(ChangeKind.REGISTERED, 1, (8,)).encode()]
-    )
+    other.append(changes)
     other.close()
     (checkpoint,), (log,) = place.glob("checkpoint-*"), (folder / "other").glob("log-*")
 
@@ -252,7 +248,6 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
 
 
 def datasets(folder: Path) -> dict[str, Kind]:
-    """A partitioned dataset and a live version of one of its tables."""
     folder.mkdir()
     generate("powerlaw", folder / "g", GenerateOptions(nodes=50, edges=200, features=3, classes=2))
     partition_graph(folder / "g", folder / "d", parts=2, method="random")
@@ -277,8 +272,6 @@ def datasets(folder: Path) -> dict[str, Kind]:
 
 
 def checkpoints(folder: Path) -> dict[str, Kind]:
-    """The state of a training run, and what one trainer keeps beside it."""
-
     def built() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         model = build_model(CONFIG, 3, 2)
         return model, torch.optim.Adam(model.parameters(), 0.01)

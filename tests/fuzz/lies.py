@@ -55,10 +55,7 @@ EDGE = "node__to__node"
 NO_MESSAGE = b"\0"
 """Begins a lie that is no message: then JSON with a status and its text, or with how often the reply is sent."""
 STATUSES = [code.name for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
-LENGTHS = [
-    ("grpc.max_send_message_length", rpc.MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", rpc.MAX_MESSAGE_BYTES),
-]
+LENGTHS = [(f"grpc.max_{way}_message_length", rpc.MAX_MESSAGE_BYTES) for way in ("send", "receive")]
 
 
 class Liar(grpc.GenericRpcHandler):
@@ -72,7 +69,6 @@ class Liar(grpc.GenericRpcHandler):
         self._server.start()
 
     def service(self, details: Any) -> grpc.RpcMethodHandler:
-        """Pass every method on as streams of bytes."""
         path = details.method
         name = path.rsplit(".", 1)[1].replace("/", ".")
 
@@ -137,7 +133,6 @@ class Lies:
         """Methods whose replies are changed."""
 
     def _replies(self, ask: Callable[[], None]) -> list[str]:
-        """The methods that are used, with true answers."""
         found: list[str] = []
         self._drawn, self._method, self._left = lambda method, reply: found.append(method) or reply, "*", 1 << 30
         ask()
@@ -158,7 +153,6 @@ class Lies:
     # -- the target ----------------------------------------------------------------------------------------------------
 
     def once(self, rng: random.Random) -> str:
-        """Ask something, and change one reply to it."""
         self._count += 1
         if self._count % CLEAN == 0:  # what was given up has left tables behind, which a snapshot would write
             for table in self._cluster.tables.specs():
@@ -232,16 +226,11 @@ class Lies:
         asyncio.run_coroutine_threadsafe(self._ask_peer(), self._loop).result(GIVEN_UP_S)
 
     async def _ask_peer(self) -> None:
-        """As another daemon asks."""
         peer = Peer(1, self._addresses[1], self._dataset, PeerSettings(DEADLINE_S, connect_s=DEADLINE_S))
         rows = np.arange(20)
-        items = [
-            SampleItem(EDGE, rows, rows, 3, False, Method.UNIFORM, 11),
-            SampleItem(EDGE, rows, rows, -1, False, Method.UNIFORM, 12),
-        ]
         try:
-            for item in items:
-                assert await sampled(peer, item)
+            for key, fan_out in ((11, 3), (12, -1)):
+                assert await sampled(peer, SampleItem(EDGE, rows, rows, fan_out, False, Method.UNIFORM, key))
             assert len(await peer.pull(FeatureItem("node", ("x",), rows, rows))) >= 0
             assert len(await peer.probe(EDGE, 0, rows)) == len(rows)
             assert len(await peer.pair(EDGE, rows, count=2, negative=True, stream_key=3)) == 2 * len(rows)
@@ -294,7 +283,6 @@ def operator(cluster: atta.Cluster) -> None:
 
 
 def tensor(cluster: atta.Cluster) -> None:
-    """A table from its beginning to its end."""
     name = f"t{time.monotonic_ns()}"
     found = atta.DistTensor(cluster, (40, 3), name=name, max_rows=60)
     rows = np.arange(10)
@@ -308,7 +296,6 @@ def tensor(cluster: atta.Cluster) -> None:
 
 
 def optimiser(cluster: atta.Cluster) -> None:
-    """A table with an optimiser, and its snapshot."""
     name = f"o{time.monotonic_ns()}"
     table = cluster.tables.create(MutableSpec(name, 20, row_shape=(2,), optimiser=OptimiserSpec.adam(), versioned=True))
     table.push(np.arange(4), np.ones((4, 2), np.float32), "step").wait()
@@ -319,7 +306,6 @@ def optimiser(cluster: atta.Cluster) -> None:
 
 
 def weights(cluster: atta.Cluster) -> None:
-    """A trainer of a job without barriers."""
     spec = ParameterSpec(f"w{time.monotonic_ns()}", (10,), 2, "arrival", VectorStep("sgd", 0.1), lease_s=5.0)
     job = cluster.weights(spec)
     job.create(np.ones(10, np.float32))

@@ -96,8 +96,10 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     dataset = cluster._connections[0].describe().dataset_id
     client, values = tables(cluster), np.ones((5, 4), np.float32).tobytes()
     weights = ParameterSpec("w", (10,), 2, "arrival", VectorStep("sgd", 0.1), lease_s=1.0)
-    vector, of_member = values[:40], {"name": "w", "member": 0}
-    push = table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, values=values)
+    vector, of_member, whole = values[:40], {"name": "w", "member": 0}, json.dumps(weights.to_dict())
+    push: dict[str, Any] = {"name": "plain", "rows": rows, "op": "write", "client": client}
+    pull = {"name": "plain", "rows": rows}
+    job = control_pb2.JobInfo(job="j", direction="forward")
     loan = LENDER.lend(5 * (16 + 8))
     lent = LENDER.lend(len(values))
     assert loan is not None, "there is room for all that is drawn"
@@ -113,36 +115,25 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         "IdService.Strings": [ids_pb2.StringsRequest(node_type="node", numbers=rows)],
         "TableService.Create": [table_pb2.CreateTableRequest(dataset_id=dataset, spec=spec)],
         "TableService.Push": [
-            push,
-            table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, memory=lent.message),
+            table_pb2.PushRowsRequest(**push, **to) for to in ({"values": values}, {"memory": lent.message})
         ],
-        "TableService.Pull": [
-            table_pb2.PullRowsRequest(name="plain", rows=rows),
-            table_pb2.PullRowsRequest(name="plain", rows=rows, memory=loan.message),
-        ],
+        "TableService.Pull": [table_pb2.PullRowsRequest(**pull, **to) for to in ({}, {"memory": loan.message})],
         "TableService.Locate": [table_pb2.LocateRequest(dataset_id=dataset, policy="edges:node__to__node", ids=rows)],
         "TableService.Save": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1)],
         "TableService.Load": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1, load_id=3)],
         "ParameterService.Create": [
-            weights_pb2.CreateWeightsRequest(spec=json.dumps(weights.to_dict()), values=vector),
-            weights_pb2.CreateWeightsRequest(
-                spec=json.dumps(weights.to_dict()), values=vector, version=3, moments=vector
-            ),
+            weights_pb2.CreateWeightsRequest(spec=whole, values=vector),
+            weights_pb2.CreateWeightsRequest(spec=whole, values=vector, version=3, moments=vector),
         ],
         "ParameterService.Join": [weights_pb2.MemberRequest(**of_member)],
         "ParameterService.Begin": [weights_pb2.BeginStepRequest(**of_member)],
         "ParameterService.Push": [weights_pb2.PushGradientRequest(**of_member, values=vector)],
-        "ParameterService.Pull": [
-            weights_pb2.PullWeightsRequest(name="w"),
-            weights_pb2.PullWeightsRequest(name="w", moments=True),
-        ],
+        "ParameterService.Pull": [weights_pb2.PullWeightsRequest(name="w", moments=m) for m in (False, True)],
         "ParameterService.Renew": [weights_pb2.MemberRequest(**of_member)],
         "ParameterService.Leave": [weights_pb2.MemberRequest(**of_member)],
         "LinkService.Attach": [link_pb2.AttachRequest(version=1, part=1)],
         "UpdateService.Publish": [update_pb2.PublishRequest(number=1, phase=phase, id="0" * 16) for phase in range(3)],
-        "ControlService.Report": [
-            control_pb2.ReportRequest(keep_s=1, rows=[control_pb2.JobInfo(job="j", direction="forward")])
-        ],
+        "ControlService.Report": [control_pb2.ReportRequest(keep_s=1, rows=[job])],
     }
 
 
@@ -220,13 +211,11 @@ class Methods(_Calls):
         return ""
 
     def _open(self) -> None:
-        opened = (
-            self._cluster._connections[0].pinned().call("SessionService.Open", self._known["SessionService.Open"][0])
-        )
-        session = opened.session
+        pinned = self._cluster._connections[0].pinned()
+        session = pinned.call("SessionService.Open", self._known["SessionService.Open"][0]).session
         self._known |= {
             "SessionService.Next": [
-                session_pb2.NextRequest(session=session, sequence=n, released=[n]) for n in range(3)
+                session_pb2.NextRequest(session=session, sequence=n, released=[n]) for n in (0, 1, 2)
             ],
             "SessionService.Renew": [session_pb2.RenewRequest(sessions=[session, "x"])],
             "SessionService.Close": [session_pb2.CloseRequest(session=session)] if self._tried % 2 else [],
@@ -267,29 +256,21 @@ class Backups(_Calls):
 
 
 def sequence(about: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What a primary would send, by method. In this order, a backup accepts all of it."""
     store, appended = backup_pb2.StoreName(id=b"0" * 16, epoch=1), []
     before = LogPosition(0, 0)
     for number in range(3):
         body = bytes([number]) * 8
         _, after = frame([body], before, before.lsn)
-        places = {
-            name: backup_pb2.LogPlace(lsn=at.lsn, chain=at.chain)
-            for name, at in zip(("before", "after"), (before, after), strict=True)
-        }
-        appended.append(
-            backup_pb2.AppendRequest(store=store, **places, file_epoch=1, new_file=number == 0, sizes=[8], bodies=body)
-        )
+        ends = {"before": before, "after": after}
+        places = {name: backup_pb2.LogPlace(lsn=at.lsn, chain=at.chain) for name, at in ends.items()}
+        of_file = {"file_epoch": 1, "new_file": number == 0, "sizes": [8], "bodies": body}
+        appended.append(backup_pb2.AppendRequest(store=store, **places, **of_file))
         before = after
-    end = appended[-1].after
+    end, said = appended[-1].after, json.dumps(about)
+    appended.append(backup_pb2.AppendRequest(store=store, before=end, bodies=b"0" * 8, more=True))
     return {
-        "BackupService.Follow": [
-            backup_pb2.FollowRequest(store=store, about=json.dumps(about), reach=at) for at in (None, end)
-        ],
-        "BackupService.Append": [
-            *appended,
-            backup_pb2.AppendRequest(store=store, before=end, bodies=b"0" * 8, more=True),
-        ],
+        "BackupService.Follow": [backup_pb2.FollowRequest(store=store, about=said, reach=at) for at in (None, end)],
+        "BackupService.Append": appended,
         "BackupService.Piece": [
             backup_pb2.PieceRequest(store=store, at=end, path="tables/t", data=b"0" * 40),
             backup_pb2.PieceRequest(store=store, at=end, complete=True),
@@ -300,7 +281,6 @@ def sequence(about: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def drawn(name: str, known: dict[str, list[Any]], rng: random.Random) -> bytes:
-    """A request near one that a daemon accepts, or near none."""
     message = rpc.METHODS[name].request()
     if known.get(name) and rng.random() < 0.9:
         message.CopyFrom(rng.choice(known[name]))

@@ -34,7 +34,7 @@ inline std::array<int, 2> socket_pair() {
   return ends;
 }
 
-// Three edge types and two tables of one node type. Edges are narrow, wide, and narrow with source and id side by side.
+// Three edge types and two tables of one node type; the rows of the first one are float32. Edges are narrow, wide, and narrow with source and id side by side.
 struct Partition {
   static constexpr std::size_t kRows = 500, kHub = 3;  // row 3 has many edges
   static constexpr std::array<std::size_t, 2> kRowBytes{40, 8};
@@ -56,6 +56,10 @@ struct Partition {
     }
     for (std::size_t t = 0; t < 2; ++t)
       for (std::size_t at = 0; at < kRows * kRowBytes[t]; ++at) tables[t].push_back(static_cast<std::byte>(rng()));
+    for (std::size_t at = 0; at < tables[0].size(); at += 4) {
+      const float number = static_cast<float>(rng()) * 0x1p-64F - 0.5F;
+      std::memcpy(tables[0].data() + at, &number, sizeof number);
+    }
     for (const std::size_t type : {0, 1, 2}) {
       const bool wide = type == 1;
       ServedEdges& edges = data->edges.emplace_back();
@@ -76,6 +80,8 @@ inline constexpr std::byte kUntouched{0xA5};
 // One request with the memory that its answer goes to.
 struct Question {
   std::vector<std::int64_t> rows, positions, times;
+  std::vector<std::uint32_t> counts;  // of the rows of sums
+  std::vector<float> weights;
   std::vector<std::int32_t> trees;
   std::array<std::vector<std::byte>, 2> outs;
   std::vector<TargetTable> targets;
@@ -89,7 +95,16 @@ struct Question {
       rows.push_back(below(rng, 200) == 0 ? Partition::kHub : static_cast<std::int64_t>(below(rng, Partition::kRows)));
     if (below(rng, 50) == 0) rows[below(rng, n)] = static_cast<std::int64_t>(Partition::kRows + below(rng, 9)), refused = true;
     if (below(rng, 2) == 0) head.flags |= kWideRows;
-    below(rng, 2) == 0 ? sample(rng) : pull(rng);
+    switch (below(rng, 4)) {
+      case 0:
+        pull(rng);
+        break;
+      case 1:
+        sum(rng);
+        break;
+      default:
+        sample(rng);
+    }
     head.bytes = request_bytes(head);
   }
 
@@ -97,18 +112,20 @@ struct Question {
     head.request = number;
     const std::size_t n = rows.size();
     out.begin();
+    if (head.flags & kSums) std::memcpy(out.more(4 * counts.size()), counts.data(), 4 * counts.size());
     if (head.flags & kTimes) std::memcpy(out.more(8 * n), times.data(), 8 * n);
     for (const std::int64_t row : rows) {
       const auto narrow = static_cast<std::int32_t>(row);
       head.flags& kWideRows ? std::memcpy(out.more(8), &row, 8) : std::memcpy(out.more(4), &narrow, 4);
     }
+    if (head.flags & kWeights) std::memcpy(out.more(4 * n), weights.data(), 4 * n);
     if (head.flags & kTrees) std::memcpy(out.more(4 * n), trees.data(), 4 * n);
     out.end(head);
   }
 
   std::unique_ptr<Asked> asked() {
     auto asked = std::make_unique<Asked>();
-    asked->rows = rows.size();
+    asked->rows = head.rows;
     if (head.kind == FrameKind::kPull) {
       asked->positions = positions.data(), asked->tables = &targets;
       for (const TargetTable& table : targets) asked->row_bytes += table.row_bytes;
@@ -121,7 +138,7 @@ struct Question {
   // What holds whatever the network does: sizes agree, and nothing is written beyond the rows that were answered and
   // those of one answer more, which had not come as a whole.
   void check_structure(const Asked& asked) const {
-    REQUIRE(asked.done <= asked.rows && asked.rows == rows.size());
+    REQUIRE(asked.done <= asked.rows && asked.rows == head.rows);
     REQUIRE((asked.state == Asked::State::kAnswered) == (asked.done == asked.rows));
     if (asked.pulls()) {
       const std::size_t one_answer = 4 * kPieceBytes / asked.row_bytes + 1;  // the largest that is not refused
@@ -141,6 +158,7 @@ struct Question {
 
   // What holds when no array was damaged on its way: what was answered is right.
   void check_values(const Asked& asked, const Partition& of) const {
+    if (head.flags & kSums) return check_sums(asked, of);
     asked.pulls() ? check_pulled(asked, of) : check_sampled(asked, of);
   }
 
@@ -164,6 +182,54 @@ struct Question {
       targets.push_back({outs[t].data(), Partition::kRowBytes[t]});
     }
     if (below(rng, 50) == 0) head.key |= 4, refused = true;
+  }
+
+  static constexpr std::size_t kColumns = Partition::kRowBytes[0] / 4;
+
+  void sum(Rng& rng) {
+    head.kind = FrameKind::kPull, head.flags |= kSums, head.key = 1, head.edges = rows.size();
+    head.fan_out = 20, head.method = static_cast<std::uint32_t>(below(rng, 2) == 0 ? kNarrowSum : kWideSum);
+    for (std::size_t left = rows.size(); left > 0; left -= counts.back())
+      counts.push_back(static_cast<std::uint32_t>(1 + below(rng, std::min<std::size_t>(left, 30))));
+    if (below(rng, 2) == 0) head.flags |= kWeights, weights.assign(rows.size(), 0.75F);
+    head.rows = static_cast<std::uint32_t>(counts.size());
+    for (std::size_t g = 0; g < counts.size(); ++g) positions.push_back(static_cast<std::int64_t>(g));
+    outs[0].assign(counts.size() * kColumns * head.method, kUntouched);
+    targets.push_back({outs[0].data(), kColumns * head.method});
+    switch (below(rng, 50)) {
+      case 0:
+        head.method = 6, refused = true;  // bytes of a column
+        break;
+      case 1:
+        head.key = 3, refused = true;  // two tables
+        break;
+      case 2:
+        ++counts[0], refused = true;  // more rows than came
+        break;
+      default:;
+    }
+  }
+
+  void check_sums(const Asked& asked, const Partition& of) const {
+    const std::size_t bytes = kColumns * head.method;
+    for (std::size_t g = 0, first = 0; g < asked.done; first += counts[g++])
+      for (std::size_t j = 0; j < kColumns; ++j) {
+        std::int64_t want = 0, got = 0;
+        for (std::size_t i = first; i < first + counts[g]; ++i) {
+          float number = 0;
+          std::memcpy(&number, &of.tables[0][static_cast<std::size_t>(rows[i]) * Partition::kRowBytes[0] + 4 * j], sizeof number);
+          want += std::llrint(static_cast<double>(number) * (weights.empty() ? 1.0 : 0.75) * 0x1p20);
+        }
+        const std::byte* const row = &outs[0][g * bytes];
+        if (head.method == kWideSum) {
+          std::memcpy(&got, row + 8 * j, 8);
+        } else {
+          std::uint32_t high = 0;
+          std::memcpy(&high, row + 4 * j, 4);
+          got = (std::int64_t{high} << 8 | std::to_integer<std::int64_t>(row[4 * kColumns + j])) - kNarrowHalf;
+        }
+        REQUIRE(got == want);
+      }
   }
 
   void check_pulled(const Asked& asked, const Partition& of) const {

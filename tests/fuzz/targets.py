@@ -46,8 +46,6 @@ class Target(Protocol):
 
 @dataclass
 class Counts:
-    """What a run of one target has seen."""
-
     tried: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)

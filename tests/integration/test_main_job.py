@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from atta.wire.clusterfile import write_cluster
 from tests.addresses import held_addresses
+from tests.preloaded.parent import start
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -52,7 +53,7 @@ def daemons(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for part, address in enumerate(addresses)
     ]
     try:
-        _until(lambda: subprocess.run([*ATTA, "status", "--cluster", cluster], capture_output=True).returncode == 0)
+        eventually(lambda: subprocess.run([*ATTA, "status", "--cluster", cluster], capture_output=True).returncode == 0)
         yield cluster
         stopped = atta("stop", "--cluster", cluster).stdout
         assert [f"part {part} at {a}: stopping" for part, a in enumerate(addresses)] == stopped.splitlines()
@@ -60,13 +61,6 @@ def daemons(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     finally:
         for daemon in running:
             daemon.kill()
-
-
-def _until(true: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)
 
 
 def test_inspect_describes_the_dataset_in_json_alone(dataset: Path) -> None:
@@ -110,7 +104,6 @@ def test_interrupted_training_ends_its_children_and_exits_130(dataset: Path) -> 
     command = [*ATTA, "train", "--data", str(dataset), *TRAIN, "--trainers", "2", "--epochs", "1000"]
     training = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        assert training.stderr is not None
         assert "epoch" in training.stderr.readline()
         children = psutil.Process(training.pid).children(recursive=True)
         assert len(children) >= 4  # two daemons, two trainers
@@ -119,7 +112,7 @@ def test_interrupted_training_ends_its_children_and_exits_130(dataset: Path) -> 
         assert training.returncode == 130
         assert said.splitlines()[-1] == "atta: interrupted"
         assert "Traceback" not in said
-        _until(lambda: not any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children))
+        eventually(lambda: not any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children))
     finally:
         training.kill()
 
@@ -149,3 +142,10 @@ def test_bad_input_is_one_line_that_names_it(dataset: Path, tmp_path: Path, argu
 def test_unreachable_daemon_is_a_failure_while_running() -> None:
     done = atta("status", "--cluster", "127.0.0.1:1", code=1)
     assert "127.0.0.1:1" in done.stderr
+
+
+def test_a_caller_that_is_killed_before_it_asks_for_a_trainer_starts_nothing() -> None:
+    caller, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    other_end.close()
+    assert start(caller, ()) is None
+    assert caller.fileno() == -1

@@ -29,8 +29,6 @@ from tests.peers.graphs import Graphs
 from tests.peers.outcomes import Case, Outcome, Recorder
 from tests.preloaded.commands import Commands
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Run the cases, print and record what they tell; return the exit code."""

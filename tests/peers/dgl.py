@@ -23,8 +23,6 @@ from atta.compat import dgl as over_atta
 from atta.compat.dgl.job import dataset_of
 from atta.compat.dgl.offered import refuse
 
-__all__ = ["Servers", "hand_over"]
-
 _REFUSED = ("KVServer", "KVClient", "connect_to_server", "sample_etype_neighbors", "start_server")
 """Names of DGL's that would talk to servers of DGL."""
 _CORA = 2708, 5278
@@ -36,11 +34,7 @@ class Served(Exception):
 
 
 class Servers:
-    """The daemons in the places of DGL's servers.
-
-    Attributes:
-        asked: how often a test has connected, or started servers.
-    """
+    """The daemons in the places of DGL's servers; ``asked``: how often a test has connected, or started servers."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -64,7 +58,6 @@ class Servers:
         over_atta.distributed.initialize(None if alone else self._clusters[os.path.abspath(ip_config or "")])
 
     def close(self) -> None:
-        """Leave and stop all daemons."""
         over_atta.distributed.exit_client()
         for cluster in self._clusters.values():
             cluster.close()
@@ -93,8 +86,6 @@ class _Process:
 
 
 class _Context:
-    """What ``multiprocessing.get_context`` gives to tests."""
-
     def __init__(self, real: Any) -> None:
         self._real, self.Process = real, _Process
 
@@ -123,8 +114,6 @@ def hand_over(servers: Servers, folder: Path) -> None:
 
 
 def _refused(name: str) -> Callable[..., Any]:
-    """A function that refuses ``name`` when it is called."""
-
     def called(*_: Any, **__: Any) -> Any:
         raise refuse("atta.compat.dgl", name, over_atta.distributed.__all__)
 

@@ -16,18 +16,12 @@ from atta.errors import ConfigError
 from atta.partition import partition_graph
 from atta.partition.importers import import_graph
 
-__all__ = ["Graphs"]
-
 _MOST = 4
 """At most this many graphs are served at a time."""
 
 
 class Graphs:
-    """Graphs that are served. Cases with the same graph share its daemons.
-
-    Attributes:
-        asked: how often a graph was asked for: 0 as long as a case has not come to Atta.
-    """
+    """Graphs that are served. Cases with the same graph share its daemons. ``asked``: how often a graph was asked for."""
 
     def __init__(self, folder: Path, parts: int) -> None:
         """``folder``: for what is imported. ``parts``: number of partitions of each graph."""
@@ -36,11 +30,7 @@ class Graphs:
         self._served: OrderedDict[str, atta.LocalCluster] = OrderedDict()
 
     def cluster(self, data: Any) -> atta.LocalCluster:
-        """The daemons that serve a ``Data`` or ``HeteroData``.
-
-        Raises:
-            ConfigError: it is something else. DataError: it has something that cannot be imported.
-        """
+        """The daemons that serve a ``Data`` or ``HeteroData``; raises ConfigError for something else."""
         self.asked += 1
         if not isinstance(data, Data | HeteroData):
             raise ConfigError(f"{type(data).__name__}: daemons sample from graphs that were imported")
@@ -55,7 +45,6 @@ class Graphs:
         return self._served[name]
 
     def close(self) -> None:
-        """Stop all daemons."""
         for cluster in self._served.values():
             cluster.close()
 

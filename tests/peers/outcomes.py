@@ -16,15 +16,10 @@ import pytest
 
 from atta.errors import AttaError
 
-__all__ = ["Case", "Difference", "Outcome", "Recorder", "known_differences"]
-
-
 _pytests_raises = pytest.raises
 
 
 class Outcome(enum.Enum):
-    """What a case tells."""
-
     PASSED = "passed"
     DIFFERS = "documented difference"
     FAULT = "fault"
@@ -34,14 +29,8 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Difference:
-    """Why some cases do not pass, and what they show then.
-
-    Attributes:
-        cases: patterns of their names, ``test_file.py::test_name[parameters]``.
-        shows: regular expression for the failure. Another failure of the same case is a fault.
-        reason: a sentence of ``document``.
-        document: where users read it.
-    """
+    """Why some cases do not pass: patterns of their names, and a regular expression for the failure. Another failure of
+    the same case is a fault. ``reason`` is a sentence of ``document``, where users read it."""
 
     cases: tuple[str, ...]
     shows: str
@@ -49,32 +38,22 @@ class Difference:
     document: str
 
     def explains(self, case: str, failure: str) -> bool:
-        """Whether ``case`` fails for this reason with this failure."""
         return any(fnmatchcase(_plain(case), _plain(p)) for p in self.cases) and bool(re.search(self.shows, failure))
 
 
 def _plain(name: str) -> str:
-    """``name`` without what patterns take for sets of letters."""
     return name.translate({ord("["): "(", ord("]"): ")"})
 
 
 def known_differences() -> list[Difference]:
-    """Those of ``differences.toml``."""
     entries = tomllib.loads((Path(__file__).parent / "differences.toml").read_text())["difference"]
     return [Difference(**{**entry, "cases": tuple(entry["cases"])}) for entry in entries]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What one case of the peer told.
-
-    Attributes:
-        name: ``test_file.py::test_name[parameters]``.
-        outcome: see there.
-        why: the difference's reason, or the failure in one line; empty if it passed.
-        document: where the reason stands.
-        seconds: that it took, with the daemons' start.
-    """
+    """What a case ``test_file.py::test_name[parameters]`` told; ``why``: the difference's reason, or the failure in one
+    line; ``seconds``: with the daemons' start."""
 
     name: str
     outcome: Outcome
@@ -85,15 +64,8 @@ class Case:
 
 @dataclass
 class Recorder:
-    """A plugin of pytest that records what each case tells.
-
-    Attributes:
-        asked: returns how often Atta was asked for something so far.
-        told: called with every case.
-        reading: makes what holds while test files are read.
-        cases: all cases so far.
-        known: differences that are documented.
-    """
+    """A plugin of pytest that records what each case tells. ``asked`` returns how often Atta was asked for something so
+    far; ``told`` is called with every case; ``reading`` makes what holds while test files are read."""
 
     asked: Callable[[], int]
     told: Callable[[Case], None]
@@ -110,13 +82,11 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[Any]:
-        """Read the test files as the peer's."""
         with self.reading():
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
-        """Record one case."""
         self._failure, self._seconds, self._refused, before = "", 0.0, False, self.asked()
         result = yield
         name = f"{item.path.name}::{item.name}"
@@ -125,7 +95,6 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-        """Keep the first failure of a case, or why it was skipped."""
         report = yield
         self._seconds += call.duration
         if call.excinfo is not None and not self._failure:
@@ -133,7 +102,6 @@ class Recorder:
         return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be read is a fault of its own."""
         if report.failed:
             lines = str(report.longrepr).strip().splitlines() or ["unreadable"]
             self._failure, self._seconds = lines[-1], 0.0

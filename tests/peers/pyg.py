@@ -22,8 +22,6 @@ from torch_geometric.utils import to_undirected
 import atta
 from tests.peers.graphs import Graphs
 
-__all__ = ["as_if_installed", "hand_over"]
-
 _PACKAGES = {"pyg_lib", "torch_sparse"}
 """What PyG's loaders need and Atta's do not."""
 _FLAGS = ("WITH_PYG_LIB", "WITH_TORCH_SPARSE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE")
@@ -66,18 +64,14 @@ class _OfCorasSize:
 
 
 class _OverAtta:
-    """What the stand-ins share."""
-
     graphs: ClassVar[Graphs]
     _at: Callable[[list[int]], Any]
     """Makes the loader of some of the seeds."""
 
     def __call__(self, places: list[int]) -> Any:
-        """The batch of the seeds at ``places`` of the input."""
         return next(iter(self._at(places)))
 
     def _options(self, data: Any, given: dict[str, Any]) -> dict[str, Any]:
-        """What Atta's loaders take, from what all of PyG's take."""
         cluster = self.graphs.cluster(data)
         options = {name: value for name, value in given.items() if value is not None}
         for name in options.keys() & {"weight_attr", "time_attr"}:
@@ -86,16 +80,10 @@ class _OverAtta:
         if "bidirectional" in str(options.get("subgraph_type")):  # edges of other types' reverses have no rows
             of_edges = {e: tables for e, tables in of_edges.items() if len({*cluster.schema.endpoints(e)}) == 1}
         after = options.pop("transform", lambda batch: batch)
-        return options | {
-            "cluster": cluster,
-            "edge_tables": of_edges,
-            "transform": lambda batch: after(batch.to_pyg()),
-        }
+        return options | {"cluster": cluster, "edge_tables": of_edges, "transform": lambda batch: after(batch.to_pyg())}
 
 
 class NeighborLoader(_OverAtta, atta.NeighborLoader):
-    """Atta's loader with the arguments of PyG's."""
-
     def __init__(self, data: Any, num_neighbors: Any, input_nodes: Any = None, **given: Any) -> None:
         options = self._options(data, given)
         node_type, nodes = _nodes(input_nodes)
@@ -109,15 +97,11 @@ class NeighborLoader(_OverAtta, atta.NeighborLoader):
 
 
 class HGTLoader(_OverAtta, atta.HGTLoader):
-    """Atta's loader with the arguments of PyG's."""
-
     def __init__(self, data: Any, num_samples: Any, input_nodes: Any = None, **given: Any) -> None:
         super().__init__(num_samples=num_samples, input_nodes=_nodes(input_nodes), **self._options(data, given))
 
 
 class LinkNeighborLoader(_OverAtta, atta.LinkNeighborLoader):
-    """Atta's loader with the arguments of PyG's."""
-
     def __init__(self, data: Any, num_neighbors: Any, edge_label_index: Any = None, **given: Any) -> None:
         options = self._options(data, given)
         edge_type, ends = _edges(data, edge_label_index)
@@ -133,7 +117,6 @@ class LinkNeighborLoader(_OverAtta, atta.LinkNeighborLoader):
 def _some_edges(
     data: Any, num_neighbors: Any, edge_type: Any, ends: Any, given: dict[str, Any], places: list[int]
 ) -> LinkNeighborLoader:
-    """The loader of the edges at ``places`` among its seeds."""
     rows = {name: given[name][places] for name in ("edge_label", "edge_label_time") if given.get(name) is not None}
     seeds = (edge_type, ends[:, places]) if edge_type else ends[:, places]
     return LinkNeighborLoader(data, num_neighbors, seeds, **{**given, **rows, "batch_size": len(places)})

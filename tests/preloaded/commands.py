@@ -35,14 +35,12 @@ class Commands:
         self._process: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
-        """End the process that forks."""
         if self._process is not None:
             self._requests.close()
             assert self._process.wait(20) == 0
 
     @cached_property
     def popen(self) -> type[subprocess.Popen[Any]]:
-        """A class to stand for ``subprocess.Popen``."""
         commands = self
 
         class Popen(subprocess.Popen):  # type: ignore[type-arg]

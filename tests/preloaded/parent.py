@@ -29,8 +29,6 @@ MOST_BYTES = 1 << 20
 
 @dataclass
 class Trainer:
-    """A child and the connection to its caller."""
-
     pid: int
     caller: socket.socket
 
@@ -90,7 +88,6 @@ def start(caller: socket.socket, others: tuple[socket.socket, ...]) -> Trainer |
 
 
 def become(task: dict[str, Any], streams: array.array[int], sockets: tuple[socket.socket, ...]) -> NoReturn:
-    """Become the process that the caller wanted to start."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

@@ -34,11 +34,10 @@ import psutil
 import torch
 
 import atta
-from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.wire.clusterfile import write_cluster
 from atta_bench.results import document
+from tests.soak.outages import Daemons
 from tests.system.cuts import trainers_of, weights
 
 EPOCHS, UPDATES_EPOCHS = 250, 60
@@ -58,13 +57,8 @@ DIGEST = f"--strategy digest-async:restarts=50 --epochs {UPDATES_EPOCHS} " + COM
 class JobResult:
     """What became of a job.
 
-    Attributes:
-        strategy: of the job.
-        seconds: it took, with all its starts.
-        faults: by kind.
-        daemons_lost: starts that ended because a daemon was lost; the job went on with ``--resume``.
-        restarts: of trainers within the job.
-        wrong: what did not hold; empty: nothing.
+    ``daemons_lost``: starts that ended because a daemon was lost; the job went on with ``--resume``. ``restarts``: of
+    trainers within the job. ``wrong``: what did not hold.
     """
 
     strategy: str
@@ -75,52 +69,16 @@ class JobResult:
     wrong: list[str] = field(default_factory=list)
 
 
-class SoakDaemons:
-    """The two daemons. Either may be killed; it is then started again at its address."""
-
-    def __init__(self, data: Path, folder: Path) -> None:
-        self._data, self._folder = data, folder
-        self._held = HeldAddresses(2)
-        self.addresses = self._held.addresses
-        self.cluster_file = folder / "cluster.toml"
-        write_cluster(self.cluster_file, self.addresses)
-        self._children = [self._start(0), self._start(1)]
-
-    def _start(self, part: int) -> subprocess.Popen[bytes]:
-        command = [
-            *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(self._data), "--part", str(part)),
-            *("--listen", self.addresses[part], "--peers", str(self.cluster_file), "--threads", "1", "--no-verify"),
-            *("--log-level", "warning", "--exit-with-parent"),
-        ]
-        with (self._folder / f"daemon-{part}.log").open("ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
-
-    def kill(self, part: int) -> None:
-        """Kill a daemon, and start it again."""
-        self._children[part].kill()
-        self._children[part].wait()
-        self._children[part] = self._start(part)
-
+class SoakDaemons(Daemons):
     def memory(self) -> list[int]:
-        """Bytes of their own of both daemons."""
-        return [psutil.Process(child.pid).memory_full_info().uss for child in self._children]
+        return [psutil.Process(child.pid).memory_full_info().uss for child in self.children]
 
     def gradients(self) -> float:
-        """How many gradients daemons have applied to weights."""
         with atta.connect(self.cluster_file, wait=True) as cluster:
             return sum(found["weights_gradients"] for found in cluster.stats())
 
-    def close(self) -> None:
-        """End both."""
-        for child in self._children:
-            child.kill()
-            child.wait()
-        self._held.close()
-
 
 class Troublemaker:
-    """Hits the processes of a job until it is told to stop."""
-
     def __init__(
         self, job: subprocess.Popen[str], daemons: SoakDaemons, draws: random.Random, kinds: list[str]
     ) -> None:
@@ -131,7 +89,6 @@ class Troublemaker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End. A process that is stopped goes on."""
         self._over.set()
         self._thread.join()
 
@@ -164,8 +121,6 @@ class Troublemaker:
 
 
 class Soak:
-    """One job after the other, on daemons that stay."""
-
     def __init__(self, data: Path, folder: Path, seed: int) -> None:
         self._folder, self._draws = folder, random.Random(seed)
         self.daemons = SoakDaemons(data, folder)
@@ -200,7 +155,6 @@ class Soak:
         return result
 
     def digest_async(self, kinds: list[str]) -> JobResult:
-        """A job of ``digest-async`` under faults of these kinds."""
         result, began = JobResult("digest-async"), time.monotonic()
         before = self.daemons.gradients()
         code, said = self._train(DIGEST.split(), kinds, result)
@@ -245,7 +199,6 @@ class Soak:
 
 
 def make_dataset(folder: Path) -> Path:
-    """A graph of 2,000 vertices in communities, in two parts."""
     options = GenerateOptions(nodes=2_000, edges=40_000, features=32, classes=8, seed=1)
     generate("sbm", folder / "graph", options)
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=1)
@@ -254,7 +207,6 @@ def make_dataset(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def soaking(folder: Path, seed: int) -> Iterator[Soak]:
-    """Daemons and the job without faults, in ``folder``."""
     soak = Soak(make_dataset(folder), folder, seed)
     try:
         yield soak
@@ -307,24 +259,15 @@ def _report(options: Any, results: list[JobResult], memory: list[tuple[float, li
     for one in results:
         faults.update(one.faults)
     about: dict[str, Any] = {
-        "minutes": options.minutes,
-        "seed": options.seed,
-        "jobs": len(results),
-        "wrong": [one.wrong for one in results if one.wrong],
-        "faults": dict(faults),
-        "daemons_lost": sum(one.daemons_lost for one in results),
-        "restarts": sum(one.restarts for one in results),
-        "growth": grown,
-        "memory": memory,
-        "results": [asdict(one) for one in results],
+        **{"minutes": options.minutes, "seed": options.seed, "jobs": len(results)},
+        **{"wrong": [one.wrong for one in results if one.wrong], "faults": dict(faults)},
+        **{name: sum(getattr(one, name) for one in results) for name in ("daemons_lost", "restarts")},
+        **{"growth": grown, "memory": memory, "results": [asdict(one) for one in results]},
     }
     if options.json:
         options.json.write_text(json.dumps(document("async-soak", **about), indent=1))
-    print(
-        ", ".join(
-            f"{name}: {about[name]}" for name in ("jobs", "wrong", "faults", "daemons_lost", "restarts", "growth")
-        )
-    )
+    told = ("jobs", "wrong", "faults", "daemons_lost", "restarts", "growth")
+    print(", ".join(f"{name}: {about[name]}" for name in told))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ WORKER = "atta_bench.chaos.worker"
 
 
 def main() -> None:
-    """Run the command."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes end with it
     forks = commands.Commands()
     with (

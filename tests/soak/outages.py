@@ -53,16 +53,10 @@ class Outage:
 
 @dataclass
 class Result:
-    """Result of a round.
+    """Of a round. ``wrong``: batches that differ from the undisturbed run; ``unknown``: pushes that failed.
 
-    Attributes:
-        outage: how the daemon went away.
-        batches, wrong: delivered batches, and those that differ from the undisturbed run.
-        expired: sessions that expired.
-        acknowledged, unknown: pushes that were acknowledged, and pushes that failed.
-        twice_or_lost: rows that do not show each acknowledged push once.
-        table_lost: the error that says that a killed daemon's table is lost.
-        errors: all other errors.
+    ``twice_or_lost``: rows that do not show each acknowledged push once; ``table_lost``: the error that says that a
+    killed daemon's table is lost; ``errors``: all others.
     """
 
     outage: Outage
@@ -77,7 +71,6 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether batches came and nothing went wrong."""
         return not (self.wrong or self.expired or self.twice_or_lost or self.errors) and self.batches > 0
 
 
@@ -93,49 +86,48 @@ def make_dataset(folder: Path) -> Path:
 
 
 class Daemons:
-    """Two daemons. The test can take the second one away."""
+    """Two daemons. Either may be killed, and is then started again at its address; the second one can be taken away."""
 
-    def __init__(self, data: Path, folder: Path, *, through_proxy: bool) -> None:
-        self._data, self._folder = data, folder
+    def __init__(self, data: Path, folder: Path, *options: str, through_proxy: bool = False) -> None:
+        self._data, self._folder, self._options = data, folder, options
         self._held = HeldAddresses(2)
-        self._addresses = self._held.addresses
-        self.proxy = Proxy(self._addresses[1]) if through_proxy else None
-        seen = [self._addresses[0], self.proxy.address if self.proxy else self._addresses[1]]
+        self.addresses = self._held.addresses
+        self.proxy = Proxy(self.addresses[1]) if through_proxy else None
         self.cluster_file = folder / "cluster.toml"
+        seen = [self.addresses[0], self.proxy.address if self.proxy else self.addresses[1]]
         write_cluster(self.cluster_file, seen)
-        self._children = [self._start(0), self._start(1)]
+        self.children = [self._start(0), self._start(1)]
 
     def _start(self, part: int) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(self._data), "--part", str(part)),
-            *("--listen", self._addresses[part], "--peers", str(self.cluster_file), "--threads", "1", "--no-verify"),
-            *("--cache", "0", "--log-level", "warning", "--exit-with-parent"),
+            *("--listen", self.addresses[part], "--peers", str(self.cluster_file), "--threads", "1", "--no-verify"),
+            *("--log-level", "warning", "--exit-with-parent", *self._options),
         ]
         with (self._folder / f"{part}.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
 
+    def kill(self, part: int, away_s: float = 0.0) -> None:
+        self.children[part].kill()
+        self.children[part].wait()
+        time.sleep(away_s)
+        self.children[part] = self._start(part)
+
     def go_through(self, outage: Outage) -> None:
         """Take the second daemon away for a while. Returns when it is back, or when it starts again."""
-        child = self._children[1]
         if outage.kind == "kill":
-            child.kill()
-            child.wait()
-            started = max(0.0, outage.seconds - 1.0)  # starting takes about a second
-            time.sleep(started)
-            self._children[1] = self._start(1)
+            self.kill(1, max(0.0, outage.seconds - 1.0))  # starting takes about a second
         elif outage.kind == "stop":
-            child.send_signal(signal.SIGSTOP)
+            self.children[1].send_signal(signal.SIGSTOP)
             time.sleep(outage.seconds)
-            child.send_signal(signal.SIGCONT)
+            self.children[1].send_signal(signal.SIGCONT)
         else:
-            assert self.proxy is not None
             self.proxy.drop()
             time.sleep(outage.seconds)
             self.proxy.mend()
 
     def close(self) -> None:
-        """End both daemons."""
-        for child in self._children:
+        for child in self.children:
             child.kill()
             child.wait()
         self._held.close()
@@ -162,7 +154,6 @@ def _all_ids(cluster: atta.Cluster) -> Any:
 
 
 def digest(batch: atta.MiniBatch) -> str:
-    """Digest of all arrays of a batch, and the batch's number."""
     found = hashlib.sha256(str(batch.batch_id).encode())
     for array in (batch.n_id(), batch.edge_index(), batch.e_id(), batch.table("x")):
         found.update(np.ascontiguousarray(array).tobytes())
@@ -170,7 +161,6 @@ def digest(batch: atta.MiniBatch) -> str:
 
 
 def digests(loader: Any) -> list[str]:
-    """Digests of one epoch without outages."""
     loader.set_epoch(0)
     return [digest(batch) for batch in loader]
 
@@ -238,7 +228,6 @@ class BackgroundLoad:
         return rows[:, 0].copy()
 
     def stop(self) -> None:
-        """Wait until all have ended. Raise an error if one hangs."""
         self._ending.set()
         for thread in self._threads:
             thread.join(90)
@@ -254,7 +243,6 @@ class OutageTest:
         self._expected = {name: digests(made()) for name, made in loaders(cluster).items()}
 
     def run_round(self, outage: Outage) -> Result:
-        """Run one round."""
         result = Result(outage)
         before = self._cluster.stats()[0]["sessions_expired"]
         load = BackgroundLoad(self._cluster, self._expected, result)
@@ -270,7 +258,7 @@ class OutageTest:
 def lane(data: Path, folder: Path, *, through_proxy: bool) -> Iterator[OutageTest]:
     """Two daemons and their client; ``folder`` is created for them."""
     folder.mkdir(parents=True)
-    daemons = Daemons(data, folder, through_proxy=through_proxy)
+    daemons = Daemons(data, folder, "--cache", "0", through_proxy=through_proxy)
     try:
         with atta.connect(daemons.cluster_file, wait=True) as cluster:
             yield OutageTest(cluster, daemons)
@@ -285,7 +273,6 @@ def plan(rounds: int, seed: int, longest_s: float = 14.0) -> list[Outage]:
 
 
 def run_lane(data: Path, folder: Path, outages: list[Outage], tell: Callable[[Result], None]) -> list[Result]:
-    """Run rounds one after another on the same daemons."""
     results = []
     with lane(data, folder, through_proxy=any(o.kind == "drop" for o in outages)) as test:
         for outage in outages:

@@ -10,11 +10,8 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards loopback connections to ``target`` until ``drop`` is called. ``mend`` lets new ones through again.
-
-    It has a thread of its own. After ``drop`` it closes new connections at once. After ``freeze`` nothing gets through,
-    and no connection is closed: the links are half open.
-    """
+    """Forwards loopback connections to ``target``, on a thread of its own. After ``drop`` it closes them and new ones at
+    once, until ``mend``. After ``freeze`` nothing gets through, and no connection is closed: links are half open."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -61,15 +58,12 @@ class Proxy:
             writer.transport.abort()
 
     def drop(self) -> None:
-        """Reset all connections and refuse new ones."""
         self._run(self._set(True))
 
     def mend(self) -> None:
-        """Let new connections through."""
         self._run(self._set(False))
 
     def freeze(self) -> None:
-        """Let nothing through, silently."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
     async def _end(self) -> None:
@@ -79,7 +73,6 @@ class Proxy:
             task.cancel()
 
     def close(self) -> None:
-        """End the proxy and its thread."""
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

@@ -28,8 +28,6 @@ def missing() -> str:
 
 
 class Browser:
-    """One window of 1280 x 900."""
-
     def __init__(self, driver: str, session: str) -> None:
         self._session = f"{driver}/session/{session}"
 
@@ -64,24 +62,19 @@ class Browser:
             held.close()
 
     def go(self, url: str) -> None:
-        """Load a page, and wait for it."""
         _ask(f"{self._session}/url", {"url": url})
 
     def resize(self, width: int, height: int) -> None:
-        """Make the window so large."""
         _ask(f"{self._session}/window/rect", {"width": width, "height": height})
 
     def run(self, script: str) -> Any:
-        """What a script returns on the page."""
         return _ask(f"{self._session}/execute/sync", {"script": script, "args": []})
 
     def click(self, css: str) -> None:
-        """Click on what ``css`` selects."""
         found = _ask(f"{self._session}/element", {"using": "css selector", "value": css})
         _ask(f"{self._session}/element/{found[ELEMENT]}/click", {})
 
     def errors(self) -> list[str]:
-        """What the console says of errors since the last call."""
         told = _ask(f"{self._session}/se/log", {"type": "browser"})
         return [line["message"] for line in told if line["level"] == "SEVERE"]
 

@@ -29,7 +29,6 @@ def which(request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def trainers(program: str, folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Four processes of the module ``program``, by rank."""
     command, root = [sys.executable, "-m", program, str(folder)], Path(__file__).parents[2]
     started = [
         subprocess.Popen([*command, str(rank), *arguments], cwd=root, stderr=subprocess.PIPE, text=True)
@@ -44,7 +43,6 @@ def trainers(program: str, folder: Path, *arguments: str) -> Iterator[list[subpr
 
 
 def results_of(program: str, folder: Path, *arguments: str, within_s: float = 300) -> list[dict[str, Any]]:
-    """What each of the trainers has written into its file, ``RANK.pt``."""
     with trainers(program, folder, *arguments) as started:
         end = time.monotonic() + within_s
         while any(t.poll() is None for t in started) and not any(t.poll() for t in started):

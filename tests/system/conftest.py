@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import atta
+
+
+def read(address: str) -> str:
+    """The page at an address; nothing while nobody answers there."""
+    try:
+        with urllib.request.urlopen(f"http://{address}", timeout=10) as page:
+            return str(page.read(), "utf-8")
+    except urllib.error.URLError:
+        return ""
+
+
+def ran(*words: object) -> str:
+    """What ``atta`` prints, which has run in this process and ended well. A text may be several words."""
+    from atta.cli.main import cli
+
+    done = CliRunner().invoke(cli, " ".join(map(str, words)).split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 @dataclass
@@ -43,8 +65,12 @@ class SmallGraph:
     def train_ids(self) -> np.ndarray:
         return self.ids[self.train]
 
+    def rows(self, ids: Any) -> np.ndarray:
+        """Where ``ids`` stand in those of the graph."""
+        order = np.argsort(self.ids)
+        return order[np.searchsorted(self.ids, np.asarray(ids), sorter=order)]
+
     def dataset(self, parts: int, method: str) -> Path:
-        """The graph, partitioned (built once per session)."""
         from atta.partition import partition_graph
 
         key = (parts, method)
@@ -124,21 +150,28 @@ def placements(small_graph: SmallGraph) -> Iterator[Mapping[str, atta.LocalClust
 
 @pytest.fixture(scope="session")
 def pair(placements: Mapping[str, atta.LocalCluster]) -> atta.LocalCluster:
-    """Two daemons, each of a partition."""
     return placements["2 parts by metis, 1 threads"]
+
+
+@pytest.fixture
+def running() -> Iterator[Any]:
+    """Daemons in this process: a ``Running``."""
+    from tests.system.running import daemons
+
+    with daemons() as found:
+        yield found
 
 
 CITES, WRITES, IN = ("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "in", "venue")
 
 
 @pytest.fixture(scope="session")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, atta.LocalCluster]]:
-    """PyG's ``HeteroData``, and a cluster of the same graph. No edge ends at an author. Samples around papers never reach a
-    venue."""
+def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """PyG's ``HeteroData``, and a folder of the same graph. No edge ends at an author. Samples around papers never reach
+    a venue."""
     import torch
     from torch_geometric.data import HeteroData
 
-    from atta.partition import partition_graph
     from atta.partition.graph import GraphWriter
 
     rng, data = np.random.default_rng(8), HeteroData()
@@ -159,9 +192,42 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, atta.
         for edge_type in data.edge_types:
             store = data[edge_type]
             out.add_edges("__".join(edge_type), *store.edge_index.numpy(), tables={"note": store.edge_note.numpy()})
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="random")
-    with atta.local(folder / "parts", threads=1) as made:
+    return data, folder / "graph"
+
+
+@pytest.fixture(scope="session")
+def typed(typed_graph: tuple[Any, Path]) -> Iterator[tuple[Any, atta.LocalCluster]]:
+    from atta.partition import partition_graph
+
+    data, graph = typed_graph
+    partition_graph(graph, graph.parent / "parts", parts=2, method="random")
+    with atta.local(graph.parent / "parts", threads=1) as made:
         yield data, made
+
+
+@pytest.fixture(scope="session")
+def parts_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Partitions of a graph of three classes that features show well, with edges mostly within classes, by their number."""
+    from atta.partition import partition_graph
+    from atta.partition.graph import GraphWriter
+
+    folder, rng, n = tmp_path_factory.mktemp("classes"), np.random.default_rng(3), 120
+    labels = rng.integers(0, 3, n)
+    x = (np.eye(3)[labels] + 0.3 * rng.normal(size=(n, 3))).astype(np.float32)
+    order = rng.permutation(n)
+    with GraphWriter(folder / "graph") as out:
+        splits = {"train": order[:60], "val": order[60:90], "test": order[90:]}
+        out.add_nodes("node", n, tables={"x": x, "y": labels}, splits=splits)
+        sources = rng.integers(0, n, 800)
+        alike = [rng.choice(np.flatnonzero(labels == labels[source])) for source in sources]
+        out.add_edges("node__to__node", sources, np.where(rng.random(800) < 0.9, alike, rng.integers(0, n, 800)))
+
+    @cache
+    def parts(count: int) -> Path:
+        partition_graph(folder / "graph", folder / f"parts-{count}", parts=count, method="random", seed=0)
+        return folder / f"parts-{count}"
+
+    return parts
 
 
 @pytest.fixture

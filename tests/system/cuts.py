@@ -20,7 +20,6 @@ WITHIN_S = 180  # a busy machine is not a failure
 
 
 def command(config: TrainConfig) -> list[str]:
-    """``atta train`` with these settings."""
     default = TrainConfig(cluster="x")
     given = {k: v for k, v in config.to_dict().items() if v != getattr(default, k) and k != "verbose"}
     return [sys.executable, "-m", "atta.cli.main", "train", *option_words(given)]
@@ -40,7 +39,6 @@ def trainers_of(job: subprocess.Popen[str]) -> dict[int, psutil.Process]:
 
 
 def begun(config: TrainConfig, job: subprocess.Popen[str], epoch: int) -> dict[int, psutil.Process]:
-    """The trainers of a job, once it has a checkpoint within ``epoch``."""
     assert config.checkpoint is not None
     until = time.monotonic() + WITHIN_S
     while time.monotonic() < until:
@@ -54,13 +52,11 @@ def begun(config: TrainConfig, job: subprocess.Popen[str], epoch: int) -> dict[i
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Of the last checkpoint."""
     found: dict[str, torch.Tensor] = torch.load(folder / LAST, weights_only=True)["model"]
     return found
 
 
 def assert_same(found: list[EpochReport], folder: Path, through: list[EpochReport], other: Path) -> None:
-    """Losses, figures of evaluation and final weights, bit for bit."""
     assert [e.epoch for e in found] == list(range(len(through)))
     assert [e.loss for e in found] == [e.loss for e in through]
     assert [e.metrics for e in found] == [e.metrics for e in through]

@@ -108,7 +108,6 @@ CASES = (*PERIODS, *VARIANTS, DELAYED, *RESUMED, *SGD, FROZEN, *UNCUT, *CHECKPOI
 
 
 def doubled(view: WorkerView) -> WorkerView:
-    """The same view with features in float64."""
     features, halo = view.features.astype(np.float64), view.halo_features.astype(np.float64)
     return replace(view, features=features, halo_features=halo)
 
@@ -147,15 +146,12 @@ class Run:
                 "broadcasts": {layer: n for (layer, way), n in found.broadcasts.items() if way == "forward"},
                 "errors": {layer: tuple(errors) for (layer, _), errors in found.errors.items()},
                 "uses": {layer: of_layer.guard.uses for layer, of_layer in layers.items()},
-                "predicts": {
-                    layer: not torch.equal(layers[layer].rows_to_read(r, 1.0), r) for layer, r in stale.items()
-                },
+                "predicts": {layer: not torch.equal(layers[layer].rows_to_read(r, 1), r) for layer, r in stale.items()},
             }
         )
         return loss
 
     def result(self) -> dict[str, Any]:
-        """Notes of all epochs, and which vertices are whose."""
         view = self.trainer._kept(CLOCK).graph.view
         return {
             "epochs": self.epochs,
@@ -204,7 +200,6 @@ def slow(method: Any, draws: random.Random) -> Any:
 
 
 def run_case(case: TableCase, cluster: atta.Cluster, target: str, folder: Path) -> dict[str, Any]:
-    """What this trainer has done in a case."""
     config, draws = case.config(target), random.Random(dist.get_rank())
     if case.resumed:
         return interrupted(case, config, cluster, folder / f"{dist.get_rank()}-saved.pt")

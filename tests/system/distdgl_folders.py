@@ -40,7 +40,6 @@ def plain(folder: Path, parts: int = 2) -> Folder:
 
 
 def typed(folder: Path, parts: int = 2) -> Folder:
-    """Papers, and authors without features."""
     rng, counts = np.random.default_rng(4), {"paper": 120, "author": 60}
     names = (("author", "writes", "paper"), 400), (("paper", "cites", "paper"), 500), (("paper", "by", "author"), 400)
     ends = {name: tuple(torch.from_numpy(rng.integers(0, counts[name[end]], m)) for end in (0, 2)) for name, m in names}

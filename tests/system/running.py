@@ -31,13 +31,10 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 class Running:
-    """Daemons on an event loop that runs beside the test."""
-
     def __init__(self) -> None:
         self._daemons: dict[str, Daemon] = {}
 
     def start(self, data: Path, part: int | range, address: str, peers: Mapping[int, str], **settings: Any) -> Daemon:
-        """Serve a partition, or several, at ``address``."""
         parts = range(part, part + 1) if isinstance(part, int) else part
 
         async def serve() -> Daemon:
@@ -59,12 +56,10 @@ class Running:
         self.run(_drain(daemon))
 
     def kill_all(self) -> None:
-        """Kill every daemon."""
         for address in list(self._daemons):
             self.kill(address)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the daemons' event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, _loop()).result(120)
 
 
@@ -88,7 +83,6 @@ async def _end(daemon: Daemon) -> None:
 
 @contextmanager
 def daemons() -> Iterator[Running]:
-    """A ``Running`` whose daemons are killed at the end."""
     running = Running()
     try:
         yield running

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,7 @@ EXACT = (
     StaleCase("exchange", base=Case("gat", layers=2, trainers=1, across=True), rows="all", epochs=1),
     StaleCase("exchange", base=Case("deepergcn-checkpointed", layers=3, across=True), epochs=1),
 )
-NO_SLACK = (
-    *(no_slack(bound) for bound in ("epoch", "adaptive", "gap")),
-    StaleCase("sancus", {"eps": 3, "warmup": 5}),
-)
+NO_SLACK = (*(no_slack(bound) for bound in ("epoch", "adaptive", "gap")), StaleCase("sancus", {"eps": 3, "warmup": 5}))
 FROZEN = tuple(
     StaleCase("pipegcn", base=Case(model, layers=3, across=True), across=across, epochs=6, frozen=True)
     for model in ("sage", "gcn", "gat")
@@ -102,33 +99,20 @@ CHECKPOINTED = tuple(
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}), ("pipegcn", {"smooth": 0.9}))
     for end in ("", "-checkpointed")
 )
+
+
+def dropped(model: str, **base: Any) -> StaleCase:
+    base = {"layers": 3, "across": True, "dropout": 0.5, **base}
+    return StaleCase("exchange", base=Case(model, **base), epochs=2, frozen=True)
+
+
 DROPPED = (
-    *(
-        StaleCase("exchange", base=Case(model, trainers=n, layers=3, across=True, dropout=0.5), epochs=2, frozen=True)
-        for model in ("sage", "gcn", "gat")
-        for n in (1, 2)
-    ),
-    *(
-        StaleCase("exchange", base=Case(model, layers=3, across=True, dropout=0.5), epochs=2, frozen=True)
-        for model in ("resgcn-checkpointed", "deepergcn")
-    ),
-    StaleCase(
-        "exchange",
-        base=Case("gat", layers=3, owners="one", across=True, dropout=0.5),
-        rows="all",
-        across="trainers",
-        epochs=2,
-        frozen=True,
-    ),
+    *(dropped(model, trainers=n) for model in ("sage", "gcn", "gat") for n in (1, 2)),
+    *(dropped(model) for model in ("resgcn-checkpointed", "deepergcn")),
+    replace(dropped("gat", owners="one"), rows="all", across="trainers"),
 )
 STALE_DROPPED = tuple(
-    StaleCase(
-        "sancus",
-        {"eps": 1, "warmup": 0},
-        base=Case(model, trainers=n, layers=3, across=True, dropout=0.5),
-        rows=rows,
-        epochs=2,
-    )
+    StaleCase("sancus", {"eps": 1, "warmup": 0}, base=dropped(model, trainers=n).base, rows=rows, epochs=2)
     for model, n, rows in (("sage", 1, "halo"), ("gat", 2, "halo"), ("gat", 2, "all"))
 )
 RECOMPUTED = tuple(
@@ -136,10 +120,7 @@ RECOMPUTED = tuple(
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}))
     for end in ("", "-checkpointed")
 )
-TRAINED = (
-    *(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CODECS, *CHECKPOINTED),
-    *(*DROPPED, *STALE_DROPPED, *RECOMPUTED),
-)
+TRAINED = (*(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CODECS, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
 DRIVEN = (
     *(
         StaleCase("sancus", {"bound": bound, "eps": eps, "warmup": 3}, rows=rows)

@@ -86,9 +86,9 @@ def test_sums_are_those_of_the_batch_and_the_same_bits_everywhere(
 def test_without_ids_of_edges_the_last_hop_stays_away(
     placements: Mapping[str, atta.LocalCluster], options: dict[str, Any]
 ) -> None:
-    name = "1 parts by random, 1 threads"
-    whole = batches(placements[name], aggregate="mean", **options)
-    for name in (name, "4 parts by random, 1 threads", "4 parts by random on 3 daemons, 1 threads"):
+    alone = "1 parts by random, 1 threads"
+    whole = batches(placements[alone], aggregate="mean", **options)
+    for name in (alone, "4 parts by random, 1 threads", "4 parts by random on 3 daemons, 1 threads"):
         for batch, other in zip(
             batches(placements[name], aggregate="mean", edge_ids=False, **options), whole, strict=True
         ):

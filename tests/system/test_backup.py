@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import atta
-from atta.cli.main import cli
 from atta.client.control import Connection
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.initial import Normal
@@ -26,15 +24,13 @@ from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import read_cluster, write_cluster
 from tests.addresses import held_addresses
-from tests.system.conftest import SmallGraph
+from tests.system.conftest import SmallGraph, ran
 from tests.waiting import eventually
 
 ROWS = 40
 
 
 class Pair:
-    """A daemon with tables, and its backup."""
-
     def __init__(self, data: Path, folder: Path, *options: str) -> None:
         self.data, self.folder, self.options = data, folder, options
         self.primary, self.backup = held_addresses(2)
@@ -51,15 +47,21 @@ class Pair:
         self._start(self.backup, "two", "--keep-backup")
 
     def _start(self, address: str, folder: str, *options: str, part: int = 0) -> None:
-        command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(self.data), "--part", str(part)]
-        command += ["--listen", address]
-        command += ["--threads", "1", "--no-verify", "--buffer", "64MiB", "--cache", "0"]
-        command += ["--tables-dir", str(self.folder / folder), *options]
-        self.children[address] = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        words = f"serve --data {self.data} --part {part} --listen {address} --tables-dir {self.folder / folder} "
+        words += "--threads 1 --no-verify --buffer 64MiB --cache 0"
+        command = [sys.executable, "-m", "atta.cli.main", *words.split()]
+        self.children[address] = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
 
     def kill(self, address: str) -> None:
         self.children[address].kill()
         self.children.pop(address).wait()
+
+    def close(self) -> None:
+        for address in list(self.children):
+            self.kill(address)
+
+    def promote(self) -> str:
+        return ran(f"tables promote --cluster {self.file} --part 0")
 
     def connect(self) -> atta.Cluster:
         return atta.connect(self.file, deadline_s=20, wait=True)
@@ -68,11 +70,8 @@ class Pair:
 @pytest.fixture
 def pair(small_graph: SmallGraph, tmp_path: Path) -> Iterator[Pair]:
     found = Pair(small_graph.dataset(1, "random"), tmp_path, "--log-size", "1MiB")
-    try:
-        yield found
-    finally:
-        for address in list(found.children):
-            found.kill(address)
+    yield found
+    found.close()
 
 
 def table_of(cluster: atta.Cluster) -> Any:
@@ -89,8 +88,7 @@ def test_rows_that_nobody_has_written_are_those_of_their_vertices(small_graph: S
 
     wanted = rows()
     pair.kill(pair.primary)
-    told = CliRunner().invoke(cli, ["tables", "promote", "--cluster", str(pair.file), "--part", "0"])
-    assert told.exception is None
+    pair.promote()
     assert rows() == wanted
     pair.kill(pair.backup)
     pair.start_backup()
@@ -119,9 +117,7 @@ def test_a_machine_is_lost_with_its_disk(pair: Pair) -> None:
         eventually(lambda: any((pair.folder / "two").rglob("checkpoint-*")))  # it is written beside the pushes
         pair.kill(pair.primary)
         shutil.rmtree(pair.folder / "one")
-    told = CliRunner().invoke(cli, ["tables", "promote", "--cluster", str(pair.file), "--part", "0"])
-    assert told.exception is None
-    assert f"{pair.backup}: holds the 1 tables of partition 0 now" in told.output
+    assert f"{pair.backup}: holds the 1 tables of partition 0 now" in pair.promote()
     assert read_cluster(pair.file) == {0: (pair.backup, pair.primary)}
     with pair.connect() as cluster:
         table = table_of(cluster)
@@ -166,18 +162,16 @@ def test_a_stale_daemon_acknowledges_nothing(pair: Pair) -> None:
     with pair.connect() as cluster:
         table = table_of(cluster)
         table[np.arange(3)] = np.ones((3, 2000), np.float32)
-        backup = cluster._connections[0].__class__(pair.backup, 20.0)
-        try:
-            backup.meet(backup.describe())
-            assert backup.call("BackupService.Promote", backup_pb2.PromoteRequest()).tables == 1
-            with pytest.raises(atta.RestartedError, match="holds these tables itself since it was promoted"):
-                table[np.arange(3)] = np.zeros((3, 2000), np.float32)
-            with pytest.raises(atta.RestartedError, match="holds these tables itself"):
-                table[np.arange(3)]
-            with pytest.raises(ConfigError, match="holds tables of its own"):
-                backup.call("BackupService.Promote", backup_pb2.PromoteRequest())
-        finally:
-            backup.close()
+        backup = Connection(pair.backup, 20.0)
+        backup.meet(backup.describe())
+        assert backup.call("BackupService.Promote", backup_pb2.PromoteRequest()).tables == 1
+        with pytest.raises(atta.RestartedError, match="holds these tables itself since it was promoted"):
+            table[np.arange(3)] = np.zeros((3, 2000), np.float32)
+        with pytest.raises(atta.RestartedError, match="holds these tables itself"):
+            table[np.arange(3)]
+        with pytest.raises(ConfigError, match="holds tables of its own"):
+            backup.call("BackupService.Promote", backup_pb2.PromoteRequest())
+        backup.close()
     pair.kill(pair.primary)
     pair.start_primary()
     with atta.connect([pair.primary], deadline_s=20, wait=True) as cluster:
@@ -227,22 +221,6 @@ def test_pushes_wait_for_the_backup(pair: Pair) -> None:
         assert cluster._connections[0].stats()["backup_lag"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        (["--durability", "replica"], "belong together"),
-        (["--backup", "h:1"], "belong together"),
-        (["--keep-backup", "--durability", "process"], "no --durability of its own"),
-        (["--durability", "replica", "--backup", "127.0.0.1:7"], "own address"),
-    ],
-)
-def test_options_that_contradict_each_other(options: list[str], cause: str, small_graph: SmallGraph) -> None:
-    data = str(small_graph.dataset(1, "random"))
-    told = CliRunner().invoke(cli, ["serve", "--data", data, "--part", "0", "--listen", "127.0.0.1:7", *options])
-    assert isinstance(told.exception, ConfigError)
-    assert cause in str(told.exception)
-
-
 class Three(Pair):
     """Partition 0 has a primary and a backup, which takes over after a second; partition 1 has a daemon that votes."""
 
@@ -263,7 +241,6 @@ class Three(Pair):
         self._start(self.witness, "three", "--peers", str(self.file), part=1)
 
     def holders(self) -> list[str]:
-        """Who says that it holds tables."""
         found = []
         for address in (self.primary, self.backup):
             connection = Connection(address, 2.0)
@@ -276,11 +253,8 @@ class Three(Pair):
 @pytest.fixture
 def three(small_graph: SmallGraph, tmp_path: Path) -> Iterator[Three]:
     found = Three(small_graph.dataset(2, "random"), tmp_path)
-    try:
-        yield found
-    finally:
-        for address in list(found.children):
-            found.kill(address)
+    yield found
+    found.close()
 
 
 @pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.slow)])
@@ -335,13 +309,3 @@ def test_no_votes_while_the_primary_answers(three: Three) -> None:
         for broken in ({"candidate": ""}, {"candidate": "a" * 301}):
             with pytest.raises(ConfigError, match="a vote is about"):
                 voter.call("BackupService.Vote", backup_pb2.VoteRequest(store=request.store, **broken))
-
-
-def test_a_majority_needs_three_daemons(small_graph: SmallGraph, tmp_path: Path) -> None:
-    write_cluster(tmp_path / "two.toml", [("127.0.0.1:7", "127.0.0.1:8")])
-    words = ["serve", "--data", str(small_graph.dataset(1, "random")), "--part", "0", "--listen", "127.0.0.1:8"]
-    words += ["--promote-after", "5s"]
-    told = CliRunner().invoke(cli, words)
-    assert "only a daemon with --keep-backup" in str(told.exception)
-    told = CliRunner().invoke(cli, [*words, "--keep-backup", "--peers", str(tmp_path / "two.toml")])
-    assert "--peers names 2 daemons; a majority needs 3 or more" in str(told.exception)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,7 +30,6 @@ from atta.protos.v1 import control_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.methods import Method
 from atta.wire import rpc
-from atta.wire.clusterfile import write_cluster
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
@@ -113,8 +110,6 @@ def of_partition_1(dataset: Dataset) -> tuple[int, int]:
 
 
 class Asking:
-    """What another daemon asks the one of partition 1 by messages."""
-
     def __init__(self, address: str, dataset: Dataset, **settings: Any) -> None:
         self.peer = Peer(1, address, dataset, PeerSettings(20.0, **settings))
         self._pool = ThreadPoolExecutor(1)
@@ -141,7 +136,6 @@ class Asking:
         return joined
 
     async def pulled(self, ids: np.ndarray, tables: tuple[str, ...] = ("x",), codec: str = "") -> list[list[Any]]:
-        """The tables' rows of ``ids``, which are of partition 1."""
         shapes = {"x": ((len(ids), 16), np.float32), "y": ((len(ids),), np.int64)}
         outs = [np.zeros(*shapes[name]) for name in tables]
         item = FeatureItem("node", tables, ids, np.arange(len(ids)), np.array([0, 0, len(ids)]))
@@ -191,28 +185,7 @@ def test_an_answer_that_never_comes_is_given_up(pair: Any, breaks: Breaks, monke
     running.run(ask())
 
 
-def test_batches_are_the_same_over_connections_that_break(pair: Any, breaks: Breaks, rng: np.random.Generator) -> None:
-    _, addresses, _ = pair
-
-    def epoch(cluster: atta.Cluster) -> list[tuple[Any, ...]]:
-        loader = atta.NeighborLoader(cluster, [-1, 5], "train", batch_size=30, seed=3, rank=0, world_size=1)
-        return [(b.n_id().tolist(), b.edge_index().tolist(), b.table("x").tolist()) for b in loader]
-
-    with atta.connect(addresses) as cluster:
-        breaks.plan = lambda: False
-        whole = epoch(cluster)
-        before, breaks.plan = breaks.broken, lambda: bool(rng.random() < 0.3)
-        assert epoch(cluster) == whole
-        assert breaks.broken > before
-
-
 # -- away for a while --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    with daemons() as running:
-        yield running
 
 
 def later(seconds: float, function: Callable[..., Any], *args: Any) -> threading.Timer:
@@ -247,40 +220,7 @@ def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running
     assert 0.7 < said[1]["away_s"] < 4.0
 
 
-def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph, tmp_path: Path) -> None:
-    """A separate process is killed by SIGKILL. Its peer waits, and the batches are the same."""
-
-    def epoch(cluster: atta.Cluster) -> list[list[int]]:
-        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, seed=3, rank=0, world_size=1)
-        return [batch.n_id().tolist() for batch in loader]
-
-    addresses, file = held_addresses(2), tmp_path / "cluster.toml"
-    write_cluster(file, [(address,) for address in addresses])
-
-    def serve(part: int) -> subprocess.Popen[bytes]:
-        options = {"--data": small_graph.dataset(2, "random"), "--part": part, "--listen": addresses[part]}
-        words = [str(word) for option in {**options, "--peers": file, "--threads": 1}.items() for word in option]
-        return subprocess.Popen([sys.executable, "-m", "atta.cli.main", "serve", *words], stderr=subprocess.DEVNULL)
-
-    running = [serve(part) for part in (0, 1)]
-    try:
-        with atta.connect(addresses, wait=True) as cluster:
-            whole = epoch(cluster)
-            running[1].kill()
-            timer = later(2.0, lambda: running.append(serve(1)))
-            try:
-                assert epoch(cluster) == whole
-            finally:
-                timer.join()
-    finally:
-        for daemon in running:
-            daemon.kill()
-            daemon.wait()
-
-
-def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
-    running: Running, small_graph: SmallGraph
-) -> None:
+def test_a_peer_that_stays_away_fails_all_who_wait_at_once(running: Running, small_graph: SmallGraph) -> None:
     (address,) = held_addresses(1)
     dataset = Dataset.open(small_graph.dataset(2, "random"), parts=[], verify=False)
     ids = of_partition_1(dataset)[0] + np.arange(5)
@@ -298,37 +238,24 @@ def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
 
 
 def test_a_client_waits_for_a_daemon_that_it_has_met(small_graph: SmallGraph, running: Running) -> None:
-    addresses, data = held_addresses(1), small_graph.dataset(1, "random")
+    (address,), data = held_addresses(1), small_graph.dataset(1, "random")
     with pytest.raises(UnavailableError):
-        atta.connect(addresses)  # nobody ever answered here: no reason to wait
-    running.start(data, 0, addresses[0], {})
-    with atta.connect(addresses) as cluster:
-        loader = atta.NeighborLoader(cluster, [5], "train", batch_size=50)
-        before = [batch.n_id().tolist() for batch in loader]
-        running.kill(addresses[0])
-        timer = later(1.0, running.start, data, 0, addresses[0], {})
-        assert [batch.n_id().tolist() for batch in atta.NeighborLoader(cluster, [5], "train", batch_size=50)] == before
-        timer.join()
-        running.kill(addresses[0])
-        timer = later(1.0, running.start, data, 0, addresses[0], {})
-        assert len(cluster.stats()) == 1
-        timer.join()
-
-
-def test_patience_ends(small_graph: SmallGraph, running: Running) -> None:
-    (address,) = held_addresses(1)
-    running.start(small_graph.dataset(1, "random"), 0, address, {})
-    connection = Connection(address, 20.0, part=0, patience_s=0.3)
+        atta.connect([address])  # nobody ever answered here: no reason to wait
+    running.start(data, 0, address, {})
+    connection = Connection(address, 20.0, part=0)
     connection.meet(connection.describe())
     running.kill(address)
+    timer = later(0.5, running.start, data, 0, address, {})
+    assert connection.stats()["parts"] == 1
+    timer.join()
+    running.kill(address)
+    connection._patience_s = 0.3
     with pytest.raises(UnavailableError, match=address):
         connection.stats()
     connection.close()
 
 
-def test_what_one_channel_has_tried_in_vain_does_not_keep_another_from_trying(
-    small_graph: SmallGraph, running: Running
-) -> None:
+def test_what_one_channel_has_tried_in_vain_another_may_try(small_graph: SmallGraph, running: Running) -> None:
     """By default, gRPC shares connections of one process to one address, and also the waits between attempts."""
     (address,) = held_addresses(1)
     vain = Connection(address, 5.0)
@@ -341,9 +268,7 @@ def test_what_one_channel_has_tried_in_vain_does_not_keep_another_from_trying(
     vain.close()
 
 
-def test_a_daemon_that_stops_in_the_middle_of_an_answer_is_one_that_went_away(
-    running: Running, small_graph: SmallGraph
-) -> None:
+def test_a_daemon_that_stops_in_mid_answer_is_one_that_went_away(running: Running, small_graph: SmallGraph) -> None:
     """End the daemon. It cancels the calls under way: for their callers the connection breaks."""
     (address,) = held_addresses(1)
     daemon = running.start(small_graph.dataset(1, "random"), 0, address, {})

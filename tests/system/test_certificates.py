@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +14,9 @@ import atta
 from atta.cli.cert import make_certificate
 from atta.client.control import Connection
 from atta.wire.security.credentials import Credentials
-from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.test_daemon_down import run
+from tests.system.test_daemon_life import daemon as started
 from tests.unit.security.authority import Authority
 from tests.waiting import eventually
 
@@ -30,18 +28,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @contextlib.contextmanager
 def daemon(data: Path, own: Credentials, log: Path) -> Iterator[str]:
-    """The address of a daemon with this certificate, which writes ``log``."""
-    (address,) = held_addresses(1)
     files = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key)
-    command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", "0", "--listen", address]
-    with log.open("wb") as lines:
-        serving = subprocess.Popen([*command, *files], stderr=lines)
-        try:
-            eventually(lambda: " serving " in log.read_text())
-            yield address
-        finally:
-            serving.terminate()
-            serving.wait(30)
+    with log.open("w") as lines, started(data, *files, stderr=lines) as (_, address):
+        eventually(lambda: " serving " in log.read_text())
+        yield address
 
 
 @pytest.mark.parametrize(("days", "told"), [(1, "certificate ends soon"), (-1, "certificate has ended"), (30, "")])
@@ -62,9 +52,7 @@ def test_a_daemon_says_when_its_own_certificate_ends(
     assert ("certificate" in (tmp_path / "log").read_text()) == bool(told)
 
 
-def test_a_certificate_for_another_host_names_both(
-    authority: Authority, small_graph: SmallGraph, tmp_path: Path
-) -> None:
+def test_a_certificate_for_another_host(authority: Authority, small_graph: SmallGraph, tmp_path: Path) -> None:
     own = authority.certificate("elsewhere", "peer", hosts=("10.9.8.7", "node3.example"))
     caller = authority.certificate("reader", "reader")
     with daemon(small_graph.dataset(1, "random"), own, tmp_path / "log") as address:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +28,6 @@ def served(small_graph: SmallGraph, tmp_path: Path) -> Iterator[tuple[atta.Local
         yield cluster, data / "part-0001"
 
 
-def cut_short(path: Path) -> None:
-    os.truncate(path, 0)
-
-
 def write_over(path: Path) -> None:
     """Change the last byte, and hide the time of it."""
     before = path.stat()
@@ -45,40 +41,37 @@ def write_over(path: Path) -> None:
 
 def epochs(cluster: atta.LocalCluster, graph: SmallGraph) -> None:
     """Draw epochs while daemons look at their files; rows and edges of each batch are those of the graph."""
-    row_of = {int(user): row for row, user in enumerate(graph.ids)}
     edges = set(zip(graph.src_ids.tolist(), graph.dst_ids.tolist(), strict=True))
     until, loader = time.monotonic() + 1.6, atta.NeighborLoader(cluster, [4, 4], batch_size=8, shuffle=True)
     while time.monotonic() < until:
         for drawn in loader:
             batch = drawn.to_pyg()
             ids = batch.n_id.tolist()
-            assert np.array_equal(batch.x.numpy(), graph.x[[row_of[user] for user in ids]])
+            assert np.array_equal(batch.x.numpy(), graph.x[graph.rows(ids)])
             assert {(ids[s], ids[t]) for s, t in batch.edge_index.T.tolist()} <= edges
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "cause"),
+    ("name", "cause"),
     [
-        (cut_short, "nodes/node/x.npy", "truncated"),
-        (cut_short, "edges/node__to__node/indices.npy", "truncated"),
-        (write_over, "edges/node__to__node/indices.npy", "altered"),
-        (cut_short, "../shared/node/ids.npy", "truncated"),
-        (cut_short, "../shared/node/split_train.npy", "truncated"),
+        ("nodes/node/x.npy", "truncated"),
+        ("edges/node__to__node/indices.npy", "truncated"),
+        ("edges/node__to__node/indices.npy", "altered"),
+        ("../shared/node/ids.npy", "truncated"),
+        ("../shared/node/split_train.npy", "truncated"),
     ],
 )
 def test_a_changed_file_ends_sessions_and_not_the_daemon(
-    served: tuple[atta.LocalCluster, Path],
-    small_graph: SmallGraph,
-    change: Callable[[Path], None],
-    name: str,
-    cause: str,
+    served: tuple[atta.LocalCluster, Path], small_graph: SmallGraph, name: str, cause: str
 ) -> None:
     cluster, folder = served
     loader = iter(atta.NeighborLoader(cluster, [4, 4], batch_size=8))
     next(loader)
     path = (folder / name).resolve()
-    change(path)
-    if change is write_over:  # daemons look once a second; a page that is missing is found when it is read
+    if cause == "truncated":  # a page that is missing is found when it is read
+        os.truncate(path, 0)
+    else:  # daemons look once a second
+        write_over(path)
         eventually(lambda: run("status", "--cluster", cluster.cluster_file).returncode)
     with pytest.raises(atta.DataError, match=cause) as found:
         epochs(cluster, small_graph)
@@ -93,7 +86,7 @@ def test_a_changed_file_ends_sessions_and_not_the_daemon(
     assert f"down: does not serve: {path}: " in done.stdout
 
 
-def test_a_file_written_anew_with_the_same_bytes_is_no_change(
+def test_a_file_with_the_same_bytes_is_no_change_and_one_with_the_name_of_another_waits_for_a_restart(
     served: tuple[atta.LocalCluster, Path], small_graph: SmallGraph
 ) -> None:
     cluster, folder = served
@@ -101,12 +94,6 @@ def test_a_file_written_anew_with_the_same_bytes_is_no_change(
         path.write_bytes(path.read_bytes())
     epochs(cluster, small_graph)
     assert run("status", "--cluster", cluster.cluster_file).returncode == 0
-
-
-def test_a_file_with_the_name_of_another_waits_for_a_restart(
-    served: tuple[atta.LocalCluster, Path], small_graph: SmallGraph
-) -> None:
-    cluster, folder = served
     other = folder / "nodes/node/other.npy"
     np.save(other, np.zeros((3, 16), np.float32))
     other.replace(folder / "nodes/node/x.npy")

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from atta.cli.main import cli
 from atta.errors import AttaError
 from atta_bench.chaos import run as chaos_run
+from tests.system.conftest import ran
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_interpreters")]
@@ -24,19 +25,14 @@ SMALL = ["--every", "2s", "--parts", "1", "--consumers", "1"]
 
 def ours(folder: Path) -> list[int]:
     """Processes that were started for a run in ``folder``."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(folder) in word for word in process.info["cmdline"] or ()) and process.pid != os.getpid():
-            found.append(process.pid)
-    return found
+    every = {process.pid: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
+    return [pid for pid, words in every.items() if str(folder) in words and pid != os.getpid()]
 
 
 def test_half_a_minute_of_chaos(tmp_path: Path) -> None:
     """All faults that are possible here. Nothing is violated, the log is complete, and no process stays."""
     folder = tmp_path / "chaos"
-    words = ["chaos", "--minutes", "0.5", "--seed", "3", *SMALL, "--out", str(folder)]
-    result = CliRunner().invoke(cli, words, catch_exceptions=False)
-    assert result.exit_code == 0
+    ran("chaos --minutes 0.5 --seed 3", *SMALL, "--out", folder)
     found = json.loads((folder / "result.json").read_text())
     log = [json.loads(line) for line in (folder / "faults.jsonl").read_text().splitlines()]
     plan = json.loads((folder / "plan.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ from atta.train.launching.check import small_graph as fetched
 from atta.train.models import build_model
 from atta.train.settings import MODELS
 from atta.train.steps.minibatch import MinibatchTrainer
-from tests.system.conftest import SmallGraph
+from tests.system.conftest import SmallGraph, ran
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_training_says_what_a_batch_would_change(cluster: atta.LocalCluster, nam
     assert len(said) == (name == "gcn")
 
 
-def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster) -> None:
+def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     exact = atta.check(GraphSAGE(16, 8, 2), cluster)
     assert exact.ok
     differs = atta.check(GCNConv(16, 4), cluster)
@@ -84,33 +84,21 @@ def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster) -> None:
     assert differs.findings[0].remedies[0] == "one hop more"
     assert atta.check(Weighted(), cluster).ok
     assert not atta.check(GraphSAGE(16, 8, 2), cluster, hops=1).ok
-
-
-def test_a_histogram_of_a_part_of_the_graph_is_told(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     degrees = torch.from_numpy(np.bincount(small_graph.dst, minlength=300))
     how = {"aggregators": ["mean"], "scalers": ["linear"]}
     whole = atta.check(PNAConv(16, 4, deg=torch.bincount(degrees), **how), cluster, draws=0)
     part = atta.check(PNAConv(16, 4, deg=torch.bincount(degrees[:100]), **how), cluster, draws=0)
     assert not any("histogram" in note for note in whole.notes)
     assert any("the graph one of 10" in note for note in part.notes)
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "error", "cause"),
-    [
-        (GraphSAGE(5, 8, 2), {}, atta.ConfigError, "multiplied"),
+    for model, options, error, cause in [
         (NeedsMore(), {}, atta.ConfigError, "'batch'"),
         (torch.nn.Linear(16, 4), {}, atta.ConfigError, r"model\(x, edge_index\)"),
         (GraphSAGE(16, 8, 2), {"features": "z"}, atta.UnknownNameError, "'z'"),
         (GraphSAGE(16, 8, 2), {"hops": 0}, atta.ConfigError, "hops"),
         (GraphSAGE(16, 8, 2), {"seconds": 0}, atta.ConfigError, "seconds"),
-    ],
-)
-def test_what_cannot_be_checked_is_refused(
-    cluster: atta.LocalCluster, model: torch.nn.Module, options: dict[str, object], error: type, cause: str
-) -> None:
-    with pytest.raises(error, match=cause):
-        atta.check(model, cluster, **options)
+    ]:
+        with pytest.raises(error, match=cause):
+            atta.check(model, cluster, **options)
 
 
 def test_a_graph_without_edges_is_refused(tmp_path: Path) -> None:
@@ -130,17 +118,17 @@ def test_the_command(small_graph: SmallGraph, tmp_path: Path, monkeypatch: pytes
         "def other():\n    return GCNConv(16, 4)\n"
     )
     data = str(small_graph.dataset(2, "random"))
-    found = CliRunner().invoke(cli, ["check", "own_models:exact", "--data", data])
-    assert found.exit_code == 0
-    assert found.stdout.startswith("SAGEConv reads neighbours over 1 hop, in 1 layer; batches of 1 hop\n")
+    assert ran("check own_models:exact --data", data).startswith(
+        "SAGEConv reads neighbours over 1 hop, in 1 layer; batches of 1 hop\n"
+    )
     how = ["check", "own_models:other", "--data", data, "--json", "-"]
     for more, code, hops in (["--hops", "2"], 0, 2), ([], 1, 1):  # exact with one hop more than it reads
-        ran = CliRunner().invoke(cli, [*how, *more])
-        report = json.loads(ran.stdout)
-        assert (ran.exit_code, report["ok"], report["hops"], report["reads"]) == (code, code == 0, hops, 1)
-    ran = CliRunner().invoke(cli, ["check", "own_models:exact"])
-    assert isinstance(ran.exception, atta.ConfigError)
-    assert "--data" in str(ran.exception)
+        done = CliRunner().invoke(cli, [*how, *more])
+        report = json.loads(done.stdout)
+        assert (done.exit_code, report["ok"], report["hops"], report["reads"]) == (code, code == 0, hops, 1)
+    done = CliRunner().invoke(cli, ["check", "own_models:exact"])
+    assert isinstance(done.exception, atta.ConfigError)
+    assert "--data" in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +156,7 @@ def test_names_that_give_no_model(name: str, cause: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("options", [{}, {"frontier": "all"}, {"subgraph_type": "induced"}, {"disjoint": True}])
-def test_edges_in_the_order_of_the_file(
-    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, object]
-) -> None:
+def test_edges_in_file_order(cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, object]) -> None:
     how = {"batch_size": 40, "edge_tables": ["note", "weight"], **options}
     plain, ordered = (
         next(iter(atta.NeighborLoader(cluster, [4, 3], small_graph.train_ids, edge_order=order, **how)))
@@ -218,30 +204,3 @@ def test_a_seed_that_comes_twice(cluster: atta.LocalCluster, small_graph: SmallG
     assert torch.allclose(rows[0], rows[4])
     plain = once.to_pyg()
     assert torch.allclose(layer(plain.x, plain.edge_index)[:3].detach(), rows[[0, 1, 3]], atol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def of_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
-    """The graph of the page of exact layers, on daemons."""
-    from atta_bench.layer_kinds import graph_of_rows
-
-    graph, folder = graph_of_rows(), tmp_path_factory.mktemp("table")
-    with GraphWriter(folder / "graph") as out:
-        out.add_nodes("node", graph.num_nodes, tables={"x": graph.x.float().numpy()})
-        out.add_edges("node__to__node", *graph.edge_index.numpy())
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
-    with atta.local(folder / "parts", threads=1) as running:
-        yield running
-
-
-def test_checks_on_daemons_say_what_the_page_says(of_table: atta.LocalCluster) -> None:
-    from atta_bench.exact_layers import PAGE
-    from atta_bench.layer_kinds import dgl_kinds, pyg_kinds
-
-    rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    page = {row[0].strip(" `"): row[1].strip() for row in rows[::-1]}
-    wanted = ("SAGEConv", "GATv2Conv", "GINConv", "GCNConv", "LGConv", "APPNP", "GraphNorm", "MaxAggregation", "GCN")
-    for kind in [*pyg_kinds(), *dgl_kinds()]:
-        if kind.name in wanted and kind.group != "Layers of DGL":
-            report = atta.check(kind.make(2), of_table, draws=0)
-            assert report.findings[0].equal is (page[kind.name] == "="), kind.name

@@ -34,8 +34,8 @@ def g(folder: Folder) -> Iterator[Any]:
     assert not dgl.distributed.is_initialized()
 
 
-def everything(g: Any) -> Any:
-    return torch.arange(g.num_nodes())
+def loader_of(g: Any, ids: Any, fan_outs: list[int], **options: Any) -> Any:
+    return dgl.dataloading.DistNodeDataLoader(g, ids, dgl.dataloading.NeighborSampler(fan_outs), **options)
 
 
 def test_shares_follow_the_trainers_of_vertices(g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_the_graph_is_that_of_the_folder(g: Any, folder: Folder) -> None:
     assert g.rank() == 0
     for name in ("features", "labels", "train_mask", "val_mask", "test_mask"):
         assert name in g.ndata
-        assert torch.equal(g.ndata[name][everything(g)], whole.ndata[name])
+        assert torch.equal(g.ndata[name][torch.arange(400)], whole.ndata[name])
         assert g.ndata[name].shape == tuple(whole.ndata[name].shape)
         assert g.ndata[name].dtype == whole.ndata[name].dtype
     assert torch.equal(g.edata["w"][np.array([7, 7, 3])], whole.edata["w"][[7, 7, 3]])
@@ -86,7 +86,7 @@ def test_the_graph_is_that_of_the_folder(g: Any, folder: Folder) -> None:
 def test_the_parts_are_those_of_distdgl(g: Any, folder: Folder) -> None:
     book = g.get_partition_book()
     assert book.num_partitions() == 2
-    assert np.array_equal(book.nid2partid(everything(g)), folder.parts)
+    assert np.array_equal(book.nid2partid(torch.arange(400)), folder.parts)
     for part in range(2):
         assert np.array_equal(book.partid2nids(part), np.flatnonzero(folder.parts == part))
     _, dst = folder.whole.edges(order="eid")
@@ -95,9 +95,7 @@ def test_the_parts_are_those_of_distdgl(g: Any, folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("force_even", [True, False])
-def test_shares_are_all_that_the_mask_marks(
-    g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch, force_even: bool
-) -> None:
+def test_shares_are_all_of_the_mask(g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch, force_even: bool) -> None:
     book = g.get_partition_book()
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "0")
@@ -115,52 +113,22 @@ def test_shares_are_all_that_the_mask_marks(
         dgl.distributed.node_split(mask[:3], book)
 
 
-def triples(block: Any) -> list[tuple[int, int, int]]:
-    """Source, destination and id of every edge of a block, sorted."""
-    src, dst = block.edges()
-    ends = block.srcdata[real.NID][src], block.dstdata[real.NID][dst], block.edata[real.EID]
-    return sorted(zip(*(e.tolist() for e in ends), strict=True))
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_blocks_of_whole_neighbourhoods_are_those_of_dgl(g: Any, folder: Folder, layers: int) -> None:
-    seeds = torch.arange(0, 400, 3)
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, seeds, dgl.dataloading.MultiLayerFullNeighborSampler(layers), batch_size=50, num_workers=0
-    )
-    theirs = real.dataloading.MultiLayerFullNeighborSampler(layers)
-    seen = 0
-    for inputs, outputs, blocks in loader:
-        assert torch.equal(outputs, seeds[seen : seen + 50])
-        seen += len(outputs)
-        known, _, expected = theirs.sample(folder.whole, outputs)
-        assert sorted(inputs.tolist()) == sorted(known.tolist())
-        for mine, other in zip(blocks, expected, strict=True):
-            assert (mine.num_src_nodes(), mine.num_dst_nodes()) == (other.num_src_nodes(), other.num_dst_nodes())
-            assert triples(mine) == triples(other)
-        assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
-    assert (seen, len(loader)) == (len(seeds), 3)
-
-
 def test_fan_outs_count_from_the_input_side_and_draw_distinct_edges_of_the_graph(g: Any, folder: Folder) -> None:
-    whole, sampler = folder.whole, dgl.dataloading.NeighborSampler([3, 6])
-    src, dst = whole.edges(order="eid")
-    for _, _, blocks in dgl.dataloading.DistNodeDataLoader(g, torch.arange(60), sampler, batch_size=60):
+    whole = folder.whole
+    for _, _, blocks in loader_of(g, torch.arange(60), [3, 6], batch_size=60):
         for block, fan_out in zip(blocks, (3, 6), strict=True):
-            wanted = whole.in_degrees(block.dstdata[real.NID]).clamp(max=fan_out)
-            assert torch.equal(block.in_degrees(), wanted)
-            found = triples(block)
-            assert len({e for _, _, e in found}) == len(found)
-            assert all((s, d) == (int(src[e]), int(dst[e])) for s, d, e in found)
+            assert torch.equal(block.in_degrees(), whole.in_degrees(block.dstdata[real.NID]).clamp(max=fan_out))
+            (src, dst), eids = block.edges(), block.edata[real.EID]
+            assert len(eids.unique()) == len(eids)
+            ends = torch.stack([block.srcdata[real.NID][src], block.dstdata[real.NID][dst]])
+            assert torch.equal(ends, torch.stack(whole.find_edges(eids)))
         assert torch.equal(blocks[0].dstdata[real.NID], blocks[1].srcdata[real.NID])
 
 
 def test_rows_that_are_asked_for_come_with_later_batches_and_no_batch_is_lost(g: Any, folder: Folder) -> None:
     train = dgl.distributed.node_split(g.ndata["train_mask"])
     torch.manual_seed(1)
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, train, dgl.dataloading.NeighborSampler([5]), batch_size=32, shuffle=True
-    )
+    loader = loader_of(g, train, [5], batch_size=32, shuffle=True)
     orders = []
     for _ in range(2):
         order = []
@@ -180,9 +148,7 @@ def test_rows_that_are_asked_for_come_with_later_batches_and_no_batch_is_lost(g:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_what_a_script_writes_into_rows_does_not_show_in_later_reads(g: Any, folder: Folder, *, shuffle: bool) -> None:
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, torch.arange(200), dgl.dataloading.NeighborSampler([4]), batch_size=50, shuffle=shuffle
-    )
+    loader = loader_of(g, torch.arange(200), [4], batch_size=50, shuffle=shuffle)
     wanted = folder.whole.ndata["features"]
     for _ in range(2):
         for inputs, seeds, _ in loader:
@@ -197,9 +163,7 @@ def test_what_a_script_writes_into_rows_does_not_show_in_later_reads(g: Any, fol
 
 
 def test_rows_follow_ids_that_a_script_has_put_in_another_order(g: Any, folder: Folder) -> None:
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, torch.arange(200), dgl.dataloading.NeighborSampler([4]), batch_size=50
-    )
+    loader = loader_of(g, torch.arange(200), [4], batch_size=50)
     for inputs, _, _ in loader:
         assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
         inputs.copy_(inputs.flip(0))
@@ -220,9 +184,7 @@ def test_a_share_that_fills_no_batch_has_none(g: Any, count: int, *, drop_last: 
 
 
 def test_a_loader_is_its_own_iterator_as_well(g: Any) -> None:
-    loader = dgl.dataloading.DistNodeDataLoader(
-        g, torch.arange(20), dgl.dataloading.NeighborSampler([2]), batch_size=10
-    )
+    loader = loader_of(g, torch.arange(20), [2], batch_size=10)
     for _ in range(2):
         assert next(loader)[1].tolist() + next(loader)[1].tolist() == list(range(20))
         with pytest.raises(StopIteration):
@@ -250,43 +212,6 @@ def test_a_sampled_graph_has_edges_of_the_graph(g: Any, folder: Folder) -> None:
     assert block.num_dst_nodes() == 3
     with pytest.raises(atta.ConfigError, match="edge_dir='out'"):
         dgl.distributed.sample_neighbors(g, nodes, 2, edge_dir="out")
-
-
-@pytest.mark.parametrize("exclude", [None, "self", "reverse_id"])
-def test_edges_come_with_negative_pairs_and_blocks_of_their_ends(g: Any, folder: Folder, exclude: str | None) -> None:
-    whole = folder.whole
-    eids = dgl.distributed.edge_split(torch.ones(4000, dtype=torch.bool), g.get_partition_book())[:300]
-    loader = dgl.dataloading.DistEdgeDataLoader(
-        g, eids, dgl.dataloading.NeighborSampler([-1, -1]), negative_sampler=dgl.dataloading.negative_sampler.Uniform(2),
-        exclude=exclude, reverse_eids=torch.arange(4000), batch_size=100, shuffle=True,
-    )  # fmt: skip
-    seen: list[int] = []
-    for inputs, pairs, others, blocks in loader:
-        nodes, of_batch = pairs.ndata[real.NID], pairs.edata[real.EID]
-        seen += of_batch.tolist()
-        ends = torch.stack([nodes[end] for end in pairs.edges()])
-        assert torch.equal(ends, torch.stack(whole.find_edges(of_batch)))
-        assert torch.equal(others.edges()[0], pairs.edges()[0].repeat_interleave(2))
-        assert torch.equal(blocks[-1].dstdata[real.NID], nodes)
-        assert torch.equal(others.ndata[real.NID], nodes)
-        assert torch.equal(blocks[0].srcdata[real.NID], inputs)
-        assert torch.equal(g.ndata["features"][inputs], whole.ndata["features"][inputs])
-        left_out = {(s, d) for s, d in ends.T.tolist()} if exclude else set()
-        left_out |= {(d, s) for s, d in left_out} if exclude == "reverse_id" else set()
-        src, dst = whole.in_edges(nodes)
-        expected = sorted((s, d) for s, d in zip(src.tolist(), dst.tolist(), strict=True) if (s, d) not in left_out)
-        assert sorted((s, d) for s, d, _ in triples(blocks[-1])) == expected
-    assert sorted(seen) == eids.tolist()
-
-
-def test_a_graph_of_given_edges_is_that_of_dgl(g: Any, folder: Folder) -> None:
-    eids = torch.tensor([3999, 0, 17])
-    found = g.edge_subgraph(eids)
-    assert torch.equal(found.edata[real.EID], eids)
-    ends = torch.stack([found.ndata[real.NID][end] for end in found.edges()])
-    assert torch.equal(ends, torch.stack(folder.whole.find_edges(eids)))
-    with pytest.raises(atta.ConfigError, match="store_ids"):
-        g.edge_subgraph(eids, store_ids=False)
 
 
 @pytest.mark.parametrize("drop_last", [True, False])
@@ -338,6 +263,8 @@ def test_what_is_not_offered_says_so(g: Any) -> None:
         dgl.dataloading.DistEdgeDataLoader(g, [1], sampler, exclude="reverse")
     with pytest.raises(atta.ConfigError, match="called before"):
         dgl.distributed.initialize(None)
+    with pytest.raises(atta.ConfigError, match="store_ids"):
+        g.edge_subgraph([1], store_ids=False)
 
 
 def test_a_folder_is_converted_once(g: Any, folder: Folder, tmp_path: Path) -> None:

@@ -42,12 +42,31 @@ def numbers(shape: tuple[int, ...], dtype: Any) -> Any:
     return torch.rand(shape).to(dtype)
 
 
-def test_rows_are_zeros_at_first(g: Any) -> None:
+def test_rows_are_zeros_at_first_and_are_written_and_read_by_id(g: Any, tmp_path: Path) -> None:
     made = DistTensor((NODES, 2), torch.float32, "zeros")
     assert (made.shape, made.dtype, len(made)) == ((NODES, 2), torch.float32, NODES)
     assert (made.tensor_name, g.ndata["x"].tensor_name) == ("zeros", "x")
     assert torch.equal(made[np.arange(NODES)], torch.zeros(NODES, 2))
     assert made.count_nonzero() == 0
+    made = DistTensor((NODES, 2), torch.float32)
+    ids = torch.tensor([140, 3, 77])
+    made[ids] = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    assert made[[77, 3, 77]].tolist() == [[5, 6], [3, 4], [5, 6]]
+    assert made[[0]].tolist() == [[0, 0]]
+    made[5:9] = np.ones((4, 2))
+    made[torch.arange(NODES) == 10] = torch.tensor([7.0, 8.0])
+    assert made[5:11].tolist() == [[1, 1]] * 4 + [[0, 0], [7, 8]]
+    assert made.count_nonzero() == 16
+    with pytest.raises(atta.ConfigError, match=r"values \[3\] for \[2, 2\]"):
+        made[[1, 2]] = torch.ones(3)
+    with pytest.raises(atta.ConfigError, match="0 to 149"):
+        made[[NODES]]
+    made = DistTensor((NODES, 2), torch.float32, init_func=numbers)
+    for name, rows in (("made", made), ("x", g.ndata["x"])):
+        torch.save(rows, tmp_path / name)
+        found = torch.load(tmp_path / name, weights_only=True)
+        assert type(found) is torch.Tensor
+        assert torch.equal(found, rows[np.arange(NODES)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool])
@@ -77,39 +96,7 @@ def test_the_rows_of_init_func_belong_to_ids(g: Any, rows: int) -> None:
         DistTensor((rows, 2), torch.int64, init_func=lambda shape, dtype: torch.ones(3))
 
 
-def test_rows_are_written_and_read_by_id(g: Any) -> None:
-    made = DistTensor((NODES, 2), torch.float32)
-    ids = torch.tensor([140, 3, 77])
-    made[ids] = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    assert made[[77, 3, 77]].tolist() == [[5, 6], [3, 4], [5, 6]]
-    assert made[[0]].tolist() == [[0, 0]]
-    made[5:9] = np.ones((4, 2))
-    made[torch.arange(NODES) == 10] = torch.tensor([7.0, 8.0])
-    assert made[5:11].tolist() == [[1, 1]] * 4 + [[0, 0], [7, 8]]
-    assert made.count_nonzero() == 16
-    with pytest.raises(atta.ConfigError, match=r"values \[3\] for \[2, 2\]"):
-        made[[1, 2]] = torch.ones(3)
-    with pytest.raises(atta.ConfigError, match="0 to 149"):
-        made[[NODES]]
-
-
-def test_a_vector_has_one_number_per_row(g: Any) -> None:
-    made = DistTensor((NODES,), torch.int64, "vector")
-    made[[4, 2]] = torch.tensor([9, 8])
-    assert made.shape == (NODES,)
-    assert made[1:5].tolist() == [0, 8, 0, 9]
-
-
-def test_a_saved_tensor_is_a_plain_one(g: Any, tmp_path: Path) -> None:
-    made = DistTensor((NODES, 2), torch.float32, init_func=numbers)
-    for name, rows in (("made", made), ("x", g.ndata["x"])):
-        torch.save(rows, tmp_path / name)
-        found = torch.load(tmp_path / name, weights_only=True)
-        assert type(found) is torch.Tensor
-        assert torch.equal(found, rows[np.arange(NODES)])
-
-
-def test_a_name_that_exists_opens_its_tensor(g: Any) -> None:
+def test_names_of_tensors(g: Any) -> None:
     first = DistTensor((NODES, 2), torch.float32, "twice", init_func=numbers)
     second = DistTensor((NODES, 2), torch.float32, "twice")
     assert torch.equal(first[:], second[:])
@@ -119,26 +106,10 @@ def test_a_name_that_exists_opens_its_tensor(g: Any) -> None:
     del second  # it has not created the tensor
     first[[1]] = torch.ones(1, 2)
     assert first[[1]].tolist() == [[1, 1]]
-
-
-def test_a_name_whose_tensor_has_gone_can_be_used_anew(g: Any) -> None:
     made = DistTensor((NODES, 2), torch.float32, "gone", init_func=ones)
     del made
     again = DistTensor((NODES, 3), torch.float32, "gone")
     assert again.count_nonzero() == 0
-
-
-def test_tensors_without_a_name_are_different_ones(g: Any) -> None:
-    first = DistTensor((NODES, 2), torch.float32, init_func=numbers)
-    kept = first[0:10]
-    second = DistTensor((NODES, 2), torch.float32, init_func=numbers)
-    del first
-    third = DistTensor((NODES, 2), torch.float32, init_func=numbers)
-    assert not torch.equal(kept, second[0:10])
-    assert not torch.equal(kept, third[0:10])
-
-
-def test_a_persistent_tensor_outlives_its_object(g: Any) -> None:
     made = DistTensor((NODES, 2), torch.float32, "kept", init_func=ones, persistent=True)
     del made
     with pytest.raises(atta.ConfigError, match="kept"):
@@ -146,9 +117,6 @@ def test_a_persistent_tensor_outlives_its_object(g: Any) -> None:
     assert DistTensor((NODES, 2), torch.float32, "kept").count_nonzero() == 2 * NODES
     with pytest.raises(atta.ConfigError, match="needs a name"):
         DistTensor((NODES, 2), torch.float32, persistent=True)
-
-
-def test_what_an_earlier_job_has_left_goes(g: Any) -> None:
     made = DistTensor((NODES, 2), torch.float32, "left", init_func=ones, persistent=True)
     made.part_policy.partition_book.job.tensors.discard(made.name)  # as in another process
     assert DistTensor((NODES, 4), torch.float32, "left").count_nonzero() == 0
@@ -177,6 +145,8 @@ def test_a_tensor_can_stand_beside_those_of_the_graph(g: Any) -> None:
     assert list(g.ndata) == ["x"]
     with pytest.raises(atta.ConfigError, match="DistTensor"):
         g.ndata["h"] = torch.ones(NODES, 2)
+    assert (g.node_attr_schemes()["x"].shape, g.node_attr_schemes()["x"].dtype) == ((3,), torch.float32)
+    assert g.edge_attr_schemes() == {}
 
 
 def test_two_masks_are_joined(g: Any) -> None:
@@ -215,11 +185,6 @@ def test_a_policy_is_made_from_its_name(g: Any) -> None:
         dgl.distributed.PartitionPolicy("vertex", book)
 
 
-def test_schemes_have_shape_and_dtype(g: Any) -> None:
-    assert (g.node_attr_schemes()["x"].shape, g.node_attr_schemes()["x"].dtype) == ((3,), torch.float32)
-    assert g.edge_attr_schemes() == {}
-
-
 @pytest.mark.parametrize("kind", ["SparseAdagrad", "SparseAdam"])
 def test_an_embedding_learns_as_torch_does(g: Any, kind: str) -> None:
     start = torch.rand(NODES, 4)
@@ -240,18 +205,13 @@ def test_an_embedding_learns_as_torch_does(g: Any, kind: str) -> None:
         dgl.distributed.optim.SparseAdagrad([embedding], lr=0.1)
 
 
-def test_an_embedding_without_an_optimiser_gives_its_first_rows(g: Any) -> None:
-    embedding = dgl.distributed.DistEmbedding(NODES, 2, init_func=ones)
-    assert embedding(torch.tensor([1, 5])).tolist() == [[1, 1], [1, 1]]
-    with pytest.raises(atta.ConfigError, match="no optimiser"):
-        embedding.step()
-
-
 def test_an_embedding_that_was_read_gets_its_optimiser_later(g: Any) -> None:
     start = torch.rand(NODES, 2)
     embedding = dgl.distributed.DistEmbedding(NODES, 2, name="early", init_func=ones)
     with torch.no_grad():
         assert torch.equal(embedding(torch.arange(4)), torch.ones(4, 2))
+    with pytest.raises(atta.ConfigError, match="no optimiser"):
+        embedding.step()
     embedding.weight[:] = start
     optimiser = dgl.distributed.optim.SparseAdagrad([embedding], lr=0.5)
     assert torch.equal(embedding.weight[:], start)
@@ -308,9 +268,7 @@ def test_an_embedding_of_a_known_name_is_that_one(g: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["SparseAdagrad", "SparseAdam"])
 @pytest.mark.parametrize("world", [1, 3])
-def test_an_optimiser_is_saved_and_loaded(
-    g: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, world: int
-) -> None:
+def test_optimisers_are_saved(g: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, world: int) -> None:
     """``world`` trainers save, one after the other; one loads. What it loads steps rows as the first one does."""
     made = getattr(dgl.distributed.optim, kind)
     monkeypatch.setattr("atta.compat.dgl.distributed.optim.barrier", lambda: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,30 +46,6 @@ def test_types_counts_and_tensors_are_those_of_the_folder(g: Any, folder: Folder
         _ = g.ndata
 
 
-def test_blocks_of_several_types_are_those_of_dgl(g: Any, folder: Folder) -> None:
-    train = dgl.distributed.node_split(g.nodes["paper"].data["train_mask"], ntype="paper")
-    sampler = dgl.dataloading.MultiLayerFullNeighborSampler(2)
-    theirs = real.dataloading.MultiLayerFullNeighborSampler(2)
-    seen = 0
-    for inputs, outputs, blocks in dgl.dataloading.DistNodeDataLoader(g, {"paper": train}, sampler, batch_size=16):
-        assert list(outputs) == ["paper"]
-        seen += len(outputs["paper"])
-        known, _, expected = theirs.sample(folder.whole, outputs)
-        for ntype, ids in known.items():
-            assert sorted(inputs[ntype].tolist()) == sorted(ids.tolist())
-        for mine, other in zip(blocks, expected, strict=True):
-            drawn = [etype for etype in folder.whole.canonical_etypes if other.num_edges(etype)]
-            assert sorted(mine.canonical_etypes) == sorted(drawn)  # so it is with DistDGL
-            for etype in drawn:
-                found = mine.edges[etype].data[real.EID].tolist()
-                assert sorted(found) == sorted(other.edges[etype].data[real.EID].tolist())
-                assert ends(mine, etype) == ends(other, etype)
-        assert torch.equal(
-            g.nodes["paper"].data["feat"][inputs["paper"]], folder.whole.nodes["paper"].data["feat"][inputs["paper"]]
-        )
-    assert seen == int(folder.whole.nodes["paper"].data["train_mask"].sum())
-
-
 def ends(block: Any, etype: tuple[str, str, str]) -> list[tuple[int, int]]:
     src, dst = block.edges(etype=etype)
     sources, targets = block.srcnodes[etype[0]].data[real.NID][src], block.dstnodes[etype[2]].data[real.NID][dst]
@@ -95,9 +72,7 @@ REVERSE = {("author", "writes", "paper"): ("paper", "by", "author")}
 
 @pytest.mark.parametrize("exclude", [None, "self", "reverse_types"])
 @pytest.mark.parametrize("negatives", [0, 2])
-def test_edges_of_a_type_come_with_pairs_and_blocks(
-    g: Any, folder: Folder, exclude: str | None, negatives: int
-) -> None:
+def test_edges_of_a_type_have_pairs_and_blocks(g: Any, folder: Folder, exclude: str | None, negatives: int) -> None:
     whole, (etype, reverse) = folder.whole, next(iter(REVERSE.items()))
     eids, seen = torch.arange(0, 400, 3), []
     uniform = dgl.dataloading.negative_sampler.Uniform(negatives) if negatives else None
@@ -128,29 +103,26 @@ def test_edges_of_a_type_come_with_pairs_and_blocks(
                 gone = {(d, s) for s, d in left_out}
             expected = [pair for pair in zip(src.tolist(), dst.tolist(), strict=True) if pair not in gone]
             assert ends(blocks[-1], kind) == sorted(expected)
-        assert torch.equal(
-            g.nodes["paper"].data["feat"][inputs["paper"]], whole.nodes["paper"].data["feat"][inputs["paper"]]
-        )
+        found = g.nodes["paper"].data["feat"][inputs["paper"]]
+        assert torch.equal(found, whole.nodes["paper"].data["feat"][inputs["paper"]])
     assert sorted(seen) == eids.tolist()
 
 
 def test_edges_of_a_type_within_a_node_type_have_reverses_of_their_own_type(g: Any, folder: Folder) -> None:
     sampler = dgl.dataloading.NeighborSampler([-1])
-    loader = dgl.dataloading.DistEdgeDataLoader(
-        g, {"cites": torch.arange(90)}, sampler, exclude="reverse_id", batch_size=30
-    )
-    for _, pairs, (block,) in loader:
+    made = partial(dgl.dataloading.DistEdgeDataLoader, g, graph_sampler=sampler)
+    for _, pairs, (block,) in made({"cites": torch.arange(90)}, exclude="reverse_id", batch_size=30):
         src, dst = folder.whole.find_edges(pairs.edges["cites"].data[real.EID], etype="cites")
         gone = {*zip(src.tolist(), dst.tolist(), strict=True), *zip(dst.tolist(), src.tolist(), strict=True)}
         assert not gone & {*ends(block, ("paper", "cites", "paper"))}
-    with pytest.raises(atta.ConfigError, match="no reverse edges of its own type"):
-        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1]}, sampler, exclude="reverse_id")
-    with pytest.raises(atta.ConfigError, match="reverse_etypes: name the type"):
-        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1]}, sampler, exclude="reverse_types", reverse_etypes=REVERSE)
-    with pytest.raises(atta.ConfigError, match="seeds of one type"):
-        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1], "cites": [2]}, sampler)
-    with pytest.raises(atta.ConfigError, match="name an edge type"):
-        dgl.dataloading.DistEdgeDataLoader(g, [1], sampler)
+    for share, options, cause in (
+        ({"by": [1]}, {"exclude": "reverse_id"}, "no reverse edges of its own type"),
+        ({"by": [1]}, {"exclude": "reverse_types", "reverse_etypes": REVERSE}, "reverse_etypes: name the type"),
+        ({"by": [1], "cites": [2]}, {}, "seeds of one type"),
+        ([1], {}, "name an edge type"),
+    ):
+        with pytest.raises(atta.ConfigError, match=cause):
+            made(share, **options)
 
 
 @pytest.mark.parametrize("relabel", [True, False])
@@ -171,42 +143,7 @@ def test_a_graph_of_given_edges_is_that_of_dgl(g: Any, folder: Folder, relabel: 
         assert torch.equal(g.out_degrees(etype=etype), folder.whole.out_degrees(etype=etype))
 
 
-def test_r_gcn_with_embeddings_for_a_type_without_features_learns(g: Any) -> None:
-    torch.manual_seed(0)
-    authors = dgl.distributed.DistEmbedding(
-        g.num_nodes("author"), 3, name="author", init_func=lambda shape, dtype: torch.rand(shape).to(dtype),
-        part_policy=g.get_node_partition_policy("author"),
-    )  # fmt: skip
-    sparse = dgl.distributed.optim.SparseAdam([authors], lr=0.05)
-    layers = torch.nn.ModuleList(
-        dgl.nn.HeteroGraphConv({etype: dgl.nn.GraphConv(3, 3, norm="right", allow_zero_in_degree=True) for etype in g.etypes})
-        for _ in range(2)
-    )  # fmt: skip
-    dense = torch.optim.Adam(layers.parameters(), lr=0.05)
-    train = dgl.distributed.node_split(g.nodes["paper"].data["train_mask"], ntype="paper")
-    sampler = dgl.dataloading.MultiLayerNeighborSampler([5, 5])
-    loader = dgl.dataloading.DistNodeDataLoader(g, {"paper": train}, sampler, batch_size=32, shuffle=True)
-    before, losses = authors.weight[:], []
-    for _ in range(12):
-        for inputs, outputs, blocks in loader:
-            h = {"paper": g.nodes["paper"].data["feat"][inputs["paper"]], "author": authors(inputs["author"])}
-            for layer, block in zip(layers, blocks, strict=True):
-                h = layer(block, h)
-            labels = g.nodes["paper"].data["label"][outputs["paper"]]
-            loss = torch.nn.functional.cross_entropy(h["paper"], labels)
-            sparse.zero_grad()
-            dense.zero_grad()
-            loss.backward()
-            sparse.step()
-            dense.step()
-            losses.append(loss.item())
-    assert sum(losses[-4:]) < sum(losses[:4])
-    assert not torch.equal(authors.weight[:], before)
-
-
-def test_rows_of_embeddings_are_pulled_ahead_and_are_what_they_are_when_asked_for(
-    g: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_embeddings_are_pulled_ahead_and_are_the_newest(g: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     ask = atta.DistEmbedding._ask
     monkeypatch.setattr(atta.DistEmbedding, "_ask", lambda self, ids: asked.append(ids) or ask(self, ids))

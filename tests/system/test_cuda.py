@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,33 +24,21 @@ DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-@dataclass(frozen=True)
-class World:
-    """Cluster files of daemons that serve a graph with one type, in two parts and as a whole, and a typed one."""
-
-    plain: str
-    whole: str
-    typed: str
-
-
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     folder = tmp_path_factory.mktemp("cuda")
     sizes: dict[str, Any] = {"nodes": 1500, "edges": 24_000, "features": 20, "classes": 5, "seed": 3}
     generate("sbm", folder / "graph", GenerateOptions(**sizes, train=0.2, val=0.2, test=0.4, inter=0.3, signal=0.5))
     write_typed(folder / "typed")
-    for name, parts in (("graph", 2), ("graph", 1), ("typed", 2)):
-        partition_graph(folder / name, folder / f"{name}-{parts}p", parts=parts, method="random", seed=0)
-    with (
-        atta.local(folder / "graph-2p", threads=1) as plain,
-        atta.local(folder / "graph-1p", threads=1) as whole,
-        atta.local(folder / "typed-2p", threads=1) as typed,
-    ):
-        yield World(*(str(cluster.cluster_file) for cluster in (plain, whole, typed)))
+    with ExitStack() as stack:
+        found = {}
+        for name, graph, parts in (("plain", "graph", 2), ("whole", "graph", 1), ("typed", "typed", 2)):
+            partition_graph(folder / graph, folder / f"{name}-parts", parts=parts, method="random", seed=0)
+            found[name] = stack.enter_context(atta.local(folder / f"{name}-parts", threads=1))
+        yield SimpleNamespace(**{name: str(cluster.cluster_file) for name, cluster in found.items()})
 
 
 def write_typed(folder: Path) -> None:
-    """Papers with classes, and authors without features, whose embeddings are learnt."""
     rng, papers, authors = np.random.default_rng(4), 400, 160
     classes = rng.integers(0, 4, papers)
     x = rng.standard_normal((papers, 8)).astype(np.float32)
@@ -90,14 +79,14 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("graph", "settings"), RUNS, ids=str)
-def test_runs_lose_what_they_lose_on_the_cpu(world: World, graph: str, settings: dict[str, Any]) -> None:
+def test_runs_lose_what_they_lose_on_the_cpu(world: SimpleNamespace, graph: str, settings: dict[str, Any]) -> None:
     here, there = (trained(getattr(world, graph), device=device, **settings) for device in ("cpu", DEVICE))
     np.testing.assert_allclose(losses(there), losses(here), rtol=0.05 if settings.get("task") == "dgi" else 5e-3)
     if graph == "plain" and "model" in settings:
         assert there.best.metrics["test_accuracy"] == pytest.approx(here.best.metrics["test_accuracy"], abs=0.02)
 
 
-def test_half_precision_and_accumulated_steps(world: World) -> None:
+def test_half_precision_and_accumulated_steps(world: SimpleNamespace) -> None:
     exact = trained(world.plain, device=DEVICE, accumulate=2, clip_grad_norm=1.0)
     half = trained(world.plain, device=DEVICE, accumulate=2, clip_grad_norm=1.0, precision="bf16")
     np.testing.assert_allclose(losses(half), losses(exact), rtol=0.03)
@@ -106,13 +95,13 @@ def test_half_precision_and_accumulated_steps(world: World) -> None:
     )
 
 
-def test_phases_are_those_of_the_gpu(world: World) -> None:
+def test_phases_are_those_of_the_gpu(world: SimpleNamespace) -> None:
     epochs = trained(world.plain, model="sage", device=DEVICE).epochs
     assert all(epoch.breakdown["copy"] > 0 and epoch.breakdown["compute"] > 0 for epoch in epochs)
     assert all(epoch.breakdown["compute"] < epoch.seconds for epoch in epochs)
 
 
-def test_a_run_goes_on_in_mid_epoch(world: World, tmp_path: Path) -> None:
+def test_a_run_goes_on_in_mid_epoch(world: SimpleNamespace, tmp_path: Path) -> None:
     whole = trained(world.plain, device=DEVICE, dropout=0.5, epochs=2)
     settings: dict[str, Any] = {"device": DEVICE, "dropout": 0.5, "checkpoint": str(tmp_path), "checkpoint_steps": 2}
     trained(world.plain, epochs=1, **settings)
@@ -120,7 +109,7 @@ def test_a_run_goes_on_in_mid_epoch(world: World, tmp_path: Path) -> None:
     np.testing.assert_allclose(losses(resumed), losses(whole), rtol=1e-5)
 
 
-def test_predictions(world: World, tmp_path: Path) -> None:
+def test_predictions(world: SimpleNamespace, tmp_path: Path) -> None:
     trained(world.plain, device=DEVICE, epochs=2, checkpoint=str(tmp_path / "run"))
     found = []
     for device in ("cpu", DEVICE):
@@ -132,7 +121,7 @@ def test_predictions(world: World, tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
-def test_a_prefetch_loader_gives_the_data_of_its_loader(world: World) -> None:
+def test_a_prefetch_loader_gives_the_data_of_its_loader(world: SimpleNamespace) -> None:
     with atta.connect(world.plain) as cluster:
         loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=100, shuffle=True)
         for epoch in range(5):
@@ -144,7 +133,7 @@ def test_a_prefetch_loader_gives_the_data_of_its_loader(world: World) -> None:
                 assert all(torch.equal(data[name].cpu(), same[name]) for name in ("x", "y", "edge_index", "n_id"))
 
 
-def test_trainers_without_a_gpu_each(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+def test_trainers_without_a_gpu_each(world: SimpleNamespace, capfd: pytest.CaptureFixture[str]) -> None:
     """By default they compute on the CPU, and say so."""
     many: dict[str, Any] = {"trainers": torch.cuda.device_count() + 1, "epochs": 1}
     by_default = trained(world.plain, verbose=True, **many)

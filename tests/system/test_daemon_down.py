@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -24,20 +23,14 @@ def run(*arguments: object, columns: int = 160) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
-@pytest.fixture(scope="module")
-def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
-    with atta.local(small_graph.dataset(2, "metis"), threads=1) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def half(pair: atta.LocalCluster) -> tuple[str, str, str]:
     """Partition 0 answers, partition 1 does not: both addresses, and the target."""
     (silent,) = held_addresses(1)
     return pair.addresses[0], silent, f"{pair.addresses[0]},{silent}"
 
 
-def test_status_is_a_line_per_daemon_with_units(pair: atta.LocalCluster) -> None:
+def test_status_is_a_line_or_an_object_per_daemon(pair: atta.LocalCluster) -> None:
     batches = iter(atta.NeighborLoader(pair, [4], batch_size=4, job="pictured"))
     next(batches)
     done = run("status", "--cluster", pair.cluster_file)
@@ -48,9 +41,6 @@ def test_status_is_a_line_per_daemon_with_units(pair: atta.LocalCluster) -> None
         assert re.search(rf"^{since} +{1 - part} +[\d.]+ +{size}/s +\d+ % +{size} +{size} of 4 GiB", done.stdout, re.M)
     assert "scheduler_" not in done.stdout
     del batches
-
-
-def test_status_in_json_has_counters_and_when_it_was_started(pair: atta.LocalCluster) -> None:
     document = json.loads(run("status", "--cluster", pair.cluster_file, "--json", "-").stdout)
     assert document["dataset_id"] == pair.dataset_id
     for part, daemon in enumerate(document["daemons"]):
@@ -68,9 +58,7 @@ def test_status_names_the_daemon_that_is_down(half: tuple[str, str, str], tmp_pa
     assert done.returncode == 1
     assert re.search(rf"^0 +{alive} +serving", done.stdout, re.MULTILINE)
     assert re.search(rf"^1 +{silent} +down: no daemon answers", done.stdout, re.MULTILINE)
-    assert done.stderr.startswith(
-        f"atta: error: 1 of 2 daemons failed to answer: part 1 at {silent}: no daemon answers"
-    )
+    assert done.stderr.startswith(f"atta: error: 1 of 2 daemons failed to answer: part 1 at {silent}: no daemon")
     daemons = json.loads((tmp_path / "status.json").read_text())["daemons"]
     assert daemons[0]["error"] is None
     assert "no daemon answers" in daemons[1]["error"]
@@ -96,7 +84,7 @@ def test_a_trace_has_what_answers(half: tuple[str, str, str], tmp_path: Path) ->
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("columns", [60, 100])
 @pytest.mark.parametrize("command", [("top", "--once", "--interval", "100ms"), ("status",)])
 def test_pictures_keep_to_the_columns(
     pair: atta.LocalCluster, half: tuple[str, str, str], columns: int, command: tuple[str, ...]

@@ -23,32 +23,17 @@ from atta.train.reports.display import exporting
 from atta.train.reports.epochs import EpochReport
 from tests.addresses import held_addresses
 from tests.system.browser import Browser, missing
-from tests.system.conftest import SmallGraph
+from tests.system.conftest import SmallGraph, read
 from tests.unit.security.authority import Authority
 from tests.waiting import eventually
 
 
-def read(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}", timeout=10) as answer:
-        return str(answer.read().decode())
-
-
 @contextmanager
 def dashboard(cluster: atta.LocalCluster, *words: str) -> Iterator[str]:
-    """The command as a process; yields the page's address."""
     (page,) = held_addresses(1)
-    command = [
-        sys.executable,
-        "-m",
-        "atta.cli.main",
-        "dashboard",
-        "--cluster",
-        str(cluster.cluster_file),
-        "--listen",
-        page,
-        *words,
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    given = f"-m atta.cli.main dashboard --cluster {cluster.cluster_file} --listen {page}"
+    command = [sys.executable, *given.split()]
+    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert page in child.stdout.readline()
         try:

@@ -31,13 +31,11 @@ def frozen(small_graph: SmallGraph) -> Iterator[Connection]:
     with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
         proxy = Proxy(cluster.addresses[0])
         connection = Connection(proxy.address, DEADLINE_S)
-        try:
-            connection.meet(connection.describe(wait=True, timeout=LONGEST_S))
-            proxy.freeze()
-            yield connection
-        finally:
-            connection.close()
-            proxy.close()
+        connection.meet(connection.describe(wait=True, timeout=LONGEST_S))
+        proxy.freeze()
+        yield connection
+        connection.close()
+        proxy.close()
 
 
 def request_of(name: str) -> Any:

@@ -21,13 +21,7 @@ def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
     return placements[PLACEMENT]
 
 
-def rows_of(graph: SmallGraph, ids: Any) -> np.ndarray:
-    order = np.argsort(graph.ids)
-    return order[np.searchsorted(graph.ids[order], np.asarray(ids))]
-
-
 def layers(kind: str, count: int) -> list[Any]:
-    """Layers of 16 columns, always with the same weights."""
     from dgl.nn import GraphConv, SAGEConv
 
     torch.manual_seed(5)
@@ -50,6 +44,16 @@ def over_blocks(blocks: list[Any], x: Any, stack: list[Any]) -> Any:
     return x
 
 
+def check(loader: Any, graph: SmallGraph, expected: Any, stack: list[Any]) -> int:
+    """Seeds have what layers over the graph give them. Their number."""
+    seen = 0
+    for batch in loader:
+        found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
+        assert torch.allclose(found, expected[graph.rows(batch.n_id()[: len(found)])], atol=1e-5)
+        seen += len(found)
+    return seen
+
+
 @pytest.fixture(scope="module")
 def whole(small_graph: SmallGraph) -> Any:
     return dgl.graph((torch.from_numpy(small_graph.src), torch.from_numpy(small_graph.dst)), num_nodes=300)
@@ -66,19 +70,11 @@ def test_blocks_of_full_neighbourhoods_compute_as_the_whole_graph(
     stack = layers(kind, hops)
     expected = over_graph(whole, torch.from_numpy(small_graph.x), stack)
     loader = atta.NeighborLoader(cluster, [-1] * hops, small_graph.train_ids[:60], batch_size=20, **options)
-    seen = 0
-    for batch in loader:
-        found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
-        seeds = rows_of(small_graph, batch.n_id()[: batch.batch_size])
-        assert torch.allclose(found, expected[seeds], atol=1e-5)
-        seen += len(found)
-    assert seen == 60
+    assert check(loader, small_graph, expected, stack) == 60
 
 
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"weight_attr": "weight"}, {"method": "labor"}])
-def test_blocks_of_sampled_neighbourhoods_compute_as_the_batch(
-    cluster: atta.LocalCluster, options: dict[str, Any]
-) -> None:
+def test_blocks_of_drawn_neighbours_compute_as_the_batch(cluster: atta.LocalCluster, options: dict[str, Any]) -> None:
     """With ``frontier="new"``, every layer of PyG goes over all edges of the batch."""
     stack = layers("sage", 3)
     for batch in atta.NeighborLoader(cluster, [4, 3, 2], "train", batch_size=20, **options):
@@ -121,10 +117,8 @@ def test_hops_may_differ_in_their_frontiers(cluster: atta.LocalCluster, small_gr
     dag = neighbor_spec(cluster.schema, Hops([-1] * 4), seed_type="node")
     (third,) = (op.neighborhood for op in dag.operators if op.neighborhood.hop == 3)
     third.frontier = dag_pb2.FRONTIER_ALL
-    for batch in atta.DagLoader(cluster, dag, input_nodes=small_graph.train_ids[:20], batch_size=10):
-        found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
-        seeds = rows_of(small_graph, batch.n_id()[: batch.batch_size])
-        assert torch.allclose(found, expected[seeds], atol=1e-5)
+    loader = atta.DagLoader(cluster, dag, input_nodes=small_graph.train_ids[:20], batch_size=10)
+    assert check(loader, small_graph, expected, stack) == 20
 
 
 def test_blocks_of_edges_as_seeds(cluster: atta.LocalCluster, small_graph: SmallGraph, whole: Any) -> None:
@@ -133,9 +127,7 @@ def test_blocks_of_edges_as_seeds(cluster: atta.LocalCluster, small_graph: Small
     links = np.stack([small_graph.src_ids[:40], small_graph.dst_ids[:40]])
     options: dict[str, Any] = {"neg_sampling": "binary", "exclude_edges": None, "batch_size": 40}
     (batch,) = atta.LinkNeighborLoader(cluster, [-1, -1], links, **options)
-    found = over_blocks(batch.to_dgl(), torch.from_numpy(batch.table("x")), stack)
-    assert len(found) == batch.num_sampled_nodes()[0] > 40
-    assert torch.allclose(found, expected[rows_of(small_graph, batch.n_id()[: len(found)])], atol=1e-5)
+    assert check([batch], small_graph, expected, stack) == batch.num_sampled_nodes()[0] > 40
 
 
 def test_what_has_no_blocks_is_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:

@@ -6,8 +6,8 @@ The other side computes with dense matrices. Edges between servers read rows of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,72 +23,44 @@ from atta.train import fit
 from atta.train.models import whole_model
 from tests.system import digest as harness
 from tests.system.cases import marked, results_of, trainers, which
-from tests.system.digest import (
-    BASE,
-    CHECKPOINTED,
-    DELAYED,
-    FROZEN,
-    HIDDEN,
-    PERIODS,
-    RESUMED,
-    SAT_RESUMED,
-    SATS,
-    SGD,
-    UNCUT,
-    VARIANTS,
-    WORLD,
-    TableCase,
-)  # fmt: skip
+from tests.system.digest import BASE, FROZEN, HIDDEN, PERIODS, RESUMED, SATS, SGD, UNCUT, VARIANTS, WORLD, TableCase
 from tests.waiting import eventually
 
 Results = list[dict[str, Any]]
 VERTICES, EDGES, CHANNELS, CLASSES = 120, 800, 5, 3
 
 
-@dataclass(frozen=True)
-class Whole:
+def whole(between: bool) -> SimpleNamespace:
     """A random graph. ``between``: whether edges lead from one half of the vertices to the other."""
 
-    between: bool
-
-    def write(self, folder: Path) -> None:
-        x = self.x.float().numpy()
-        train = np.flatnonzero(self.train.numpy())
-        with GraphWriter(folder) as writer:
-            writer.add_nodes("node", VERTICES, tables={"x": x, "y": self.y.numpy()}, splits={"train": train})
-            writer.add_edges("node__to__node", *self.edges.numpy())
-
-    @property
-    def draws(self) -> torch.Generator:
+    def draws() -> torch.Generator:
         return torch.Generator().manual_seed(5)
 
-    @property
-    def edges(self) -> torch.Tensor:
-        edges = torch.randint(0, VERTICES, (2, EDGES), generator=self.draws)
-        return edges if self.between else torch.stack([edges[0] // 2 * 2 + edges[1] % 2, edges[1]])
-
-    @property
-    def x(self) -> torch.Tensor:
-        return torch.randn(VERTICES, CHANNELS, generator=self.draws).double()
-
-    @property
-    def y(self) -> torch.Tensor:
-        return torch.randint(0, CLASSES, (VERTICES,), generator=self.draws)
-
-    @property
-    def train(self) -> torch.Tensor:
-        return torch.rand(VERTICES, generator=self.draws) < 0.5
+    edges = torch.randint(0, VERTICES, (2, EDGES), generator=draws())
+    return SimpleNamespace(
+        edges=edges if between else torch.stack([edges[0] // 2 * 2 + edges[1] % 2, edges[1]]),
+        x=torch.randn(VERTICES, CHANNELS, generator=draws()).double(),
+        y=torch.randint(0, CLASSES, (VERTICES,), generator=draws()),
+        train=torch.rand(VERTICES, generator=draws()) < 0.5,
+    )
 
 
-WHOLE = Whole(between=True)
+WHOLE = whole(between=True)
+
+
+def partitioned(graph: SimpleNamespace, folder: Path, method: str) -> Path:
+    with GraphWriter(folder / "graph") as out:
+        tables, train = {"x": graph.x.float().numpy(), "y": graph.y.numpy()}, np.flatnonzero(graph.train.numpy())
+        out.add_nodes("node", VERTICES, tables=tables, splits={"train": train})
+        out.add_edges("node__to__node", *graph.edges.numpy())
+    partition_graph(folder / "graph", folder / "parts", parts=2, method=method, seed=0)
+    return folder / "parts"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
-    folder = tmp_path_factory.mktemp("cut")
-    WHOLE.write(folder / "graph")
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
-    with atta.local(folder / "parts", threads=1, options=("--tables", "100KiB")) as running:
+    data = partitioned(WHOLE, tmp_path_factory.mktemp("cut"), "random")
+    with atta.local(data, threads=1, options=("--tables", "100KiB")) as running:
         yield running
 
 
@@ -99,11 +71,8 @@ def results(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Results:
-    """The results of each of the four trainers, by case."""
     folder = tmp_path_factory.mktemp("digest")
-    Whole(between=False).write(folder / "graph")
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
-    with atta.local(folder / "parts", threads=1) as uncut:
+    with atta.local(partitioned(whole(between=False), folder, "metis"), threads=1) as uncut:
         clusters = str(cluster.cluster_file), str(uncut.cluster_file)
         found = results_of("tests.system.digest", folder, *clusters, which(request))
     assert not list(cluster.tables.specs())  # every run has dropped its own
@@ -271,10 +240,12 @@ def test_without_cut_edges_weights_are_those_of_exchange(results: Results) -> No
 
 @pytest.mark.slow
 def test_delays_change_no_bit(results: Results) -> None:
-    assert same(weights(results, BASE), weights(results, DELAYED))
+    assert same(weights(results, BASE), weights(results, harness.DELAYED))
 
 
-@pytest.mark.parametrize("cases", [RESUMED, pytest.param(SAT_RESUMED, marks=pytest.mark.slow)], ids=["digest", "sat"])
+@pytest.mark.parametrize(
+    "cases", [RESUMED, pytest.param(harness.SAT_RESUMED, marks=pytest.mark.slow)], ids=["digest", "sat"]
+)
 def test_a_run_that_goes_on_repeats_every_bit(results: Results, cases: tuple[TableCase, TableCase]) -> None:
     through, resumed = cases
     assert same(weights(results, through), weights(results, resumed))
@@ -292,7 +263,7 @@ def test_with_plain_descent_means_of_weights_are_means_of_gradients(results: Res
 
 @pytest.mark.slow
 def test_rows_that_backward_computes_again_are_published_once(results: Results) -> None:
-    plain, checkpointed = CHECKPOINTED
+    plain, checkpointed = harness.CHECKPOINTED
     for a, b in zip(weights(results, plain)[0], weights(results, checkpointed)[0], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     for rank in range(WORLD):
@@ -311,7 +282,7 @@ def test_predictions_are_read_only_where_they_are_better(results: Results, case:
         for epoch in (2, 4):
             fresh, stale = (h[layer - 1][rows] for h in (expected.fresh[epoch], expected.versions[epoch - 1]))
             assert epochs[epoch - 1]["errors"][layer][1] == pytest.approx(
-                float((fresh - stale).square().sum()), rel=1e-8
+                (fresh - stale).square().sum().item(), rel=1e-8
             )
     used = dict.fromkeys((1, 2), False)
     ever = False
@@ -343,9 +314,7 @@ def test_tables_that_do_not_fit_name_the_bytes(preloaded_trainers: None, cluster
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_no_tables(
-    preloaded_trainers: None, cluster: atta.LocalCluster, tmp_path: Path
-) -> None:
+def test_a_killed_run_leaves_no_tables(preloaded_trainers: None, cluster: atta.LocalCluster, tmp_path: Path) -> None:
     before = set(cluster.tables.specs())
     with trainers("tests.system.digest", tmp_path, str(cluster.cluster_file), "forever") as started:
         assert eventually(lambda: len(set(cluster.tables.specs()) - before) == 4, seconds=60)

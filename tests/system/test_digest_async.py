@@ -7,50 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import atta
-from atta.partition import partition_graph
-from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.strategies import STRATEGIES
 from tests.system.digest_async import STOPS_AT
 from tests.waiting import eventually
 
-VERTICES, EDGES, CLASSES = 120, 800, 3
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Classes that features show well, and edges mostly within classes."""
-    folder, rng = tmp_path_factory.mktemp("async") / "graph", np.random.default_rng(3)
-    labels = rng.integers(0, CLASSES, VERTICES)
-    x = (np.eye(CLASSES)[labels] + 0.3 * rng.normal(size=(VERTICES, CLASSES))).astype(np.float32)
-    order = rng.permutation(VERTICES)
-    with GraphWriter(folder) as writer:
-        splits = {"train": order[:60], "val": order[60:90], "test": order[90:]}
-        writer.add_nodes("node", VERTICES, tables={"x": x, "y": labels}, splits=splits)
-        sources = rng.integers(0, VERTICES, EDGES)
-        alike = [rng.choice(np.flatnonzero(labels == labels[source])) for source in sources]
-        targets = np.where(rng.random(EDGES) < 0.9, alike, rng.integers(0, VERTICES, EDGES))
-        writer.add_edges("node__to__node", sources, targets)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def halves(graph: Path) -> Path:
-    folder = graph.parent / "halves"
-    partition_graph(graph, folder, parts=2, method="random", seed=0)
-    return folder
 
 
 def config(**given: object) -> TrainConfig:
@@ -59,12 +30,9 @@ def config(**given: object) -> TrainConfig:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_one_trainer_is_digest(group: None, graph: Path, dropout: float) -> None:
-    folder = graph.parent / "whole"
-    if not folder.exists():
-        partition_graph(graph, folder, parts=1, method="random", seed=0)
+def test_one_trainer_is_digest(group: None, parts_of: Callable[[int], Path], dropout: float) -> None:
     weights = {}
-    with atta.local(folder, threads=1) as cluster:
+    with atta.local(parts_of(1), threads=1) as cluster:
         for strategy in ("digest", "digest-async"):
             asked = config(
                 cluster=str(cluster.cluster_file), strategy=strategy, epochs=12, dropout=dropout, weight_decay=1e-3
@@ -80,11 +48,11 @@ def test_one_trainer_is_digest(group: None, graph: Path, dropout: float) -> None
 
 
 def test_two_trainers_learn_without_waiting_for_each_other(
-    preloaded_trainers: None, halves: Path, tmp_path: Path
+    preloaded_trainers: None, parts_of: Callable[[int], Path], tmp_path: Path
 ) -> None:
     found = fit(
         config(
-            data=str(halves), strategy="digest-async", trainers=2, trainers_per_server=1, epochs=1, max_updates=160,
+            data=str(parts_of(2)), strategy="digest-async", trainers=2, trainers_per_server=1, epochs=1, max_updates=160,
             eval_interval=0.2, dropout=0.0, lr=0.05, max_delay=3, logger=(f"csv save_dir={tmp_path}",),
         )
     )  # fmt: skip
@@ -100,12 +68,10 @@ def test_two_trainers_learn_without_waiting_for_each_other(
 
 
 @pytest.mark.slow
-def test_trainers_of_one_server_do_not_wait_for_each_other_either(preloaded_trainers: None, graph: Path) -> None:
-    folder = graph.parent / "shared"
-    partition_graph(graph, folder, parts=1, method="random", seed=0)
+def test_trainers_of_one_server_do_not_wait_either(preloaded_trainers: None, parts_of: Callable[[int], Path]) -> None:
     found = fit(
         config(
-            data=str(folder), strategy="digest-async", trainers=2, trainers_per_server=2, stale_across="trainers",
+            data=str(parts_of(1)), strategy="digest-async", trainers=2, trainers_per_server=2, stale_across="trainers",
             epochs=60, dropout=0.0, lr=0.05,
         )
     )  # fmt: skip
@@ -115,49 +81,30 @@ def test_trainers_of_one_server_do_not_wait_for_each_other_either(preloaded_trai
 
 
 def state_of(pid: int) -> str:
-    """``T`` for a stopped process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-@pytest.fixture
-def trainers(
-    halves: Path, tmp_path: Path
-) -> Iterator[Callable[[str, float], tuple[Any, list[subprocess.Popen[bytes]]]]]:
-    """Starts a cluster and two trainers with a ``max-delay`` and a lease; the second one stops itself in mid run."""
-    with ExitStack() as stack:
-
-        def start(delay: str, lease: float) -> tuple[Any, list[subprocess.Popen[bytes]]]:
-            cluster = stack.enter_context(atta.local(halves, threads=1))
-            command = [sys.executable, "-m", "tests.system.digest_async", str(tmp_path)]
-            found = [
-                subprocess.Popen([*command, str(rank), str(cluster.cluster_file), delay, str(lease)], cwd=ROOT)
-                for rank in range(2)
-            ]
-            for trainer in found:
-                stack.callback(trainer.wait)
-                stack.callback(trainer.kill)
-            return cluster, found
-
-        yield start
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", ["none", "0"])
-def test_a_stopped_trainer_holds_nobody_for_longer_than_its_lease(
-    trainers: Callable[..., Any], tmp_path: Path, delay: str
-) -> None:
-    """The other trainer does not wait, or with ``max-delay`` until the lease is over."""
+def test_a_stopped_trainer_has_a_lease(parts_of: Callable[[int], Path], tmp_path: Path, delay: str) -> None:
+    """The second trainer stops itself. The other one does not wait, or with ``max-delay`` until the lease is over."""
     lease, done = 12.0, tmp_path / "0.done"
-    cluster, found = trainers(delay, lease)
-    assert eventually(lambda: state_of(found[1].pid) == "T", 90)
-    held = time.monotonic() + lease / 2
-    while delay == "0" and time.monotonic() < held:
-        assert cluster.stats()[0]["weights_gradients"] <= 2 * STOPS_AT + 1, "it is further ahead than it may be"
-        time.sleep(0.2)
-    assert eventually(done.exists, 60 if delay == "0" else 0.9 * lease), "it makes all updates that are left"
-    assert not (tmp_path / "1.done").exists()
-    assert state_of(found[1].pid) == "T"
-    found[1].send_signal(signal.SIGCONT)
-    assert [trainer.wait(60) for trainer in found] == [0, 0], "it ends with the other one"
-    assert cluster.stats()[0]["weights"] == 0
-    assert not list(cluster.tables.specs())
+    with atta.local(parts_of(2), threads=1) as cluster, ExitStack() as stack:
+        command = [sys.executable, "-m", "tests.system.digest_async", str(tmp_path)]
+        given = [str(cluster.cluster_file), delay, str(lease)]
+        found = [subprocess.Popen([*command, str(rank), *given], cwd=ROOT) for rank in range(2)]
+        for trainer in found:
+            stack.callback(trainer.wait)
+            stack.callback(trainer.kill)
+        assert eventually(lambda: state_of(found[1].pid) == "T", 90)
+        held = time.monotonic() + lease / 2
+        while delay == "0" and time.monotonic() < held:
+            assert cluster.stats()[0]["weights_gradients"] <= 2 * STOPS_AT + 1, "it is further ahead than it may be"
+            time.sleep(0.2)
+        assert eventually(done.exists, 60 if delay == "0" else 0.9 * lease), "it makes all updates that are left"
+        assert not (tmp_path / "1.done").exists()
+        assert state_of(found[1].pid) == "T"
+        found[1].send_signal(signal.SIGCONT)
+        assert [trainer.wait(60) for trainer in found] == [0, 0], "it ends with the other one"
+        assert cluster.stats()[0]["weights"] == 0
+        assert not list(cluster.tables.specs())

@@ -94,10 +94,7 @@ def running(blocks: list[Block], mark: str = "") -> list[str]:
     return [block.text for block in blocks if block.mark == mark]
 
 
-LATER = {
-    "tutorial-own-data.md": "user-0",
-    "tutorial-links.md": "scores of 50 pairs, the first:",
-}
+LATER = {"tutorial-own-data.md": "user-0", "tutorial-links.md": "scores of 50 pairs, the first:"}
 """What Python prints that runs after the commands of its document."""
 KEPT = {"tutorial-cluster.md": 4, "security.md": 4}
 """Documents whose runs keep their epochs, and how many their trainings have together."""
@@ -112,7 +109,6 @@ def with_blocks(kind: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Graphs and datasets under the names that the documents use."""
     folder, rng, n = tmp_path_factory.mktemp("documents"), np.random.default_rng(4), 400
     x, y = rng.random((n, 4), dtype=np.float32), rng.integers(0, 3, n)
     ends = rng.integers(0, n, (2, 4000))
@@ -229,7 +225,6 @@ def run(line: str, path: Path) -> None:
 
 
 def exit_code(arguments: list[str]) -> int:
-    """How a command ends. An error is written where a shell would show it."""
     try:
         return int(cli.main(arguments, prog_name="atta", standalone_mode=False) or 0)
     except atta.AttaError as error:
@@ -252,9 +247,7 @@ def in_background(line: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def own_addresses(lines: list[str], home: Path) -> list[str]:
     """``lines`` with free ports in place of those where the document starts daemons, also in its settings files."""
-    for old in sorted(
-        {at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen \S+(:\d+)", line)}
-    ):
+    for old in {at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen \S+(:\d+)", line)}:
         new = f":{held_port()}"
         lines = [line.replace(old, new) for line in lines]
         for name in {name for line in lines for name in re.findall(r"--peers (\S+)", line)}:

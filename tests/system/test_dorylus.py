@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from torch.nn.utils import parameters_to_vector
 
 import atta
 from atta.errors import AttaError
-from atta.partition import partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.dorylus.faults import FAULTS_VARIABLE
 from atta.train.dorylus.progress import stages_of
@@ -27,15 +26,9 @@ from atta.train.dorylus.trainer import IntervalTrainer
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
 from tests.system.cuts import trainers_of, weights
-from tests.system.test_digest_async import graph  # noqa: F401 - a fixture
 from tests.waiting import eventually
 
-
-def parts_of(graph: Path, parts: int) -> Path:  # noqa: F811
-    folder = graph.parent / f"parts-{parts}"
-    if not folder.exists():
-        partition_graph(graph, folder, parts=parts, method="random", seed=0)
-    return folder
+Parts = Callable[[int], Path]
 
 
 def config(**changed: object) -> TrainConfig:
@@ -51,14 +44,9 @@ def config(**changed: object) -> TrainConfig:
 @pytest.mark.parametrize(
     "model", ["gcn", pytest.param("sage", marks=pytest.mark.slow), pytest.param("gat", marks=pytest.mark.slow)]
 )
-def test_pipe_with_two_trainers_is_exchange(
-    preloaded_trainers: None,
-    graph: Path,  # noqa: F811
-    tmp_path: Path,
-    model: str,
-) -> None:
+def test_pipe_with_two_is_exchange(preloaded_trainers: None, parts_of: Parts, tmp_path: Path, model: str) -> None:
     """With dropout and Adam, on two partitions; the losses of four epochs follow from all weights before."""
-    folder = str(parts_of(graph, 2))
+    folder = str(parts_of(2))
     traces = tmp_path / "traces"
     found = fit(config(data=folder, trainers=2, model=model, layers=3, interval_trace=str(traces)))
     wanted = fit(config(data=folder, trainers=2, model=model, layers=3, strategy="exchange"))
@@ -78,7 +66,6 @@ def test_pipe_with_two_trainers_is_exchange(
 
 
 def train_alone(cluster: atta.Cluster, **changed: object) -> tuple[bytes, list[EpochReport]]:
-    """The weights' bytes after training in this process, and the reports."""
     asked = config(cluster=str(cluster.cluster_file), **changed)
     trainer = STRATEGIES[asked.strategy].trainer(asked.own, cluster, torch.device("cpu"))
     assert isinstance(trainer, IntervalTrainer)
@@ -86,9 +73,9 @@ def train_alone(cluster: atta.Cluster, **changed: object) -> tuple[bytes, list[E
     return parameters_to_vector(trainer.model.parameters()).detach().numpy().tobytes(), reports
 
 
-def test_a_run_goes_on_from_its_checkpoint(group: None, graph: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_goes_on_from_its_checkpoint(group: None, parts_of: Parts, tmp_path: Path) -> None:
     """Bit for bit, and a run that writes checkpoints is the run that writes none."""
-    with atta.local(parts_of(graph, 1), threads=1) as cluster:
+    with atta.local(parts_of(1), threads=1) as cluster:
         folder = str(tmp_path / "run")
         wanted, reports = train_alone(cluster, epochs=5, eval_every=2)
         _, half = train_alone(cluster, epochs=3, eval_every=2, checkpoint=folder, checkpoint_every=2)
@@ -109,15 +96,13 @@ def test_a_run_goes_on_from_its_checkpoint(group: None, graph: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_trainers_go_on_after_one_was_killed(graph: Path, tmp_path: Path, own_interpreters: None) -> None:  # noqa: F811
-    """``--max-restarts``: all begin again at the newest checkpoint, and the weights are those of an undisturbed run.
-
-    The first trainer is killed, which alone would have dropped the weights from the daemon.
-    """
+def test_trainers_go_on_after_one_was_killed(parts_of: Parts, tmp_path: Path, own_interpreters: None) -> None:
+    """``--max-restarts``: all begin again at the newest checkpoint, and the weights are those of an undisturbed run. The
+    first trainer is killed, which alone would have dropped the weights from the daemon."""
     report, folder, other = tmp_path / "report.json", tmp_path / "run", tmp_path / "other"
     settings = {"model": "sage", "epochs": 300, "intervals": 4, "mode": "pipe", "workers": "1", "eval_every": 100}
-    wanted = fit(config(data=str(parts_of(graph, 2)), trainers=2, checkpoint=str(other), **settings))
-    with atta.local(parts_of(graph, 2), threads=1) as cluster:
+    wanted = fit(config(data=str(parts_of(2)), trainers=2, checkpoint=str(other), **settings))
+    with atta.local(parts_of(2), threads=1) as cluster:
         asked = f"train --cluster {cluster.cluster_file} --strategy dorylus:intervals=4,mode=pipe,workers=1 " \
             "--trainers 2 --trainers-per-server 1 --model sage --layers 2 --hidden 8 --lr 0.05 --epochs 300 " \
             "--device cpu --threads 1 --eval-every 100"  # fmt: skip
@@ -142,22 +127,19 @@ def test_trainers_go_on_after_one_was_killed(graph: Path, tmp_path: Path, own_in
 
 @contextlib.contextmanager
 def ended(asked: str) -> Iterator[subprocess.Popen[str]]:
-    """``atta`` with these words, as a process that is not left behind."""
-    command = subprocess.Popen(
-        [sys.executable, "-m", "atta.cli.main", *asked.split()], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield command
-    finally:
-        command.kill()
-        command.wait()
+    words = [sys.executable, "-m", "atta.cli.main", *asked.split()]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
+        try:
+            yield command
+        finally:
+            command.kill()
 
 
 @pytest.mark.slow
-def test_a_tenth_of_tasks_that_kill_their_worker_and_a_tenth_that_are_late_change_no_bit(
-    group: None, graph: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:  # fmt: skip
-    with atta.local(parts_of(graph, 1), threads=1) as cluster:
+def test_workers_that_are_killed_or_slow_change_no_bit(
+    group: None, parts_of: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with atta.local(parts_of(1), threads=1) as cluster:
         wanted, _ = train_alone(cluster, epochs=5, workers="3")
         monkeypatch.setenv(FAULTS_VARIABLE, "kill=0.1,late=0.1:2,seed=1")
         found, reports = train_alone(cluster, epochs=5, workers="3")
@@ -171,10 +153,10 @@ def test_a_tenth_of_tasks_that_kill_their_worker_and_a_tenth_that_are_late_chang
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["sage", "gat"])
-def test_async_learns_and_workers_follow(preloaded_trainers: None, graph: Path, model: str) -> None:  # noqa: F811
+def test_async_learns_and_workers_follow(preloaded_trainers: None, parts_of: Parts, model: str) -> None:
     found = fit(
         config(
-            data=str(parts_of(graph, 2)), trainers=2, mode="async", epochs=40, dropout=0.0, model=model, heads=2,
+            data=str(parts_of(2)), trainers=2, mode="async", epochs=40, dropout=0.0, model=model, heads=2,
             eval_every=10,
         )
     )  # fmt: skip
@@ -186,16 +168,16 @@ def test_async_learns_and_workers_follow(preloaded_trainers: None, graph: Path, 
 
 
 @pytest.mark.slow
-def test_a_task_without_a_result_ends_the_run(group: None, graph: Path) -> None:  # noqa: F811
-    with atta.local(parts_of(graph, 1), threads=1) as cluster:
+def test_a_task_without_a_result_ends_the_run(group: None, parts_of: Parts) -> None:
+    with atta.local(parts_of(1), threads=1) as cluster:
         with pytest.raises(AttaError, match="had no result after 0 relaunches"):
             train_alone(cluster, worker_timeout="1e-6", max_relaunch=0, epochs=500)
         assert cluster.stats()[0]["weights"] == 0, "the job has dropped its weights"
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_worker(graph: Path, own_interpreters: None) -> None:  # noqa: F811
-    with atta.local(parts_of(graph, 2), threads=1) as cluster:
+def test_ctrl_c_leaves_no_worker(parts_of: Parts, own_interpreters: None) -> None:
+    with atta.local(parts_of(2), threads=1) as cluster:
         asked = f"train --cluster {cluster.cluster_file} --strategy dorylus:intervals=4,workers=1 " \
             "--trainers 2 --trainers-per-server 1 --model gcn --layers 2 --hidden 8 --epochs 1000000 --device cpu"  # fmt: skip
         with ended(asked) as command:
@@ -218,6 +200,6 @@ def test_ctrl_c_leaves_no_worker(graph: Path, own_interpreters: None) -> None:  
 
 
 @pytest.mark.slow
-def test_training_that_diverges_ends_with_the_cause(preloaded_trainers: None, graph: Path) -> None:  # noqa: F811
+def test_training_that_diverges_ends_with_the_cause(preloaded_trainers: None, parts_of: Parts) -> None:
     with pytest.raises(AttaError, match="infinity or NaN"):
-        fit(config(data=str(parts_of(graph, 1)), lr=1e30, epochs=50))
+        fit(config(data=str(parts_of(1)), lr=1e30, epochs=50))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import pytest
 
 import atta
-from atta.partition import GraphWriter, partition_graph
+from atta.partition import partition_graph
+from tests.system.conftest import CITES, WRITES
 
 HOPS = [-1, -1]
 
@@ -58,20 +59,14 @@ def test_trees_are_told_apart(club: tuple[nx.Graph, atta.LocalCluster]) -> None:
     assert all(u[1] == v[1] for u, v in drawn.edges())
 
 
-def test_types_are_told_apart(tmp_path: Path) -> None:
-    with GraphWriter(tmp_path / "graph") as out:
-        out.add_nodes("paper", 4, ids=[5, 6, 7, 8])
-        out.add_nodes("author", 3, ids=[5, 6, 7])
-        out.add_edges("author__writes__paper", [0, 1, 2], [0, 0, 1])
-        out.add_edges("paper__cites__paper", [1, 1], [0, 0])
-    partition_graph(tmp_path / "graph", tmp_path / "data", parts=2, method="random")
-    with atta.local(tmp_path / "data", threads=1) as cluster:
-        loader = atta.NeighborLoader(cluster, [-1], ("paper", np.array([5])), batch_size=1)
-        drawn = next(iter(loader)).to_networkx()
-    assert set(drawn) == {("paper", 5), ("paper", 6), ("author", 5), ("author", 6)}
-    assert sorted((u, v, key) for u, v, key in drawn.edges(keys=True)) == [
-        (("author", 5), ("paper", 5), ("author__writes__paper", 0)),
-        (("author", 6), ("paper", 5), ("author__writes__paper", 1)),
-        (("paper", 6), ("paper", 5), ("paper__cites__paper", 0)),
-        (("paper", 6), ("paper", 5), ("paper__cites__paper", 1)),
+def test_types_are_told_apart(typed: tuple[Any, atta.LocalCluster]) -> None:
+    data, cluster = typed
+    drawn = next(iter(atta.NeighborLoader(cluster, [-1], ("paper", np.array([5])), batch_size=1))).to_networkx()
+    expected = [
+        ((edge_type[0], source), ("paper", 5), ("__".join(edge_type), number))
+        for edge_type in (CITES, WRITES)
+        for number, (source, target) in enumerate(data[edge_type].edge_index.T.tolist())
+        if target == 5
     ]
+    assert sorted(drawn.edges(keys=True)) == sorted(expected)
+    assert set(drawn) == {("paper", 5), *(source for source, _, _ in expected)}

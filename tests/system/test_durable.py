@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ import pytest
 import atta
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
 from tests.addresses import held_addresses
 from tests.durable import durable
 from tests.system.conftest import SmallGraph
-from tests.system.running import Running, daemons
+from tests.system.running import Running
 
 ADDED = MutableSpec("added", 400, "<i8", (8,))
 SGD = MutableSpec("sgd", 300, "<f4", (16,), optimiser=OptimiserSpec.sgd(0.1))
@@ -28,12 +29,6 @@ ADAM = MutableSpec("adam", 300, "<f4", (16,), optimiser=OptimiserSpec.adam(0.01)
 WRITTEN = MutableSpec("written", 200, "<f8", (4,), versioned=True)
 SPECS = (ADDED, SGD, ADAM, WRITTEN)
 OPS = {"added": "add", "sgd": "step", "adam": "step", "written": "write"}
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    with daemons() as found:
-        yield found
 
 
 class Oracle:
@@ -103,35 +98,23 @@ def train(cluster: atta.Cluster, oracle: Oracle, rng: np.random.Generator, until
 
 
 def killed_while_training(small_graph: SmallGraph, folder: Path, seed: int, kills: int, *options: str) -> None:
-    rng, oracle, over, failed = np.random.default_rng(seed), Oracle(), threading.Event(), []
-    with durable(small_graph.dataset(1, "random"), folder, "--log-size", "1MiB", *options) as daemon:
-        cluster = daemon.connect()
-
-        def work() -> None:
-            try:
-                train(cluster, oracle, np.random.default_rng(seed + 1), over, 12)
-            except BaseException as error:
-                failed.append(error)
-
-        worker = threading.Thread(target=work)
-        worker.start()
+    rng, oracle, over = np.random.default_rng(seed), Oracle(), threading.Event()
+    kept = durable(small_graph.dataset(1, "random"), folder, "--log-size", "1MiB", *options)
+    with kept as daemon, ThreadPoolExecutor(1) as pool, daemon.connect() as cluster:
+        work = pool.submit(train, cluster, oracle, np.random.default_rng(seed + 1), over, 12)
         for _ in range(kills):
-            threading.Event().wait(float(rng.uniform(0, 0.7)))
+            time.sleep(float(rng.uniform(0, 0.7)))
             daemon.kill()
             daemon.start()
             daemon.connect().close()
         over.set()
-        worker.join(120)
-        assert not worker.is_alive()
-        assert not failed, failed
+        work.result(120)
         oracle.check(cluster)
         if kills > 2:
             daemon.kill()
             daemon.start()
             oracle.check(cluster)
-        sizes = [path.stat().st_size for path in folder.rglob("log-*")]
-        assert sum(sizes) < 4 << 20
-        cluster.close()
+        assert sum(path.stat().st_size for path in folder.rglob("log-*")) < 4 << 20
 
 
 def test_killed_while_training(small_graph: SmallGraph, tmp_path: Path, seed: int) -> None:
@@ -186,40 +169,7 @@ def test_retries_are_recognised_after_a_kill(small_graph: SmallGraph, running: R
         assert (table.pull(np.arange(3)).values == 1 + 2 + 3 + 4).all()
 
 
-def test_a_full_disk_refuses_pushes_and_nothing_else(
-    small_graph: SmallGraph, running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, data = held_addresses(1)[0], small_graph.dataset(1, "random")
-    settings = {"durability": "disk", "tables_dir": str(tmp_path)}
-    running.start(data, 0, address, {}, **settings)
-    with atta.connect([address]) as cluster:
-        table = cluster.tables.create(ADDED)
-        ones = np.ones((3, 8), np.int64)
-        table.push(np.arange(3), ones, "add").wait()
-        with monkeypatch.context() as full:
-            full.setattr(os, "pwritev", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            for refused in (
-                lambda: table.push(np.arange(3), ones, "add").wait(),
-                lambda: cluster.tables.create(SGD),
-                lambda: cluster.tables.delete("added"),
-                lambda: cluster.tables.create(SGD),
-            ):
-                with pytest.raises(
-                    atta.QuotaExceededError, match=r"log of tables .* No space left .* nothing was changed"
-                ):
-                    refused()
-            assert (table.pull(np.arange(4)).values[:, 0] == [1, 1, 1, 0]).all()
-            assert len(list(atta.NeighborLoader(cluster, [3], "train", batch_size=60))) == 2
-        table.push(np.arange(3), ones, "add").wait()
-        running.kill(address)
-        running.start(data, 0, address, {}, **settings)
-        assert (table.pull(np.arange(4)).values[:, 0] == [2, 2, 2, 0]).all()
-        assert [*cluster.tables.specs()] == ["added"]
-
-
-def test_tables_that_grow_are_loaded_and_belong_to_several_daemons(
-    small_graph: SmallGraph, running: Running, tmp_path: Path
-) -> None:
+def test_growing_tables_belong_to_several_daemons(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
     addresses, data = held_addresses(2), small_graph.dataset(2, "random")
     peers = dict(enumerate(addresses))
     kept = {"durability": "process", "tables_dir": str(tmp_path / "kept"), "snapshots": str(tmp_path / "saved")}
@@ -249,12 +199,44 @@ def test_tables_that_grow_are_loaded_and_belong_to_several_daemons(
         assert np.array_equal(table.pull(np.arange(10)).values, 3 * values)
 
 
-def test_a_folder_serves_one_daemon(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
-    (one, two), data = held_addresses(2), small_graph.dataset(1, "random")
-    settings = {"durability": "process", "tables_dir": str(tmp_path)}
-    running.start(data, 0, one, {}, **settings)
-    with pytest.raises(atta.ConfigError, match="another daemon keeps its tables there"):
-        running.start(data, 0, two, {}, **settings)
-    running.kill(one)
-    with pytest.raises(atta.ConfigError, match="holds tables of dataset"):
-        running.start(small_graph.dataset(2, "metis"), 0, two, {0: two, 1: one}, **settings)
+def test_the_parts_of_a_snapshot_are_one_cut(
+    small_graph: SmallGraph, running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was pushed after another push was answered is not in a snapshot without that one. The client pushes to the
+    daemons in turn. One of them is slow to copy: without a cut it would be far ahead."""
+    addresses, data = held_addresses(2), small_graph.dataset(2, "random")
+    over, begun = threading.Event(), threading.Event()
+    peers, snapshot, slow = dict(enumerate(addresses)), Tables.snapshot, []
+
+    def late(tables: Tables, *args: Any, **options: Any) -> None:
+        if tables.get("counts").first_row == slow[0]:
+            time.sleep(0.2)
+        snapshot(tables, *args, **options)
+
+    for part, address in peers.items():
+        running.start(data, part, address, peers, snapshots=str(tmp_path))
+    monkeypatch.setattr(Tables, "snapshot", late)
+    with atta.connect(addresses) as cluster, ThreadPoolExecutor(1) as pool:
+        table = cluster.tables.create(MutableSpec("counts", 2, "<i8"))
+
+        def push() -> None:
+            while not over.is_set():
+                for row in (0, 1):
+                    table.push(np.array([row]), np.ones(1, np.int64), "add").wait()
+                begun.set()
+
+        pushes = pool.submit(push)
+        for first_row in (0, 1):
+            begun.clear()
+            assert begun.wait(60) or over.set()
+            slow[:] = [first_row]
+            cluster.tables.save(f"slow-{first_row}")
+        over.set()
+        pushes.result(60)
+        found = []
+        for first_row in (0, 1):
+            cluster.tables.load(f"slow-{first_row}")
+            first, second = table.pull(np.arange(2)).values.tolist()
+            assert second <= first <= second + 1
+            found.append(first)
+        assert 0 < found[0] < found[1], "pushes went on"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import pytest
 
 import atta
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition import partition_graph
-from atta.partition.graph import GraphWriter
-from tests.system.conftest import SmallGraph
+from tests.system.conftest import CITES, IN, WRITES, SmallGraph
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -25,13 +22,7 @@ def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
     return placements["4 parts by metis on 2 daemons, 1 threads"]
 
 
-def rows_of(graph: SmallGraph, ids: Any) -> Any:
-    order = np.argsort(graph.ids)
-    return torch.from_numpy(order[np.searchsorted(graph.ids[order], np.asarray(ids))])
-
-
 def gcn(normalize: bool) -> Any:
-    """PyG's GCN of two layers, always with the same weights."""
     from torch_geometric.nn import GCN
 
     torch.manual_seed(5)
@@ -67,14 +58,14 @@ def of_data(data: Any, **trimmed: Any) -> Any:
     ],
 )
 @pytest.mark.filterwarnings("ignore:edge_tables")
-def test_a_gcn_computes_what_it_computes_on_the_graph(
+def test_a_gcn_computes_as_on_the_graph(
     cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
 ) -> None:
     whole = of_whole(small_graph, small_graph.edge_weight.astype(float) if "norm_attr" in options else None)
     loader = atta.NeighborLoader(cluster, [-1, -1], None, batch_size=40, edge_norm="gcn", **options)
     for batch in loader:
         data = batch.to_pyg()
-        wanted = whole[rows_of(small_graph, batch.n_id()[: batch.batch_size])]
+        wanted = whole[small_graph.rows(batch.n_id()[: batch.batch_size])]
         assert torch.allclose(of_data(data)[: batch.batch_size], wanted, atol=CLOSE, rtol=0)
         if batch.origin.by_hop and "frontier" not in options:
             per_hop = {f"num_sampled_{kind}_per_hop": data[f"num_sampled_{kind}"] for kind in ("nodes", "edges")}
@@ -93,7 +84,7 @@ def test_links_have_the_weights_of_the_graph(cluster: atta.LocalCluster, small_g
     for batch in loader:
         data = batch.to_pyg()
         ends_of = torch.unique(data.edge_label_index)
-        wanted = whole[rows_of(small_graph, data.n_id[ends_of])]
+        wanted = whole[small_graph.rows(data.n_id[ends_of])]
         assert torch.allclose(of_data(data)[ends_of], wanted, atol=CLOSE, rtol=0)
 
 
@@ -117,47 +108,26 @@ def test_blocks_of_dgl(cluster: atta.LocalCluster, small_graph: SmallGraph, norm
             blocks, x = batch.to_dgl(), torch.from_numpy(batch.table("x")).double()
             for block, layer in zip(blocks, ours, strict=True):
                 x = layer(block, x, edge_weight=block.edata["edge_weight"].double()).tanh()
-            assert torch.allclose(x, whole[rows_of(small_graph, batch.n_id()[: batch.batch_size])], atol=CLOSE, rtol=0)
+            assert torch.allclose(x, whole[small_graph.rows(batch.n_id()[: batch.batch_size])], atol=CLOSE, rtol=0)
 
 
-@pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[atta.LocalCluster, dict[str, Any]]]:
-    """Authors write papers, which cite papers: the cluster, and the edges by type as ids of ends."""
-    folder, rng = tmp_path_factory.mktemp("typed"), np.random.default_rng(3)
-    counts = {"author": 30, "paper": 50}
-    edges = {
-        "author__writes__paper": rng.integers(0, [[30], [45]], (2, 120)),
-        "paper__cites__paper": rng.integers(0, [[45], [48]], (2, 150)),
-        "paper__rev_writes__author": rng.integers(0, [[45], [28]], (2, 80)),
-    }
-    with GraphWriter(folder / "graph") as writer:
-        for node_type, count in counts.items():
-            tables = {"x": rng.standard_normal((count, 8)).astype(np.float32)}
-            writer.add_nodes(node_type, count, tables=tables, splits={"train": np.arange(count)})
-        for edge_type, (src, dst) in edges.items():
-            writer.add_edges(edge_type, src, dst)
-    partition_graph(folder / "graph", folder / "data", parts=2, method="random", seed=1)
-    with atta.local(folder / "data") as cluster:
-        yield cluster, edges
-
-
-def test_edges_of_several_types(typed: tuple[atta.LocalCluster, dict[str, Any]]) -> None:
+def test_edges_of_several_types(typed: tuple[Any, atta.LocalCluster]) -> None:
     from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-    cluster, edges = typed
-    names = {"author__writes__paper": "both", "paper__cites__paper": "gcn"}
-    src, dst = edges["author__writes__paper"]
+    whole, cluster = typed
+    names = {"__".join(WRITES): "both", "__".join(CITES): "gcn"}
+    src, dst = whole[WRITES].edge_index.numpy()
     of_writes = (np.bincount(src)[src] * np.bincount(dst)[dst]) ** -0.5
-    found, weight = gcn_norm(torch.from_numpy(edges["paper__cites__paper"]), None, 50)
+    found, weight = gcn_norm(whole[CITES].edge_index, None, whole["paper"].num_nodes)
     pairs = zip(*found.tolist(), weight.tolist(), strict=True)
     of_cites = {(u, v): w for u, v, w in pairs}  # parallel edges weigh the same
-    for batch in atta.NeighborLoader(cluster, [-1, -1], ("paper", None), batch_size=9, edge_norm=names, unbiased=False):
+    for batch in atta.NeighborLoader(cluster, [-1, -1], ("venue", None), batch_size=3, edge_norm=names, unbiased=False):
         data = batch.to_pyg()
-        assert "edge_weight" not in data["paper", "rev_writes", "author"]
-        writes, cites = data["author", "writes", "paper"], data["paper", "cites", "paper"]
-        assert np.allclose(writes.edge_weight, of_writes[writes.e_id], rtol=1e-6)
-        at = data["paper"].n_id[cites.edge_index].tolist()
-        for u, v, w, e in zip(*at, cites.edge_weight.tolist(), cites.e_id.tolist(), strict=True):
+        assert data[IN].num_edges
+        assert "edge_weight" not in data[IN]
+        assert np.allclose(data[WRITES].edge_weight, of_writes[data[WRITES].e_id], rtol=1e-6)
+        at = data["paper"].n_id[data[CITES].edge_index].tolist()
+        for u, v, w, e in zip(*at, data[CITES].edge_weight.tolist(), data[CITES].e_id.tolist(), strict=True):
             assert w == pytest.approx(0 if u == v and e >= 0 else of_cites[u, v], rel=1e-6)
     with pytest.raises(ConfigError, match="author__writes__paper lead from 'author' to 'paper'"):
         atta.NeighborLoader(cluster, [-1], ("paper", None), edge_norm="gcn")
@@ -176,7 +146,7 @@ def test_edges_that_a_seed_may_see_weigh_as_many_as_there_are(
     seen = 0
     for batch in loader:
         data = batch.to_pyg()
-        targets = rows_of(small_graph, data.n_id[data.edge_index[1]]).numpy()
+        targets = small_graph.rows(data.n_id[data.edge_index[1]])
         until = times[batch.input_id[data.batch[data.edge_index[1]]]]
         of = small_graph.dst[None] == targets[:, None]
         degree = (of & (small_graph.edge_time[None] <= until[:, None])).sum(axis=1)
@@ -186,26 +156,29 @@ def test_edges_that_a_seed_may_see_weigh_as_many_as_there_are(
     assert seen > 100
 
 
-def test_what_is_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
-    def loader(**options: Any) -> None:
-        atta.NeighborLoader(cluster, [3], small_graph.train_ids, **options)
+TIMES: dict[str, Any] = {"time_attr": "time", "input_time": np.zeros(120, np.int64)}
 
-    with pytest.raises(UnknownNameError, match="unknown edge_norm 'gcm'; did you mean 'gcn'"):
-        loader(edge_norm="gcm")
-    times: dict[str, Any] = {"time_attr": "time", "input_time": np.zeros(120, np.int64)}
-    with pytest.raises(ConfigError, match=r"'gcn': not with times, .* unbiased=True alone"):
-        loader(edge_norm="gcn", **times)
-    with pytest.raises(ConfigError, match="'last' takes the same edges each time"):
-        loader(unbiased=True, temporal_strategy="last", **times)
-    with pytest.raises(ConfigError, match="sums of weights are kept of in-edges and not of out-edges"):
-        loader(edge_norm="both", norm_attr="weight")
-    with pytest.raises(UnknownNameError, match=r"attribute \(norm_attr\) 'wight'; did you mean 'weight'"):
-        loader(edge_norm="gcn", norm_attr="wight")
-    with pytest.warns(UserWarning, match="table 'weight' comes as data.table_edge_weight"):
-        loader(edge_norm="gcn", edge_tables=["weight"])
-    with pytest.warns(UserWarning, match=r"fan-outs leave are smaller .* unbiased=True makes up"):
-        loader(edge_norm="row")
-    with pytest.raises(ConfigError, match="bidirectional"):
-        loader(edge_norm="row", subgraph_type="bidirectional")
-    with pytest.raises(ConfigError, match="unbiased: only for drawn edges"):
-        loader(unbiased=True, subgraph_type="induced")
+
+@pytest.mark.parametrize(
+    ("options", "kind", "cause"),
+    [
+        ({"edge_norm": "gcm"}, UnknownNameError, "unknown edge_norm 'gcm'; did you mean 'gcn'"),
+        ({"edge_norm": "gcn", **TIMES}, ConfigError, r"'gcn': not with times, .* unbiased=True alone"),
+        (
+            {"unbiased": True, "temporal_strategy": "last", **TIMES},
+            ConfigError,
+            "'last' takes the same edges each time",
+        ),
+        ({"edge_norm": "both", "norm_attr": "weight"}, ConfigError, "kept of in-edges and not of out-edges"),
+        ({"edge_norm": "gcn", "norm_attr": "wight"}, UnknownNameError, r"\(norm_attr\) 'wight'; did you mean 'weight'"),
+        ({"edge_norm": "gcn", "edge_tables": ["weight"]}, UserWarning, "'weight' comes as data.table_edge_weight"),
+        ({"edge_norm": "row"}, UserWarning, r"fan-outs leave are smaller .* unbiased=True makes up"),
+        ({"edge_norm": "row", "subgraph_type": "bidirectional"}, ConfigError, "bidirectional"),
+        ({"unbiased": True, "subgraph_type": "induced"}, ConfigError, "unbiased: only for drawn edges"),
+    ],
+)
+def test_what_is_refused_or_warned_of(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any], kind: Any, cause: str
+) -> None:
+    with pytest.warns(kind, match=cause) if kind is UserWarning else pytest.raises(kind, match=cause):
+        atta.NeighborLoader(cluster, [3], small_graph.train_ids, **options)

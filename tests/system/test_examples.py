@@ -22,8 +22,18 @@ def run(script: str, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def hetero(tmp_path: Path) -> Path:
+def learnt(script: str, folder: Path, epochs: int, says: str) -> float:
+    """The figure of the test, in percent."""
+    out = folder.parent / "out.json"
+    words = f"--data {folder} --epochs {epochs} --work {folder.parent}/work --json {out}"
+    assert says in run(script, *words.split(), cwd=folder.parent)
+    (result,) = json.loads(out.read_text())["runs"]
+    found: float = result["test"]
+    return found
+
+
+@pytest.mark.slow
+def test_hetero_nodes(tmp_path: Path) -> None:
     """Papers of three classes, and authors without features who write within one class."""
     rng, papers, authors = np.random.default_rng(1), 240, 60
     y, folder = rng.integers(0, 3, papers), tmp_path / "bibliography"
@@ -37,37 +47,22 @@ def hetero(tmp_path: Path) -> Path:
         np.save(folder / f"{name}_mask.npy", np.isin(np.arange(papers), part))
     meta = {"node_types": {"paper": papers, "author": authors}, "target_type": "paper"}
     (folder / "meta.json").write_text(json.dumps(meta))
-    return folder
-
-
-@pytest.mark.slow
-def test_hetero_nodes(hetero: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    options = ["--epochs", "15", "--work", str(tmp_path / "work"), "--json", str(out)]
-    assert "bibliography:" in run("hetero_nodes.py", "--data", str(hetero), *options, cwd=tmp_path)
-    (result,) = json.loads(out.read_text())["runs"]
-    assert result["test"] > 80  # chance is a third, and the features alone say nothing
+    assert learnt("hetero_nodes.py", folder, 15, "bibliography:") > 80  # by chance a third; features alone say nothing
 
 
 @pytest.mark.slow
 def test_link_prediction(tmp_path: Path) -> None:
-    rng, n, groups = np.random.default_rng(2), 200, 5
-    folder = tmp_path / "groups"
+    rng, n, groups, folder = np.random.default_rng(2), 200, 5, tmp_path / "groups"
     folder.mkdir()
     group = np.arange(n) % groups
     src = rng.integers(0, n, 2000)
     dst = rng.integers(0, n // groups, 2000) * groups + group[src]
     np.savez(folder / "graph.npz", edge_index=np.stack([src, dst]))
     np.save(folder / "x.npy", (np.eye(groups)[group] + rng.standard_normal((n, groups))).astype(np.float32))
-    out = tmp_path / "out.json"
-    options = ["--epochs", "10", "--work", str(tmp_path / "work"), "--json", str(out)]
-    assert "AUC" in run("link_prediction.py", "--data", str(folder), *options, cwd=tmp_path)
-    (result,) = json.loads(out.read_text())["runs"]
-    assert result["test"] > 80  # by chance, half of the pairs are in the right order
+    assert learnt("link_prediction.py", folder, 10, "AUC") > 80  # by chance, half of the pairs are in the right order
 
 
 def test_draw_batch(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     said = run("draw_batch.py", "--out", str(tmp_path / "batch.png"), "--seeds", "0,33", cwd=tmp_path)
     assert "batch.png: " in said
     assert (tmp_path / "batch.png").read_bytes().startswith(b"\x89PNG")

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,12 @@ from atta.protos.v1 import session_pb2
 from atta.wire.clusterfile import write_cluster
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
-from tests.system.running import Running, daemons
+from tests.system.running import Running
 
 OWN = {"rank": 0, "world_size": 1, "seed": 3, "shuffle": True}
 
 
-@pytest.fixture
-def running() -> Iterator[Running]:
-    with daemons() as found:
-        yield found
-
-
 def digest(batch: Any) -> str:
-    """Of the number and all arrays of a batch."""
     found = hashlib.sha256(str(batch.batch_id).encode())
     for name, array in sorted(batch._raw.arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
@@ -74,70 +68,57 @@ def test_the_home_daemon_dies_twice_in_an_epoch(kind: str, small_graph: SmallGra
         assert [digest(batch) for batch in kept] == whole, "batches of daemons that have died stay readable"
 
 
-def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph) -> None:
-    again: list[subprocess.Popen[bytes]] = []
-
-    def restart(cluster: atta.LocalCluster) -> None:
-        again.append(subprocess.Popen(cluster._children[0].args, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
-
-    local = atta.local(small_graph.dataset(2, "random"), threads=1)
-    with (
-        local as cluster,
-        atta.connect(cluster.addresses) as connected,
-    ):  # so nobody tells the loader that it was killed
-        loader = atta.NeighborLoader(connected, [5, 5], "train", batch_size=8, **OWN)
-        whole = [digest(batch) for batch in loader]
-        loader.set_epoch(0)
-        batches = iter(loader)
-        found = [digest(next(batches)) for _ in range(4)]
-        os.kill(cluster.pids[0], signal.SIGKILL)
-        timer = threading.Timer(0.5, restart, [cluster])
-        timer.start()
-        try:
-            found += [digest(batch) for batch in batches]
-            assert found == whole
-            assert len(loader) == len(whole)
-        finally:
-            timer.join()
-            again[0].kill()
-            again[0].wait()
+def undisturbed(loader: Any, disturb: Callable[[], None]) -> None:
+    """Batches are those of another epoch, although ``disturb`` happens after the first ones."""
+    whole = [digest(batch) for batch in loader]
+    batches = loader.resume(0, 0)
+    found = [digest(next(batches)) for _ in range(3)]
+    disturb()
+    assert found + [digest(batch) for batch in batches] == whole
 
 
-def test_the_daemon_comes_back_at_another_address(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
-    (old, new), data, file = held_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
-    write_cluster(file, [old])
-    running.start(data, 0, old, {})
-    with atta.connect(file) as cluster:
-        loader = LOADERS["neighbours"](cluster, small_graph)
-        whole = [digest(batch) for batch in loader]
-        batches = loader.resume(0, 0)
-        found = [digest(next(batches))]
-        running.kill(old)
-        running.start(data, 0, new, {})
-        write_cluster(file, [new])
-        assert found + [digest(batch) for batch in batches] == whole
-        assert cluster.addresses == [new]
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph, part: int) -> None:
+    """The home of the loader, or a peer, for which that one waits."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(atta.local(small_graph.dataset(2, "random"), threads=1))
+        connected = stack.enter_context(atta.connect(cluster.addresses))  # nobody tells it that the daemon was killed
+
+        def restart() -> None:
+            command = cluster._children[part].args
+            again = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            stack.callback(again.wait)
+            stack.callback(again.kill)
+
+        def killed() -> None:
+            os.kill(cluster.pids[part], signal.SIGKILL)
+            timer = threading.Timer(0.5, restart)
+            timer.start()
+            stack.callback(timer.join)
+
+        undisturbed(atta.NeighborLoader(connected, [5, 5], "train", batch_size=8, **OWN), killed)
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_a_peer_comes_back_at_another_address(
-    links: bool, small_graph: SmallGraph, running: Running, tmp_path: Path
+@pytest.mark.parametrize(("part", "links"), [(0, True), (1, True), (1, False)])
+def test_a_daemon_comes_back_at_another_address(
+    part: int, links: bool, small_graph: SmallGraph, running: Running, tmp_path: Path
 ) -> None:
-    """The trainer's own daemon finds it there in mid epoch: it reads its cluster file again, too."""
-    (own, old, new), data, file = held_addresses(3), small_graph.dataset(2, "random"), tmp_path / "cluster.toml"
-    write_cluster(file, [own, old])
+    """Of a peer, the trainer's own daemon finds it there in mid epoch: it reads its cluster file again, too."""
+    (*addresses, new), data, file = held_addresses(3), small_graph.dataset(2, "random"), tmp_path / "cluster.toml"
+    write_cluster(file, addresses)
     settings: dict[str, Any] = {"peers_file": str(file), "links": links, "cache_bytes": 0}
-    for part, address in enumerate((own, old)):
-        running.start(data, part, address, {0: own, 1: old}, **settings)
+    for number, address in enumerate(addresses):
+        running.start(data, number, address, dict(enumerate(addresses)), **settings)
     with atta.connect(file) as cluster:
-        loader = LOADERS["neighbours"](cluster, small_graph)
-        whole = [digest(batch) for batch in loader]
-        batches = loader.resume(0, 0)
-        found = [digest(next(batches))]
-        running.kill(old)
-        running.start(data, 1, new, {0: own, 1: new}, **settings)
-        write_cluster(file, [own, new])
-        assert found + [digest(batch) for batch in batches] == whole
+
+        def moved() -> None:
+            running.kill(addresses[part])
+            addresses[part] = new
+            running.start(data, part, new, dict(enumerate(addresses)), **settings)
+            write_cluster(file, addresses)
+
+        undisturbed(LOADERS["neighbours"](cluster, small_graph), moved)
+        assert part or cluster.addresses == addresses
 
 
 def test_another_dataset_at_the_new_address(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:

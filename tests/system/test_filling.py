@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +11,12 @@ import structlog
 
 import atta
 from atta.daemon import filling as filling_rows
-from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
 from atta.partition.dataset import Dataset
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
-from tests.system.running import Running, daemons
+from tests.system.running import Running
+from tests.system.test_failover import digest
 from tests.waiting import eventually
 
 ROW_BYTES = 16 * 4 + 8
@@ -27,12 +25,6 @@ ROW_BYTES = 16 * 4 + 8
 @pytest.fixture
 def data(small_graph: SmallGraph) -> Path:
     return small_graph.dataset(2, "metis")
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    with daemons() as running:
-        yield running
 
 
 def both(running: Running, data: Path, addresses: list[str], **settings: object) -> list[Daemon]:
@@ -45,21 +37,15 @@ def is_filled(daemon: Daemon) -> bool:
     return daemon._stats()["fill_pieces_left"] == 0
 
 
-def epoch(addresses: list[str]) -> list[tuple[dict[str, np.ndarray], dict[str, float]]]:
-    """The arrays and the figures of each batch of an epoch of partition 0's loader."""
+def filled(*started: Daemon) -> None:
+    assert eventually(lambda: all(is_filled(daemon) for daemon in started))
+
+
+def epoch(addresses: list[str]) -> list[tuple[str, np.ndarray, dict[str, float]]]:
+    """The digest, the vertices and the figures of each batch of an epoch of partition 0's loader."""
     with atta.connect(addresses) as cluster:
         loader = atta.NeighborLoader(cluster, [4, 3], "train", batch_size=20, rank=0, world_size=2, seed=3)
-        return [
-            (
-                {
-                    "n_id": batch.n_id().copy(),
-                    "edge_index": batch.edge_index().copy(),
-                    **{name: rows.copy() for name, rows in batch.tables["node"].items()},
-                },
-                batch.stats,
-            )
-            for batch in loader
-        ]
+        return [(digest(batch), batch.n_id().copy(), batch.stats) for batch in loader]
 
 
 def halo(data: Path, part: int) -> np.ndarray:
@@ -71,7 +57,6 @@ def halo(data: Path, part: int) -> np.ndarray:
 
 
 def of_peers(data: Path, n_id: np.ndarray) -> np.ndarray:
-    """Internal ids of a batch's vertices that partition 0 does not own."""
     dataset = Dataset.open(data)
     internal = dataset.to_internal("node", n_id)
     low, high = dataset.book.range("node", 0)
@@ -85,33 +70,15 @@ def remote_vertices(data: Path, part: int) -> int:
 def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data: Path) -> None:
     addresses = held_addresses(2)
     fresh = both(running, data, addresses, cache_share=1.0)
+    filled(*fresh)
     for part, daemon in enumerate(fresh):
-        assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
         assert daemon._stats()["filled_bytes"] == ROW_BYTES * len(halo(data, part))
     found = epoch(addresses)
-    assert sum(figures["cached_rows"] for _, figures in found) > 0
-    for number, (arrays, figures) in enumerate(found):
-        remote = of_peers(data, arrays["n_id"])
-        near = int(np.isin(remote, halo(data, 0)).sum())
-        if number == 0:  # later ones find what this one has brought, too
-            assert (figures["cached_rows"], figures["remote_rows"]) == (near, len(remote) - near)
-
-
-def test_peers_are_connected_before_the_first_batch(running: Running, data: Path) -> None:
-    addresses = held_addresses(2)
-    for daemon in both(running, data, addresses, cache_bytes=0):
-        assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
-        figures = daemon._stats()
-        assert (figures["filled_bytes"], figures["links_missing"]) == (0, 0)
-
-
-def test_where_there_is_room_no_batch_asks_for_rows(running: Running, data: Path) -> None:
-    addresses = held_addresses(2)
-    daemon, _ = both(running, data, addresses)
-    assert remote_vertices(data, 0) > len(halo(data, 0)), "the test needs other vertices"
-    assert eventually(lambda: is_filled(daemon))
-    assert daemon._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
-    assert not sum(figures["remote_rows"] for _, figures in epoch(addresses))
+    assert sum(figures["cached_rows"] for *_, figures in found) > 0
+    _, n_id, figures = found[0]  # later ones find what this one has brought, too
+    remote = of_peers(data, n_id)
+    near = int(np.isin(remote, halo(data, 0)).sum())
+    assert (figures["cached_rows"], figures["remote_rows"]) == (near, len(remote) - near)
 
 
 def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:
@@ -119,17 +86,18 @@ def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) 
     for settings in ({}, {"cache_fill": 0}, {"cache_bytes": 0}, {"cache_fill": 2_000}):  # the last is slow: in mid-fill
         addresses = held_addresses(2)
         daemon, _ = both(running, data, addresses, **settings)
-        if not settings:
-            assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
-        results.append([arrays for arrays, _ in epoch(addresses)])
+        if "cache_fill" not in settings:  # peers are connected before the first batch
+            filled(daemon)
+            wanted = 0 if settings else ROW_BYTES * remote_vertices(data, 0)
+            assert (daemon._stats()["filled_bytes"], daemon._stats()["links_missing"]) == (wanted, 0)
+        found = epoch(addresses)
+        assert settings or not sum(figures["remote_rows"] for *_, figures in found), "there is room for all rows"
+        results.append([batch for batch, *_ in found])
         if "cache_fill" in settings:
             assert daemon._stats()["filled_bytes"] <= 2_000 + ROW_BYTES * remote_vertices(data, 0)
         running.kill_all()
-    for other in results[1:]:
-        assert len(other) == len(results[0]) > 1
-        for arrays, expected in zip(other, results[0], strict=True):
-            assert arrays.keys() == expected.keys()
-            assert all((arrays[name] == expected[name]).all() for name in expected)
+    assert len(results[0]) > 1
+    assert all(other == results[0] for other in results[1:])
 
 
 def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: Path) -> None:
@@ -142,14 +110,12 @@ def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: P
         assert not first._stopping.is_set()
         assert first._stats()["filled_bytes"] == 0
         running.start(data, 1, addresses[1], peers)
-        assert eventually(lambda: is_filled(first))
+        filled(first)
     assert first._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
     assert not [line for line in lines if line["event"] in ("peer lost", "peer is back", "background task died")]
 
 
-def test_clients_may_wait_until_the_caches_are_filled(
-    running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_may_wait_for_filled_caches(running: Running, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
     addresses = held_addresses(2)
     peers = dict(enumerate(addresses))
@@ -165,13 +131,11 @@ def test_clients_may_wait_until_the_caches_are_filled(
     running.kill_all()
 
     addresses = held_addresses(2)
-    for part, address in enumerate(addresses):
-        running.start(data, part, address, dict(enumerate(addresses)))
+    both(running, data, addresses, cache_edges=True)
     with atta.connect(addresses) as cluster:
         assert cluster.wait_filled(20)
-        kept = [figures["edge_cache_rows"] for figures in cluster.stats()]
-    assert all(kept)
-    assert not any(figures["remote_rows"] for _, figures in epoch(addresses))
+        assert all(figures["edge_cache_rows"] for figures in cluster.stats())
+    assert not any(figures["remote_rows"] for *_, figures in epoch(addresses))
 
 
 @pytest.mark.parametrize("settings", [{"cache_bytes": 0}, {"cache_fill": 0}])
@@ -183,33 +147,13 @@ def test_caches_that_only_batches_fill_are_not_waited_for(running: Running, data
         assert all(figures["filled_bytes"] == 0 for figures in cluster.stats())
 
 
-def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
+def test_a_daemon_stops_in_mid_fill(running: Running, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
     addresses = held_addresses(2)
-    peers = dict(enumerate(addresses))
-    running.start(data, 1, addresses[1], peers)
-
-    async def stop_at_once() -> float:
-        config = DaemonConfig(str(data), range(1), addresses[0], peers, threads=1, verify=False, cache_fill=1)
-        daemon = Daemon(config)
-        await daemon.start()
-        while not daemon.graph.caches._filler.stats()["filled_bytes"]:
-            await asyncio.sleep(0.01)
-        left = daemon.graph.caches._filler.stats()["fill_pieces_left"]
-        daemon.drain()
-        await asyncio.wait_for(daemon.wait(), 20)
-        return left
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
-        assert running.run(stop_at_once()) > 0
-
-
-@pytest.mark.parametrize("rows", [1, 30])
-def test_the_fill_keeps_to_the_memory_of_the_cache(running: Running, data: Path, rows: int) -> None:
-    addresses = held_addresses(2)
-    daemon, _ = both(running, data, addresses, cache_bytes=rows * ROW_BYTES + 5)
-    assert eventually(lambda: is_filled(daemon))
-    assert daemon._stats()["filled_bytes"] == daemon.graph.caches.rows.nbytes == rows * ROW_BYTES
+    daemon, _ = both(running, data, addresses, cache_fill=1)
+    assert eventually(lambda: daemon._stats()["filled_bytes"])
+    assert daemon._stats()["fill_pieces_left"] > 0
+    running.end(addresses[0])
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -230,9 +174,8 @@ def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Run
             assert stats["edge_cache_bytes"] + daemon.graph.caches.rows.nbytes <= daemon.graph.caches._limit_bytes
         running.kill_all()
     elsewhere, at_home = results
-    assert sum(figures["remote_frontier"] for _, figures in elsewhere) > 0
-    for (arrays, figures), (expected, others) in zip(at_home, elsewhere, strict=True):
-        assert arrays.keys() == expected.keys()
-        assert all((arrays[name] == expected[name]).all() for name in expected)
+    assert sum(figures["remote_frontier"] for *_, figures in elsewhere) > 0
+    for (found, _, figures), (expected, _, others) in zip(at_home, elsewhere, strict=True):
+        assert found == expected
         assert figures["cached_frontier"] == others["remote_frontier"]
         assert figures.get("remote_frontier", 0) == 0

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import atta
-from atta.cli.main import cli
 from atta.client.tables.versions import publish, publish_edges
 from atta.partition import Graph
 from atta.partition.schema import join_edge_type, split_edge_type
+from tests.system.conftest import ran
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -36,15 +35,8 @@ NAMED = {join_edge_type(*names): names for names in TRIPLES}
 HAS = TRIPLES[5]
 
 
-def run(*words: object) -> str:
-    done = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 @pytest.fixture(scope="module")
 def graph() -> Any:
-    """The graph as PyG holds it. Vertices of ``a__b`` have no features."""
     from torch_geometric.data import HeteroData
 
     rng, data = np.random.default_rng(5), HeteroData()
@@ -68,15 +60,14 @@ def graph() -> Any:
 def folder(graph: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found: Path = tmp_path_factory.mktemp("names")
     torch.save(graph, found / "g.pt")
-    run("import", "pyg", found / "g.pt", found / "g", "-q")
+    ran("import", "pyg", found / "g.pt", found / "g", "-q")
     return found
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def cluster(folder: Path, request: pytest.FixtureRequest) -> Iterator[atta.LocalCluster]:
-    run("partition", folder / "g", folder / f"p{request.param}", "--parts", request.param, "--method", "random", "-q")
-    options = ("--snapshots", str(folder / f"kept-{request.param}"))
-    with atta.local(folder / f"p{request.param}", threads=1, options=options) as made:
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[atta.LocalCluster]:
+    ran("partition", folder / "g", folder / "p", "--parts 2 --method random -q")
+    with atta.local(folder / "p", threads=1, options=("--snapshots", str(folder / "kept"))) as made:
         yield made
 
 
@@ -139,7 +130,7 @@ def test_new_rows_and_edges(cluster: atta.LocalCluster, folder: Path, graph: Any
     np.save(tmp_path / "x.npy", rows)
     for name, ids in ends.items():
         np.save(tmp_path / f"{name}.npy", ids)
-    data, where = folder / f"p{cluster.num_parts}", dict(enumerate(cluster.addresses))
+    data, where = folder / "p", dict(enumerate(cluster.addresses))
     assert publish(data, f"{GENE}/x", tmp_path / "x.npy", where).table == f"{GENE}/x"
     (tmp_path / "x.npy").unlink()
     assert publish_edges(data, "__".join(TRIPLES[4]), where, added=tmp_path).rows == 2
@@ -159,9 +150,9 @@ def test_exports_give_the_graph_back(folder: Path, tmp_path: Path, form: str) ->
         for names in TRIPLES:
             plain[names].pop("note", None)
         torch.save(plain, tmp_path / "g.pt")
-        run("import", "pyg", tmp_path / "g.pt", source := tmp_path / "g", "-q")
-    run("export", form, source, tmp_path / "out", "-q")
-    run("import", form, tmp_path / "out", tmp_path / "back", "-q")
+        ran("import", "pyg", tmp_path / "g.pt", source := tmp_path / "g", "-q")
+    ran("export", form, source, tmp_path / "out", "-q")
+    ran("import", form, tmp_path / "out", tmp_path / "back", "-q")
     first, again = Graph.open(source), Graph.open(tmp_path / "back")
     assert first.schema == again.schema
     assert {split_edge_type(e) for e in again.schema.edge_types} == set(TRIPLES)
@@ -171,10 +162,10 @@ def test_exports_give_the_graph_back(folder: Path, tmp_path: Path, form: str) ->
 def test_partitions_of_pyg_have_its_file_names(folder: Path, tmp_path: Path) -> None:
     from torch_geometric.distributed.partition import load_partition_info
 
-    run("partition", folder / "g", tmp_path / "p", "--parts", 2, "--method", "random", "-q")
-    run("export", "pyg-parts", tmp_path / "p", tmp_path / "out", "-q")
+    ran("partition", folder / "g", tmp_path / "p", "--parts", 2, "--method", "random", "-q")
+    ran("export", "pyg-parts", tmp_path / "p", tmp_path / "out", "-q")
     meta, _, _, nodes, edges = load_partition_info(str(tmp_path / "out"), 0)
     assert {*map(tuple, meta["edge_types"])} == {*edges} == set(TRIPLES)
     assert {name: len(parts) for name, parts in nodes.items()} == COUNTS
-    run("import", "pyg-parts", tmp_path / "out", tmp_path / "back", "-q")
+    ran("import", "pyg-parts", tmp_path / "out", tmp_path / "back", "-q")
     assert {split_edge_type(e) for e in Graph.open(tmp_path / "back").schema.edge_types} == set(TRIPLES)

@@ -16,7 +16,7 @@ from atta.kvstore.spec import MAX_TEXT, MutableSpec, OptimiserSpec
 from atta.protos.v1 import dag_pb2, graph_pb2, session_pb2, table_pb2
 from atta.wire import rpc
 from atta.wire.pieces import pieces_of
-from tests.callers import Caller, memory
+from tests.callers import Caller
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -64,13 +64,12 @@ def test_what_is_no_message_is_an_invalid_argument(caller: Caller, name: str) ->
         assert f"the request is not a {rpc.METHODS[name].request.DESCRIPTOR.name}" in details
 
 
-def test_what_is_no_message_attaches_no_link(small_graph: SmallGraph) -> None:
+def test_what_is_no_message_attaches_no_link(pair: atta.LocalCluster) -> None:
     """Only daemons with peers have links."""
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as pair:
-        caller = Caller(pair)
-        test_what_is_no_message_is_an_invalid_argument(caller, "LinkService.Attach")
-        assert len(list(atta.NeighborLoader(pair, [2], "train", batch_size=60))) >= 2
-        caller.close()
+    caller = Caller(pair)
+    test_what_is_no_message_is_an_invalid_argument(caller, "LinkService.Attach")
+    assert len(list(atta.NeighborLoader(pair, [2], "train", batch_size=60))) >= 2
+    caller.close()
 
 
 @pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"])
@@ -85,20 +84,15 @@ HUGE = 10**400  # no float holds it
 BRACKETS = "[" * (MAX_TEXT - 10)
 
 
-@pytest.mark.parametrize("text", [BRACKETS, '{"a":' * 3000, "9" * 5000, "[1,", "", "nul", '{"name": "a"', "\\"])
-def test_specifications_that_are_no_json(caller: Caller, text: str) -> None:
-    code, details = caller.refusal("TableService.Create", create(caller, text))
-    assert (code, details) == (WRONG, "table: the description is not JSON")
-
-
-@pytest.mark.parametrize("text", [json.dumps(LONG), "[" * 60_000, json.dumps({LONG: 1}), json.dumps({"name": LONG})])
-def test_long_specifications_are_not_echoed(caller: Caller, text: str) -> None:
-    code, details = caller.refusal("TableService.Create", create(caller, text))
-    assert code is WRONG
-    assert details == f"table: the description has {len(text)} characters, at most {MAX_TEXT} are possible"
-
-
-def test_a_specification_of_40_mib_is_refused_in_a_line(caller: Caller) -> None:
+def test_specifications_that_are_no_json_or_long(caller: Caller) -> None:
+    """Long ones are not echoed."""
+    for text in [BRACKETS, '{"a":' * 3000, "9" * 5000, "[1,", "", "nul", '{"name": "a"', "\\"]:
+        found = caller.refusal("TableService.Create", create(caller, text))
+        assert found == (WRONG, "table: the description is not JSON")
+    for text in [json.dumps(LONG), "[" * 60_000, json.dumps({LONG: 1}), json.dumps({"name": LONG})]:
+        found = caller.refusal("TableService.Create", create(caller, text))
+        length = f"has {len(text)} characters, at most {MAX_TEXT} are possible"
+        assert found == (WRONG, f"table: the description {length}")
     code, details = caller.refusal("TableService.Create", pieces_of(create(caller, "x" * (40 << 20))))
     assert code is FULL
     assert "a CreateTableRequest of 41943" in details
@@ -121,25 +115,21 @@ def test_specifications_with_wrong_values(caller: Caller, field: str) -> None:
         assert len(details) < 1100
 
 
-@pytest.mark.parametrize(
-    ("name", "request_"),
-    [
-        ("TableService.Pull", table_pb2.PullRowsRequest(name="x" * 70_000)),
-        ("GraphService.Probe", graph_pb2.ProbeRequest(edge_type="x" * 70_000)),
-        ("SessionService.Open", session_pb2.OpenRequest(dataset_id="x" * 70_000)),
-    ],
-)
-def test_long_names_are_not_compared_with_all_that_exist(caller: Caller, name: str, request_: Any) -> None:
-    code, details = caller.refusal(name, request_.SerializeToString())
-    assert code is FULL
-    assert "with a text of 70000 bytes: at most 65536 are possible" in details
+def test_long_names_are_not_compared_with_all_that_exist(caller: Caller) -> None:
+    for name, field in (
+        ("TableService.Pull", "name"),
+        ("GraphService.Probe", "edge_type"),
+        ("SessionService.Open", "dataset_id"),
+    ):
+        request = rpc.METHODS[name].request(**{field: "x" * 70_000})
+        code, details = caller.refusal(name, request.SerializeToString())
+        assert code is FULL
+        assert "with a text of 70000 bytes: at most 65536 are possible" in details
 
 
 @pytest.mark.parametrize("codec", ["", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize(("table", "op"), [("plain", "write"), ("scalar", "add"), ("stepped", "step")])
-def test_a_push_and_a_pull_of_no_rows(
-    cluster: atta.LocalCluster, caller: Caller, table: str, op: str, codec: str
-) -> None:
+def test_push_and_pull_of_no_rows(cluster: atta.LocalCluster, caller: Caller, table: str, op: str, codec: str) -> None:
     before = cluster.tables.open(table).pull(np.arange(100)).values
     found = table_pb2.RegisterReply.FromString(
         caller.call("TableService.Register", table_pb2.RegisterRequest(name=table).SerializeToString())[0]
@@ -165,9 +155,7 @@ def test_a_push_and_a_pull_of_no_rows(
         ({"name": "../up"}, "snapshot name '../up'"),
     ],
 )
-def test_snapshots_with_numbers_that_mean_nothing(
-    caller: Caller, name: str, changes: dict[str, Any], words: str
-) -> None:
+def test_snapshots_with_senseless_numbers(caller: Caller, name: str, changes: dict[str, Any], words: str) -> None:
     request = table_pb2.SnapshotRequest(**{"name": "s", "snapshot": "0" * 16, **changes})
     code, details = caller.refusal(name, request.SerializeToString())
     assert code is WRONG
@@ -180,59 +168,29 @@ def opening(cluster: atta.LocalCluster) -> session_pb2.OpenRequest:
     return request
 
 
-def unknown_frontier(request: session_pb2.OpenRequest) -> None:
-    for operator in request.dag.operators:
-        if operator.HasField("neighborhood"):
-            operator.neighborhood.frontier = 9  # type: ignore[assignment]
-
-
-def unknown_strategy(request: session_pb2.OpenRequest) -> None:
-    negative = request.dag.operators.add(id="negative", inputs=["seed"]).negative
-    negative.edge_type = "node__to__node"
-    negative.links.CopyFrom(dag_pb2.NegativeLinks(amount=1, strategy=9))  # type: ignore[arg-type]
-
-
-def unknown_policy(request: session_pb2.OpenRequest) -> None:
-    request.policy = 9  # type: ignore[assignment]
-
-
-def nested_options(request: session_pb2.OpenRequest) -> None:
-    batch = request.dag.operators.add(id="batch", inputs=["seed"]).batch
-    batch.name, batch.options, batch.edge_type = "saint-nodes", BRACKETS, "node__to__node"
-
-
-def huge_option(request: session_pb2.OpenRequest) -> None:
-    nested_options(request)
-    request.dag.operators[-1].batch.options = json.dumps({"budget": HUGE})
-
-
-@pytest.mark.parametrize("change", [unknown_frontier, unknown_strategy, unknown_policy, nested_options, huge_option])
-def test_sessions_with_numbers_and_options_that_mean_nothing(
-    cluster: atta.LocalCluster, caller: Caller, change: Any
-) -> None:
+@pytest.mark.parametrize("what", ["frontier", "strategy", "policy", "nested options", "huge option"])
+def test_sessions_with_senseless_numbers_and_options(cluster: atta.LocalCluster, caller: Caller, what: str) -> None:
     request = opening(cluster)
-    change(request)
+    if what == "frontier":
+        for operator in request.dag.operators:
+            if operator.HasField("neighborhood"):
+                operator.neighborhood.frontier = 9  # type: ignore[assignment]
+    elif what == "strategy":
+        negative = request.dag.operators.add(id="negative", inputs=["seed"]).negative
+        negative.edge_type = "node__to__node"
+        negative.links.CopyFrom(dag_pb2.NegativeLinks(amount=1, strategy=9))  # type: ignore[arg-type]
+    elif what == "policy":
+        request.policy = 9  # type: ignore[assignment]
+    else:
+        batch = request.dag.operators.add(id="batch", inputs=["seed"]).batch
+        batch.name, batch.edge_type = "saint-nodes", "node__to__node"
+        batch.options = BRACKETS if what == "nested options" else json.dumps({"budget": HUGE})
     assert caller.refusal("SessionService.Open", request.SerializeToString())[0] is WRONG
 
 
 def test_unknown_question(caller: Caller) -> None:
     request = graph_pb2.ProbeRequest(edge_type="node__to__node", question=9)  # type: ignore[arg-type]
     assert caller.refusal("GraphService.Probe", request.SerializeToString())[0] is WRONG
-
-
-def test_tables_beyond_the_quota(cluster: atta.LocalCluster) -> None:
-    """Neither one table of 1.2 GiB is taken, nor six that are deleted while somebody still reads them."""
-    rows = (1200 << 20) // 4096
-    for spec in (
-        MutableSpec("large", rows, row_shape=(1024,)),
-        MutableSpec("large", rows // 3, row_shape=(1024,), optimiser=OptimiserSpec.adam()),
-    ):
-        with pytest.raises(atta.QuotaExceededError, match=f"of {QUOTA} bytes for mutable tables are used"):
-            cluster.tables.create(spec)
-    growing = cluster.tables.create(MutableSpec("growing", 10, row_shape=(1024,), max_rows=rows))
-    with pytest.raises(atta.QuotaExceededError, match="for mutable tables are used"):
-        growing.grow(rows)
-    cluster.tables.delete("growing")
 
 
 def test_tables_that_are_read_count_until_they_have_been_read(cluster: atta.LocalCluster) -> None:
@@ -258,16 +216,3 @@ def test_tables_that_are_read_count_until_they_have_been_read(cluster: atta.Loca
 
     assert eventually(created)
     cluster.tables.delete("read")
-
-
-@pytest.mark.parametrize("batches", [1 << 22, 1 << 26, 1 << 31])
-def test_a_session_of_many_batches_takes_nothing(cluster: atta.LocalCluster, caller: Caller, batches: int) -> None:
-    loader = atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=4, rank=0, world_size=1)
-    request = session_pb2.OpenRequest()
-    request.CopyFrom(loader._request)
-    request.seeds.batches, request.session = batches, f"many-{batches}"
-    before = memory(cluster)
-    (reply,) = caller.call("SessionService.Open", request.SerializeToString(), timeout=5)
-    assert session_pb2.OpenReply.FromString(reply).batches == batches
-    caller.call("SessionService.Close", session_pb2.CloseRequest(session=request.session).SerializeToString())
-    assert memory(cluster) - before < 32 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from atta.errors import RestartedError, WrongDatasetError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
-from atta.wire.clusterfile import write_cluster
 from atta.wire.identity import Bound, Identity
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
@@ -42,15 +40,8 @@ REFUSED = {
 """Wrong identities in a request, by what its method is bound to."""
 
 
-@pytest.fixture
-def running() -> Iterator[Running]:
-    with daemons() as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def one(small_graph: SmallGraph) -> Iterator[tuple[str, Identity, grpc.Channel]]:
-    """Address, identity and channel of the daemon of partition 1."""
     (address,) = held_addresses(1)
     with daemons() as running, grpc.insecure_channel(address, options=rpc.client_options()) as channel:
         running.start(small_graph.dataset(PARTS, "random"), 1, address, {})
@@ -58,19 +49,16 @@ def one(small_graph: SmallGraph) -> Iterator[tuple[str, Identity, grpc.Channel]]
         yield address, Identity(reply.part, reply.dataset_id, reply.incarnation), channel
 
 
-def start(running: Running, data: Path, addresses: list[str], order: list[int] | None = None) -> None:
-    """A daemon of each partition; ``order``: which address each daemon takes for which peer, by position."""
-    told = dict(enumerate(addresses if order is None else [addresses[i] for i in order]))
+def start(running: Running, data: Path, addresses: list[str], **settings: Any) -> None:
     for part, address in enumerate(addresses):
-        running.start(data, part, address, told)
+        running.start(data, part, address, dict(enumerate(addresses)), **settings)
 
 
 def ask(channel: grpc.Channel, name: str, metadata: Any, request: bytes = b"") -> Any:
     method = rpc.METHODS[name]
     make = channel.unary_stream if method.streams else channel.unary_unary
-    answer = make(method.path, request_serializer=bytes, response_deserializer=bytes)(
-        request, timeout=10, metadata=metadata
-    )
+    call = make(method.path, request_serializer=bytes, response_deserializer=bytes)
+    answer = call(request, timeout=10, metadata=metadata)
     return list(answer) if method.streams else answer
 
 
@@ -101,56 +89,17 @@ def test_every_method_refuses_what_is_meant_for_another(one: Any, name: str, str
         assert str(meant)[: len("partition 2 of dataset beef") - 4] in str(error)
 
 
-def test_every_method_hears_what_is_meant_for_its_daemon(one: Any) -> None:
-    _, identity, channel = one
-    for name, method in rpc.METHODS.items():
-        with pytest.raises(grpc.RpcError) as caught:
-            ask(channel, name, identity.header(method.bound), b"\xff" * 5)
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, name
-        assert method.request.DESCRIPTOR.name in caught.value.details()
-
-
-@pytest.mark.parametrize("header", ["", "1", "1//", "x//", "-1//", "1/a/b/c", "99999999999999//"])
-def test_malformed_names_are_refused(one: Any, header: str) -> None:
-    _, _, channel = one
-    with pytest.raises(grpc.RpcError) as caught:
-        ask(channel, "KvService.ListTables", (("atta-to", header),))
-    assert caught.value.code().name == ("FAILED_PRECONDITION" if header == "1//" else "INVALID_ARGUMENT")
-
-
 def test_only_describe_answers_anybody() -> None:
     """The exemptions, by name: a new method gets onto this list only on purpose."""
     by_bound = {bound: [name for name, m in rpc.METHODS.items() if m.bound is bound] for bound in Bound}
     assert by_bound[Bound.NOTHING] == ["ControlService.Describe"]
-    assert by_bound[Bound.NAMED] == [
-        f"ControlService.{name}" for name in ("Stats", "Sessions", "Report", "Trace", "Stop")
-    ]
+    assert by_bound[Bound.NAMED] == [f"ControlService.{n}" for n in ("Stats", "Sessions", "Report", "Trace", "Stop")]
     assert {name.partition(".")[0] for name in by_bound[Bound.PROCESS]} == {"SessionService", "ParameterService"}
 
 
-# -- daemons -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_peers_file_that_has_changed_two_addresses(small_graph: SmallGraph, running: Running) -> None:
-    """Each partition has rows with the requested numbers. Without the check, wrong rows would arrive silently."""
-    addresses = held_addresses(PARTS)
-    start(running, small_graph.dataset(PARTS, "random"), addresses, order=[0, 2, 1])
-    with atta.connect(addresses) as cluster:
-        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1)
-        with pytest.raises(WrongDatasetError) as caught:
-            list(loader)
-    message = str(caught.value)
-    found = re.search(
-        r"(127\.0\.0\.1:\d+): serves partition (\d) of dataset \w+, incarnation \w+, not partition (\d)", message
-    )
-    assert found is not None, message
-    assert {found[2], found[3]} == {"1", "2"}
-    assert found[1] == addresses[int(found[2])]
-
-
 def test_a_peer_of_another_dataset(small_graph: SmallGraph, running: Running) -> None:
-    addresses = held_addresses(PARTS)
-    data, other = small_graph.dataset(PARTS, "random"), small_graph.dataset(PARTS, "metis")
+    addresses = held_addresses(2)
+    data, other = small_graph.dataset(2, "random"), small_graph.dataset(2, "metis")
     for part, address in enumerate(addresses):
         running.start(other if part == 1 else data, part, address, dict(enumerate(addresses)))
     connection = Connection(addresses[0], 20, part=0)
@@ -161,40 +110,42 @@ def test_a_peer_of_another_dataset(small_graph: SmallGraph, running: Running) ->
         list(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1))
 
 
-def test_two_daemons_change_places_while_a_loader_runs(small_graph: SmallGraph, running: Running) -> None:
+@pytest.mark.parametrize("other", ["places", "dataset"])
+def test_other_daemons_come_while_a_loader_runs(other: str, small_graph: SmallGraph, running: Running) -> None:
     """The client talks to both daemons all the time. The wrong one never answers its requests."""
     addresses, data = held_addresses(2), small_graph.dataset(2, "random")
     start(running, data, addresses)
     with atta.connect(addresses) as cluster:
         table = cluster.tables.create(MutableSpec("t", 10, row_shape=(2,)))
-        batches = iter(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4, rank=0, world_size=1))
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4, rank=0, world_size=1)
+        batches = iter(loader)
         next(batches)
         running.kill_all()
-        start(running, data, addresses[::-1])
-        refused = "serves partition 1 of dataset .* not partition 0 of dataset"
-        with pytest.raises(WrongDatasetError, match=refused):
-            list(batches)
-        with pytest.raises(WrongDatasetError, match=refused):
-            list(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=4, rank=0, world_size=1))
-        with pytest.raises(WrongDatasetError, match=refused):
-            cluster.stats()
-        with pytest.raises(WrongDatasetError, match=refused):
-            cluster.trace()
-        with pytest.raises(WrongDatasetError, match=refused):
-            table.pull(np.arange(3))
-        with pytest.raises(WrongDatasetError, match=refused):
-            table.push(np.arange(3), np.ones((3, 2))).wait()
-        with pytest.raises(WrongDatasetError, match=refused):
-            cluster.tables.specs()
-    with pytest.raises(WrongDatasetError, match="serves partition 1"):
-        atta.connect(addresses)
+        if other == "places":
+            start(running, data, addresses[::-1])
+        else:
+            start(running, small_graph.dataset(2, "metis"), addresses)
+        refused = rf"serves partition {int(other == 'places')} of dataset .* not partition 0 of dataset"
+        for use in (
+            lambda: list(batches),
+            lambda: list(loader),
+            cluster.stats,
+            cluster.trace,
+            lambda: table.pull(np.arange(3)),
+            lambda: table.push(np.arange(3), np.ones((3, 2))).wait(),
+            cluster.tables.specs,
+        ):
+            with pytest.raises(WrongDatasetError, match=f"{addresses[0]}: {refused} {cluster.dataset_id}"):
+                use()
+    if other == "places":
+        with pytest.raises(WrongDatasetError, match="serves partition 1"):
+            atta.connect(addresses)
 
 
 def test_two_peers_change_places_between_two_epochs(small_graph: SmallGraph, running: Running) -> None:
     """The client's own daemon stays. That daemon's connections to its peers worked before."""
     addresses, data = held_addresses(PARTS), small_graph.dataset(PARTS, "random")
-    for part, address in enumerate(addresses):
-        running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0)
+    start(running, data, addresses, cache_bytes=0)
     with atta.connect(addresses) as cluster:
         loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1)
         assert len(list(loader)) == len(loader)
@@ -211,26 +162,6 @@ def test_two_peers_change_places_between_two_epochs(small_graph: SmallGraph, run
         running.start(data, 1, addresses[1], {})
         running.start(data, 2, addresses[2], {})
         assert len(list(loader)) == len(loader), "once all is well again, so are batches"
-
-
-# -- clients -----------------------------------------------------------------------------------------------------------
-
-
-def test_another_dataset_is_served_at_the_address_of_old(small_graph: SmallGraph, running: Running) -> None:
-    addresses = held_addresses(2)
-    start(running, small_graph.dataset(2, "random"), addresses)
-    with atta.connect(addresses) as cluster:
-        batches = iter(atta.NeighborLoader(cluster, [5], "train", batch_size=4, rank=0, world_size=1))
-        next(batches)
-        running.kill_all()
-        start(running, small_graph.dataset(2, "metis"), addresses)
-        refused = f"{addresses[0]}: serves partition 0 of dataset .* not partition 0 of dataset {cluster.dataset_id}"
-        with pytest.raises(WrongDatasetError, match=refused):
-            list(batches)
-        with pytest.raises(WrongDatasetError, match=refused):
-            list(atta.NeighborLoader(cluster, [5], "train", batch_size=4, rank=0, world_size=1))
-        with pytest.raises(WrongDatasetError, match=refused):
-            cluster.stats()
 
 
 def test_a_restart_ends_sessions_and_tables_and_nothing_else(small_graph: SmallGraph, running: Running) -> None:
@@ -255,14 +186,9 @@ def test_a_restart_ends_sessions_and_tables_and_nothing_else(small_graph: SmallG
         assert len(cluster.stats()) == 2
 
 
-def test_watching_and_stopping_look_at_the_partition(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
+def test_stopping_looks_at_the_partition(small_graph: SmallGraph, running: Running) -> None:
     addresses = held_addresses(2)
     start(running, small_graph.dataset(2, "random"), addresses)
-    write_cluster(tmp_path / "cluster.toml", addresses[::-1])
-    with Watch(tmp_path / "cluster.toml") as watch:
-        assert all("serves partition" in daemon.sample.error for daemon in watch.look())
-    with Watch(addresses) as watch:
-        assert not any(daemon.sample.error for daemon in watch.look())
     answers = ask_all(dict(enumerate(addresses[::-1])), Connection.stop, deadline_s=10)
     assert all(isinstance(answer.error, WrongDatasetError) for answer in answers)
     with Watch(addresses) as watch:

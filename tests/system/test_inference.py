@@ -12,9 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
-from torch_geometric.nn import APPNP, GATConv, GCNConv, GraphConv, GraphSAGE, LayerNorm, SAGEConv, SGConv
+from safetensors import safe_open
+from torch_geometric.nn import APPNP, GATConv, GCNConv, GraphConv, GraphSAGE, SAGEConv, SGConv
 
 import atta
-from atta.cli.main import cli, main
 from atta.client.inference.sinks import DESCRIPTION
 from atta.errors import AttaError, ConfigError, DataError
 from atta.observe.progress import Silent
@@ -37,7 +35,7 @@ from atta.train.models import SampledModel, build_model
 from atta.train.models.layers import digest_of
 from atta.train.reports.epochs import PHASES
 from atta.train.settings.predict import PredictConfig
-from tests.system.conftest import SmallGraph
+from tests.system.conftest import SmallGraph, ran
 
 MODELS = ("sage", "gcn", "gat", "resgcn+", "deepergcn")
 EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
@@ -45,7 +43,6 @@ CLASSES = 4
 
 
 def checkpoint(folder: Path, model: str, layers: int = 3, channels: int = 16) -> tuple[Path, torch.nn.Module]:
-    """A folder with random weights, and the model itself."""
     config = TrainConfig(data="x", model=model, num_neighbors=(2,), layers=layers, hidden=8, heads=2)
     torch.manual_seed(5)
     made = build_model(config, channels, CLASSES)
@@ -56,19 +53,13 @@ def checkpoint(folder: Path, model: str, layers: int = 3, channels: int = 16) ->
     return folder, made.gnn.eval()
 
 
-class Clusters:
-    """Daemons of the small graph, by the number of partitions."""
-
-    def __init__(self, placements: Mapping[str, atta.LocalCluster]) -> None:
-        self._placements = placements
-
-    def __getitem__(self, parts: int) -> atta.LocalCluster:
-        return self._placements[f"{parts} parts by random, {2 if parts == 2 else 1} threads"]
+Clusters = Callable[[int], atta.LocalCluster]
 
 
 @pytest.fixture
 def clusters(placements: Mapping[str, atta.LocalCluster]) -> Clusters:
-    return Clusters(placements)
+    """Daemons of the small graph, by the number of partitions."""
+    return lambda parts: placements[f"{parts} parts by random, {2 if parts == 2 else 1} threads"]
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +69,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, tor
 
 @torch.no_grad()
 def whole_graph(graph: SmallGraph, model: torch.nn.Module) -> np.ndarray:
-    """Scores of all vertices by PyG's own forward, in the order of ``graph.ids``."""
     edges = torch.from_numpy(np.stack([graph.src, graph.dst]))
     return model(torch.from_numpy(graph.x), edges).numpy()
 
 
-def by_position(graph: SmallGraph, ids: np.ndarray) -> np.ndarray:
-    order = np.argsort(graph.ids)
-    return order[np.searchsorted(graph.ids, ids, sorter=order)]
-
-
 def check_scores(graph: SmallGraph, model: torch.nn.Module, ids: np.ndarray, values: np.ndarray) -> None:
-    """They are PyG's own, over the whole graph."""
-    expected = whole_graph(graph, model)[by_position(graph, ids)]
+    expected = whole_graph(graph, model)[graph.rows(ids)]
     np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -111,7 +95,7 @@ def rows_pushed(cluster: atta.Cluster) -> float:
 def test_scores_equal_the_whole_graph_and_every_edge_is_read_once_per_layer(
     small_graph: SmallGraph, clusters: Clusters, saved: Any, model: str, parts: int
 ) -> None:
-    cluster, (folder, gnn) = clusters[parts], saved[model]
+    cluster, (folder, gnn) = clusters(parts), saved[model]
     edges, rows = edges_read(cluster), rows_pushed(cluster)
     found = atta.predict(cluster, folder, what="scores", batch_size=37)
     assert sorted(found.ids) == sorted(small_graph.ids)
@@ -125,7 +109,7 @@ def test_scores_equal_the_whole_graph_and_every_edge_is_read_once_per_layer(
 
 @pytest.mark.parametrize("model", ["sage", "gat", "resgcn+"])
 def test_embeddings_classes_splits_and_ids(small_graph: SmallGraph, clusters: Clusters, saved: Any, model: str) -> None:
-    cluster, (folder, gnn) = clusters[2], saved[model]
+    cluster, (folder, gnn) = clusters(2), saved[model]
     seen: list[torch.Tensor] = []
     read = gnn.decoder if model == "resgcn+" else gnn.convs[-1]
     hook = read.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
@@ -135,14 +119,14 @@ def test_embeddings_classes_splits_and_ids(small_graph: SmallGraph, clusters: Cl
     some = atta.predict(cluster, folder, asked)
     assert some.ids.tolist() == sorted(set(asked.tolist())) or set(some.ids) == set(asked)
     assert len(some.ids) == 3
-    np.testing.assert_allclose(some.values, seen[0].numpy()[by_position(small_graph, some.ids)], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(some.values, seen[0].numpy()[small_graph.rows(some.ids)], rtol=1e-5, atol=1e-5)
     train = atta.predict(cluster, folder, "train", what="classes")
     assert sorted(train.ids) == sorted(small_graph.train_ids)
     assert train.values.dtype == np.int64
-    best = np.sort(scores[by_position(small_graph, train.ids)], axis=1)
+    best = np.sort(scores[small_graph.rows(train.ids)], axis=1)
     clear = best[:, -1] - best[:, -2] > 1e-4
     assert clear.sum() > 100
-    assert (train.values == scores.argmax(1)[by_position(small_graph, train.ids)])[clear].all()
+    assert (train.values == scores.argmax(1)[small_graph.rows(train.ids)])[clear].all()
 
 
 @pytest.mark.parametrize("num_neighbors", [None, [-1]])
@@ -155,13 +139,13 @@ def test_layers_of_a_users_own_model(
     first, norm, second, last = SAGEConv(16, 6), torch.nn.LayerNorm(6), SGConv(6, 5), GCNConv(5, 3)
     tables = {"edge_weight": "weight"} if weighted else {}
     layers = [first, norm, torch.nn.ReLU(), second, last]
-    found = atta.predict(clusters[2], layers, edge_tables=tables, num_neighbors=num_neighbors)
+    found = atta.predict(clusters(2), layers, edge_tables=tables, num_neighbors=num_neighbors)
     edges = torch.from_numpy(np.stack([small_graph.src, small_graph.dst]))
     given = {"edge_weight": torch.from_numpy(small_graph.edge_weight)} if weighted else {}
     with torch.no_grad():
         hidden = second(norm(first(torch.from_numpy(small_graph.x), edges)).relu(), edges, **given)
         expected = last(hidden, edges, **given).numpy()
-    np.testing.assert_allclose(found.values, expected[by_position(small_graph, found.ids)], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found.values, expected[small_graph.rows(found.ids)], rtol=1e-5, atol=1e-5)
 
 
 def test_sums_are_right_where_pyg_reads_lists_of_edges_only(
@@ -169,7 +153,7 @@ def test_sums_are_right_where_pyg_reads_lists_of_edges_only(
 ) -> None:
     """As in a process whose first SAGEConv had an aggregation that PyG cannot fuse."""
     layer = SAGEConv(16, 3)
-    wanted = atta.predict(clusters[1], [layer])
+    wanted = atta.predict(clusters(1), [layer])
     refused = []
 
     def refuse(*args: Any, **kwargs: Any) -> None:
@@ -177,37 +161,37 @@ def test_sums_are_right_where_pyg_reads_lists_of_edges_only(
         raise NotImplementedError
 
     monkeypatch.setattr(SAGEConv, "message_and_aggregate", refuse)
-    found = atta.predict(clusters[1], [layer])
+    found = atta.predict(clusters(1), [layer])
     assert refused
     np.testing.assert_allclose(found.values, wanted.values, rtol=1e-5, atol=1e-5)
 
 
-def test_new_features_give_new_predictions(small_graph: SmallGraph, tmp_path: Path) -> None:
+def test_new_features_and_edges_give_new_predictions(small_graph: SmallGraph, tmp_path: Path) -> None:
     torch.manual_seed(3)
-    layers = [SAGEConv(16, 6), torch.nn.ReLU(), SAGEConv(6, 3)]
-    data = shutil.copytree(small_graph.dataset(2, "random"), tmp_path / "data")
-    edges = torch.from_numpy(np.stack([small_graph.src, small_graph.dst]))
+    layers, graph = [GCNConv(16, 6), torch.nn.ReLU(), SAGEConv(6, 3)], small_graph
+    data = shutil.copytree(graph.dataset(2, "random"), tmp_path / "data")
+    edges, x = np.stack([graph.src, graph.dst]), graph.x
 
-    def wanted(x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def check(ids: np.ndarray, rows: np.ndarray) -> None:
         with torch.no_grad():
-            rows = layers[2](layers[0](torch.from_numpy(x), edges).relu(), edges).numpy()
-        return rows[by_position(small_graph, ids)]
+            given = torch.from_numpy(edges)
+            wanted = layers[2](layers[0](torch.from_numpy(x), given).relu(), given).numpy()
+        np.testing.assert_allclose(rows, wanted[graph.rows(ids)], rtol=1e-5, atol=1e-5)
 
     with atta.local(data, threads=1) as cluster:
 
-        def two_ranks(out: Path) -> tuple[np.ndarray, np.ndarray]:
-            def rank(number: int) -> None:
-                with atta.connect(cluster.addresses) as own:
-                    spelt = [out, f"{out.parent}/./{out.name}/"][number]  # one folder, as each machine calls it
-                    atta.predict(own, layers, out=spelt, format="npy", rank=number, world_size=2)
+        def predicted(own: atta.Cluster = cluster, **options: Any) -> Any:
+            return atta.predict(own, layers, edge_tables={}, **options)
 
-            with ThreadPoolExecutor(2) as pool:
-                [*pool.map(rank, range(2))]
-            assert not cluster.tables.specs()  # the last rank has deleted the rows between layers
-            return npy_rows(out, "embedding")
+        def rank(number: int) -> None:
+            with atta.connect(cluster.addresses) as own:
+                spelt = [tmp_path / "monday", f"{tmp_path}/./monday/"][number]  # one folder, as each machine calls it
+                predicted(own, out=spelt, format="npy", rank=number, world_size=2)
 
-        ids, rows = two_ranks(tmp_path / "monday")
-        np.testing.assert_allclose(rows, wanted(small_graph.x, ids), rtol=1e-5, atol=1e-5)
+        with ThreadPoolExecutor(2) as pool:
+            [*pool.map(rank, range(2))]
+        assert not cluster.tables.specs()  # the last rank has deleted the rows between layers
+        check(*npy_rows(tmp_path / "monday", "embedding"))
 
         class BrokenOff(Silent):
             def stage(self, title: str, total: int | None) -> None:
@@ -215,27 +199,44 @@ def test_new_features_give_new_predictions(small_graph: SmallGraph, tmp_path: Pa
                     raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            atta.predict(cluster, layers, progress=BrokenOff())
+            predicted(progress=BrokenOff())
         assert not cluster.tables.specs()  # nobody could go on with what is in memory
         with pytest.raises(KeyboardInterrupt):
-            atta.predict(cluster, layers, out=tmp_path / "half", progress=BrokenOff(), format="npy")
+            predicted(out=tmp_path / "half", progress=BrokenOff(), format="npy")
 
-        other = 3 * small_graph.x + 1
-        np.save(tmp_path / "x.npy", other[np.argsort(small_graph.ids)])
-        addresses = ",".join(cluster.addresses)
-        words = ["update", "features", "--cluster", addresses, "--data", str(data), "--table", "x"]
-        done = CliRunner().invoke(cli, [*words, "--from", str(tmp_path / "x.npy")])
-        assert done.exit_code == 0, done.output
+        def update(kind: str, *words: object) -> None:
+            ran(f"update {kind} --cluster {','.join(cluster.addresses)} --data {data}", *words)
+
+        x = 3 * graph.x + 1
+        np.save(tmp_path / "x.npy", x[np.argsort(graph.ids)])
+        update("features", "--table", "x", "--from", tmp_path / "x.npy")
         for folder in ("monday", "half"):
             with pytest.raises(ConfigError, match="another tables_version"):
-                atta.predict(cluster, layers, out=tmp_path / folder, format="npy")
-        found = atta.predict(cluster, layers)
-        np.testing.assert_allclose(found.values, wanted(other, found.ids), rtol=1e-5, atol=1e-5)
+                predicted(out=tmp_path / folder, format="npy")
+        found = predicted()
+        check(found.ids, found.values)
+        rng, new = np.random.default_rng(2), tmp_path / "new"
+        added = np.stack([rng.integers(0, 300, 200), (rng.pareto(1, 200) % 300).astype(int)])  # most into few vertices
+        new.mkdir()
+        tables = {
+            "weight": np.ones(200, np.float32),
+            "time": np.zeros(200, np.int64),
+            "note": np.ones((200, 3), np.float32),
+        }
+        for name, rows in {"src": graph.ids[added[0]], "dst": graph.ids[added[1]], **tables}.items():
+            np.save(new / f"{name}.npy", rows)
+        gone = rng.permutation(len(graph.src))[:300]
+        np.save(tmp_path / "gone.npy", gone)
+        update("edges", "--edge-type", "node__to__node", "--from", new, "--remove", tmp_path / "gone.npy")
+        edges = np.concatenate([np.delete(edges, gone, axis=1), added], axis=1)
+        for num_neighbors in (None, [-1]):
+            found = predicted(num_neighbors=num_neighbors)
+            check(found.ids, found.values)
 
 
 def test_the_same_prediction_may_run_several_times_at_once(clusters: Clusters, saved: Any, tmp_path: Path) -> None:
     def run(number: int) -> np.ndarray:
-        with atta.connect(clusters[2].addresses) as own:
+        with atta.connect(clusters(2).addresses) as own:
             if number % 2:
                 return atta.predict(own, saved["sage"][0], batch_size=20).values
             atta.predict(own, saved["sage"][0], batch_size=20, out=tmp_path / str(number), format="npy")
@@ -244,37 +245,29 @@ def test_the_same_prediction_may_run_several_times_at_once(clusters: Clusters, s
     with ThreadPoolExecutor(6) as pool:
         first, *others = pool.map(run, range(6))
     assert all(np.array_equal(first, other) for other in others)
-    assert not [name for name in clusters[2].tables.specs() if name.startswith("predict.")]
+    assert not [name for name in clusters(2).tables.specs() if name.startswith("predict.")]
 
 
-def test_an_unknown_vertex_leaves_nothing_behind(
-    small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path
-) -> None:
-    before = clusters[1].tables.specs()
+def test_unknown_ids_leave_nothing(small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path) -> None:
+    before = clusters(1).tables.specs()
     for place in ({"out": tmp_path / "out"}, {"table": "mine"}):
         with pytest.raises(ConfigError, match="123456789"):
-            atta.predict(clusters[1], saved["sage"][0], [small_graph.ids[0], 123456789], **place)
+            atta.predict(clusters(1), saved["sage"][0], [small_graph.ids[0], 123456789], **place)
     assert not (tmp_path / "out").exists()
-    assert clusters[1].tables.specs() == before
+    assert clusters(1).tables.specs() == before
 
 
 @pytest.mark.parametrize(
     ("processes", "form"), [(1, "npy"), (1, "parquet"), pytest.param(2, "parquet", marks=pytest.mark.slow)]
 )
 def test_the_command_writes_files(
-    small_graph: SmallGraph,
-    clusters: Clusters,
-    saved: Any,
-    tmp_path: Path,
-    processes: int,
-    form: str,
+    small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path, processes: int, form: str
 ) -> None:
     folder, gnn = saved["gat"]
-    addresses, out = ",".join(clusters[2].addresses), tmp_path / "out"
-    command = ["predict", "--cluster", addresses, "--checkpoint", str(folder), "--what", "scores", "--out", str(out)]
-    command += ["--processes", str(processes), "--format", form, "--json", str(tmp_path / "r.json")]
-    done = CliRunner().invoke(cli, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    addresses, out = ",".join(clusters(2).addresses), tmp_path / "out"
+    command = f"predict --cluster {addresses} --checkpoint {folder} --what scores --out {out} --processes {processes}"
+    command += f" --format {form} --json {tmp_path}/r.json"
+    ran(command)
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["vertices"] == 300
     assert report["files"] == [str(out / f"part-0000{n}-of-00002.{form}") for n in range(2)]
@@ -291,40 +284,27 @@ def test_the_command_writes_files(
     if processes > 1:  # starting them takes seconds; the rest does not depend on their number
         return
     files = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-    before = edges_read(clusters[2])
+    before = edges_read(clusters(2))
     (out / f"part-00001-of-00002.{form}").unlink()
-    assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
-    assert edges_read(clusters[2]) > before
+    ran(command)
+    assert edges_read(clusters(2)) > before
     again = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     assert again.keys() == files.keys()
     assert [p.name for p in files if again[p] != files[p]] == [f"part-00001-of-00002.{form}"]
-    before = edges_read(clusters[2])
-    assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
-    assert edges_read(clusters[2]) == before  # nothing was left to do
+    before = edges_read(clusters(2))
+    ran(command)
+    assert edges_read(clusters(2)) == before  # nothing was left to do
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_sampled_batches_give_what_the_trained_model_gives(
-    small_graph: SmallGraph, clusters: Clusters, saved: Any, model: str
-) -> None:
+def test_sampled_batches_as_in_training(small_graph: SmallGraph, clusters: Clusters, saved: Any, model: str) -> None:
     folder, gnn = saved[model]
-    found = atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[4, 3, 2], batch_size=16, seed=7)
+    found = atta.predict(clusters(2), folder, "train", what="scores", num_neighbors=[4, 3, 2], batch_size=16, seed=7)
     scores: dict[int, np.ndarray] = {}
+    how: dict[str, Any] = {"batch_size": 16, "seed": 7, "world_size": 2, "pad": False, "tables": ["x"]}
+    how |= {"edge_norm": "gcn", "unbiased": True} if model == "gcn" else {}
     for rank in range(2):
-        norm: dict[str, Any] = {"edge_norm": "gcn", "unbiased": True} if model == "gcn" else {}
-        loader = atta.NeighborLoader(
-            clusters[2],
-            [4, 3, 2],
-            "train",
-            batch_size=16,
-            seed=7,
-            rank=rank,
-            world_size=2,
-            pad=False,
-            tables=["x"],
-            **norm,
-        )
-        for batch in loader:
+        for batch in atta.NeighborLoader(clusters(2), [4, 3, 2], "train", rank=rank, **how):
             data = batch.to_pyg()
             with torch.no_grad():
                 hops = data.num_sampled_nodes, data.num_sampled_edges
@@ -333,11 +313,11 @@ def test_sampled_batches_give_what_the_trained_model_gives(
     assert sorted(found.ids) == sorted(small_graph.train_ids) == sorted(scores)
     expected = np.stack([scores[i] for i in found.ids.tolist()])
     np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-5)
-    assert not np.allclose(expected, whole_graph(small_graph, gnn)[by_position(small_graph, found.ids)], atol=1e-3)
-    exact = atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[-1])
+    assert not np.allclose(expected, whole_graph(small_graph, gnn)[small_graph.rows(found.ids)], atol=1e-3)
+    exact = atta.predict(clusters(2), folder, "train", what="scores", num_neighbors=[-1])
     check_scores(small_graph, gnn, exact.ids, exact.values)
     with pytest.raises(ConfigError, match="2 fan-outs for 3 layers"):
-        atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[4, 3])
+        atta.predict(clusters(2), folder, "train", what="scores", num_neighbors=[4, 3])
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -345,26 +325,22 @@ def test_pairs_are_scored_by_the_embeddings_of_their_ends(
     small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path, sampled: bool
 ) -> None:
     folder, out = saved["gat"][0], tmp_path / "out"
-    rng = np.random.default_rng(4)
-    pairs = small_graph.ids[rng.integers(0, 300, (151, 2))]
+    pairs = small_graph.ids[np.random.default_rng(4).integers(0, 300, (151, 2))]
     pairs[7] = pairs[3]  # a pair that comes twice, in order
     pairs[9, 1] = pairs[9, 0]
     (tmp_path / "pairs.txt").write_text("\n".join(f"{a},{b}" for a, b in pairs) + "\n\n")
-    command = ["predict", "--cluster", ",".join(clusters[2].addresses), "--checkpoint", str(folder), "--format", "npy"]
-    command += ["--links", str(tmp_path / "pairs.txt"), "--out", str(out)]
-    command += ["--mode", "sampled", "--num-neighbors", "-1"] if sampled else []
-    done = CliRunner().invoke(cli, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("151 pairs")
+    command = f"predict --cluster {','.join(clusters(2).addresses)} --checkpoint {folder} --format npy --out {out}"
+    mode = "--mode sampled --num-neighbors -1" if sampled else ""
+    assert ran(command, "--links", tmp_path / "pairs.txt", mode).startswith("151 pairs")
     found = np.concatenate([np.load(path) for path in sorted(out.glob("part-*.npy"))])
     np.testing.assert_array_equal(np.stack([found["source"], found["target"]], axis=1), pairs)
-    embedded = atta.predict(clusters[2], folder)
+    embedded = atta.predict(clusters(2), folder)
     at = np.argsort(embedded.ids)
     rows = embedded.values[at]
     ends = rows[np.searchsorted(embedded.ids[at], pairs)]
     np.testing.assert_allclose(found["score"], (ends[:, 0] * ends[:, 1]).sum(1), rtol=1e-4, atol=1e-5)
-    assert not [name for name in clusters[2].tables.specs() if name.startswith("predict.")]
-    in_memory = atta.predict(clusters[1], folder, links=pairs)
+    assert not [name for name in clusters(2).tables.specs() if name.startswith("predict.")]
+    in_memory = atta.predict(clusters(1), folder, links=pairs)
     np.testing.assert_array_equal(in_memory.ids, pairs)
     np.testing.assert_allclose(in_memory.values, found["score"], rtol=1e-4, atol=1e-5)
 
@@ -372,14 +348,14 @@ def test_pairs_are_scored_by_the_embeddings_of_their_ends(
 def test_the_best_targets_of_one_type_leave_out_neighbours_and_the_vertex_itself(
     small_graph: SmallGraph, clusters: Clusters, saved: Any
 ) -> None:
-    folder, embedded = saved["sage"][0], atta.predict(clusters[1], saved["sage"][0])
+    folder, embedded = saved["sage"][0], atta.predict(clusters(1), saved["sage"][0])
     rows = embedded.values[np.argsort(embedded.ids)]
     scores, ids = rows @ rows.T, np.sort(embedded.ids)
     at = [np.searchsorted(ids, small_graph.ids[ends]) for ends in (small_graph.src, small_graph.dst)]
     scores[at[0], at[1]] = -np.inf
     np.fill_diagonal(scores, -np.inf)
     for parts in (1, 2):
-        found = atta.predict(clusters[parts], folder, "train", top=6)
+        found = atta.predict(clusters(parts), folder, "train", top=6)
         sources = np.unique(found.ids[:, 0])
         np.testing.assert_array_equal(sources, np.unique(small_graph.train_ids))
         best = -np.sort(-scores[np.searchsorted(ids, sources)], axis=1)[:, :6]
@@ -392,32 +368,16 @@ def test_the_best_targets_of_one_type_leave_out_neighbours_and_the_vertex_itself
 def test_a_table_takes_the_rows(small_graph: SmallGraph, clusters: Clusters, saved: Any) -> None:
     folder, gnn = saved["sage"]
     for _ in range(2):  # again: the same rows
-        assert atta.predict(clusters[2], folder, "train", what="scores", table="scores-a") is None
-    table = clusters[2].tables.open("scores-a")
+        assert atta.predict(clusters(2), folder, "train", what="scores", table="scores-a") is None
+    table = clusters(2).tables.open("scores-a")
     rows = table.pull(table.locate(small_graph.ids)).values
     expected = whole_graph(small_graph, gnn)
     asked = np.isin(small_graph.ids, small_graph.train_ids)
     np.testing.assert_allclose(rows[asked], expected[asked], rtol=1e-5, atol=1e-5)
     assert not rows[~asked].any()
     with pytest.raises(ConfigError, match="scores-a"):
-        atta.predict(clusters[2], folder, "train", what="classes", table="scores-a")
-    clusters[2].tables.delete("scores-a")
-
-
-class _StopError(Exception):
-    pass
-
-
-class _Allowing:
-    """Allows some calls and then raises."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise _StopError
+        atta.predict(clusters(2), folder, "train", what="classes", table="scores-a")
+    clusters(2).tables.delete("scores-a")
 
 
 def test_broken_off_anywhere_and_repeated_gives_the_same_rows(
@@ -426,17 +386,14 @@ def test_broken_off_anywhere_and_repeated_gives_the_same_rows(
     """Errors at every block in turn, in one process: what is there afterwards is complete, and the rest follows."""
     from atta.train.launching.predict import PredictJob
 
-    cluster, (folder, gnn) = clusters[2], saved["gcn"]
-    out = tmp_path / "out"
-
-    stops = 0
+    cluster, (folder, gnn), out, stops = clusters(2), saved["gcn"], tmp_path / "out", 0
     while True:
         job = PredictJob(cluster, folder, None, "scores", out=out, format="npy", files=3, batch_size=20)
-        inference = job.inference(check=_Allowing(7))  # a share has five blocks, so every run completes one
+        inference = job.inference(check=([None] * 7).pop)  # a share has five blocks, so every run completes one
         try:
             inference.run()
             break
-        except _StopError:
+        except IndexError:
             stops += 1
             assert not list(out.glob("*.partial"))
             for path in out.glob("part-*.npy"):
@@ -451,36 +408,23 @@ def test_broken_off_anywhere_and_repeated_gives_the_same_rows(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_ten_random_moments_and_repeated(
-    small_graph: SmallGraph,
-    clusters: Clusters,
-    saved: Any,
-    tmp_path: Path,
-    rng: np.random.Generator,
+    small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     """Nothing partial lies under a final name, and a repeated run ends with the rows of an undisturbed one."""
     folder, gnn = saved["sage"]
-    words = [sys.executable, "-m", "atta.cli.main", "predict", "--cluster", ",".join(clusters[2].addresses)]
-    words += ["--checkpoint", str(folder), "--what", "scores", "--format", "npy", "--files", "6", "--processes", "2"]
-    words += ["--batch-size", "1", "--device", "cpu", "--quiet"]
-
-    def repeated(out: Path) -> float:
-        """Run it to its end, check what it has written, and return the seconds."""
-        begun = time.monotonic()
-        done = subprocess.run([*words, "--out", str(out)], capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert sorted(p.name for p in out.iterdir()) == sorted(
-            [DESCRIPTION, *(f"part-{n:05d}-of-00006.npy" for n in range(6))]
-        )
-        return time.monotonic() - begun
-
-    seconds = repeated(tmp_path / "undisturbed")
-    ids, values = npy_rows(tmp_path / "undisturbed", "score")
+    words = f"predict --cluster {','.join(clusters(2).addresses)} --checkpoint {folder} --what scores --format npy --files 6"
+    words += " --processes 2 --batch-size 1 --device cpu --quiet --out"
+    command = [sys.executable, "-m", "atta.cli.main", *words.split()]
+    begun = time.monotonic()
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, timeout=120)
+    seconds = time.monotonic() - begun
+    ids, values = npy_rows(tmp_path / "whole", "score")
     assert sorted(ids) == sorted(small_graph.ids)
     check_scores(small_graph, gnn, ids, values)
     early = 0
     for n, moment in enumerate(seconds * rng.random(10)):
         out = tmp_path / f"killed-{n}"
-        killed = subprocess.Popen([*words, "--out", str(out)], start_new_session=True, stderr=subprocess.PIPE)
+        killed = subprocess.Popen([*command, str(out)], start_new_session=True, stderr=subprocess.PIPE)
         time.sleep(moment)
         early += killed.poll() is None
         with contextlib.suppress(ProcessLookupError):  # it has ended, and its processes with it
@@ -488,44 +432,34 @@ def test_killed_at_ten_random_moments_and_repeated(
         killed.wait()
         for path in out.glob("part-*.npy"):
             assert len(np.load(path)) == 50, f"killed after {moment:.2f} of {seconds:.2f} s"
-        repeated(out)
+        subprocess.run([*command, str(out)], check=True, timeout=120)
+        assert {p.name for p in out.iterdir()} == {DESCRIPTION, *(f"part-{n:05d}-of-00006.npy" for n in range(6))}
         found = npy_rows(out, "score")
         assert np.array_equal(found[0], ids)
         assert np.array_equal(found[1], values)
     assert early >= 5, "most runs were killed before their end"
 
 
-def test_ranks_that_users_start_share_the_work(
-    small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path
-) -> None:
+def test_started_ranks_share_the_work(small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path) -> None:
     """As processes do it: each runs ``main``, here in threads."""
     folder, gnn = saved["gcn"]
     config = PredictConfig(
         str(folder), cluster="x", out=str(tmp_path / "out"), what="scores", split="train", format="npy", processes=2,
         device="cpu",
     )  # fmt: skip
-    task = {"config": dataclasses.asdict(config), "addresses": clusters[2].addresses}
+    task = {"config": dataclasses.asdict(config), "addresses": clusters(2).addresses}
     (tmp_path / "task.json").write_text(json.dumps(task))
-    codes: list[int] = []
-
-    def work(rank: int) -> None:
-        codes.append(predictors.main(str(tmp_path), rank))
-
-    before = edges_read(clusters[2])
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert codes == [0, 0]
+    before = edges_read(clusters(2))
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(lambda rank: predictors.main(str(tmp_path), rank), range(2))] == [0, 0]
     ids, values = npy_rows(tmp_path / "out", "score")
     assert sorted(ids) == sorted(small_graph.train_ids)
     check_scores(small_graph, gnn, ids, values)
     into_train = np.isin(small_graph.dst_ids, small_graph.train_ids).sum()
-    assert edges_read(clusters[2]) - before == 3 * len(small_graph.src) + into_train
-    for name in [*clusters[2].tables.specs()]:
+    assert edges_read(clusters(2)) - before == 3 * len(small_graph.src) + into_train
+    for name in [*clusters(2).tables.specs()]:
         if name.startswith("predict."):
-            clusters[2].tables.delete(name)
+            clusters(2).tables.delete(name)
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -536,75 +470,62 @@ def test_bad_input_is_one_line(
     saved: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
 ) -> None:
     folder = str(saved["sage"][0])
     (tmp_path / "ids.txt").write_text("3\nx\n")
     (tmp_path / "unknown.txt").write_text("123456789\n")
-    pairs = str(tmp_path / "pairs.txt")
-    Path(pairs).write_text("3 4\n")
-    (tmp_path / "other").mkdir()
+    (tmp_path / "pairs.txt").write_text("3 4\n")
+    for name in ("other", "cut", "labels"):
+        (tmp_path / name).mkdir()
     (tmp_path / "other" / "mine.txt").write_text("")
-    (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / BEST).write_bytes((Path(folder) / BEST).read_bytes()[:-100])
-    (tmp_path / "labels").mkdir()
     of_labels = torch.load(Path(folder) / BEST, weights_only=True)
     of_labels["shape"]["task"] = "labels"
     content = io.BytesIO()
     torch.save(of_labels, content)
     (tmp_path / "labels" / BEST).write_bytes(seal(content.getvalue()))
-    (tmp_path / "wide").mkdir()
-    save_best(
-        tmp_path / "wide",
-        TrainConfig(data="x", num_neighbors=(2,), hidden=8),
-        build_model(TrainConfig(data="x", num_neighbors=(2,), hidden=8), 17, CLASSES),
-        EPOCH,
-    )
-    there, out = ["--cluster", clusters[1].addresses[0]], ["--out", str(tmp_path / "out")]
+    checkpoint(tmp_path / "wide", "sage", 2, channels=17)
+    there, out, run = f"--cluster {clusters(1).addresses[0]}", "--out out", f"--checkpoint {folder}"
     if not running:  # all of it is refused before daemons are started
-        there = ["--data", str(small_graph.dataset(1, "random"))]
+        there = f"--data {small_graph.dataset(1, 'random')}"
         monkeypatch.setattr(atta, "local", None)
+    monkeypatch.chdir(tmp_path)
     for options, words in [
-        ([*there, *out, "--checkpoint", str(tmp_path / "wide")], "16 features"),
-        ([*there, *out, "--checkpoint", str(tmp_path / "none")], "best.pt"),
-        ([*there, *out, "--checkpoint", str(tmp_path / "cut")], "checksum"),
-        ([*there, *out, "--checkpoint", str(tmp_path / "labels"), "--what", "classes"], "--task labels"),
-        ([*there, *out, "--checkpoint", folder, "--split", "trian"], "did you mean 'train'"),
-        ([*there, *out, "--checkpoint", folder, "--split", "train", "--ids", str(tmp_path / "ids.txt")], "not both"),
-        ([*there, *out, "--checkpoint", folder, "--ids", str(tmp_path / "ids.txt")], "whole numbers"),
-        ([*there, *out, "--checkpoint", folder, "--ids", str(tmp_path / "unknown.txt")], "123456789"),
-        ([*there, "--out", str(tmp_path / "other"), "--checkpoint", folder], "other files"),
-        ([*there, "--checkpoint", folder], "--out"),
-        ([*out, "--checkpoint", folder], "--data"),
-        ([*there, *out, "--checkpoint", folder, "--what", "score"], "score"),
-        ([*there, *out, "--checkpoint", folder, "--links", str(tmp_path / "ids.txt")], "2 per line"),
-        ([*there, *out, "--checkpoint", folder, "--links", str(tmp_path / "missing.npy")], "missing.npy"),
-        ([*there, *out, "--checkpoint", folder, "--links", pairs, "--what", "classes"], "no classes"),
-        ([*there, *out, "--checkpoint", folder, "--links", "x", "--node-type", "node"], "--node-type"),
-        ([*there, *out, "--checkpoint", folder, "--links", "x", "--split", "train"], "--links"),
-        ([*there, *out, "--checkpoint", folder, "--mode", "sampled"], "--num-neighbors"),
-        ([*there, *out, "--checkpoint", folder, "--mode", "sampled", "--num-neighbors", "2,0"], "2,0"),
-        ([*there, *out, "--checkpoint", folder, "--mode", "sampled", "--num-neighbors", "2,2,2"], "3 fan-outs for 2"),
-        (["--data", "x", "--table", "t", "--checkpoint", folder], "--cluster"),
+        (f"{there} {out} --checkpoint wide", "16 features"),
+        (f"{there} {out} --checkpoint none", "best.pt"),
+        (f"{there} {out} --checkpoint cut", "checksum"),
+        (f"{there} {out} --checkpoint labels --what classes", "--task labels"),
+        (f"{there} {out} {run} --split trian", "did you mean 'train'"),
+        (f"{there} {out} {run} --split train --ids ids.txt", "not both"),
+        (f"{there} {out} {run} --ids ids.txt", "whole numbers"),
+        (f"{there} {out} {run} --ids unknown.txt", "123456789"),
+        (f"{there} --out other {run}", "other files"),
+        (f"{there} {run}", "--out"),
+        (f"{out} {run}", "--data"),
+        (f"{there} {out} {run} --what score", "score"),
+        (f"{there} {out} {run} --links ids.txt", "2 per line"),
+        (f"{there} {out} {run} --links missing.npy", "missing.npy"),
+        (f"{there} {out} {run} --links pairs.txt --what classes", "no classes"),
+        (f"{there} {out} {run} --links x --node-type node", "--node-type"),
+        (f"{there} {out} {run} --links x --split train", "--links"),
+        (f"{there} {out} {run} --mode sampled", "--num-neighbors"),
+        (f"{there} {out} {run} --mode sampled --num-neighbors 2,0", "2,0"),
+        (f"{there} {out} {run} --mode sampled --num-neighbors 2,2,2", "3 fan-outs for 2"),
+        (f"--data x --table t {run}", "--cluster"),
     ]:
-        if not running and words == "other files":
-            continue  # which run wrote them, daemons must say
-        monkeypatch.setattr(sys, "argv", ["atta", "predict", *options])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        assert (ended.value.code, told.err.count("\n"), told.out) == (2, 1, ""), (options, told)
-        assert words in told.err
+        if running or words != "other files":  # which run wrote them, daemons must say
+            assert words in refused("predict", *options.split())
 
 
 def test_a_folder_of_other_predictions_is_refused(clusters: Clusters, saved: Any, tmp_path: Path) -> None:
     folder = saved["sage"][0]
-    atta.predict(clusters[1], folder, "train", out=tmp_path / "out", format="npy")
+    atta.predict(clusters(1), folder, "train", out=tmp_path / "out", format="npy")
     for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "nodes"), ({"files": 7}, "files")]:
         with pytest.raises(ConfigError, match=rf"another .*{words}"):
-            atta.predict(clusters[1], folder, **{"nodes": "train", "out": tmp_path / "out", "format": "npy", **other})
+            atta.predict(clusters(1), folder, **{"nodes": "train", "out": tmp_path / "out", "format": "npy", **other})
     with pytest.raises(ConfigError, match=r"another .*model"):
-        atta.predict(clusters[1], saved["gat"][0], "train", out=tmp_path / "out", format="npy")
+        atta.predict(clusters(1), saved["gat"][0], "train", out=tmp_path / "out", format="npy")
 
 
 @pytest.mark.parametrize(
@@ -624,7 +545,7 @@ def test_models_of_the_same_weights_and_other_settings_are_different_ones(models
 
 
 def test_models_that_do_not_fit_are_refused(clusters: Clusters, tmp_path: Path) -> None:
-    cluster = clusters[1]
+    cluster = clusters(1)
     sage = SAGEConv(16, 5)
     for layers, words in [
         (
@@ -635,11 +556,6 @@ def test_models_that_do_not_fit_are_refused(clusters: Clusters, tmp_path: Path) 
         ([torch.nn.ReLU()], "at least one layer"),
         ([GCNConv(16, 3, aggr="max")], "takes aggr='add' and flow='source_to_target'"),
         ([GCNConv(16, 3, flow="target_to_source")], "takes aggr='add' and flow='source_to_target'"),
-        (
-            [SAGEConv(16, 3, aggr="lstm")],
-            r"layer 1 \(SAGEConv\) depends on the order of a vertex' edges.*differ by up to",
-        ),
-        ([sage, LayerNorm(5), SAGEConv(5, 3)], r"layer 2 \(LayerNorm\) gives .* depend on the other rows of the block"),
         (
             [sage, torch.nn.Softmax(0)],
             r"layer 2 \(Softmax\) gives a vertex rows that depend on the other rows of the block",
@@ -667,8 +583,7 @@ def test_models_that_do_not_fit_are_refused(clusters: Clusters, tmp_path: Path) 
             atta.predict(cluster, [SAGEConv(16, 3)], **wrong)
     with pytest.raises(ConfigError, match="no embeddings"):
         atta.predict(cluster, checkpoint(tmp_path / "one", "sage", layers=1)[0])
-    config = TrainConfig(data="x", num_neighbors=(2,), hidden=8)
-    save_best(tmp_path / "wide", config, build_model(config, 17, CLASSES), EPOCH)
+    checkpoint(tmp_path / "wide", "sage", 2, channels=17)
     with pytest.raises(DataError, match="16 features"):
         atta.predict(cluster, tmp_path / "wide")
     with pytest.raises(ConfigError, match="only a part"):
@@ -679,18 +594,10 @@ def test_models_that_do_not_fit_are_refused(clusters: Clusters, tmp_path: Path) 
 
 def test_weights_lie_beside_the_checkpoint_for_other_programs(saved: Any) -> None:
     folder, gnn = saved["gat"]
-    content = (folder / BEST_WEIGHTS).read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    about = header.pop("__metadata__")
-    for name, value in {"model": "gat", "hidden": "8", "heads": "2", "depth": "3", "epoch": "3"}.items():
-        assert about[name] == value
-    assert all(isinstance(text, str) for text in about.values())  # the format knows no others
-    assert (8 + length) % 8 == 0
     expected = gnn.state_dict()
-    assert header.keys() == expected.keys()
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        assert entry["dtype"] == "F32"
-        raw = np.frombuffer(content[8 + length + begin : 8 + length + end], np.float32)
-        np.testing.assert_array_equal(raw.reshape(entry["shape"]), expected[name].numpy())
+    with safe_open(folder / BEST_WEIGHTS, "np") as file:
+        about = {"model": "gat", "hidden": "8", "heads": "2", "depth": "3", "epoch": "3"}
+        assert file.metadata().items() >= about.items()
+        assert set(file.keys()) == expected.keys()
+        for name, weight in expected.items():
+            np.testing.assert_array_equal(file.get_tensor(name), weight.numpy())

@@ -45,8 +45,6 @@ UNRUN = "does not take rows of 8 numbers: called as|beside rows and edges|made f
 
 
 class Gathering(MessagePassing):
-    """Aggregates the rows of in-neighbours."""
-
     def __init__(self, aggr: Any) -> None:
         super().__init__(aggr=aggr)
 
@@ -66,9 +64,7 @@ def made(kind: Any, **more: Any) -> torch.nn.Module:
     """An instance with small numbers for what it must have."""
     name = kind.__name__
     values = GIVEN | {
-        "nn": network(
-            {"EdgeConv": 2 * WIDTH, "NNConv": 3}.get(name, WIDTH), WIDTH * (WIDTH if name == "NNConv" else 1)
-        ),
+        "nn": network({"EdgeConv": 16, "NNConv": 3}.get(name, WIDTH), WIDTH * (WIDTH if name == "NNConv" else 1)),
         "gate_nn": network(WIDTH, 1),
         "conv": SAGEConv(WIDTH, WIDTH),
         "convs": {("node", "to", "node"): SAGEConv(WIDTH, WIDTH)},
@@ -130,7 +126,6 @@ class Graph:
         self.tables["weight"][self.edges[0] == self.edges[1]] = 0.5
 
     def whole(self, layer: Any, taken: tuple[str, ...]) -> np.ndarray:
-        """What a layer computes on the whole graph, in its own dtype."""
         dtype = next((weight.dtype for weight in layer.parameters()), torch.float32)
         rows = {name: torch.from_numpy(self.tables[TABLES[name]]) for name in taken}
         rows = {name: values.to(dtype) if values.is_floating_point() else values for name, values in rows.items()}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 import atta
 from atta.cli import main as root
@@ -26,6 +23,7 @@ from atta.train.models.typed import TypedLinkModel, TypedModel
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.tasks.types import TypeReach
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
+from tests.system.conftest import ran
 
 EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
 COUNTS = {"author": 40, "paper": 90, "term": 25, "venue": 6}
@@ -58,7 +56,6 @@ class World:
         return order[np.searchsorted(self.ids[node_type], ids, sorter=order)]
 
     def into(self, node_type: str) -> int:
-        """Number of edges into a type."""
         return sum(pair.shape[1] for e, pair in self.edges.items() if e[2] == node_type)
 
 
@@ -87,12 +84,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))])
-def cluster(world: World, request: pytest.FixtureRequest) -> Iterator[atta.LocalCluster]:
-    data = world.folder / f"parts-{request.param}"
-    partition_graph(world.folder / "graph", data, parts=request.param, method="random", seed=3)
-    with ExitStack() as stack:
-        yield stack.enter_context(atta.local(data, threads=1))
+@pytest.fixture(scope="module")
+def cluster(world: World) -> Iterator[atta.LocalCluster]:
+    partition_graph(world.folder / "graph", world.folder / "parts", parts=2, method="random", seed=3)
+    with atta.local(world.folder / "parts", threads=1) as running:
+        yield running
 
 
 def checkpoint(folder: Path, world: World, cluster: atta.Cluster, kind: str) -> torch.Tensor:
@@ -110,7 +106,6 @@ def checkpoint(folder: Path, world: World, cluster: atta.Cluster, kind: str) -> 
 
 
 def by_ascending_ids(world: World, rows: dict[str, torch.Tensor]) -> SavedEmbeddings:
-    """``rows`` are in the order of ``world.ids``."""
     order = {t: np.argsort(world.ids[t]) for t in rows}
     ids = {t: torch.from_numpy(world.ids[t][order[t]]) for t in rows}
     return SavedEmbeddings({t: learnt[order[t]] for t, learnt in rows.items()}, ids)
@@ -121,7 +116,7 @@ def edges_read(cluster: atta.Cluster) -> float:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_scores_are_those_of_the_whole_graph_and_each_edge_is_read_once_per_layer(
+def test_scores_are_those_of_the_whole_graph_layer_by_layer_and_on_sampled_batches(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
 ) -> None:
     expected = checkpoint(tmp_path, world, cluster, kind)
@@ -132,6 +127,15 @@ def test_scores_are_those_of_the_whole_graph_and_each_edge_is_read_once_per_laye
     # The first layer computes authors, papers and terms, the second one papers. Edges into venues are never read.
     assert edges_read(cluster) - before == world.into("author") + 2 * world.into("paper") + world.into("term")
     assert not [name for name in cluster.tables.specs() if name.startswith("predict.")]
+    found = atta.predict(cluster, tmp_path, "val", what="scores", num_neighbors=[-1], batch_size=11)
+    own = expected[world.places("paper", found.ids)].numpy()
+    assert len(own) == 30
+    np.testing.assert_allclose(found.values, own, rtol=1e-5, atol=1e-5)
+    drawn = [atta.predict(cluster, tmp_path, "val", what="scores", num_neighbors=[2, 1], seed=s) for s in (0, 0, 1)]
+    rows = [one.values for one in drawn]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert np.abs(rows[0] - rows[2]).max() > 1e-3  # other draws
+    assert np.abs(rows[0] - own).max() > 1e-3  # fewer neighbours
 
 
 def test_embeddings_classes_splits_ids_and_pairs(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
@@ -154,7 +158,6 @@ def test_embeddings_classes_splits_ids_and_pairs(world: World, cluster: atta.Loc
 @pytest.mark.slow
 @pytest.mark.usefixtures("preloaded_trainers")
 def test_what_training_says_is_what_prediction_says(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
-    """A trained model with embeddings: the classes have the accuracy of the evaluation."""
     settings = TrainConfig(
         cluster=str(cluster.cluster_file), model="rgcn", num_neighbors=(-1, -1), hidden=HIDDEN, epochs=2, dropout=0.0,
         checkpoint=str(tmp_path / "run"), device="cpu", verbose=False, batch_size=10,
@@ -166,31 +169,8 @@ def test_what_training_says_is_what_prediction_says(world: World, cluster: atta.
     assert np.mean([truth[v] == c for v, c in zip(found.ids.tolist(), found.values.tolist(), strict=True)]) == expected
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_sampled_batches_with_all_neighbours_are_the_whole_graph(
-    world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
-) -> None:
-    expected = checkpoint(tmp_path, world, cluster, kind)
-    found = atta.predict(cluster, tmp_path, "val", what="scores", num_neighbors=[-1], batch_size=11)
-    own = expected[world.places("paper", found.ids)]
-    assert len(own) == 30
-    np.testing.assert_allclose(found.values, own, rtol=1e-5, atol=1e-5)
-    drawn = [atta.predict(cluster, tmp_path, "val", what="scores", num_neighbors=[2, 1], seed=s) for s in (0, 0, 1)]
-    rows = [one.values for one in drawn]
-    np.testing.assert_array_equal(rows[0], rows[1])
-    assert np.abs(rows[0] - rows[2]).max() > 1e-3  # other draws
-    assert np.abs(rows[0] - own.numpy()).max() > 1e-3  # fewer neighbours
-
-
 @dataclass
 class Pairs:
-    """A checkpoint of pairs of authors and papers, and what the same weights give on the whole graph.
-
-    Attributes:
-        rows: embeddings by node type, in the order of the ids.
-        decoder: of the checkpoint.
-    """
-
     rows: dict[str, torch.Tensor]
     decoder: torch.nn.Module
 
@@ -288,35 +268,6 @@ def test_the_best_targets_are_those_of_all_pairs_without_edges_that_exist(
     assert len(everything.ids) == COUNTS["paper"] - written
 
 
-def test_the_command_writes_the_best_targets(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
-    expected = checkpoint_of_pairs(tmp_path / "run", world, cluster, "rgcn", "dot")
-    given = f"--checkpoint {tmp_path}/run --out {tmp_path}/out --top 2 --json {tmp_path}/report.json --format npy"
-    command = ["predict", "--cluster", str(cluster.cluster_file), *given.split(), "--relation", "author__writes__paper"]
-    done = CliRunner().invoke(root.cli, [*command, "--device", "cpu"])
-    assert done.exit_code == 0, done.output
-    report = json.loads((tmp_path / "report.json").read_text())
-    rows = np.concatenate([np.load(file) for file in report["files"]])
-    assert report["vertices"] == COUNTS["author"]
-    pairs = np.stack([rows["source"], rows["target"]], axis=1)
-    authors = np.array(list(dict.fromkeys(pairs[:, 0].tolist())))
-    assert len(authors) == COUNTS["author"]
-    assert pairs.tolist() == best_unread(world, expected, authors, 2)
-
-
-def test_wrong_questions_for_the_best_targets_are_refused(
-    world: World, cluster: atta.LocalCluster, tmp_path: Path, line: Any
-) -> None:
-    checkpoint_of_pairs(tmp_path / "links", world, cluster, "rgcn", "dot")
-    checkpoint_of_pairs(tmp_path / "classes", world, cluster, "rgcn", "classes")
-    said = lambda run, *options: line(tmp_path / run, *options)  # noqa: E731
-    assert "unknown relation from 'author' to 'paper': 'edits'" in said("links", "--top", "3", "--relation", "edits")
-    assert "no score to rank them by" in said("classes", "--top", "3")
-    assert "--relation: goes with --top" in said("links", "--relation", "writes")
-    assert "--top: does not go with --node-type" in said("links", "--top", "3", "--node-type", "author")
-    assert "does not go with --what classes" in said("links", "--top", "3", "--what", "classes")
-    assert "--top" in said("links", "--top", "0")
-
-
 @pytest.mark.parametrize("sampled", FAN_OUTS, ids=["exact", "sampled"])
 def test_pairs_have_the_classes_of_the_whole_graph(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, sampled: list[int] | None
@@ -336,33 +287,15 @@ def test_pairs_have_the_classes_of_the_whole_graph(
         f"--checkpoint {tmp_path}/run --out {tmp_path}/out --links {tmp_path}/pairs.npy --json {report} --format npy"
     )
     mode = "" if sampled is None else "--mode sampled --num-neighbors -1,-1"
-    command = ["predict", "--cluster", str(cluster.cluster_file), *given.split(), *mode.split(), "--what", "classes"]
-    done = CliRunner().invoke(root.cli, [*command, "--device", "cpu"])
-    assert done.exit_code == 0, done.output
+    ran("predict --what classes --device cpu --cluster", cluster.cluster_file, given, mode)
     rows = np.concatenate([np.load(file) for file in json.loads(report.read_text())["files"]])
     assert rows.dtype.names == ("source", "target", "class")
     np.testing.assert_array_equal(np.stack([rows["source"], rows["target"]], axis=1), pairs)
     np.testing.assert_array_equal(rows["class"], scores.argmax(1))
 
 
-def test_what_a_model_of_pairs_does_not_compute_is_refused(
-    world: World, cluster: atta.LocalCluster, tmp_path: Path, line: Any
-) -> None:
-    checkpoint_of_pairs(tmp_path, world, cluster, "rgcn", "dot")
-    np.save(tmp_path / "pairs.npy", some_pairs(world))
-    np.save(tmp_path / "unknown.npy", np.array([[10**9, int(world.ids["paper"][0])]]))
-    said = partial(line, tmp_path)
-    assert "the model computes vertices of author and paper" in said("--node-type", "venue")
-    assert "ask for embeddings, or give pairs" in said("--what", "scores")
-    assert "pairs have scores, but no classes" in said("--links", str(tmp_path / "pairs.npy"), "--what", "classes")
-    assert "does not go with --node-type" in said("--links", str(tmp_path / "pairs.npy"), "--node-type", "paper")
-    assert "1000000000" in said("--links", str(tmp_path / "unknown.npy"))
-
-
 @pytest.fixture
 def line(cluster: atta.LocalCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
-    """What ``atta predict`` says when it refuses."""
-
     def line_of(run: Path, *options: str) -> str:
         given = ["--cluster", str(cluster.cluster_file), "--checkpoint", str(run), "--out", str(run / "out"), "--quiet"]
         monkeypatch.setattr(sys, "argv", ["atta", "predict", *given, *options])
@@ -376,24 +309,38 @@ def line(cluster: atta.LocalCluster, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     return line_of
 
 
-BAD = [
-    ("--mode sampled --num-neighbors 5,4,3", "3 fan-outs for 2 layers that are computed"),
-    ("--split nobody", "unknown split 'nobody'"),
-    ("--node-type author", "the model computes vertices of paper"),
+REFUSED = [
+    ("types", "--mode sampled --num-neighbors 5,4,3", "3 fan-outs for 2 layers that are computed"),
+    ("types", "--split nobody", "unknown split 'nobody'"),
+    ("types", "--node-type author", "the model computes vertices of paper"),
+    ("links", "--top 3 --relation edits", "unknown relation from 'author' to 'paper': 'edits'"),
+    ("classes", "--top 3", "no score to rank them by"),
+    ("links", "--relation writes", "--relation: goes with --top"),
+    ("links", "--top 3 --node-type author", "--top: does not go with --node-type"),
+    ("links", "--top 3 --what classes", "does not go with --what classes"),
+    ("links", "--top 0", "--top"),
+    ("links", "--node-type venue", "the model computes vertices of author and paper"),
+    ("links", "--what scores", "ask for embeddings, or give pairs"),
+    ("links", "--links pairs.npy --what classes", "pairs have scores, but no classes"),
+    ("links", "--links pairs.npy --node-type paper", "does not go with --node-type"),
+    ("links", "--links unknown.npy", "1000000000"),
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), BAD, ids=[options for options, _ in BAD])
 def test_bad_input_is_one_line_and_exit_code_2(
-    world: World, cluster: atta.LocalCluster, tmp_path: Path, line: Any, options: str, said: str
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, line: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint(tmp_path, world, cluster, "rgcn")
-    assert said in line(tmp_path, *options.split())
+    monkeypatch.chdir(tmp_path)
+    checkpoint(tmp_path / "types", world, cluster, "rgcn")
+    checkpoint_of_pairs(tmp_path / "links", world, cluster, "rgcn", "dot")
+    checkpoint_of_pairs(tmp_path / "classes", world, cluster, "rgcn", "classes")
+    np.save("pairs.npy", some_pairs(world))
+    np.save("unknown.npy", np.array([[10**9, int(world.ids["paper"][0])]]))
+    for run, options, said in REFUSED:
+        assert said in line(tmp_path / run, *options.split()), options
 
 
-def test_a_checkpoint_of_other_types_or_rows_is_refused(
-    world: World, cluster: atta.LocalCluster, tmp_path: Path, line: Any
-) -> None:
+def test_checkpoints_of_other_graphs(world: World, cluster: atta.LocalCluster, tmp_path: Path, line: Any) -> None:
     checkpoint(tmp_path, world, cluster, "rgcn")
     saved = torch.load(tmp_path / "best.pt", weights_only=True)
 

@@ -36,7 +36,6 @@ from atta.kvstore.tables import Tables
 from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.progress import PipelineProgress
 from atta.wire.memfiles import Gaps
-from tests.unit.scheduler.invariants import validate as check_scheduler  # noqa: F401 - by its name
 
 
 def validate(machine: Any, *given: Any) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ LAYERS = (
     ("atta.scheduler", "atta.kvstore"),
     ("atta.wire",),
     ("atta.daemon",),
-    ("atta.client",),
+    ("atta.client", "atta.nn"),
     ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
     ("atta.train", "atta.compat", "atta.ray"),
     ("atta.simulate",),
@@ -33,37 +35,16 @@ LAYERS = (
     ("atta_bench",),  # the laboratory, a package of its own
 )
 PURE = (
-    "atta.scheduler",
-    "atta.kvstore.parameters",
-    "atta.wire.identity",
-    "atta.wire.identity",
-    "atta.train.dorylus.hand_out",
-    "atta.train.dorylus.progress",
-    "atta.train.exchange.policies",
-    "atta.client.sessions.cursor",
-    "atta.samplers.dag",
-    "atta.samplers.seed_plan",
-    "atta_bench.chaos.invariants",
-    "atta.cli.cluster.rolling",
+    *("atta.scheduler", "atta.kvstore.parameters", "atta.wire.identity", "atta.client.sessions.cursor"),
+    *("atta.train.dorylus.hand_out", "atta.train.dorylus.progress", "atta.train.exchange.policies"),
+    *("atta.samplers.dag", "atta.samplers.seed_plan", "atta_bench.chaos.invariants", "atta.cli.cluster.rolling"),
 )
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
-    "atta.train",
-    "atta_bench",
-    "atta.compat.dgl",
-    "atta.client.loaders.minibatch",
-    "atta.client.loaders.prefetch",
-    "atta.client.loaders.dgl",
-    "atta.client.loaders.pyg",
-    "atta.client.loaders.pyg_data",
-    "atta.client.tables.embedding",
-    "atta.partition.importers.pyg",
-    "atta.partition.importers.dgl",
-    "atta.partition.importers.reading.pyg_objects",
-    "atta.partition.importers.reading.pickles",
-    "atta.partition.exporters.pyg",
-    "atta.partition.exporters.dgl",
-    "atta.partition.exporters.pyg_parts",
+    *("atta.nn", "atta.train", "atta_bench", "atta.compat.dgl", "atta.client.tables.embedding"),
+    *(f"atta.client.loaders.{name}" for name in ("minibatch", "prefetch", "dgl", "pyg", "pyg_data")),
+    *(f"atta.partition.importers.{name}" for name in ("pyg", "dgl", "reading.pyg_objects", "reading.pickles")),
+    *(f"atta.partition.exporters.{name}" for name in ("pyg", "dgl", "pyg_parts")),
 )
 
 
@@ -115,13 +96,10 @@ def layer(name: str) -> int | None:
     return max(found)[1] if found else None
 
 
-def test_all_sources_are_seen() -> None:
+def test_no_layer_imports_a_higher_one() -> None:
     assert len(sources()) > 80
     unplaced = [name for name in sources() if layer(name) is None]
     assert unplaced == []
-
-
-def test_no_layer_imports_a_higher_one() -> None:
     upward = [
         f"{name} imports {other}"
         for name in sources()
@@ -129,26 +107,20 @@ def test_no_layer_imports_a_higher_one() -> None:
         if layer(other) > layer(name)
     ]
     assert upward == []
+    # What all of them decide alike stands below: in the scheduler, in ``atta.wire``.
+    above = [name for name in sources() if within(name, ("atta.client", "atta.simulate"))]
+    known = {name: sorted(m for m in imported_modules(name) if within(m, ("atta.daemon",))) for name in above}
+    assert not [(name, modules) for name, modules in known.items() if modules]
 
 
-def test_benchmarks_import_no_tests() -> None:
+def test_benchmarks_import_no_tests_and_are_installed_whole() -> None:
     imported = {path: imports(ast.parse(path.read_text())) for path in (ROOT / "bench").rglob("*.py")}
     assert len(imported) > 40
     assert [path.name for path, names in imported.items() if any(within(name, ("tests",)) for name in names)] == []
-
-
-def test_the_laboratory_is_installed_whole() -> None:
     about = tomllib.loads((ROOT / "bench/pyproject.toml").read_text())
     folders = {name.rpartition(".")[0] for name in sources() if within(name, ("atta_bench",))} - {""}
     assert set(about["tool"]["setuptools"]["packages"]) == folders
     assert about["project"]["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-
-def test_clients_and_the_simulator_know_nothing_of_daemons() -> None:
-    """What all of them decide alike stands below: in the scheduler, in ``atta.wire``."""
-    above = [name for name in sources() if within(name, ("atta.client", "atta.simulate"))]
-    known = {name: sorted(m for m in imported_modules(name) if within(m, ("atta.daemon",))) for name in above}
-    assert not [(name, modules) for name, modules in known.items() if modules]
 
 
 def test_imports_make_no_circle() -> None:
@@ -181,6 +153,17 @@ def test_torch_is_imported_only_where_it_is_needed() -> None:
     assert guilty == []
 
 
+def places(is_guilty: Callable[[Any], Any], *packages: str) -> list[str]:
+    """Where sources, or those of some packages, have a node that is guilty."""
+    return [
+        f"{name}:{node.lineno}"
+        for name, tree in sources().items()
+        if not packages or within(name, packages)
+        for node in ast.walk(tree)
+        if is_guilty(node)
+    ]
+
+
 def test_nothing_from_outside_is_executed() -> None:
     forbidden = {"eval", "exec", "compile"}
     unpickle = {
@@ -188,50 +171,46 @@ def test_nothing_from_outside_is_executed() -> None:
         *("send_object_list", "recv_object_list"),  # of torch.distributed
         *("pickle.load", "pickle.loads", "marshal.loads"),
     }
-    guilty = [
-        f"{name}:{node.lineno}"
-        for name, tree in sources().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and (
-            (isinstance(node.func, ast.Name) and node.func.id in forbidden)
-            or any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords)
-            or any(k.arg == "weights_only" and ast.unparse(k.value) != "True" for k in node.keywords)
-            or {ast.unparse(node.func), ast.unparse(node.func).rpartition(".")[2]} & unpickle
-            or (ast.unparse(node.func) == "torch.load" and "weights_only" not in {k.arg for k in node.keywords})
+    safe = {"allow_pickle": "False", "weights_only": "True"}
+
+    def executes(node: Any) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        name = ast.unparse(node.func)
+        return (
+            (isinstance(node.func, ast.Name) and name in forbidden)
+            or any(ast.unparse(k.value) != safe[k.arg] for k in node.keywords if k.arg in safe)
+            or bool({name, name.rpartition(".")[2]} & unpickle)
+            or (name == "torch.load" and "weights_only" not in {k.arg for k in node.keywords})
         )
-    ]
-    assert guilty == []
+
+    assert places(executes) == []
 
 
 def test_torch_s_meeting_that_unpickles_is_not_used() -> None:
     """Its launcher keeps pickled state in a store that listens on all addresses."""
-    guilty = [
-        f"{name}:{node.lineno}"
-        for name, tree in sources().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom | ast.Constant)
-        and re.match(
-            r"c10d$|torch\.distributed\.(elastic|launcher)", str(getattr(node, "module", getattr(node, "value", "")))
+    meeting = re.compile(r"c10d$|torch\.distributed\.(elastic|launcher)")
+    assert (
+        places(
+            lambda node: (
+                isinstance(node, ast.ImportFrom | ast.Constant)
+                and meeting.match(str(getattr(node, "module", getattr(node, "value", ""))))
+            )
         )
-    ]
-    assert guilty == []
+        == []
+    )
 
 
 def test_commands_print_what_terminals_do_not_obey() -> None:
     """They print by what escapes the names, errors and data of others: ``echo``, ``printer`` and ``teller``."""
-    guilty = [
-        f"{name}:{node.lineno}"
-        for name, tree in sources().items()
-        if within(name, ("atta.cli",)) and name not in {"atta.cli.output", "atta.cli.reports"}
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and (
-            ast.unparse(node.func) in {"click.echo", "click.secho", "Console"}
-            or (ast.unparse(node.func) == "print" and not ast.unparse(node.args[0]).startswith("printable("))
-        )
-    ]
-    assert guilty == []
+
+    def prints(node: Any) -> bool:
+        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        plain = name == "print" and not ast.unparse(node.args[0]).startswith("printable(")
+        return plain or name in {"click.echo", "click.secho", "Console"}
+
+    homes = ("atta.cli.output:", "atta.cli.reports:")
+    assert [place for place in places(prints, "atta.cli") if not place.startswith(homes)] == []
 
 
 def test_native_module_links_no_torch() -> None:

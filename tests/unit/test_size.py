@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,8 @@ CEILINGS = {
 
 
 @pytest.fixture(scope="module")
-def size() -> Any:
-    spec = importlib.util.spec_from_file_location("size", ROOT / "tools/size.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["size"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    del sys.modules["size"]
-    return module
+def size(module_at: Callable[[str], Any]) -> Any:
+    return module_at("tools/size.py")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ OPTION_GROUPS = {
     "Model": "model layers hidden heads dropout decoder checkpoint-layers",
     "Optimisation": "epochs batch-size lr weight-decay lr-schedule lr-every lr-factor embedding-lr clip-grad-norm "
     "accumulate precision compile eval-every patience early-stop seed",
-    "Sampling": "strategy num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size seed-policy negatives "
+    "Sampling": "strategy num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size aggregate seed-policy negatives "
     "negatives-per-edge walk-length eval-negatives evaluate-by",
     "Cluster": "trainers trainers-per-server device threads nnodes node-rank rdzv-endpoint rank-timeout",
     "Checkpoints": "checkpoint resume checkpoint-every checkpoint-steps max-restarts init-from",

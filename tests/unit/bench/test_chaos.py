@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,7 @@ from hypothesis import strategies as st
 
 from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError, UnknownNameError
-from atta_bench.chaos.invariants import (
-    ConsumerChecker,
-    ProcessSample,
-    TrainerChecker,
-    life,
-    longest_gap,
-    next_after,
-)
+from atta_bench.chaos.invariants import ConsumerChecker, ProcessSample, TrainerChecker, life, longest_gap, next_after
 from atta_bench.chaos.invariants import leaks as leaks_of
 from atta_bench.chaos.plan import WIDTH, ChaosGraph, FaultKind, LoaderKind, kinds_of, loader_kinds, plan_faults
 from atta_bench.chaos.worker import EPOCHS, Lines, expected_batches, expected_weights, stepped, weights_digest
@@ -47,31 +41,25 @@ def test_a_plan_is_a_function_of_its_seed(seed: int, kinds: set[FaultKind], ever
         assert one.at_s + one.lasts_s < two.at_s, "two faults at once could leave no replica"
 
 
-def test_other_seeds_give_other_plans_and_all_are_hit() -> None:
+def test_plans_hit_all_but_the_spared_and_refuse_what_makes_no_sense() -> None:
     plans = [plan_faults(seed, 600.0, list(FaultKind), PROCESSES, 4.0) for seed in range(3)]
     assert plans[0] != plans[1] != plans[2]
     assert {fault.target for fault in plans[0]} == {*PROCESSES}
     assert {fault.kind for fault in plans[0]} == {*FaultKind}
-
-
-def test_faults_that_make_no_sense_are_refused() -> None:
     assert kinds_of(["stop", "kill", "stop"]) == [FaultKind.STOP, FaultKind.KILL]
     with pytest.raises(UnknownNameError, match="did you mean 'kill'"):
         kinds_of(["kil"])
+    assert isinstance(CliRunner().invoke(cli, ["chaos", "--faults", "fire"]).exception, UnknownNameError)
     with pytest.raises(UnknownNameError, match="did you mean 'link'"):
         loader_kinds(["links"])
     with pytest.raises(ConfigError, match="--faults disk: there is no process that it hits"):
         plan_faults(1, 60.0, [FaultKind.DISK], ["daemon-0"], 4.0)
-
-
-def test_spared_processes_are_not_killed() -> None:
     plan = plan_faults(2, 600.0, list(FaultKind), PROCESSES, 4.0, spared=["daemon-0", "consumer-0"])
     assert {fault.target for fault in plan if fault.kind is FaultKind.KILL} == {"daemon-1", "trainer-1"}
     assert {fault.target for fault in plan if fault.kind is FaultKind.STOP} == {*PROCESSES}
 
 
 def lines(laps: int = 2) -> list[dict[str, Any]]:
-    """What a consumer writes that gets everything right."""
     places = [(e, b) for e, digests in enumerate(EXPECTED) for b in range(len(digests))]
     return [{"lap": lap, "epoch": e, "batch": b, "digest": EXPECTED[e][b]} for lap in range(laps) for e, b in places]
 
@@ -81,28 +69,23 @@ def found_in(written: list[dict[str, Any]]) -> list[str]:
     return [wrong for line in written for wrong in checker.check(line)]
 
 
-def test_batches_that_are_right_are_accepted() -> None:
+DAMAGES: dict[str, tuple[range, Callable[[list[dict[str, Any]], int], list[dict[str, Any]]]]] = {
+    "comes twice": (range(1, 7), lambda right, at: [*right[: at + 1], *right[at:]]),
+    "others are missing": (range(7), lambda right, at: [*right[:at], *right[at + 1 :]]),
+    "differs from the one of the local sampler": (
+        range(8),
+        lambda right, at: [*right[:at], right[at] | {"digest": "of the wrong part"}, *right[at + 1 :]],
+    ),
+}
+
+
+@pytest.mark.parametrize("words", DAMAGES)
+def test_what_is_wrong_with_batches_is_found(words: str) -> None:
     assert found_in(lines()) == []
-
-
-@pytest.mark.parametrize("at", range(1, 7))
-def test_a_batch_that_comes_twice_is_found(at: int) -> None:
-    (wrong,) = found_in([*lines()[: at + 1], *lines()[at:]])
-    assert "comes twice" in wrong
-
-
-@pytest.mark.parametrize("at", range(7))
-def test_a_missing_batch_is_found(at: int) -> None:
-    (wrong,) = found_in([*lines()[:at], *lines()[at + 1 :]])
-    assert "others are missing" in wrong
-
-
-@pytest.mark.parametrize("at", range(8))
-def test_another_batch_is_found(at: int) -> None:
-    written = lines()
-    written[at] |= {"digest": "of the wrong part"}
-    (wrong,) = found_in(written)
-    assert "differs from the one of the local sampler" in wrong
+    places, damage = DAMAGES[words]
+    for at in places:
+        (wrong,) = found_in(damage(lines(), at))
+        assert words in wrong
 
 
 WEIGHTS = [f"w{step}" for step in range(1, 31)]
@@ -155,22 +138,18 @@ def samples(
     ]
 
 
-def leaks(found: list[ProcessSample]) -> list[str]:
-    return leaks_of(life("p", found))
+def leak(**numbers: Any) -> str:
+    return "".join(leaks_of(life("p", samples(**numbers))))
 
 
-def test_leaks_are_found() -> None:
-    assert leaks(samples()) == []
-    assert leaks(samples(descriptors=lambda m: 50 + 30 * (m > 0.5))) == []
-    assert "descriptors in the first half" in leaks(samples(descriptors=lambda m: 50 + 400 * m))[0]
-    assert "threads in the first half" in leaks(samples(threads=lambda m: 20 + 100 * m))[0]
-    assert "3 memory files in the first half of its life, 103" in leaks(samples(files=lambda m: 3 + 100 * (m > 0.5)))[0]
-    assert leaks(samples(mib=lambda m: 100 + 40 * min(1, 4 * m))) == [], "it has grown, and grows no more"
-    assert "memory grew" in leaks(samples(mib=lambda m: 100 + 60 * m))[0]
-    assert leaks(samples(mib=lambda m: 100 + 60 * m, seconds=60)) == [], "a minute says nothing about memory"
-
-
-def test_a_life_is_told_by_halves_and_quarters() -> None:
+def test_leaks_are_found_and_a_life_is_told_by_halves_and_quarters() -> None:
+    assert leak() == leak(descriptors=lambda m: 50 + 30 * (m > 0.5)) == ""
+    assert "descriptors in the first half" in leak(descriptors=lambda m: 50 + 400 * m)
+    assert "threads in the first half" in leak(threads=lambda m: 20 + 100 * m)
+    assert "3 memory files in the first half of its life, 103" in leak(files=lambda m: 3 + 100 * (m > 0.5))
+    assert leak(mib=lambda m: 100 + 40 * min(1, 4 * m)) == "", "it has grown, and grows no more"
+    assert "memory grew" in leak(mib=lambda m: 100 + 60 * m)
+    assert leak(mib=lambda m: 100 + 60 * m, seconds=60) == "", "a minute says nothing about memory"
     found = life("p", samples(threads=lambda m: 20 + 4 * (m > 0.5), mib=lambda m: 100 + 10 * int(4 * m - 1e-9)))
     assert found == {
         "process": "p", "lived_s": 3600.0, "samples": 100, "descriptors": [50, 50], "threads": [20, 24],
@@ -186,17 +165,11 @@ def test_the_longest_gap() -> None:
     assert longest_gap([], 2.0, 9.0) == 7.0
     assert longest_gap(times, 1.2, 1.6) == 2.5  # until the next batch, though that is later
     assert longest_gap([0.0, 5.0], 1.0, 2.0) == 4.0
-
-
-def test_a_process_that_was_killed_does_not_wait_while_it_starts() -> None:
-    times = [0.0, 1.0, 1.5, 4.0, 4.1]
+    # A process that was killed does not wait while it starts.
     assert longest_gap(times, 0.5, 4.1, [1.7]) == 0.5  # from 1.0 to 1.5
     assert longest_gap(times, 0.5, 4.1, [3.5]) == 2.0  # from 1.5 to 3.5
     assert longest_gap(times, 3.0, 4.1, [1.7]) == pytest.approx(0.1)  # it is starting until 4.0
     assert longest_gap(times, 3.0, 4.1, [0.5]) == 1.0  # it has had batches since
-
-
-def test_the_next_batch_after_a_moment() -> None:
     assert next_after([0.0, 1.0, 4.0], 1.5) == 2.5
     assert next_after([0.0, 1.0], 1.0) == 0.0
     assert next_after([0.0, 1.0], 1.5) is None
@@ -232,7 +205,3 @@ def test_the_oracle_refuses_epochs_without_all_seeds() -> None:
         assert len({digest for epoch in found for digest in epoch} - {"as learnt"}) == 2 * EPOCHS
     learnt = [{**line, "loader": "link"} for line in learnt]
     assert expected_batches(graph, learnt, LoaderKind.LINK, 0) == [["as learnt"] * 2] * EPOCHS
-
-
-def test_unknown_faults_are_refused_at_once() -> None:
-    assert isinstance(CliRunner().invoke(cli, ["chaos", "--faults", "fire"]).exception, UnknownNameError)

@@ -14,7 +14,6 @@ KINDS = [*pyg_kinds(), *dgl_kinds()]
 
 
 def of_page() -> dict[tuple[str, str], tuple[str, ...]]:
-    """The cells of each row by heading and name."""
     found = {}
     for part in TEXT.split("\n## ")[1:]:
         heading, _, text = part.partition("\n")
@@ -53,7 +52,7 @@ def test_rows_come_out_again(group: str, name: str) -> None:
     assert tuple(cell.strip() for cell in row.cells()) == of_page()[group, name]
 
 
-def test_the_page_tells_exact_from_other_kinds() -> None:
+def test_the_page_has_every_kind_once_and_tells_exact_ones_from_others() -> None:
     found = of_page()
     assert found["Layers of PyG", "SAGEConv"][1:4] == ("=", "=", "=")
     assert "hop" in found["Layers of PyG", "GCNConv"][5]
@@ -61,9 +60,6 @@ def test_the_page_tells_exact_from_other_kinds() -> None:
     assert "second" in found["Layers of PyG", "GCNConv(cached=True)"][4]
     assert "batch-wide" in found["Norms and the like, after SAGEConv", "nn.Softmax(0)"][4]
     assert not any("off" in cells[7] for cells in found.values()), "atta.predict gives other rows than the graph"
-
-
-def test_every_kind_is_on_the_page_once() -> None:
     if not same_versions():
         pytest.skip("the page is of other versions")
     found = of_page()

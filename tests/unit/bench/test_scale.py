@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -29,12 +28,10 @@ from atta_bench.scale.cell import (
     figures_of,
     first_batches,
     seeds_per_s,
-    split_by_code,
 )
 from atta_bench.scale.clocks import (
     CODE,
     ProcessorTime,
-    code_of,
     count_samples,
     no_perf,
     parse_stat,
@@ -51,15 +48,6 @@ def answer(start: float, times: list[float], **figures: float) -> dict[str, Any]
     return {"start": start, "times": times, **dict.fromkeys(names, 0.0), **figures}
 
 
-# -- clocks ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_name_with_parentheses_and_spaces_does_not_shift_the_fields() -> None:
-    fields = ["S", *"1234567890", "250", "50", *"123"]
-    tick = 1 / os.sysconf("SC_CLK_TCK")
-    assert parse_stat(f"17 (a) b (c) {' '.join(fields)}") == ("a) b (c", 250 * tick, 50 * tick)
-
-
 @pytest.mark.parametrize(
     ("name", "role"),
     [
@@ -74,7 +62,7 @@ def test_threads_are_told_apart_by_their_names(name: str, role: str) -> None:
 
 
 def test_clocks_of_this_process_agree_with_pythons() -> None:
-    me, stop = os.getpid(), threading.Event()
+    me = os.getpid()
     with named_threads(1, "atta-busy") as pool:
         before, cpu = read_times([me]), time.process_time()
 
@@ -86,7 +74,6 @@ def test_clocks_of_this_process_agree_with_pythons() -> None:
 
         busy = pool.submit(spin).result()
         spent, cpu = read_times([me]).since(before), time.process_time() - cpu
-        stop.set()
     assert spent.seconds == pytest.approx(cpu, abs=0.05)
     assert spent.roles()["busy"] == pytest.approx(busy, abs=0.05)
     assert sum(spent.roles().values()) == pytest.approx(spent.seconds, abs=0.06)
@@ -98,20 +85,13 @@ def test_time_of_threads_that_have_ended_is_not_lost() -> None:
     spent = now.since(before)
     assert (spent.user_s, spent.system_s) == (2.0, 1.0)
     assert spent.roles() == {"event_loop": 1.0, "worker": 0.5, "ended": 1.5}
-
-
-def test_sets_of_processes_add_up() -> None:
-    one = ProcessorTime(1.0, 2.0, {(1, 1): ("event_loop", 3.0)})
     other = ProcessorTime(10.0, 20.0, {(2, 2): ("event_loop", 30.0)})
-    assert total((one, other)).roles() == {"event_loop": 33.0}
-    assert total((one, other)).seconds == 33.0
+    assert (total((spent, other)).seconds, total((spent, other)).roles()["event_loop"]) == (33.0, 31.0)
+    assert read_times([2**22 + 1]).seconds == 0.0, "nobody has this number"
+    fields = ["S", *"1234567890", "250", "50", *"123"]
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert parse_stat(f"17 (a) b (c) {' '.join(fields)}") == ("a) b (c", 250 * tick, 50 * tick)
 
-
-def test_a_process_that_is_gone_counts_nothing() -> None:
-    assert read_times([2**22 + 1]).seconds == 0.0
-
-
-# -- samples -----------------------------------------------------------------------------------------------------------
 
 SCRIPT = """\
    17      7f2255eb6a74 _PyEval_EvalFrameDefault (/opt/lib/libpython3.11.so.1.0)
@@ -136,23 +116,7 @@ def test_samples_are_counted_by_process_and_code() -> None:
         "daemon": Counter(interpreter=2, kernel=2, copies=1, other=2, grpc=2),
         "consumer": Counter(native=2),
     }
-
-
-def test_every_kind_of_code_has_a_name() -> None:
-    kinds = {code_of(line.split()[2], line.rpartition("(")[2].rstrip(")")) for line in SCRIPT.splitlines()[:12]}
-    assert kinds == set(CODE)
-
-
-@given(
-    st.dictionaries(st.sampled_from(CODE), st.integers(1, 10**6), min_size=1),
-    st.floats(1e-3, 1e3),
-)
-def test_division_by_code_adds_up_to_the_time(counts: dict[str, int], seconds: float) -> None:
-    found = split_by_code({"daemon": Counter(counts), "consumer": Counter()}, {"daemon": seconds, "consumer": 1.0})
-    assert set(found) == {f"daemon_{kind}" for kind in CODE}
-    assert sum(found.values()) == pytest.approx(seconds)
-    for kind, count in counts.items():
-        assert found[f"daemon_{kind}"] == pytest.approx(seconds * count / sum(counts.values()))
+    assert {kind for counts in found.values() for kind in counts} == set(CODE)
 
 
 def test_perf_finds_where_this_process_spends_its_time() -> None:
@@ -165,9 +129,6 @@ def test_perf_finds_where_this_process_spends_its_time() -> None:
     assert found["me"].total() > 20
     assert found["me"]["interpreter"] + found["me"]["kernel"] > found["me"].total() / 2
     assert found["nobody"].total() == 0
-
-
-# -- figures -----------------------------------------------------------------------------------------------------------
 
 
 def test_figures_of_a_stretch() -> None:
@@ -201,11 +162,8 @@ def test_figures_of_a_stretch() -> None:
     for section in ("processes", "code"):
         parts = [value for name, value in found.items() if name.startswith(f"{section}/")]
         assert sum(parts) == pytest.approx(found["cpu_us_per_seed"])
-
-
-def test_without_samples_nothing_is_divided_by_code() -> None:
-    found = figures_of(Stretch([answer(0.0, [1.0], seeds=1)], ProcessorTime(1.0, 0.0), ProcessorTime()))
-    assert not [name for name in found if name.startswith("code/")]
+    without_samples = figures_of(Stretch([answer(0.0, [1.0], seeds=1)], ProcessorTime(1.0, 0.0), ProcessorTime()))
+    assert not [name for name in without_samples if name.startswith("code/")]
 
 
 def test_the_first_batches_of_all_consumers_count_from_the_common_start() -> None:
@@ -216,37 +174,21 @@ def test_the_first_batches_of_all_consumers_count_from_the_common_start() -> Non
     assert found["first_10_share"] == pytest.approx(2 * 10 * 8 / 12.5 / 16)
     assert found["first_50_share"] == pytest.approx(2 * 50 * 8 / 52.5 / 16)
     assert found["first_50_share"] > found["first_10_share"]
+    short = [answer(0.0, [float(i) for i in range(1, count + 1)], seeds=count) for count in (60, 49)]
+    assert set(first_batches(short, 1, steady=1.0)) == {"first_10_seeds_per_s", "first_10_share"}
 
 
-def test_a_short_warm_up_says_nothing_about_first_batches() -> None:
-    taken = [answer(0.0, [float(i) for i in range(1, count + 1)], seeds=count) for count in (60, 49)]
-    assert set(first_batches(taken, 1, steady=1.0)) == {"first_10_seeds_per_s", "first_10_share"}
-
-
-def test_rates_last_from_the_first_start_to_the_last_batch() -> None:
+def test_rates_last_from_the_first_start_to_the_last_batch_and_the_increase_is_counted_from_two_partitions() -> None:
     assert seeds_per_s([answer(1.0, [2.0], seeds=10), answer(3.0, [6.0], seeds=40)]) == 10
-
-
-def test_counters_of_all_daemons_grow_together() -> None:
     assert counted([{"a": 1.0}, {"a": 10.0}], [{"a": 3.0}, {"a": 15.0, "new": 4.0}]) == {"a": 7.0, "new": 4.0}
-
-
-# -- report ------------------------------------------------------------------------------------------------------------
+    found = increase(cells({(1, 64): 10.0, (2, 64): 20.0, (8, 64): 50.0, (2, 8): 100.0, (8, 8): 300.0}))
+    assert found == {"64 seeds, 1 over 2 parts": 0.5, "64 seeds, 8 over 2 parts": 2.5, "8 seeds, 8 over 2 parts": 3.0}
+    assert increase(cells({(4, 64): 10.0, (8, 64): 15.0})) == {"64 seeds, 8 over 4 parts": 1.5}
+    assert increase({}) == {}
 
 
 def cells(costs: dict[tuple[int, int], float]) -> SystemRound:
     return {(parts, size): {"cpu_us_per_seed": c, "seeds_per_s": 1e6 / c} for (parts, size), c in costs.items()}
-
-
-def test_the_increase_is_counted_from_two_partitions() -> None:
-    found = increase(cells({(1, 64): 10.0, (2, 64): 20.0, (8, 64): 50.0, (2, 8): 100.0, (8, 8): 300.0}))
-    assert found == {
-        "64 seeds, 1 over 2 parts": 0.5,
-        "64 seeds, 8 over 2 parts": 2.5,
-        "8 seeds, 8 over 2 parts": 3.0,
-    }
-    assert increase(cells({(4, 64): 10.0, (8, 64): 15.0})) == {"64 seeds, 8 over 4 parts": 1.5}
-    assert increase({}) == {}
 
 
 def test_systems_are_compared_within_a_round_and_with_the_same_cache() -> None:
@@ -318,17 +260,12 @@ def test_pictures_show_costs_and_what_they_are_for(tmp_path: Path) -> None:
     assert report.layers("dgl", 64) == ()
     report.plot(str(tmp_path / "scale.png"))
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_layers_are_kinds_of_code_where_there_are_samples() -> None:
+    # Where there are samples, layers are kinds of code.
     report = ScaleReport("scale", {}, parts=(2,), batch_sizes=(64,))
     names = {"code/daemon_kernel": 3.0, "code/consumer_kernel": 2.0, "processes/daemon_user": 5.0}
     report.add_round({"atta": {(2, 64): {f"{name}_us_per_seed": value for name, value in names.items()}}})
     assert dict(report.layers("atta", 64))["kernel"] == [5.0]
     assert [label for label, _ in report.layers("atta", 64)] == list(CODE)
-
-
-# -- settings ----------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 1000), st.integers(1, 100))
@@ -338,14 +275,11 @@ def test_whole_epochs_have_enough_batches_and_not_one_epoch_more(batches: int, p
     assert epochs == 1 or (epochs - 1) * per_epoch < batches
 
 
-def test_dgl_takes_about_as_many_batches_as_atta() -> None:
+def test_dgl_takes_about_as_many_batches_as_atta_and_each_consumer_has_one() -> None:
     bench = ScaleBench(warm_up=100, measured=50)
     work = bench.compared(Path("data"), 8, 1024, 19_592)
     assert (work.warm_up, work.epochs) == (10, 25)  # epochs of two batches
     assert (work.seeds, work.drop_last, work.batch_size) == ("global", True, 1024)
-
-
-def test_a_split_must_fill_a_batch_of_every_consumer() -> None:
     check_seeds(2048, 2, (1024, 128), "train")
     with pytest.raises(ConfigError, match=r"the split 'train' has 2,047 vertices.*needs 2,048"):
         check_seeds(2047, 2, (1024, 128), "train")

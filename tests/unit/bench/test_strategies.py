@@ -1,8 +1,10 @@
-"""The benchmark of strategies: settings, the rate of the links, figures of a run."""
+"""The benchmark of strategies, and settings of all benchmarks that make no sense: the message names the option."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -10,12 +12,20 @@ import pytest
 from click.testing import CliRunner
 
 from atta.cli.main import cli
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.train.reports.epochs import EpochReport
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.processes import Measured, Usage
-from atta_bench.results import BenchReport
-from atta_bench.train.run import Trained
+from atta_bench.lab.workload import BenchWorkload
+from atta_bench.loader.benchmark import LoaderBench
+from atta_bench.loader.scheduler import SchedulerBench
+from atta_bench.pieces.cache import CacheBench
+from atta_bench.pieces.kv import KvBench
+from atta_bench.pieces.partition import PartitionBench
+from atta_bench.pieces.sampling import SamplingBench
+from atta_bench.scale.benchmark import ScaleBench
+from atta_bench.train.benchmark import TrainBench
+from atta_bench.train.run import StopPattern, Trained
 from atta_bench.train.settings import SHARE, STRATEGIES, VARIANT, StrategiesBench, Variant
 from atta_bench.train.strategies import accuracies, epochs_of, external_rate, figures
 
@@ -87,18 +97,18 @@ def test_the_command_refuses_bad_variants_in_one_line(given: str, word: str) -> 
     assert said.startswith("--variant ")
 
 
-def test_the_command_reads_variants_as_atta_train_does() -> None:
+def test_the_command_reads_variants_and_shares() -> None:
     found = VARIANT.convert("c=--strategy exchange:rows=all,send-features,codec=bf16", None, None)
     assert found.name == "c"
     assert found.settings == {"strategy": "exchange", "rows": "all", "send_features": True, "codec": "bf16"}
     assert found.words == ("--strategy", "exchange:rows=all,send-features,codec=bf16")
-
-
-def test_a_share_may_name_its_strategy() -> None:
     assert SHARE.convert("0.65", None, None) == ("full", 0.65)
     assert SHARE.convert("exchange=0.8", None, None) == ("exchange", 0.8)
     with pytest.raises(click.BadParameter, match=r"such as 0\.65 or exchange"):
         SHARE.convert("exchange=much", None, None)
+    rate = external_rate(2.0, 1e6, 0.8)  # 8 s more for 1 MB
+    assert rate == pytest.approx(1e6)
+    assert [bits_per_s(r) for r in ("1gbit", "1.5mbit", "20kbit", "8bit")] == [1e9, 1.5e6, 2e4, 8.0]
 
 
 def test_payload_and_waiting_are_means_because_stale_strategies_do_not_send_in_every_epoch() -> None:
@@ -117,22 +127,11 @@ def test_payload_and_waiting_are_means_because_stale_strategies_do_not_send_in_e
     assert found["mean_epoch_seconds"] == 3
 
 
-def test_rate_of_the_links() -> None:
-    rate = external_rate(2.0, 1e6, 0.8)  # 8 s more for 1 MB
-    assert rate == pytest.approx(1e6)
-    assert [bits_per_s(r) for r in ("1gbit", "1.5mbit", "20kbit", "300bit")] == [1e9, 1.5e6, 2e4, 300.0]
-
-
 def epoch(seconds: float, accuracy: float | None, **more: Any) -> dict[str, Any]:
     report = EpochReport(
         *(0, seconds, 0.5, 1.0, 1.0, 0.0, {"compute": seconds / 2, "external": seconds / 4}),
-        **{
-            "val_accuracy": accuracy,
-            "test_accuracy": accuracy,
-            "steps": 2,
-            "exchanged_bytes": 7.0,
-            "peak_memory_bytes": [3, 9, 4],
-        },
+        **{"val_accuracy": accuracy, "test_accuracy": accuracy, "steps": 2, "exchanged_bytes": 7.0},
+        peak_memory_bytes=[3, 9, 4],
         **more,
     )
     return asdict(report)
@@ -154,12 +153,8 @@ def test_figures_are_of_the_epochs_after_the_warm_up() -> None:
 
 
 def test_the_first_of_equally_good_epochs_counts_and_time_goes_on_between_evaluations() -> None:
-    epochs = [
-        {"seconds": 1.0, "val_accuracy": None, "test_accuracy": None},
-        {"seconds": 2.0, "val_accuracy": 0.6, "test_accuracy": 0.5},
-        {"seconds": 4.0, "val_accuracy": None, "test_accuracy": None},
-        {"seconds": 8.0, "val_accuracy": 0.6, "test_accuracy": 0.7},
-    ]
+    seen = ((1.0, None, None), (2.0, 0.6, 0.5), (4.0, None, None), (8.0, 0.6, 0.7))
+    epochs = [{"seconds": s, "val_accuracy": val, "test_accuracy": test} for s, val, test in seen]
     assert accuracies(epochs) == {"val_accuracy": 0.6, "test_accuracy": 0.5}
     assert accuracies(epochs, 0.5)["seconds_to_target"] == 3.0
     assert accuracies(epochs, 0.55)["seconds_to_target"] == 15.0
@@ -176,15 +171,132 @@ def test_an_epoch_of_distdgl_lasts_from_the_first_trainer_to_the_last() -> None:
     reported = [epoch(r, e, 10.0 * e, 10.0 * e + 3 + r, sent=e + r, val=0.5) for e in range(2) for r in range(2)]
     usage = Usage(1.0, 1.0, 1.0, (0, 0))
     found = epochs_of(Measured(warm, reported, usage, usage))
-    assert [(e["seconds"], e["sent_bytes"], e["val_accuracy"]) for e in found] == [
-        (6.0, 30, None),
-        (4.0, 1, 0.5),
-        (4.0, 2, 0.5),
-    ]
+    told = [(e["seconds"], e["sent_bytes"], e["val_accuracy"]) for e in found]
+    assert told == [(6.0, 30, None), (4.0, 1, 0.5), (4.0, 2, 0.5)]
 
 
-def test_costs_are_compared_the_other_way_round() -> None:
-    report = BenchReport("strategies", {}, "cooperative", frozenset({"epoch_seconds"}))
-    report.add("cooperative", {"epoch_seconds": 2.0, "steps": 1.0})
-    report.add("full", {"epoch_seconds": 5.0, "steps": 4.0})
-    assert report.ratios() == {"epoch_seconds": {"full": 2.5}, "steps": {"full": 0.25}}
+TWICE = (Variant("a", ()), Variant("a", ()))
+FOREIGN = (Variant("a", (), {"strategy": "exchange", "eps": 1.0}),)
+UNEVEN = (Variant("a", (), {"strategy": "exchange", "trainers_per_server": 1}),)
+BENCHES: dict[str, Any] = {
+    "workload": BenchWorkload,
+    "loader": partial(LoaderBench, data="d"),
+    "scheduler": partial(SchedulerBench, data="d"),
+    "train": partial(TrainBench, data="d"),
+    "scale": ScaleBench,
+    "kv": KvBench,
+    "cache": partial(CacheBench, "d"),
+    "sampling": partial(SamplingBench, "d"),
+    "partition": partial(PartitionBench, "g"),
+    "strategies": partial(StrategiesBench, "d"),
+}
+WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "workload": [
+        ({"num_neighbors": (0,)}, "--num-neighbors 0: each must be positive"),
+        ({"num_neighbors": ()}, "--num-neighbors"),
+        ({"epochs": 0}, "--epochs 0: must be at least 1"),
+        ({"seconds": -1.0}, "--seconds -1.0: must be at least 0"),
+        ({"timeout_s": 0.0}, "--timeout 0.0: must be at least"),
+        ({"seeds": "near"}, "unknown seeds 'near'"),
+    ],
+    "loader": [
+        ({"frontier": "old"}, "'old'"),
+        ({"deliver": "pig"}, "did you mean 'pyg'"),
+        ({"method": "lavor"}, "did you mean 'labor'"),
+        ({"dependency": 0}, "--dependency 0: must be at least 1"),
+        ({"aggregate": "max"}, "'max'"),
+        ({"runs": 0}, "--runs 0"),
+        ({"cache_share": 101}, "--cache-share 101"),
+        ({"netns": "maybe"}, "maybe"),
+        ({"link": "fast"}, "rate 'fast'"),
+        ({"link": "1gbit", "netns": "off"}, "not with --netns off"),
+        ({"vs": ("dlg",)}, "did you mean 'dgl'"),
+        ({"batch_size": 0}, "--batch-size 0"),
+    ],
+    "scheduler": [
+        ({"policies": ("fifo",)}, "two-level must be among them"),
+        ({"policies": ("two-level", "sequentail")}, "sequential"),
+        ({"depths": ()}, "--depths"),
+        ({"depths": (2, 0)}, "--depths 0"),
+        ({"rtt_ms": -1.0}, "--rtt -1"),
+        ({"think_ms": -1.0}, "--think -1"),
+        ({"think_ms": math.nan}, "--think nan"),
+        ({"vs": ("dgl",), "rtt_ms": 1.0}, "--vs dgl: only Atta"),
+        ({"link": "fast"}, "rate 'fast'"),
+    ],
+    "train": [
+        ({"hidden": 0}, "--hidden 0"),
+        ({"lr": 0.0}, "--lr 0"),
+        ({"lr": math.nan}, "--lr nan"),
+        ({"cache_share": 101}, "--cache-share 101"),
+        ({"link": "1gbit", "netns": "off"}, "not with --netns off"),
+    ],
+    "scale": [
+        ({"parts": ()}, "--parts"),
+        ({"parts": (2, 0)}, "--parts 0"),
+        ({"parts": (2, 2)}, "--parts 2,2"),
+        ({"caches": ()}, "--caches"),
+        ({"caches": ("on", "of")}, "did you mean 'off'"),
+        ({"vs": ("dgll",)}, "did you mean 'dgl'"),
+        ({"rounds": 0}, "--rounds 0"),
+        ({"batch_sizes": (8, 8)}, "--batch-sizes 8,8"),
+        ({"measured": 0}, "--batches 0"),
+        ({"warm_up": 0}, "--warm-up 0"),
+        ({"profiled": -1}, "--profiled -1"),
+        ({"num_neighbors": (0,)}, "--num-neighbors 0"),
+        ({"against": "/nowhere"}, "--against /nowhere"),
+        ({"link": "1gbit", "netns": "off"}, "--link"),
+    ],
+    "kv": [
+        ({"batch": -1}, "--batch -1"),
+        ({"rows": 10, "batch": 11}, "--batch 11: rows are distinct, and there are 10"),
+        ({"threads": ()}, "--threads"),
+        ({"threads": (1, 0)}, "--threads 0"),
+        ({"threads": (2, 2)}, "--threads 2,2: name different numbers"),
+        ({"link": "fast"}, "rate 'fast'"),
+        ({"vs": ("dlg",)}, "did you mean 'dgl'"),
+    ],
+    "cache": [
+        ({"epochs": 1}, "--epochs 1: must be at least 2"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"shares": ()}, "--shares: name at least one"),
+        ({"shares": (0.0,)}, "--shares 0"),
+        ({"ranks": ("hott",)}, "unknown ranks 'hott'"),
+    ],
+    "sampling": [
+        ({"threads": ()}, "--threads : each must be at least 1"),
+        ({"num_neighbors": (-1,)}, "--num-neighbors -1: each must be at least 1"),
+        ({"variants": ("hetro",)}, "did you mean 'hetero'"),
+    ],
+    "partition": [({"parts": 0}, "--parts 0"), ({"methods": ()}, "--methods: name at least one")],
+    "strategies": [
+        ({"strategies": ("ful",)}, "full"),
+        ({"strategies": ()}, "--strategies"),
+        ({"vs": ("pyg",)}, "pyg"),
+        ({"vs": ("dgl",), "model": "gcn"}, "sage"),
+        ({"servers": 0}, "--servers 0"),
+        ({"external_share": 0.5, "link": "1gbit"}, "one of them"),
+        ({"external_share": 1.0}, "--external-share 1.0"),
+        ({"external_share": 0.5, "strategies": ("cooperative",)}, "name it"),
+        ({"external_share": 0.5, "servers": 1}, "at least 2 servers"),
+        ({"external_share": 0.5, "share_of": "sancus"}, "`sancus` between servers"),
+        ({"variants": TWICE}, "--variant a: this name is given twice"),
+        ({"variants": FOREIGN}, "--variant a: eps: belongs to"),
+        ({"variants": UNEVEN}, "--variant a: --trainers 4 --trainers-per-server 1: make 4 servers"),
+        ({"link": "fast"}, "fast"),
+        ({"target": 1.5}, "--target 1.5"),
+        ({"eas": (1,)}, "eas=1"),
+        ({"num_neighbors": (5, 5)}, "2 hops for 3 layers"),
+        ({"stop": StopPattern(4, 1, 2)}, "no trainer 4; there are 4"),
+        ({"worker_faults": "kill=1"}, "kill is out of range"),
+        ({"worker_faults": "kill=0.1,seed=3"}, "the seed is that of the round"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("bench", "settings", "words"), [(name, *case) for name, cases in WRONG.items() for case in cases]
+)
+def test_settings_that_make_no_sense_are_refused(bench: str, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises((ConfigError, UnknownNameError), match=words):
+        BENCHES[bench](**settings)

@@ -1,7 +1,8 @@
-"""The page of ``atta dashboard``: well formed, every name escaped, curves of what trainers export."""
+"""The page of ``atta dashboard`` and the picture of ``atta top``: well formed, every name escaped, figures that fit."""
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest
+from rich.console import Console
 
 from atta.cli.cluster.dashboard import server
 from atta.cli.cluster.page import (
@@ -27,12 +29,13 @@ from atta.cli.cluster.page import (
     figures_of,
     page,
 )
+from atta.cli.cluster.top import picture
 from atta.cli.main import cli
 from atta.client.watch import DaemonRates, Sample, SessionRates
 from atta.errors import ConfigError, UnavailableError
-from atta.observe.figures import JobFigures, SessionFigures
 from atta.train.reports.display import TrainingCollector
 from atta.train.reports.epochs import EpochReport
+from tests.unit.platform import figures
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "link"}
@@ -64,39 +67,29 @@ class Checked(HTMLParser):
 
 
 def session(job: str, **changes: Any) -> SessionRates:
-    figures: dict[str, Any] = {
-        "session": "s", "job": job, "epoch": 2, "rank": 0, "world_size": 1, "batches": 10, "taken": 5, "seeds": 640,
-        "queued": 1, "in_flight": 2, "queued_bytes": 1 << 20, "lent_bytes": 0, "score": 0.5, "sigma": 0.25,
-        "sample_ms": 3.0, "train_ms": None, "error": "",
-    }  # fmt: skip
-    return SessionRates(SessionFigures(**{**figures, **changes}), 12.5, 1600.0)
+    return SessionRates(figures.session(job=job, world_size=1, batches=10, taken=5, **changes), 12.5, 1600.0)
 
 
-def daemon(*sessions: SessionRates, jobs: tuple[JobFigures, ...] = (), error: str = "") -> DaemonRates:
+def daemon(*sessions: SessionRates, jobs: tuple[Any, ...] = (), error: str = "") -> DaemonRates:
     sample = Sample(
         0, "10.0.0.1:7070", {"parts": 1.0}, tuple(s.figures for s in sessions), 75.0, error=error, jobs=jobs
     )
     return DaemonRates(sample, sessions, batches_per_s=3.0)
 
 
-def test_names_from_outside_are_escaped() -> None:
-    job = JobFigures(HOSTILE, 1, "forward", 10, 10, 5, 0.0, 1.0, 2.0, 1, 0)
+def test_names_are_escaped_and_nothing_is_loaded_from_elsewhere() -> None:
     broken = TrainerHistory(HOSTILE, HOSTILE)
-    seen = daemon(session(HOSTILE), session("b", error=HOSTILE), jobs=(job,))
+    seen = daemon(session(HOSTILE), session("b", error=HOSTILE), jobs=(figures.job(job=HOSTILE),))
     text = page(View(HOSTILE, [seen, daemon(error=HOSTILE)], [broken]))
     assert "<script" not in text
     found = Checked(text)
     assert found.words.count(HOSTILE) == 8
     assert not [tag for tag, _ in found.tags if tag in {"script", "iframe", "object"}]
-
-
-def test_nothing_is_loaded_from_elsewhere() -> None:
     trainer = TrainerHistory("h:1")
     trainer.add(1, {"loss": 1.0})
     found = Checked(page(View("c", [daemon(session("a"))], [trainer])))
-    for tag, attributes in found.tags:
-        for name in ("src", "href", "action"):
-            assert attributes.get(name, "/trace") in {"/trace", "data:,"}, (tag, attributes)
+    named = {attributes.get(name, "/trace") for _, attributes in found.tags for name in ("src", "href", "action")}
+    assert named <= {"/trace", "data:,"}
 
 
 def test_links_are_shown_with_what_crossed_them() -> None:
@@ -227,26 +220,91 @@ def test_the_server_answers_two_paths() -> None:
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (["--dashboard", "0.0.0.0:8800"], "--dashboard: 0.0.0.0 is reached from other machines"),
-        (["--dashboard", "127.0.0.1:0"], "name a port"),
-        (["--dashboard", "127.0.0.1:8800", "--listen", "127.0.0.1:0"], "name a port with --listen"),
+        ("serve --dashboard 0.0.0.0:8800", "--dashboard: 0.0.0.0 is reached from other machines"),
+        ("serve --dashboard 127.0.0.1:0", "name a port"),
+        ("serve --dashboard 127.0.0.1:8800 --listen 127.0.0.1:0", "name a port with --listen"),
+        ("dashboard --listen 0.0.0.0:8800", "--insecure"),
+        ("dashboard --listen nowhere", "nowhere"),
+        ("dashboard --trainer x", "x"),
     ],
 )
-def test_bad_options_of_a_daemon_with_a_page(words: list[str], cause: str) -> None:
-    told = CliRunner().invoke(cli, ["serve", "--data", "absent", "--part", "0", *words])
+def test_bad_options(words: str, cause: str) -> None:
+    place = "--data absent --part 0" if words.startswith("serve") else "--cluster 127.0.0.1:1"
+    told = CliRunner().invoke(cli, f"{words} {place}")
     assert isinstance(told.exception, ConfigError)
     assert cause in str(told.exception)
 
 
-@pytest.mark.parametrize(
-    ("words", "cause"),
-    [
-        (["--listen", "0.0.0.0:8800"], "--insecure"),
-        (["--listen", "nowhere"], "nowhere"),
-        (["--trainer", "x"], "x"),
-    ],
-)
-def test_bad_options(words: list[str], cause: str) -> None:
-    told = CliRunner().invoke(cli, ["dashboard", "--cluster", "127.0.0.1:1", *words])
-    assert isinstance(told.exception, ConfigError)
-    assert cause in str(told.exception)
+COUNTERS = {
+    "buffer_bytes": 3 << 20,
+    "buffer_limit_bytes": 4 << 30,
+    "scheduler_ready_cpu": 11.0,
+    "scheduler_running_cpu": 2.0,
+}
+
+
+def drawn(*daemons: DaemonRates, width: int = 170) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(picture("cluster.toml", daemons, width))
+    return console.file.getvalue().splitlines()
+
+
+def line_with(lines: list[str], text: str) -> str:
+    return next(line for line in lines if text in line)
+
+
+def test_daemons_their_sessions_and_silent_ones() -> None:
+    daemon = DaemonRates(
+        Sample(0, "a:1", COUNTERS),
+        (
+            SessionRates(figures.session(), 43.21, 4321.0),
+            SessionRates(figures.session(session="f", job="fit", world_size=1, score=None)),
+        ),
+        machine_cpu_percent=76.54,
+        daemon_cpu_percent=250.0,
+        batches_per_s=50.0,
+        remote_bytes_per_s=2.0 * (1 << 20),
+        cache_hit_rate=0.875,
+    )
+    lines = drawn(daemon, DaemonRates(Sample(1, "b:2", error="no daemon answers")))
+    assert lines[0] == "cluster.toml: 1 of 2 daemons answer"
+    assert line_with(lines, "part 0").split() == ["part", "0", "a:1"]
+    found = line_with(lines, "of 4 GiB").split()
+    assert found[:8] == ["76.5", "%", "250", "%", "50.0", "2", "MiB/s", "87.5"]
+    assert "11 + 2" in line_with(lines, "of 4 GiB")
+    assert line_with(lines, "train 1/4").split() == [
+        "train", "1/4", "2", "10/100", "43.2", "4,321", "3", "2", "4", "MiB", "120", "80.2", "16.5", "8.2",
+    ]  # fmt: skip
+    assert line_with(lines, "fit").split()[3:5] == ["-", "-"]  # one sample gives no rates
+    assert line_with(lines, "part 1").split() == ["part", "1", "b:2", "no", "daemon", "answers"]
+
+
+def test_rows_of_jobs_are_shown_by_direction() -> None:
+    gradients = figures.job(direction="backward", rows=0, age_min=None, age_mean=None, age_max=None)
+    lines = drawn(
+        DaemonRates(Sample(0, "a:1", COUNTERS, jobs=(figures.job(predicted_error=1.0, stale_error=4.0), gradients)))
+    )
+    assert line_with(lines, "skipped").split() == [
+        "job", "epoch", "sent", "crossed", "rows", "read", "age", "min", "mean", "max", "broadcasts", "skipped",
+        "error",
+    ]  # fmt: skip
+    assert line_with(lines, "5e55 rows").split() == [
+        "sancus-5e55", "rows", "12", "3", "MiB", "2", "MiB", "12,345", "0.0", "0.8", "2.0", "3", "5", "0.25",
+    ]  # fmt: skip
+    assert line_with(lines, "gradients").split()[-7:] == ["0", "-", "-", "-", "3", "5", "-"]
+
+
+def test_a_failed_session_says_why() -> None:
+    failed = SessionRates(figures.session(error="a:2: no daemon answers"))
+    assert "no daemon answers" in "".join(drawn(DaemonRates(Sample(0, "a:1", COUNTERS), (failed,))))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_on_narrow_terminals_figures_wrap_and_are_not_cut(width: int) -> None:
+    lines = drawn(
+        DaemonRates(Sample(0, "a:1", COUNTERS), (SessionRates(figures.session(), 43.21, 4321.0),)), width=width
+    )
+    assert max(map(len, lines)) <= width
+    text = "".join(lines)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert all(number in text for number in ("43.2", "4,321", "120", "80.2", "16.5", "8.2"))

@@ -1,19 +1,27 @@
-"""The documents tell the truth: every command in them is accepted, and every link leads to something."""
+"""The documents tell the truth: commands are accepted, links lead somewhere, the site is whole, pictures are current."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import textwrap
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+import atta
 from atta.cli.main import cli
 from tests.unit.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+ENTRY = re.compile(r"^\.\. auto(?:class|function|exception|data):: (\w+)$", re.MULTILINE)
+SVG = "{http://www.w3.org/2000/svg}"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
@@ -31,7 +39,6 @@ BESIDE = " &"
 
 
 def joined(text: str) -> str:
-    """Commands, with lines that a backslash continues joined."""
     return re.sub(r"\\\n +", "", text)
 
 
@@ -71,13 +78,6 @@ def test_commands_are_accepted(document: str, line: str, tmp_path: Path, monkeyp
         assert context.params
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_links_lead_somewhere(path: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", path.read_text())
-    broken = [t for t in targets if "://" not in t and not (path.parent / t).exists()]
-    assert broken == []
-
-
 def test_makefile_targets_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
@@ -88,13 +88,14 @@ def test_makefile_targets_in_documents_exist() -> None:
 
 
 @pytest.mark.parametrize("path", WRAPPED, ids=lambda p: p.name)
-def test_lines_have_at_most_120_characters(path: Path) -> None:
-    assert [line for line in path.read_text().splitlines() if len(line) > 120] == []
-
-
-@pytest.mark.parametrize("path", WRAPPED, ids=lambda p: p.name)
-def test_files_that_documents_name_exist(path: Path) -> None:
-    named = set(re.findall(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|proto|sh))\b", path.read_text()))
+def test_lines_are_short_links_lead_somewhere_and_files_and_modules_exist(path: Path) -> None:
+    text = path.read_text()
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+    targets = re.findall(r"\]\(([^)#]+)\)", text)
+    assert [t for t in targets if "://" not in t and not (path.parent / t).exists()] == []
+    modules = set(re.findall(r"`(?:python -m )?(atta(?:\.\w+)+)", text))
+    assert [name for name in sorted(modules) if not name.startswith(NO_MODULES) and not _exists(name)] == []
+    named = set(re.findall(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|proto|sh))\b", text))
     diffs = [diff.read_text() for diff in path.with_suffix("").glob("*.diff")]
     named -= {name for diff in diffs for name in re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE)}  # added by guides
     missing = [
@@ -103,18 +104,14 @@ def test_files_that_documents_name_exist(path: Path) -> None:
     assert missing == []
 
 
-def test_the_table_of_layers_is_that_of_the_test() -> None:
+def test_layers_are_those_of_imports_in_the_table_and_the_picture(tool: Any) -> None:
     rows = re.findall(r"^\| (\d+) \| (.+?) \|", (ROOT / "docs/internals/architecture.md").read_text(), re.MULTILINE)
     assert [(int(number), *re.findall(r"`(.+?)`", packages)) for number, packages in rows] == [
         (number, *packages) for number, packages in enumerate(LAYERS)
     ]
-
-
-@pytest.mark.parametrize("path", WRAPPED, ids=lambda p: p.name)
-def test_modules_that_documents_name_exist(path: Path) -> None:
-    named = set(re.findall(r"`(?:python -m )?(atta(?:\.\w+)+)", path.read_text()))
-    unknown = [name for name in sorted(named) if not name.startswith(NO_MODULES) and not _exists(name)]
-    assert unknown == []
+    root = ET.fromstring(tool.layers_picture((DOCS / "internals/architecture.md").read_text()))
+    titles = [t.text or "" for t in root.findall(f"{SVG}text") if t.attrib.get("font-weight") == "bold"]
+    assert [tuple(re.split(", ", title)) for title in reversed(titles)] == [tuple(layer) for layer in LAYERS]
 
 
 def _exists(name: str) -> bool:
@@ -128,3 +125,79 @@ def _exists(name: str) -> bool:
     if home is None:  # a name in ``import atta``
         home, rest = ROOT / "platform/atta/__init__.py", parts
     return not rest or re.search(rf"\b{rest[0]}\b", home.read_text()) is not None
+
+
+def test_every_public_name_and_page_has_one_entry() -> None:
+    assert sorted(ENTRY.findall((DOCS / "reference/api.md").read_text())) == sorted(atta.__all__)
+    listed = re.findall(r"^(?:guide|reference|internals)/[\w/-]+$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages - {"index"}
+
+
+def test_names_of_the_reference_exist() -> None:
+    named = re.compile(r"^\.\. (currentmodule|auto(?:class|function|exception|data)):: ([\w.]+)", re.MULTILINE)
+    for page in (*(DOCS / "reference").glob("*.md"), DOCS / "internals/simulator.md"):
+        module = "atta"
+        for kind, name in named.findall(page.read_text()):
+            if kind == "currentmodule":
+                module = name
+                continue
+            home, _, last = (name if name.startswith("atta.") else f"{module}.{name}").rpartition(".")
+            assert hasattr(importlib.import_module(home), last), f"{page.name}: {name}"
+
+
+def test_the_options_of_every_command_are_in_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    text = importlib.import_module("commands").reference(cli)
+    headings = re.findall(r"^## (atta .+)$", text, re.MULTILINE)
+    assert {"atta train", "atta serve", "atta tables save", "atta bench loader"} <= set(headings)
+    train = text.split("## atta train\n")[1].split("\n## ")[0]
+    assert "- `--trainers" in train
+    assert "\n```text\natta train --data data/demo-2p" in train
+
+
+def test_docstrings_become_restructured_text(module_at: Callable[[str], Any]) -> None:
+    given = ["Does it.", "", "    import a", "", "    a(*b)", "", "Then [n, *shape], ``*x`` and 2**3.", "", "Args:",
+             "    a: an int.", "", "    *b: more.", "    **c: rest."]  # fmt: skip
+    expected = [*given[:2], "::", "", *given[2:6], r"Then [n, \*shape], ``*x`` and 2**3.", *given[7:11], r"    \*b: more.",
+                given[12]]  # fmt: skip
+    assert module_at("docs/conf.py").as_restructured(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "expected"),
+    [
+        ("index", "see [bench](../bench/README.md#a).", "see bench (`bench/README.md`)."),
+        ("internals/adding", "[x](../../CONTRIBUTING.md)", "x (`CONTRIBUTING.md`)"),
+        ("internals/adding", "[x](../reference/api.md)", "[x](../reference/api.md)"),
+        ("index", "[x](guide/ray.md#a), [y](https://a/../b)", "[x](guide/ray.md#a), [y](https://a/../b)"),
+    ],
+)
+def test_links_that_leave_the_site_become_names(
+    module_at: Callable[[str], Any], page: str, text: str, expected: str
+) -> None:
+    assert module_at("docs/conf.py").local_links(text, page) == expected
+
+
+@pytest.fixture(scope="module")
+def tool(module_at: Callable[[str], Any]) -> Any:
+    return module_at("tools/pictures.py")
+
+
+def test_pictures_are_up_to_date_and_shown(tool: Any) -> None:
+    documents = "".join(path.read_text() for path in DOCS.rglob("*.md"))
+    for path, text in tool.pictures().items():
+        assert path.read_text() == text, "run python tools/pictures.py"
+        assert f"pictures/{path.name})" in documents
+
+
+def test_a_batch_has_a_box_for_each_operator_and_an_arrow_for_each_input(tool: Any) -> None:
+    plan = tool.batch_plan()
+    root = ET.fromstring(tool.batch_picture(plan))
+    boxes = {tuple(box.attrib[name] for name in ("x", "y")) for box in root.findall(f"{SVG}rect") if "x" in box.attrib}
+    assert len(boxes) == len(plan.ops) == 6
+    assert len(root.findall(f"{SVG}line")) == sum(len(op.inputs) for op in plan.ops) == 5
+    texts = [text.text for text in root.findall(f"{SVG}text")]
+    assert {op.id for op in plan.ops} <= set(texts)
+    assert "2 in-neighbours of each" in texts

@@ -1,64 +1,63 @@
-"""Option types with units, and the JSON writer."""
+"""Option types with units and numbers of processes, the JSON writer, tables on terminals, host names that come late."""
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, echo, printer, progress_bars, teller, write_json
-from atta.errors import ConfigError, DiskFullError
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
-        (SIZE, "4GiB", 4 << 30),
-        (SIZE, "1.5 MiB", 3 << 19),
-        (SIZE, "10kB", 10_000),
-        (SIZE, "123", 123),
-        (DURATION, "2ms", 0.002),
-        (DURATION, "1.5", 1.5),
-        (DURATION, "3m", 180.0),
-        (RATE, "1gbit", 125e6),
-        (RATE, "800kbit", 1e5),
-        (INTS, "15,10, 5", (15, 10, 5)),
-        (INTS, "-1", (-1,)),
-        (NAMES, "dgl,pyg", ("dgl", "pyg")),
-    ],
+from atta.cli.output import (
+    DURATION,
+    INTS,
+    NAMES,
+    NODE_RANK,
+    PARTS,
+    RATE,
+    SIZE,
+    echo,
+    printer,
+    progress_bars,
+    teller,
+    write_json,
 )
-def test_units_are_converted(kind: click.ParamType, text: str, value: object) -> None:
-    assert kind.convert(text, None, None) == (pytest.approx(value) if isinstance(value, float) else value)
+from atta.cli.reports import ReportConsole
+from atta.errors import ConfigError, DiskFullError, UnavailableError
+from atta.wire.named import await_names, resolves
+from atta.wire.parts import NODE_VARIABLES, PART_VARIABLES, own_number
+
+ACCEPTED: list[tuple[click.ParamType, dict[str, Any]]] = [
+    (SIZE, {"4GiB": 4 << 30, "1.5 MiB": 3 << 19, "10kB": 10_000, "123": 123}),
+    (DURATION, {"2ms": 0.002, "1.5": 1.5, "3m": 180.0}),
+    (RATE, {"1gbit": 125e6, "800kbit": 1e5}),
+    (INTS, {"15,10, 5": (15, 10, 5), "-1": (-1,)}),
+    (NAMES, {"dgl,pyg": ("dgl", "pyg")}),
+]
+REFUSED = [
+    *((SIZE, ("4Gib5", "-1GiB", "1gbit", "1e400")), (DURATION, ("2 parsecs", "nan")), (RATE, ("5",))),
+    *((INTS, ("15,,5", "15;5")), (NAMES, ("a,,b",))),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        (SIZE, "4Gib5"),
-        (SIZE, "-1GiB"),
-        (SIZE, "1gbit"),
-        (SIZE, "1e400"),
-        (DURATION, "2 parsecs"),
-        (DURATION, "nan"),
-        (RATE, "5"),
-        (INTS, "15,,5"),
-        (INTS, "15;5"),
-        (NAMES, "a,,b"),
-    ],
-)
-def test_nonsense_is_refused_with_an_example(kind: click.ParamType, text: str) -> None:
-    with pytest.raises(click.BadParameter, match="such as") as refused:
-        kind.convert(text, None, None)
-    assert repr(text) in refused.value.message
+def test_units_are_converted_and_nonsense_is_refused_with_an_example() -> None:
+    for kind, values in ACCEPTED:
+        for text, value in values.items():
+            assert kind.convert(text, None, None) == (pytest.approx(value) if isinstance(value, float) else value)
+    for kind, text in ((kind, text) for kind, texts in REFUSED for text in texts):
+        with pytest.raises(click.BadParameter, match="such as") as refused:
+            kind.convert(text, None, None)
+        assert repr(text) in refused.value.message
 
 
 def test_a_minimum_is_kept() -> None:
@@ -83,15 +82,8 @@ def test_json_goes_to_a_file_or_alone_to_stdout(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out) == document
     write_json(None, document)
     assert capsys.readouterr().out == ""
-
-
-def test_a_json_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    target = tmp_path / "absent" / "out.json"
     with pytest.raises(ConfigError, match="absent"):
-        write_json(str(target), {})
-
-
-def test_progress_is_invisible_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+        write_json(str(tmp_path / "absent" / "out.json"), {})
     with progress_bars(quiet=False) as bars:
         task = bars.add_task("work", total=2)
         bars.advance(task, 2)
@@ -150,3 +142,125 @@ def test_what_a_terminal_would_obey_is_escaped(
     assert r"edges [red]\x1b]0;pwned" in drawn
     assert not set("\x1b\x9b\u202e\a") & set(said.out + said.err)
     assert not set("\x9b\u202e\a") & set(drawn)
+
+
+ROWS = [("metis", "0.0145", "25.28"), ("streamed", "", "42.47")]
+
+
+def printed(width: int, *, grouped: bool = False) -> str:
+    table = Table("method", "seconds", "memory", title="Partitioning")
+    for row in ROWS:
+        table.add_row(*row)
+    console = ReportConsole(file=io.StringIO(), width=width)
+    console.print(Group("before", table) if grouped else table)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("width", [18, 24, 30, 36, 80])
+def test_no_word_is_cut(width: int) -> None:
+    said = printed(width)
+    for word in ("Partitioning", "method", "seconds", "memory", *(cell for row in ROWS for cell in row)):
+        assert word in said
+    assert "…" not in said
+    assert printed(width, grouped=True) == "before\n" + said
+
+
+def test_a_table_that_does_not_fit_is_printed_as_records() -> None:
+    lines = [line.strip() for line in printed(20).splitlines()]
+    assert lines == [
+        "Partitioning",
+        "method   metis", "seconds  0.0145", "memory   25.28", "",
+        "method   streamed", "memory   42.47",
+    ]  # fmt: skip
+    assert "┃" in printed(80)
+
+
+SLURM = {"SLURM_NODEID": "1", "SLURM_PROCID": "5"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "host", "part", "node"),
+    [
+        ({"JOB_COMPLETION_INDEX": "3"}, "trainer-7", 3, 3),
+        ({"JOB_COMPLETION_INDEX": "0", **SLURM}, "x", 0, 0),
+        (SLURM, "node-9", 5, 1),
+        ({"SLURM_NODEID": "2"}, "node-9", 2, 2),
+        ({"SLURM_PROCID": "4"}, "node-9", 4, 4),
+        ({"JOB_COMPLETION_INDEX": " "}, "atta-daemon-12", 12, 12),
+        ({}, "atta-daemon-1.atta-daemon.default.svc.cluster.local", 1, 1),
+        ({}, "node007.rack3", 7, 7),
+        ({}, "42", 42, 42),
+    ],
+)
+def test_a_process_knows_its_number(environment: dict[str, str], host: str, part: int, node: int) -> None:
+    assert own_number(environment, host, PART_VARIABLES) == part
+    assert own_number(environment, host, NODE_VARIABLES) == node
+
+
+@pytest.mark.parametrize(
+    ("environment", "host", "words"),
+    [
+        ({}, "daemon", "end the host name 'daemon' with it"),
+        ({}, "daemon.rack3", "host name"),
+        ({}, "", "host name"),
+        ({"SLURM_PROCID": "-1"}, "daemon-0", "SLURM_PROCID='-1' is not a number"),
+        ({"JOB_COMPLETION_INDEX": "two"}, "daemon-0", "JOB_COMPLETION_INDEX='two'"),
+        ({"JOB_COMPLETION_INDEX": "٣"}, "daemon-0", "is not a number"),
+        ({"JOB_COMPLETION_INDEX": "1048577"}, "daemon-0", "from 0 to 1048576"),
+        ({}, "ip-10000000000", "is not a number"),
+    ],
+)
+def test_what_is_no_number_is_named(environment: dict[str, str], host: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+        own_number(environment, host, PART_VARIABLES)
+
+
+def test_options_take_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in {*PART_VARIABLES, *NODE_VARIABLES}:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("socket.gethostname", lambda: "daemon")
+    for kind in (PARTS, NODE_RANK):
+        with pytest.raises(click.BadParameter, match="no number is known"):
+            kind.convert("auto", None, None)
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    assert PARTS.convert("auto", None, None) == range(5, 6)
+    assert NODE_RANK.convert("auto", None, None) == 1
+    assert NODE_RANK.convert("3", None, None) == 3
+    with pytest.raises(click.BadParameter):
+        NODE_RANK.convert("first", None, None)
+
+
+class Names:
+    """Host names that get an address at a time of a clock that ``sleep`` alone moves."""
+
+    def __init__(self, **from_s: float) -> None:
+        self.from_s, self.now, self.told = from_s, 0.0, list[str]()
+
+    def wait(self, addresses: list[str], within_s: float) -> None:
+        def known(host: str) -> bool:
+            return self.now >= self.from_s[host]
+
+        def sleep(seconds: float) -> None:
+            assert seconds > 0
+            self.now += seconds
+
+        await_names(addresses, within_s, self.told.append, known=known, clock=lambda: self.now, sleep=sleep)
+
+
+def test_names_are_waited_for_but_not_for_ever() -> None:
+    names = Names(a=0, b=7, c=30)
+    names.wait(["a:1", "b:1", "b:2", "c:1"], 60)
+    assert 30 <= names.now < 31
+    assert names.told == ["waiting up to 60 s for the host names b, c"]
+    names = Names(a=0)
+    names.wait(["a:1", "a:2"], 60)
+    assert (names.now, names.told) == (0, [])
+    names = Names(a=0, **{f"h{n}": 90.0 for n in range(6)})
+    with pytest.raises(UnavailableError, match=r"h0, h1, h2, h3 and 2 more: .* no address after 60 s"):
+        names.wait(["a:1", *(f"h{n}:1" for n in range(6))], 60)
+    assert names.now == 60
+    assert resolves("127.0.0.1")
+    assert resolves("[::1]")
+    assert not resolves("no-such-host.invalid")
+    assert not resolves("a" * 70)

@@ -59,7 +59,6 @@ def accepted(words: list[str]) -> dict[str, Any]:
     """The parameters with which the command line understands ``words``; raises UsageError."""
     assert words[0].endswith("atta")
     command = cli.get_command(click.Context(cli), words[1])
-    assert command is not None
     return command.make_context(words[1], words[2:]).params
 
 
@@ -103,6 +102,9 @@ def test_objects_of_kubernetes_hang_together(
         pods.append(trainers)
     for spec in pods:
         check_volumes(spec, found)
+    secrets = {name: set(about["data"]) for (kind, name), about in found.items() if kind == "Secret"}
+    who = ["daemon", "trainer"] if tls else []
+    assert secrets == {f"atta-{name}-tls": {"ca.pem", f"{name}.pem", f"{name}.key"} for name in who}
     (tmp_path / "cluster.toml").write_text(found["ConfigMap", "atta-cluster"]["data"]["cluster.toml"])
     hosts = {part: f"atta-daemon-{part}.atta-daemon:7070" for part in range(parts)}
     assert read_cluster(tmp_path / "cluster.toml") == hosts
@@ -129,13 +131,6 @@ def check_volumes(pod: dict[str, Any], found: dict[tuple[str, str], dict[str, An
     named = {word for word in container["args"] if word.startswith("/etc/")}
     assert named
     assert named <= files
-
-
-def test_secrets_are_divided() -> None:
-    found = objects(2, 1, tls=True)
-    assert set(found["Secret", "atta-daemon-tls"]["data"]) == {"ca.pem", "daemon.pem", "daemon.key"}
-    assert set(found["Secret", "atta-trainer-tls"]["data"]) == {"ca.pem", "trainer.pem", "trainer.key"}
-    assert not [kind for kind, _ in objects(2, 1) if kind == "Secret"]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -203,16 +198,15 @@ def test_units_of_systemd(tmp_path: Path) -> None:
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for name, text in systemd_units(plan(2, 1), ["a", "fd00::2"], {}, {}, shutil.which("true") or "").items():
         (tmp_path / name).write_text(text)
-    told = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *tmp_path.glob("*.service")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["systemd-analyze", "verify", "--man=no", *tmp_path.glob("*.service")]
+    told = subprocess.run(words, capture_output=True, text=True, check=False)
     assert [line for line in told.stderr.splitlines() if str(tmp_path) in line] == []
 
 
-def test_ipv6_addresses_of_machines_have_brackets(tmp_path: Path) -> None:
+def test_words_and_ipv6_addresses_survive_systemd(tmp_path: Path) -> None:
+    words = ("--save", "a b", "--job", "100%", "--x", "$HOME", "--y", 'q"\\')
+    text = systemd_units(DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=words), ["h"], {}, {})
+    assert '--save "a b" --job 100%% --x $$HOME --y "q\\"\\\\"' in text["atta-trainer-0.service"]
     for host in ("fd00::2", "[fd00::2]"):
         found = systemd_units(plan(2, 2), [host, "10.0.0.1"], {}, {})
         (tmp_path / "cluster.toml").write_text(found["cluster.toml"])
@@ -221,12 +215,6 @@ def test_ipv6_addresses_of_machines_have_brackets(tmp_path: Path) -> None:
         assert listening.format("[::]") in found["atta-daemon-0.service"]
         assert listening.format("0.0.0.0") in found["atta-daemon-1.service"]
         assert "--rdzv-endpoint [fd00::2]:29400" in found["atta-trainer-1.service"]
-
-
-def test_words_survive_systemd() -> None:
-    words = ("--save", "a b", "--job", "100%", "--x", "$HOME", "--y", 'q"\\')
-    text = systemd_units(DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=words), ["h"], {}, {})
-    assert '--save "a b" --job 100%% --x $$HOME --y "q\\"\\\\"' in text["atta-trainer-0.service"]
 
 
 @pytest.fixture(scope="module")
@@ -255,22 +243,14 @@ def test_the_manifest_tells_what_a_daemon_needs(dataset: Path) -> None:
         assert needs.cached(1 << 40) == needs.cached(needs.remote)
         kept = needs.cached(100)
         assert needs.memory(100, 8) == BARE_BYTES + needs.partition + needs.shared + kept + 8 + 4
-
-
-def test_a_daemon_of_several_partitions_needs_what_they_need(dataset: Path) -> None:
-    opened = Dataset.open(dataset)
+    opened = Dataset.open(dataset)  # a daemon of several partitions needs what they need
     (both,), apart = needs_of(opened, [range(2)]), needs_of(opened)
     assert (both.partition, both.shared) == (sum(need.partition for need in apart), apart[0].shared)
     assert both.remote == both.halo_edges == 0
 
 
 def invoke(*words: str) -> str:
-    result = CliRunner().invoke(render, [*words])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    if result.exit_code:
-        raise click.UsageError(result.output)
-    return result.output
+    return CliRunner().invoke(render, words, catch_exceptions=False, standalone_mode=False).output
 
 
 def test_the_command_line(dataset: Path, tmp_path: Path) -> None:
@@ -314,20 +294,15 @@ def test_nonsense_is_refused(dataset: Path, words: tuple[str, ...], told: str) -
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told"),
+    ("parts", "nodes", "hosts", "told"),
     [
-        (["a"], "1 are named"),
-        (["a", "a"], "name a machine once"),
-        (["fd00::2", "[fd00::2]"], "name a machine once"),
-        (["a", "b"], "--nnodes 3"),
+        (2, 3, ["a"], "1 are named"),
+        (2, 3, ["a", "a"], "name a machine once"),
+        (2, 3, ["fd00::2", "[fd00::2]"], "name a machine once"),
+        (2, 3, ["a", "b"], "--nnodes 3"),
+        *((1, 0, [host], "is not an address") for host in ("fd00::g", "a:7070", "a b")),
     ],
 )
-def test_machines_of_units_are_checked(hosts: list[str], told: str) -> None:
+def test_machines_of_units_are_checked(parts: int, nodes: int, hosts: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        systemd_units(plan(2, 3), hosts, {}, {})
-
-
-@pytest.mark.parametrize("host", ["fd00::g", "a:7070", "a b"])
-def test_what_is_no_host_is_refused(host: str) -> None:
-    with pytest.raises(ConfigError, match="is not an address"):
-        systemd_units(plan(1), [host], {}, {})
+        systemd_units(plan(parts, nodes), hosts, {}, {})

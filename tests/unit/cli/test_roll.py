@@ -95,11 +95,6 @@ def fleet(addresses: dict[int, Addresses], **options: object) -> FakeFleet:
     return FakeFleet({a: Seen(p, a, incarnation=f"{a} before", version="1") for p, a in places}, **options)  # type: ignore[arg-type]
 
 
-def test_the_preferred_replica_comes_last() -> None:
-    assert in_order(TWO_BY_TWO) == [(0, "a:2"), (0, "a:1"), (1, "b:2"), (1, "b:1")]
-    assert in_order({0: "a:1"}) == [(0, "a:1")]
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_one_after_another_and_no_part_is_ever_without_a_daemon(seed: int) -> None:
     draw = random.Random(seed)
@@ -123,28 +118,24 @@ def test_the_only_daemon_of_a_part_is_restarted_only_if_a_pause_is_allowed() -> 
     assert ("pause", "b:1") in found.log
 
 
-def test_a_replica_that_is_down_or_draining_is_no_replica() -> None:
-    seen = [Seen(0, "a:1", "x"), Seen(0, "a:2", "y", draining=True), Seen(0, "a:3")]
-    assert "none of its replicas is ready (a:2, a:3)" in refusal(seen, 0, "a:1")
-    assert refusal(seen, 0, "a:3") == "", "a daemon that is down may always be started"
-    assert refusal([*seen, Seen(0, "a:4", "z")], 0, "a:1") == ""
-
-
-def test_a_daemon_that_is_down_is_started() -> None:
+def test_a_daemon_that_is_down_is_started_and_is_no_replica() -> None:
     found = fleet(TWO_BY_TWO)
     found.seen["a:2"] = Seen(0, "a:2")
     found.roll(TWO_BY_TWO).run()
     assert found.log[0] == ("start", "a:2")
+    seen = [Seen(0, "a:1", "x"), Seen(0, "a:2", "y", draining=True), Seen(0, "a:3")]
+    assert "none of its replicas is ready (a:2, a:3)" in refusal(seen, 0, "a:1")
+    assert refusal(seen, 0, "a:3") == "", "a daemon that is down may always be started"
+    assert refusal([*seen, Seen(0, "a:4", "z")], 0, "a:1") == ""
+    seen = [Seen(0, "a:1", "x"), Seen(0, "a:2"), Seen(1, "b:1")]
+    assert not_seen(seen, ["a:2", "b:1"]) == ["a:2"]
 
 
-def test_a_daemon_that_does_not_come_back_ends_it_and_the_rest_stay() -> None:
+def test_who_does_not_come_back_ends_it_and_an_interrupt_waits() -> None:
     found = fleet(TWO_BY_TWO, comes_back=False)
     with pytest.raises(AttaError, match=r"part 0 at a:2: still starting after 30 s .*the other 3 daemons"):
         found.roll(TWO_BY_TWO).run()
     assert [one.address for one in found.look() if one.ready] == ["a:1", "b:2", "b:1"]
-
-
-def test_an_interrupt_waits_for_the_daemon_at_hand() -> None:
     found = fleet(TWO_BY_TWO)
     rolling = found.roll(TWO_BY_TWO)
     with pytest.raises(KeyboardInterrupt):
@@ -186,11 +177,6 @@ def test_a_restart_never_takes_the_old_process_for_the_new_one(seed: int) -> Non
     assert restart.phase is not Phase.DONE
 
 
-def test_only_parts_with_a_ready_daemon_can_be_missed() -> None:
-    seen = [Seen(0, "a:1", "x"), Seen(0, "a:2"), Seen(1, "b:1")]
-    assert not_seen(seen, ["a:2", "b:1"]) == ["a:2"]
-
-
 def test_a_process_is_started_again_as_it_ran(tmp_path: Path) -> None:
     """The same words, folder, environment and streams; it ends when the standard input of before does."""
     out = tmp_path / "out"
@@ -211,7 +197,6 @@ def test_a_process_is_started_again_as_it_ran(tmp_path: Path) -> None:
     assert eventually(lambda: len(out.read_text().splitlines()) == 2)
     one, two = out.read_text().splitlines()
     assert one == two == f"me {tmp_path} a word"
-    assert child.stdin is not None
     child.stdin.close()
     child.wait()
     with pytest.raises(ConfigError, match="is not atta serve"):

@@ -20,7 +20,5 @@ class FakeSchema:
 PLAIN = FakeSchema(("node",), ("node__to__node",), {"node": ("x", "y")})
 CITES, WRITES, HAS = "paper__cites__paper", "author__writes__paper", "paper__has__topic"
 TYPED = FakeSchema(
-    ("author", "paper", "topic"),
-    (WRITES, CITES, HAS),
-    {"author": ("x",), "paper": ("x", "y"), "topic": ()},
+    ("author", "paper", "topic"), (WRITES, CITES, HAS), {"author": ("x",), "paper": ("x", "y"), "topic": ()}
 )

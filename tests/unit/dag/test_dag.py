@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +34,6 @@ def key(task: Task) -> tuple[str, str, int, int]:
 
 
 def model(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int) -> dict[tuple[str, str, int, int], set]:
-    """Every task of the instance, and the tasks that must be done before it."""
     tasks: dict[tuple[str, str, int, int], set] = {}
     end: set = set()
     joined: list[str] = []
@@ -98,13 +98,17 @@ def run(plan: Plan, growth: Growth, expand: Growth, chunk_rows: int, pick: Calla
 shares = st.lists(
     st.builds(OwnedVertices, st.integers(0, 3), st.integers(0, 20), st.floats(0, 1e3), st.floats(0, 1e6)), max_size=4
 )
+COSTS: dict[Kind, Callable[[OwnedVertices], float]] = {
+    Kind.FEATURE: lambda share: share.feature_bytes,
+    Kind.NEIGHBORHOOD: lambda share: share.degree,
+    Kind.POSITIVE: lambda share: share.rows,
+    Kind.NEGATIVE: lambda share: 2 * share.rows,
+}
 
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data(), hops=st.integers(0, 3), link=st.booleans(), typed=st.booleans(), chunk_rows=st.integers(1, 25))
-def test_ready_tasks_are_those_of_the_model(
-    data: st.DataObject, hops: int, link: bool, typed: bool, chunk_rows: int
-) -> None:
+def test_tasks_are_those_of_the_model(data: st.DataObject, hops: int, link: bool, typed: bool, chunk_rows: int) -> None:
     plan = plan_of(hops, link=link, typed=typed)
     joins = [op.id for op in plan.ops if op.kind is not Kind.FEATURE]
     growth = {name: data.draw(shares) for name in joins}
@@ -116,12 +120,12 @@ def test_ready_tasks_are_those_of_the_model(
         at_home = task.kind in (Kind.SEED, Kind.JOIN, Kind.END) or task.owner == HOME
         assert task.lane is (Lane.CPU if at_home else Lane.NET)
         assert 0 <= task.chunk < task.chunks
-    # Costs add up to what the joins reported, for any chunks.
-    fetched = sum(t.cost for t in history if t.kind is Kind.FEATURE)
-    with_features = {op.inputs[0] for op in plan.ops if op.kind is Kind.FEATURE}
-    assert fetched == pytest.approx(
-        sum(s.feature_bytes for name in with_features for s in growth[name] if s.rows), rel=1e-9, abs=1e-6
-    )
+    # Costs add up to what the joins reported, for any chunks. A feature is fetched of new vertices alone.
+    for op in (op for op in plan.ops if op.kind in COSTS):
+        frontier = {} if op.kind is Kind.FEATURE else expand
+        due = [COSTS[op.kind](s) for name in op.inputs for s in (frontier.get(name) or growth[name]) if s.rows]
+        found = sum(t.cost for t in history if (t.kind, t.op) == (op.kind, op.id))
+        assert found == pytest.approx(sum(due), rel=1e-9, abs=1e-6)
 
 
 @settings(deadline=None)
@@ -170,80 +174,27 @@ def test_features_of_a_hop_do_not_wait_for_the_next_hop() -> None:
     assert len(dag.issued) == 4  # both features of the seeds are still running
 
 
-def test_nothing_grows_and_the_dag_still_ends() -> None:
-    plan = plan_of(3)
-    empty: Growth = {op.id: [] for op in plan.ops}
-    history = run(plan, empty, {}, 10, lambda tasks: tasks[0])
-    assert [(t.kind, t.op) for t in history] == [
-        (Kind.SEED, "seed"),
-        (Kind.JOIN, "nbr1"),
-        (Kind.JOIN, "nbr2"),
-        (Kind.JOIN, "nbr3"),
-        (Kind.END, ""),
-    ]
-
-
-def test_branches_join_in_plan_order_even_if_the_later_one_is_faster() -> None:
-    plan = plan_of(1, link=True)
-    dag = DagInstance(plan, 0, 100)
-    (seed,) = dag.start()
-    by_kind = {t.kind: t for t in dag.done(seed, [OwnedVertices(0, 5)])}
-    assert dag.done(by_kind[Kind.NEGATIVE]) == []
-    assert by_kind[Kind.NEGATIVE].cost == 10.0  # two per seed
-    (positive,) = dag.done(by_kind[Kind.POSITIVE])
-    assert (positive.kind, positive.op) == (Kind.JOIN, "positive")
-    assert [(t.kind, t.op) for t in dag.done(positive, [])] == [(Kind.JOIN, "negative")]
-
-
-def test_a_hop_over_several_inputs_expands_their_union() -> None:
-    plan = plan_of(1, link=True)
-    growth = {
-        "seed": [OwnedVertices(0, 5, 10.0)],
-        "positive": [OwnedVertices(0, 2, 3.0), OwnedVertices(2, 1, 1.0)],
-        "negative": [OwnedVertices(2, 4, 9.0)],
-        "nbr1": [],
-    }
-    history = run(plan, growth, {}, 100, lambda tasks: tasks[-1])
-    hops = {t.owner: t.cost for t in history if t.kind is Kind.NEIGHBORHOOD}
-    assert hops == {OTHERS: 23.0}  # owners 0 and 2, home is 1
-
-
-def test_frontier_all_expands_more_than_it_fetches() -> None:
-    plan = plan_of(2)
-    dag = DagInstance(plan, 0, 100)
-    (seed,) = dag.start()
-    _, hop = dag.done(seed, [OwnedVertices(0, 5, 8.0)])
-    (join,) = dag.done(hop)
-    feature, second = dag.done(join, [OwnedVertices(0, 3, 4.0, 12.0)], [OwnedVertices(0, 8, 12.0)])
-    assert (feature.kind, feature.cost) == (Kind.FEATURE, 12.0)
-    assert (second.kind, second.cost) == (Kind.NEIGHBORHOOD, 12.0)
-
-
 def test_protocol_faults_are_reported() -> None:
+    with pytest.raises(DagError, match="chunk_rows"):
+        DagInstance(plan_of(1), 0, 0)
     dag = DagInstance(plan_of(1), 0, 100)
-    stranger = Task(Kind.JOIN, "nbr1", 0, 0, 1, Lane.CPU, 0.0)
-    with pytest.raises(DagError, match="not running"):
-        dag.done(stranger)
+    with pytest.raises(DagError, match="negative"):
+        dag.done(*dag.start(), [OwnedVertices(0, -1)])
+    dag = DagInstance(plan_of(1), 0, 100)
+
+    def refused(words: str, *done: Any) -> None:
+        with pytest.raises(DagError, match=words):
+            dag.done(*done)
+
+    refused("not running", Task(Kind.JOIN, "nbr1", 0, 0, 1, Lane.CPU, 0.0))
     (seed,) = dag.start()
     with pytest.raises(DagError, match="started before"):
         dag.start()
-    with pytest.raises(DagError, match="negative"):
-        dag.done(seed, [OwnedVertices(0, -1)])
-    with pytest.raises(DagError, match="chunk_rows"):
-        DagInstance(plan_of(1), 0, 0)
-
-
-def test_done_twice_and_growth_of_the_wrong_task() -> None:
-    dag = DagInstance(plan_of(1), 0, 100)
-    (seed,) = dag.start()
     feature, hop = dag.done(seed, [OwnedVertices(0, 1, 1.0, 1.0)])
-    with pytest.raises(DagError, match="not running"):
-        dag.done(seed)
-    with pytest.raises(DagError, match="only SEED and JOIN"):
-        dag.done(hop, [OwnedVertices(0, 1)])
+    refused("not running", seed)
+    refused("only SEED and JOIN", hop, [OwnedVertices(0, 1)])
     dag.done(feature)
-    with pytest.raises(DagError, match="not running"):
-        dag.done(feature)
+    refused("not running", feature)
 
 
 @given(rows=st.integers(1, 1000), chunks=st.integers(1, 50))

@@ -21,7 +21,6 @@ def coalesced(rows: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def expected(spec: OptimiserSpec, step: int, x: np.ndarray, state: dict[str, np.ndarray], g: np.ndarray) -> None:
-    """One step of rows with one gradient each, in place."""
     if spec.kind == "sgd":
         x -= np.float32(spec.lr) * g
     elif spec.kind == "adagrad":
@@ -33,21 +32,12 @@ def expected(spec: OptimiserSpec, step: int, x: np.ndarray, state: dict[str, np.
         m, v = state["exp_avg"], state["exp_avg_sq"]
         m += (g - m) * np.float32(1 - b1)
         v += (g * g - v) * np.float32(1 - b2)
-        if spec.kind == "row_adam":
-            t = state["steps"]
-            t += 1
-            size, scale = spec.lr / (1 - np.float64(b1) ** t), 1 / np.sqrt(1 - np.float64(b2) ** t)
-            root = np.sqrt(v) * scale.astype(np.float32)
-            x -= size.astype(np.float32) * (m / (root + np.float32(spec.eps)))
-            return
         size = np.float32(spec.lr * math.sqrt(1 - b2**step) / (1 - b1**step))
         x -= size * (m / (np.sqrt(v) + np.float32(spec.eps)))
 
 
 @dataclass
 class TableModel:
-    """Rows, their versions, and the optimiser's state by name."""
-
     spec: MutableSpec
     values: np.ndarray
     versions: np.ndarray
@@ -60,7 +50,6 @@ class TableModel:
         return cls(spec, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
 
     def change(self, op: Any, rows: np.ndarray, values: np.ndarray, version: int | None = None, step: int = 0) -> None:
-        """Apply a push to rows, by their places."""
         if op == "write":
             for row, value in zip(rows, values, strict=True):  # the last value of a repeated row counts
                 if version is not None and self.versions[row] > version:
@@ -73,7 +62,6 @@ class TableModel:
             self.step_rows(rows, values, step)
 
     def step_rows(self, rows: np.ndarray, gradients: np.ndarray, step: int) -> None:
-        assert self.spec.optimiser is not None
         different, sums = coalesced(rows, gradients)
         part, state = self.values[different], {name: array[different] for name, array in self.state.items()}
         expected(self.spec.optimiser, step, part, state, sums)
@@ -82,7 +70,6 @@ class TableModel:
             self.state[name][different] = array
 
     def grow(self, first: int, rows: int) -> None:
-        """Have ``rows`` rows from global row ``first`` on."""
         added = TableModel.fresh(self.spec, first + len(self.values), rows - len(self.values))
         self.values = np.concatenate([self.values, added.values])
         self.versions = np.concatenate([self.versions, added.versions])

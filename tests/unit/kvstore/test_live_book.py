@@ -30,7 +30,6 @@ class Versions(RuleBasedStateMachine):
         self.peers: list[int] = []
 
     def follow(self) -> None:
-        """Load and drop what the book says."""
         needed = self.book.needed(self.now)
         self.memory = {rows: self.files[rows] for rows in needed}
 
@@ -152,26 +151,16 @@ class Versions(RuleBasedStateMachine):
 TestVersions = Versions.TestCase
 
 
-def test_rows_that_only_peers_read_go_when_they_are_idle() -> None:
-    book = VersionBook()
-    book.refresh({1: {("node", "x"): 1}, 2: {("node", "x"): 2}})
-    book.asked([("node", "x", 1), ("node", "y", 0)], 5.0)
-    assert ("node", "x", 1) in book.needed(5.0 + IDLE_S / 2)
-    assert book.needed(5.0 + IDLE_S) == {("node", "x", 2)}
-
-
-def test_a_version_whose_rows_are_partly_gone_cannot_be_opened() -> None:
+def test_versions_and_rows_that_are_gone_or_idle() -> None:
     book, x, y = VersionBook(), ("node", "x"), ("node", "y")
     book.refresh({3: {x: 2, y: 3}, 4: {x: 4, y: 3}})  # version 2 was removed, 3 has rows of the newest
-    with pytest.raises(UnknownNameError, match="version of the dataset '3'; there are: 0, 4"):
-        book.open(3)
+    for gone in (1, 3):
+        with pytest.raises(UnknownNameError, match=f"unknown version of the dataset '{gone}'; there are: 0, 4"):
+            book.open(gone)
     assert book.readable == [0, 4]
     assert book.sources(3) == {x: 2, y: 3}  # for peers that pull y
     assert book.open(None) == 4
-
-
-def test_a_version_stays_readable_for_its_readers() -> None:
-    book, x, y = VersionBook(), ("node", "x"), ("node", "y")
+    book = VersionBook()  # a version stays readable for its readers
     book.refresh({2: {x: 2}, 3: {x: 2, y: 3}})
     assert book.open(None) == 3
     book.refresh({3: {x: 2, y: 3}, 4: {x: 4, y: 3}})
@@ -179,10 +168,8 @@ def test_a_version_stays_readable_for_its_readers() -> None:
     book.close(3)
     book.close(3)
     assert book.readable == [0, 4]
-
-
-def test_a_version_that_was_removed_is_named_with_those_that_exist() -> None:
     book = VersionBook()
-    book.refresh({3: {("node", "x"): 3}})
-    with pytest.raises(UnknownNameError, match="unknown version of the dataset '1'; there are: 0, 3"):
-        book.open(1)
+    book.refresh({1: {("node", "x"): 1}, 2: {("node", "x"): 2}})
+    book.asked([("node", "x", 1), ("node", "y", 0)], 5.0)
+    assert ("node", "x", 1) in book.needed(5.0 + IDLE_S / 2)
+    assert book.needed(5.0 + IDLE_S) == {("node", "x", 2)}

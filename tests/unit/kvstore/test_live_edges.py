@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
+import functools
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +27,28 @@ Edge = tuple[int, int, int, float]
 """Source and target, as user ids; edge id; weight."""
 
 
-def made(folder: Path, rng: np.random.Generator, parts: int) -> tuple[Dataset, dict[str, list[Edge]]]:
-    """A dataset of two edge types, and its edges."""
+Made = Callable[[int, int], tuple[Dataset, VersionFolder, dict[str, list[Edge]]]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """By number of parts and seed: a dataset of two edge types, without versions, and its edges."""
+
+    @functools.cache
+    def cut(parts: int, seed: int) -> tuple[Dataset, dict[str, list[Edge]]]:
+        return made_in(tmp_path_factory.mktemp("edges"), np.random.default_rng(seed), parts)
+
+    def fresh(parts: int, seed: int = 0) -> tuple[Dataset, VersionFolder, dict[str, list[Edge]]]:
+        dataset, truth = cut(parts, seed)
+        folder = VersionFolder(dataset.path, dataset.dataset_id)
+        shutil.rmtree(folder.path, ignore_errors=True)
+        folder.path.mkdir()
+        return dataset, folder, dict(truth)
+
+    return fresh
+
+
+def made_in(folder: Path, rng: np.random.Generator, parts: int) -> tuple[Dataset, dict[str, list[Edge]]]:
     ids = {"a": rng.permutation(100)[:A].astype(np.int64), "b": rng.permutation(100)[:B].astype(np.int64)}
     truth = {}
     with GraphWriter(folder / "graph") as writer:
@@ -40,9 +62,7 @@ def made(folder: Path, rng: np.random.Generator, parts: int) -> tuple[Dataset, d
             ends = zip(ids[source][src].tolist(), ids[target][dst].tolist(), range(count), weight.tolist(), strict=True)
             truth[edge_type] = list(ends)
     partition_graph(folder / "graph", folder / "data", parts=parts, method="random", seed=1)
-    dataset = Dataset.open(folder / "data")
-    VersionFolder(dataset.path, dataset.dataset_id).path.mkdir()
-    return dataset, truth
+    return Dataset.open(folder / "data"), truth
 
 
 def drawn(rng: np.random.Generator, dataset: Dataset, edge_type: str, count: int) -> NewEdges:
@@ -58,7 +78,6 @@ def stored(dataset: Dataset, folder: VersionFolder, edge_type: str, source: int)
         part = folder.edges(dataset, owner, source) if source else dataset.part(owner)
         csc, low = part.csc(edge_type), dataset.book.range(to_type, owner)[0]
         assert len(csc.indptr) == part.num_core(to_type) + 1
-        assert csc.weight is not None
         assert np.array_equal(csc.weight, part.edge_table(edge_type, "weight"))
         for row, (first, stop) in enumerate(zip(csc.indptr[:-1], csc.indptr[1:], strict=True)):
             target = int(dataset.ids(to_type)[low + row])
@@ -70,44 +89,42 @@ def stored(dataset: Dataset, folder: VersionFolder, edge_type: str, source: int)
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), parts=st.integers(1, 3), steps=st.lists(st.sampled_from("arbx"), max_size=6))
-def test_any_sequence_of_changes(seed: int, parts: int, steps: list[str]) -> None:
+def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[str]) -> None:
     rng = np.random.default_rng(seed)
-    with tempfile.TemporaryDirectory() as name:
-        dataset, truth = made(Path(name), rng, parts)
-        folder = VersionFolder(dataset.path, dataset.dataset_id)
-        next_id = {edge_type: len(edges) for edge_type, edges in truth.items()}
-        latest = dict.fromkeys(OF, 0)
-        for number, step in enumerate(steps, 1):
-            edge_type = [*OF][int(rng.integers(0, 2))]
-            if step == "x":  # rows of a table change between
-                new_rows = NewRows(rng.integers(0, 9, A), None)
-                folder.commit(write_version(folder, dataset, ("a", "x"), new_rows).number)
-                continue
-            new = drawn(rng, dataset, edge_type, int(rng.integers(0, 8)) if step != "r" else 0)
-            ids = [edge[2] for edge in truth[edge_type]]
-            gone = rng.permutation(ids)[: int(rng.integers(0, len(ids) + 1))] if ids and rng.random() < 0.7 else []
-            replaces = step == "b"
-            removed = np.asarray([] if replaces else gone, dtype=np.int64)
-            change = NewEdges(new.sources, new.targets, new.tables, removed, replaces)
-            version = write_version(folder, dataset, find_edges(dataset, edge_type), change)
-            assert version.number == number
-            folder.commit(number)
-            left = [] if replaces else [e for e in truth[edge_type] if e[2] not in set(removed.tolist())]
-            first = 0 if replaces else next_id[edge_type]
-            columns = new.sources.tolist(), new.targets.tolist(), range(first, first + len(new))
-            truth[edge_type] = [*left, *zip(*columns, new.tables["weight"].tolist(), strict=True)]
-            next_id[edge_type], latest[edge_type] = first + len(new), number
-            assert version.edge_ids == {e: next_id[e] for e, source in latest.items() if source}
-        for edge_type, edges in truth.items():
-            found = stored(dataset, folder, edge_type, latest[edge_type])
-            for target, row in found.items():
-                wanted = sorted((e for e in edges if e[1] == target), key=lambda e: (e[0], e[2]))
-                assert row == wanted
-            assert sum(map(len, found.values())) == len(edges)
-            degrees = folder.degrees(dataset, edge_type, latest[edge_type]) if latest[edge_type] else None
-            check_degrees(dataset, edge_type, degrees or dataset.degrees(edge_type), edges)
-            joined = dataset.joined([range(dataset.num_parts)])
-            assert stored(joined, folder, edge_type, latest[edge_type]) == found
+    dataset, folder, truth = made(parts, seed % 4)
+    next_id = {edge_type: len(edges) for edge_type, edges in truth.items()}
+    latest = dict.fromkeys(OF, 0)
+    for number, step in enumerate(steps, 1):
+        edge_type = [*OF][int(rng.integers(0, 2))]
+        if step == "x":  # rows of a table change between
+            new_rows = NewRows(rng.integers(0, 9, A), None)
+            folder.commit(write_version(folder, dataset, ("a", "x"), new_rows).number)
+            continue
+        new = drawn(rng, dataset, edge_type, int(rng.integers(0, 8)) if step != "r" else 0)
+        ids = [edge[2] for edge in truth[edge_type]]
+        gone = rng.permutation(ids)[: int(rng.integers(0, len(ids) + 1))] if ids and rng.random() < 0.7 else []
+        replaces = step == "b"
+        removed = np.asarray([] if replaces else gone, dtype=np.int64)
+        change = NewEdges(new.sources, new.targets, new.tables, removed, replaces)
+        version = write_version(folder, dataset, find_edges(dataset, edge_type), change)
+        assert version.number == number
+        folder.commit(number)
+        left = [] if replaces else [e for e in truth[edge_type] if e[2] not in set(removed.tolist())]
+        first = 0 if replaces else next_id[edge_type]
+        columns = new.sources.tolist(), new.targets.tolist(), range(first, first + len(new))
+        truth[edge_type] = [*left, *zip(*columns, new.tables["weight"].tolist(), strict=True)]
+        next_id[edge_type], latest[edge_type] = first + len(new), number
+        assert version.edge_ids == {e: next_id[e] for e, source in latest.items() if source}
+    for edge_type, edges in truth.items():
+        found = stored(dataset, folder, edge_type, latest[edge_type])
+        for target, row in found.items():
+            wanted = sorted((e for e in edges if e[1] == target), key=lambda e: (e[0], e[2]))
+            assert row == wanted
+        assert sum(map(len, found.values())) == len(edges)
+        degrees = folder.degrees(dataset, edge_type, latest[edge_type]) if latest[edge_type] else None
+        check_degrees(dataset, edge_type, degrees or dataset.degrees(edge_type), edges)
+        joined = dataset.joined([range(dataset.num_parts)])
+        assert stored(joined, folder, edge_type, latest[edge_type]) == found
 
 
 def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: list[Edge]) -> None:
@@ -116,13 +133,11 @@ def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: 
     assert found.out.tolist() == [sum(e[0] == v for e in edges) for v in source]
     loops = [sum(e[0] == e[1] == v for e in edges) for v in target] if edge_type == KNOWS else [0]
     assert (found.loops is None and not any(loops)) or (found.loops is not None and found.loops.tolist() == loops)
-    assert found.weights is not None
     assert np.allclose(found.weights, [sum(e[3] for e in edges if e[1] == v) for v in target])
 
 
-def test_damage_is_named(tmp_path: Path, rng: np.random.Generator) -> None:
-    dataset, _ = made(tmp_path, rng, 2)
-    folder = VersionFolder(dataset.path, dataset.dataset_id)
+def test_damage_is_named(made: Made, tmp_path: Path, rng: np.random.Generator) -> None:
+    dataset, folder, _ = made(2, 0)
     folder.commit(write_version(folder, dataset, (KNOWS, "edges"), drawn(rng, dataset, KNOWS, 9)).number)
     with pytest.raises(DataError, match=rf"has no part-0001/edges/{LIKES}/indptr\.npy"):
         folder.edges(dataset, 1, 1).csc(LIKES)
@@ -134,14 +149,9 @@ def test_damage_is_named(tmp_path: Path, rng: np.random.Generator) -> None:
         folder.edges(dataset, 1, 1).csc(KNOWS)
     with pytest.raises(ConfigError, match="edge types a__knows__a, a__likes__b: say which one"):
         find_edges(dataset, None)
-
-
-def test_a_file_that_is_no_edge_table(tmp_path: Path, rng: np.random.Generator) -> None:
-    dataset, _ = made(tmp_path, rng, 2)
-    (folder := tmp_path / "new").mkdir()
     for name in ("src", "dst", "weight", "colour"):
-        np.save(folder / f"{name}.npy", np.zeros(0, np.float32 if name == "weight" else np.int64))
+        np.save(tmp_path / f"{name}.npy", np.zeros(0, np.float32 if name == "weight" else np.int64))
     with pytest.raises(DataError, match=rf"colour\.npy: not an edge table of {KNOWS}; there are: weight"):
-        NewEdges.open(dataset, KNOWS, folder, None)
-    (folder / "colour.npy").unlink()
-    assert len(NewEdges.open(dataset, KNOWS, folder, None)) == 0
+        NewEdges.open(dataset, KNOWS, tmp_path, None)
+    (tmp_path / "colour.npy").unlink()
+    assert len(NewEdges.open(dataset, KNOWS, tmp_path, None)) == 0

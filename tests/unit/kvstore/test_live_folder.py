@@ -34,7 +34,6 @@ def versions_of(dataset: Dataset) -> VersionFolder:
 
 
 def loaded(folder: VersionFolder, dataset: Dataset, source: int) -> np.ndarray:
-    """A version's rows of all partitions, in the order of IDS."""
     parts = [folder.load(dataset, part, ("node", "x"), source) for part in range(dataset.num_parts)]
     return np.concatenate(parts)[dataset.to_internal("node", IDS)]
 
@@ -47,6 +46,7 @@ def published(folder: VersionFolder, dataset: Dataset, rows: np.ndarray, ids: np
 
 def test_rows_of_all_and_of_some_vertices(dataset: Dataset, rng: np.random.Generator) -> None:
     folder, all_new = versions_of(dataset), rng.random((60, 3)).astype(np.float32)
+    assert folder.committed() == {}
     assert published(folder, dataset, all_new) == 1
     truth = all_new[np.argsort(np.argsort(IDS))]  # they came by ascending id
     assert np.array_equal(loaded(folder, dataset, 1), truth)
@@ -63,19 +63,6 @@ def dataset_rows(dataset: Dataset, part: int) -> np.ndarray:
     low, high = dataset.book.range("node", part)
     order = np.argsort(IDS)
     return order[np.searchsorted(IDS[order], dataset.ids("node")[low:high])]
-
-
-def test_what_is_not_committed_does_not_count_and_is_replaced(dataset: Dataset) -> None:
-    folder = versions_of(dataset)
-    first = write_version(folder, dataset, ("node", "x"), NewRows(X + 1, None))
-    assert folder.committed() == {}
-    second = write_version(folder, dataset, ("node", "x"), NewRows(X + 2, None))
-    assert first.number == second.number == 1
-    assert first.id != second.id
-    folder.commit(1)
-    folder.commit(1)
-    assert folder.committed()[1].id == second.id
-    assert np.array_equal(loaded(folder, dataset, 1), (X + 2)[np.argsort(np.argsort(IDS))])
 
 
 def test_damage_is_named_and_other_datasets_are_left_out(dataset: Dataset) -> None:
@@ -96,31 +83,19 @@ def test_damage_is_named_and_other_datasets_are_left_out(dataset: Dataset) -> No
         VersionFolder(dataset.path, dataset.dataset_id).committed()
 
 
-@pytest.mark.parametrize(
-    ("rows", "ids", "cause"),
-    [
+def test_rows_that_do_not_fit_are_refused(dataset: Dataset) -> None:
+    folder = versions_of(dataset)
+    for rows, ids, cause in (
         (X.astype(np.float64), None, r"rows are <f8\[3\], table node/x has <f4\[3\]"),
         (X[:, :2], None, r"rows are <f4\[2\]"),
         (X[:59], None, "59 rows for 60 vertices"),
         (X[:2], IDS[:1], "one integer for each row"),
         (X[:2], IDS[[3, 3]], "names a vertex of node twice"),
         (X[:1], np.array([10**6]), "1000000 is not a vertex"),
-    ],
-)
-def test_rows_that_do_not_fit_are_refused(
-    dataset: Dataset, rows: np.ndarray, ids: np.ndarray | None, cause: str
-) -> None:
-    folder = versions_of(dataset)
-    with pytest.raises(ConfigError, match=cause):
-        write_version(folder, dataset, ("node", "x"), NewRows(rows, ids))
+    ):
+        with pytest.raises(ConfigError, match=cause):
+            write_version(folder, dataset, ("node", "x"), NewRows(rows, ids))
     assert folder.numbers() == []
-
-
-def test_names_of_tables(dataset: Dataset) -> None:
-    assert find_table(dataset, "x") == find_table(dataset, "node/x") == ("node", "x")
-    for name in ("z", "paper/x", "node/z"):
-        with pytest.raises(UnknownNameError):
-            find_table(dataset, name)
 
 
 def test_sources_of_versions_that_stay_stay(dataset: Dataset) -> None:
@@ -135,7 +110,11 @@ def test_sources_of_versions_that_stay_stay(dataset: Dataset) -> None:
     assert sorted(folder.committed()) == [1, 3, 4]
 
 
-def test_one_update_at_a_time(dataset: Dataset) -> None:
+def test_names_of_tables_and_one_update_at_a_time(dataset: Dataset) -> None:
+    assert find_table(dataset, "x") == find_table(dataset, "node/x") == ("node", "x")
+    for name in ("z", "paper/x", "node/z"):
+        with pytest.raises(UnknownNameError):
+            find_table(dataset, name)
     folder = versions_of(dataset)
     with folder.updating(), pytest.raises(ConfigError, match="another update is under way"), folder.updating():
         pass

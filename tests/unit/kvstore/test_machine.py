@@ -11,6 +11,7 @@ import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,16 +40,8 @@ clients = st.sampled_from(CLIENTS)
 seeds = st.integers(0, 2**31)
 
 
-@dataclass
-class Request:
-    """A push as it was sent: its client, as registered then, and its number."""
-
-    who: str
-    number: int
-    rows: np.ndarray
-    values: np.ndarray
-    op: str
-    version: int | None
+Request = dict[str, Any]
+"""The arguments of a push, as it was sent: its client, as registered then, and its number."""
 
 
 @dataclass
@@ -61,14 +54,15 @@ class Model(TableModel):
     over: set[str] = field(default_factory=set)
 
     def apply(self, request: Request) -> None:
-        self.step += request.op == "step"
-        self.change(request.op, request.rows - self.first, request.values, request.version, self.step)
+        self.step += request["op"] == "step"
+        self.change(request["op"], request["rows"] - self.first, request["values"], request["version"], self.step)
 
 
 class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        self.snapshot_path = Path(self.folder.name, "snapshot")
         self.tables = Tables(100_000)
         self.models: dict[str, Model] = {}
         self.sent: dict[str, list[Request]] = {name: [] for name in SPECS}
@@ -94,12 +88,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, more=st.integers(0, 3))
     def grow(self, name: str, more: int) -> None:
-        if name not in self.models:
-            return
-        model = self.models[name]
-        rows = min(len(model.values) + more, SPECS[name].limit - model.first)
-        self.tables.grow(name, rows)
-        model.grow(model.first, rows)
+        if model := self.models.get(name):
+            rows = min(len(model.values) + more, SPECS[name].limit - model.first)
+            self.tables.grow(name, rows)
+            model.grow(model.first, rows)
 
     def registered(self, name: str, client: str) -> str:
         """The client's name in the table: its current registration, or a new one."""
@@ -123,9 +115,9 @@ class Machine(RuleBasedStateMachine):
         rows = rng.integers(model.first, model.first + len(model.values), rng.integers(0, 9))
         values = (10 * rng.standard_normal((len(rows), *spec.row_shape))).astype(spec.dtype)
         who = self.registered(name, client)
-        number = self.counts[who]
+        request = {"rows": rows, "values": values, "op": op, "client": who, "sequence": self.counts[who]}
+        request["version"] = version if spec.versioned and op == "write" else None
         self.counts[who] += 1
-        request = Request(who, number, rows, values, op, version if spec.versioned and op == "write" else None)
         self.sent[name].append(request)
         if not lost:
             self.send(name, request)
@@ -143,43 +135,24 @@ class Machine(RuleBasedStateMachine):
             assert self.tables.forget(who)
             del self.models[name].known[who]
 
-    @rule(name=names, number=st.integers(0, 3))
-    def a_client_that_never_registered(self, name: str, number: int) -> None:
-        if name in self.models:
-            model = self.models[name]
-            rows = np.array([model.first])
-            values = np.ones((1, *SPECS[name].row_shape), SPECS[name].dtype)
-            with pytest.raises(UnknownClientError):
-                self.tables.get(name).push(rows, values, "write", client=77, sequence=number)
-
     def send(self, name: str, request: Request) -> None:
         model, table = self.models[name], self.tables.get(name)
-        if len(request.rows) and not all(row in table.span for row in request.rows):
+        if not all(row in table.span for row in request["rows"]):
             return
-
-        def push() -> bool:
-            return table.push(
-                request.rows,
-                request.values,
-                request.op,
-                client=request.who,
-                sequence=request.number,
-                version=request.version,
-            )
-
-        known = model.known.get(request.who)
-        if known is None or (request.who in model.over and request.number not in known):
+        who, number = request["client"], request["sequence"]
+        known = model.known.get(who)
+        if known is None or (who in model.over and number not in known):
             with pytest.raises(UnknownClientError):
-                push()
+                table.push(**request)
             return
-        assert push() == (request.number not in known)
-        if request.number not in known:
+        assert table.push(**request) == (number not in known)
+        if number not in known:
             model.apply(request)
-            known.add(request.number)
+            known.add(number)
 
     @rule()
     def snapshot(self) -> None:
-        self.tables.snapshot(Path(self.folder.name, "snapshot"), overwrite=True)
+        self.tables.snapshot(self.snapshot_path, overwrite=True)
         self.saved = copy.deepcopy(self.models)
 
     @precondition(lambda self: self.saved is not None)
@@ -187,7 +160,7 @@ class Machine(RuleBasedStateMachine):
     def restore(self, crashed: bool) -> None:
         if crashed:
             self.tables = Tables(100_000)
-        self.tables.adopt(self.tables.prepare(Path(self.folder.name, "snapshot")), 0, {})
+        self.tables.adopt(self.tables.prepare(self.snapshot_path), 0, {})
         self.models = copy.deepcopy(self.saved or {})
         for model in self.models.values():
             model.over = set(model.known)
@@ -195,13 +168,12 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved is not None)
     @rule(pick=seeds)
     def restore_a_damaged_one(self, pick: int) -> None:
-        """Nothing changes; see the invariant."""
-        files = sorted(path for path in Path(self.folder.name, "snapshot").rglob("*") if path.is_file())
+        files = sorted(path for path in self.snapshot_path.rglob("*") if path.is_file())
         path = files[pick % len(files)]
         whole = path.read_bytes()
         path.write_bytes(whole[: pick % len(whole)])
         with pytest.raises(DataError, match=path.name):
-            self.tables.adopt(self.tables.prepare(Path(self.folder.name, "snapshot")), 0, {})
+            self.tables.adopt(self.tables.prepare(self.snapshot_path), 0, {})
         path.write_bytes(whole)
 
     @invariant()
@@ -215,9 +187,7 @@ class Machine(RuleBasedStateMachine):
             pulled = table.pull(np.arange(model.first, model.first + len(model.values)))
             np.testing.assert_allclose(pulled.values, model.values, rtol=1e-5, atol=1e-5)
             assert table.step == model.step
-            if model.spec.versioned:
-                assert pulled.versions is not None
-                assert np.array_equal(pulled.versions, model.versions)
+            assert not model.spec.versioned or np.array_equal(pulled.versions, model.versions)
 
 
 TestMachine = Machine.TestCase

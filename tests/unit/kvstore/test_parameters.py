@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +17,198 @@ from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, Unknown
 from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from tests.unit.invariants import validate
-from tests.unit.kvstore.parameters_runs import ArrivalRun, SummedRun
 
 STEPS = [VectorStep("sgd", 0.1), VectorStep("sgd", 0.1, 0.01), VectorStep("adam", 0.1), VectorStep("adam", 0.1, 0.01)]
 ARRIVAL = ParameterSpec("job", (2, 1), 2, "arrival", VectorStep("sgd", 1.0), "<f8", 1, lease_s=10.0)
 SUMMED = ParameterSpec("job", (2, 1), 2, "summed", VectorStep("sgd", 1.0), "<f8", 1, lease_s=10.0)
 ZEROS = np.zeros(3)
+
+
+SGD = VectorStep("sgd", 1.0)
+_DRAWN = np.random.default_rng(0)
+_NUMBERS = (_DRAWN.normal(size=64) * 10.0 ** _DRAWN.integers(-3, 4, 64)).tolist()
+
+
+class Run:
+    """Requests to one job: any of them arrives next; it may be lost or stay to arrive again. ``play`` checks each answer."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.repeat = random.Random(seed), 0.2
+        self.waiting: list[Callable[[], None]] = []
+
+    def send(self, request: Callable[..., None], *given: Any) -> None:
+        if self.rng.random() >= 0.15:
+            self.waiting.append(partial(request, *given))
+
+    def deliver(self) -> None:
+        at = self.rng.randrange(len(self.waiting))
+        again = self.rng.random() < self.repeat
+        request = self.waiting[at] if again else self.waiting.pop(at)
+        request()
+        validate(self.job)
+
+    def play(self) -> None:
+        """Until all is done, then every late message comes once more."""
+        late = 0
+        while not self.over():
+            late += 1
+            assert late < 20_000, "the run does not end"
+            if not self.event(self.rng.random()) and self.waiting:
+                self.deliver()
+        self.repeat = 0.0
+        while self.waiting:
+            self.deliver()
+        assert self.job.weights.stashed == 0
+
+
+class ArrivalRun(Run):
+    """Trainers that die and start again, until each has heard of ``steps`` steps."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.members, self.steps = self.rng.randint(1, 4), self.rng.randint(1, 4)
+        self.bound = self.rng.choice([None, 0, 1, 2])
+        self.spec = ParameterSpec("job", (self.members,), self.members, "arrival", SGD, "<f8", self.bound, lease_s=10.0)
+        self.job, self.now = ArrivalJob(self.spec, np.zeros(self.members), 0.0), 0.0
+        self.lives = [1] * self.members
+        self.joins = [0] * self.members  # the last life that has joined
+        self.knows: list[int | None] = [None] * self.members  # the step that the present life may go on with
+        self.began = [-1] * self.members
+        self.applied: set[tuple[int, int]] = set()
+        self.done = [0] * self.members
+
+    def over(self) -> bool:
+        return min(self.done) >= self.steps
+
+    def play(self) -> None:
+        super().play()
+        assert self.job.weights.version == len(self.applied)
+        updates = np.bincount([member for member, _ in self.applied], minlength=self.members)
+        assert np.array_equal(self.job.weights.of(self.job.weights.version), -updates)
+
+    def event(self, chance: float) -> bool:
+        member = self.rng.randrange(self.members)
+        if chance < 0.02:
+            self.now += self.rng.choice([1.0, 11.0])
+        elif chance < 0.04:
+            self.restart(member)
+        elif chance < 0.5:
+            life, step = self.lives[member], self.knows[member]
+            request = self.joined if step is None else self.begun if self.began[member] < step else self.pushed
+            self.send(self.told, request, member, life, step)
+        return chance < 0.5
+
+    def restart(self, member: int) -> None:
+        self.lives[member] += 1
+        self.knows[member], self.began[member] = None, -1
+
+    def told(self, request: Callable[..., None], member: int, life: int, step: int | None) -> None:
+        """A trainer that is told that its lease is over joins with a later life."""
+        before = self.job.weights.version
+        try:
+            request(member, life, step)
+        except UnknownClientError:
+            assert self.job.weights.version == before
+            if life == self.lives[member]:
+                self.restart(member)
+
+    def joined(self, member: int, life: int, _: None) -> None:
+        step = self.job.join(member, life, self.now)
+        assert life >= self.joins[member]
+        self.joins[member] = life
+        if life == self.lives[member] and self.knows[member] is None:
+            self.knows[member] = step
+
+    def begun(self, member: int, life: int, step: int) -> None:
+        try:
+            found = self.job.begin(member, life, step, self.now)
+        except UnknownClientError:
+            raise
+        except ConfigError:  # late: this step is over
+            assert (member, step) in self.applied
+            return
+        if found is not None and life == self.lives[member]:
+            assert self.bound is None or self.job.spread <= self.bound
+            self.began[member] = max(self.began[member], step)
+
+    def pushed(self, member: int, life: int, step: int) -> None:
+        before = self.job.weights.version
+        found = self.job.push(member, life, step, np.eye(self.members)[member], self.now)
+        assert found.applied == ((member, step) not in self.applied)
+        assert self.job.weights.version == before + found.applied
+        assert not found.applied or life == self.joins[member], "an earlier life changed the weights"
+        self.applied.add((member, step))
+        if life == self.lives[member] and self.knows[member] == step:
+            self.knows[member] = step + 1
+            self.done[member] += 1
+
+
+class SummedRun(Run):
+    """Intervals, each computed by several processes, until all have ended their epochs; ages of the values that they
+    read."""
+
+    def __init__(self, seed: int, step: VectorStep = SGD) -> None:
+        super().__init__(seed)
+        self.bound = self.rng.randint(0, 2)
+        self.intervals, self.epochs = self.rng.randint(1, 4), self.rng.randint(1, 3)
+        self.layers = tuple(self.rng.randint(1, 3) for _ in range(self.rng.randint(1, 2)))
+        self.spec = ParameterSpec("job", self.layers, self.intervals, "summed", step, "<f8", self.bound)
+        self.start = np.arange(sum(self.layers), dtype=float)
+        self.job = SummedJob(self.spec, self.start)
+        self.epoch = [0] * self.intervals
+        self.version: dict[tuple[int, int], int] = {}
+        self.values = [-1] * self.intervals  # the epoch of the newest value of each interval; -1: from before the first
+        self.ages: set[int] = set()
+        self.heard: set[tuple[int, int, int]] = set()
+        self.vectors: dict[int, np.ndarray] = {}
+
+    def gradient(self, epoch: int, interval: int, layer: int) -> np.ndarray:
+        """Sums of these depend on the order, so equal bits mean an equal order."""
+        return np.array([_NUMBERS[(7 * epoch + 5 * interval + 3 * layer + n) % 64] for n in range(self.layers[layer])])
+
+    def over(self) -> bool:
+        return min(self.epoch) >= self.epochs
+
+    def play(self) -> None:
+        super().play()
+        assert self.job.weights.version == self.epochs
+
+    def event(self, chance: float) -> bool:
+        interval = self.rng.randrange(self.intervals)
+        epoch = self.epoch[interval]
+        if chance < 0.55 and epoch < self.epochs:
+            if (version := self.version.get((epoch, interval))) is None:
+                self.send(self.begun, interval, epoch)
+            else:
+                left = [n for n in range(len(self.layers)) if (epoch, interval, n) not in self.heard]
+                self.send(self.pushed, interval, epoch, self.rng.choice(left), version)
+        return chance < 0.55
+
+    def begun(self, interval: int, epoch: int) -> None:
+        found = self.job.begin(interval, epoch)
+        if found is None or found.values is None:
+            return
+        first = self.version.setdefault((epoch, interval), found.version)
+        assert first == found.version, "forward and backward use different versions"
+        assert np.array_equal(self.vectors.setdefault(found.version, found.values.copy()), found.values)
+        assert epoch - self.bound <= found.version <= epoch
+        if self.values[interval] < epoch:
+            self.ages |= {epoch - value for other, value in enumerate(self.values) if other != interval}
+            self.values[interval] = epoch
+
+    def pushed(self, interval: int, epoch: int, layer: int, version: int) -> None:
+        found = self.job.push(interval, epoch, layer, version, self.gradient(epoch, interval, layer))
+        assert found.applied == ((epoch, interval, layer) not in self.heard)
+        self.heard.add((epoch, interval, layer))
+        if epoch == self.epoch[interval] and all((epoch, interval, n) in self.heard for n in range(len(self.layers))):
+            self.epoch[interval] += 1
+
+    def summed(self, epoch: int) -> np.ndarray:
+        """Added up in the order of the intervals."""
+        of_layers: list[Any] = [self.gradient(epoch, 0, layer) for layer in range(len(self.layers))]
+        for interval in range(1, self.intervals):
+            of_layers = [total + self.gradient(epoch, interval, layer) for layer, total in enumerate(of_layers)]
+        return np.concatenate(of_layers)
 
 
 def torch_run(step: VectorStep, start: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
@@ -47,12 +236,9 @@ def summed_orders(orders: range) -> None:
     assert all(max(found) <= bound + 1 for bound, found in ages.items())
 
 
-def test_each_gradient_of_a_trainer_is_one_update_in_any_order_of_events() -> None:
-    arrival_orders(range(1_000))
-
-
-def test_each_gradient_of_an_interval_is_summed_once_in_any_order_of_events() -> None:
-    summed_orders(range(1_000))
+@pytest.mark.parametrize("orders", [arrival_orders, summed_orders])
+def test_each_gradient_counts_once_in_any_order_of_events(orders: Any) -> None:
+    orders(range(1_000))
 
 
 @pytest.mark.slow
@@ -71,7 +257,6 @@ def test_sums_are_bit_equal_in_any_order_and_steps_are_those_of_torch(step: Vect
     for epoch in range(run.epochs):
         for interval in range(run.intervals):
             found = in_order.begin(interval, epoch)
-            assert found is not None
             for layer in range(len(run.layers)):
                 in_order.push(interval, epoch, layer, found.version, run.gradient(epoch, interval, layer))
     last = run.job.weights.of(run.epochs)
@@ -110,30 +295,10 @@ def test_a_bound_holds_the_fast_trainer_until_the_lease_of_the_slow_one_is_over(
         job.begin(1, 1, 0, 10.5)
     job.push(0, 1, 2, np.ones(3), 10.5)
     assert job.join(1, 2, 11.0) == 3, "it comes back beside the others and does not hold them"
-
-
-def test_a_gradient_of_a_former_life_changes_nothing() -> None:
-    job = ArrivalJob(ARRIVAL, ZEROS, 0.0)
-    job.join(0, 1, 0.0)
-    job.begin(0, 1, 0, 0.0)
-    assert job.join(0, 2, 0.0) == 0
-    with pytest.raises(UnknownClientError, match="later life"):
-        job.push(0, 1, 0, np.ones(3), 0.0)
-    with pytest.raises(UnknownClientError, match="later life"):
-        job.join(0, 1, 0.0)
-    job.begin(0, 2, 0, 0.0)
-    assert job.push(0, 2, 0, np.ones(3), 0.0).applied
-    assert not job.push(0, 2, 0, np.ones(3), 0.0).applied
-    assert job.weights.of(1).tolist() == [-1.0, -1.0, -1.0]
-
-
-def test_a_member_that_left_holds_nobody() -> None:
-    job = ArrivalJob(ARRIVAL, ZEROS, 0.0)
-    job.join(0, 1, 0.0)
-    job.leave(1, 0, 0.0)
-    for step in range(4):
-        assert job.begin(0, 1, step, 0.0) is not None
-        job.push(0, 1, step, np.ones(3), 0.0)
+    job.leave(1, 2, 11.0)
+    for step in range(3, 7):
+        assert job.begin(0, 1, step, 11.0) is not None, "one that left holds nobody"
+        job.push(0, 1, step, np.ones(3), 11.0)
 
 
 def test_a_job_is_done_after_its_updates() -> None:
@@ -142,7 +307,6 @@ def test_a_job_is_done_after_its_updates() -> None:
     job.begin(0, 1, 0, 0.0)
     assert job.push(0, 1, 0, np.ones(3), 0.0) == (True, 1, True)
     found = job.begin(0, 1, 1, 0.0)
-    assert found is not None
     assert (found.done, found.values) == (True, None)
     assert not job.push(0, 1, 1, np.ones(3), 0.0).applied
     assert job.weights.version == 1
@@ -159,9 +323,7 @@ def test_a_job_is_done_after_its_updates() -> None:
         (np.full(3, 1e308), NonFiniteError, "weights after the step"),
     ],
 )
-def test_gradients_that_do_not_fit_are_refused_and_change_nothing(
-    gradient: np.ndarray, error: type[Exception], cause: str
-) -> None:
+def test_gradients_that_do_not_fit_change_nothing(gradient: np.ndarray, error: type[Exception], cause: str) -> None:
     spec = dataclasses.replace(ARRIVAL, optimiser=VectorStep("sgd", 10.0))
     job = ArrivalJob(spec, ZEROS, 0.0)
     job.join(0, 1, 0.0)
@@ -189,7 +351,14 @@ def test_gradients_of_intervals_that_do_not_fit_are_refused() -> None:
         job.push(0, 0, 0, 0, np.array([0.0, np.nan]))
     with pytest.raises(ConfigError, match="epoch 1 cannot begin"):
         job.begin(0, 1)
-    assert job.push(0, 0, 0, 0, np.ones(2)).applied
+    assert job.push(0, 0, 0, 0, np.full(2, 1.7e308)).applied
+    job.push(0, 0, 1, 0, np.ones(1))
+    job.begin(1, 0)
+    job.push(1, 0, 1, 0, np.ones(1))
+    with pytest.raises(NonFiniteError, match="epoch 0"):  # a sum overflows: the job ends with its cause
+        job.push(1, 0, 0, 0, np.full(2, 1.7e308))
+    with pytest.raises(NonFiniteError, match="epoch 0"):
+        job.begin(0, 1)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -200,7 +369,6 @@ def test_a_job_goes_on_from_its_state(step: VectorStep) -> None:
     def steps(job: SummedJob, epochs: range) -> SummedJob:
         for epoch in epochs:
             started = job.begin(0, epoch)
-            assert started is not None
             assert started.version == epoch
             job.push(0, epoch, 0, epoch, gradients[epoch])
             validate(job)
@@ -232,17 +400,6 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         dataclasses.replace(adam, layers=(3 << 20,)).check_state()
 
 
-def test_a_sum_that_overflows_ends_the_job_with_its_cause() -> None:
-    job = SummedJob(dataclasses.replace(SUMMED, layers=(1,)), np.zeros(1))
-    for interval in range(2):
-        job.begin(interval, 0)
-    job.push(0, 0, 0, 0, np.full(1, 1.7e308))
-    with pytest.raises(NonFiniteError, match="epoch 0"):
-        job.push(1, 0, 0, 0, np.full(1, 1.7e308))
-    with pytest.raises(NonFiniteError, match="epoch 0"):
-        job.begin(0, 1)
-
-
 def test_jobs_share_a_quota_and_end_when_nobody_asks() -> None:
     jobs = ParameterJobs(lambda: ARRIVAL.nbytes)
     job = jobs.create(ARRIVAL, ZEROS, 0.0)
@@ -258,9 +415,6 @@ def test_jobs_share_a_quota_and_end_when_nobody_asks() -> None:
         jobs.get("job", 42.0)
     assert jobs.used_bytes == 0
     assert not jobs.delete("job")
-
-
-def test_there_are_at_most_so_many_jobs() -> None:
     jobs = ParameterJobs(lambda: 1 << 40)
     for number in range(MAX_JOBS_WITH_WEIGHTS):
         jobs.create(dataclasses.replace(ARRIVAL, name=f"job{number}"), ZEROS, 0.0)
@@ -268,17 +422,11 @@ def test_there_are_at_most_so_many_jobs() -> None:
         jobs.create(ARRIVAL, ZEROS, 0.0)
 
 
-def test_a_description_survives_json() -> None:
+def test_descriptions_survive_json_and_neither_other_text_nor_a_long_one_is_echoed() -> None:
     assert ParameterSpec.from_json(json.dumps(SUMMED.to_dict())) == SUMMED
-
-
-@pytest.mark.parametrize("text", ["", "nul", "[1,", "9" * 5000, "[" * 16_000, '{"a":' * 3000])
-def test_a_description_that_is_no_json_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^weights: the description is not JSON$"):
-        ParameterSpec.from_json(text)
-
-
-def test_a_long_description_is_not_echoed() -> None:
+    for text in ("", "nul", "[1,", "9" * 5000, "[" * 16_000, '{"a":' * 3000):
+        with pytest.raises(ConfigError, match=r"^weights: the description is not JSON$"):
+            ParameterSpec.from_json(text)
     with pytest.raises(
         ConfigError, match=r"^weights: the description has 17000 characters, at most 16384 are possible$"
     ):

@@ -13,7 +13,7 @@ from atta.errors import DataError
 from atta.kvstore.durable.entries import ChangeKind, TableChange
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.initial import Initialiser, Normal, Uniform
-from atta.kvstore.mutable.owners import EdgeIndex, TableOwner, span_of
+from atta.kvstore.mutable.owners import TableOwner, span_of
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
@@ -22,21 +22,21 @@ from atta.partition.dataset import Dataset
 
 IDS = np.random.default_rng(3).permutation(900)[:60] * 7 - 900
 """Of authors: scattered, some of them negative."""
-WRITES = 150
 CUTS: list[tuple[int, str, list[range] | None]] = [
     (1, "random", None), (2, "random", None), (2, "ldg", None), (4, "metis", None),
     (4, "random", [range(2), range(2, 4)]),
 ]  # fmt: skip
 """Partitions, method, and which of them the daemons serve."""
+Cut = Callable[[int], Dataset]
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Dataset]:
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     rng, folder = np.random.default_rng(5), tmp_path_factory.mktemp("cuts")
     with GraphWriter(folder / "graph") as out:
         out.add_nodes("author", len(IDS), ids=IDS)
         out.add_nodes("paper", 50)
-        out.add_edges("author__writes__paper", rng.integers(0, len(IDS), WRITES), rng.integers(0, 50, WRITES))
+        out.add_edges("author__writes__paper", rng.integers(0, len(IDS), 150), rng.integers(0, 50, 150))
 
     def dataset(number: int) -> Dataset:
         parts, method, groups = CUTS[number]
@@ -50,64 +50,40 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Dataset]:
 
 
 def spec_of(policy: str, init: Initialiser, dtype: str = "<f4") -> MutableSpec:
-    rows = {"nodes:author": len(IDS), "nodes:paper": 50, "edges:author__writes__paper": WRITES, "range": 60}
+    rows = {"nodes:author": len(IDS), "nodes:paper": 50, "range": 60}
     return MutableSpec("t", rows[policy], dtype, (3,), init=init, policy=policy)
 
 
 def by_id(dataset: Dataset, spec: MutableSpec, of: Callable[[TableOwner], MutableTable]) -> dict[int, bytes]:
-    """The rows of all owners, by the users' ids."""
-    found = {}
-    kind, _, name = spec.policy.partition(":")
+    found, name = {}, spec.policy.removeprefix("nodes:")
     for part in range(dataset.num_parts):
         table = of(TableOwner(dataset, part))
-        ids = np.arange(spec.rows) if kind != "nodes" else np.sort(dataset.ids(name))
-        if kind == "nodes":
-            rows = dataset.to_internal(name, ids)
-        else:
-            rows = ids if kind == "range" else EdgeIndex(dataset, part, name).rows(ids)
+        ids = np.sort(dataset.ids(name))
+        rows = dataset.to_internal(name, ids)
         mine = (rows >= table.span.start) & (rows < table.span.stop)
         values = table.pull(rows[mine]).values
         found.update({int(i): row.tobytes() for i, row in zip(ids[mine], values, strict=True)})
-    assert len(found) == spec.rows
+    assert len(found) == len(set(found.values())) == spec.rows
     return found
-
-
-def created(spec: MutableSpec, owner: TableOwner) -> MutableTable:
-    span = span_of(spec, owner.dataset, owner.part)
-    return Tables(1 << 20, owner=owner).create(spec, span.start, len(span))
 
 
 @pytest.mark.parametrize(
     ("policy", "init", "dtype"),
-    [
-        ("nodes:author", Normal(0, 1, seed=4), "<f4"),
-        ("nodes:paper", Uniform(-1, 1, seed=4), "<f2"),
-        ("edges:author__writes__paper", Uniform(0, 1), "<f8"),
-        ("range", Normal(0, 1, seed=4), "<f4"),
-    ],
+    [("nodes:author", Normal(0, 1, seed=4), "<f4"), ("nodes:paper", Uniform(-1, 1, seed=4), "<f2")],
 )
-def test_first_rows_are_those_of_their_ids_in_any_cut(
-    cut: Callable[[int], Dataset], policy: str, init: Initialiser, dtype: str
+def test_first_rows_are_those_of_their_ids_in_any_cut_also_recovered_and_saved(
+    cut: Cut, tmp_path: Path, policy: str, init: Initialiser, dtype: str
 ) -> None:
     spec = spec_of(policy, init, dtype)
-    first = by_id(cut(0), spec, partial(created, spec))
-    assert len(set(first.values())) == spec.rows
-    for number in range(1, len(CUTS)):
-        assert by_id(cut(number), spec, partial(created, spec)) == first
-    # Vertices and edges that are numbered from 0 begin with the rows of a table without a graph.
-    if policy != "nodes:author":
-        assert first == dict(enumerate(row.tobytes() for row in MutableTable(spec).pull(np.arange(spec.rows)).values))
 
-
-def test_recovery_and_snapshots_keep_them(cut: Callable[[int], Dataset], tmp_path: Path) -> None:
-    spec = spec_of("nodes:author", Normal(0, 1))
+    def created(owner: TableOwner) -> Tables:
+        span, tables = span_of(spec, owner.dataset, owner.part), Tables(1 << 20, owner=owner)
+        tables.create(spec, span.start, len(span))
+        return tables
 
     def recovered(owner: TableOwner) -> MutableTable:
-        folder, span = (
-            tmp_path / f"log-{owner.dataset.num_parts}-{owner.part}",
-            span_of(spec, owner.dataset, owner.part),
-        )
-        store = TableStore(folder, {}, forced=False)
+        folder = tmp_path / f"log-{owner.dataset.num_parts}-{owner.part}"
+        span, store = span_of(spec, owner.dataset, owner.part), TableStore(folder, {}, forced=False)
         store.open(lambda _: {})
         store.append([TableChange(ChangeKind.CREATED, 7, (span.start, len(span), 1), spec).encode()])
         store.close()
@@ -117,22 +93,21 @@ def test_recovery_and_snapshots_keep_them(cut: Callable[[int], Dataset], tmp_pat
         return found.tables["t"]
 
     def saved(owner: TableOwner) -> MutableTable:
-        span, folder = (
-            span_of(spec, owner.dataset, owner.part),
-            tmp_path / f"snapshot-{owner.dataset.num_parts}-{owner.part}",
-        )
-        tables, again = Tables(1 << 20, owner=owner), Tables(1 << 20, owner=owner)
-        tables.create(spec, span.start, len(span))
-        tables.snapshot(folder)
+        folder, again = tmp_path / f"saved-{owner.dataset.num_parts}-{owner.part}", Tables(1 << 20, owner=owner)
+        created(owner).snapshot(folder)
         again.adopt(again.prepare(folder), 0, {})
         return again.get("t")
 
-    first = by_id(cut(0), spec, partial(created, spec))
+    first = by_id(cut(0), spec, lambda owner: created(owner).get("t"))
+    for number in range(1, len(CUTS)):
+        assert by_id(cut(number), spec, lambda owner: created(owner).get("t")) == first
     for of in (recovered, saved):
         assert by_id(cut(2), spec, of) == by_id(cut(3), spec, of) == first
+    if policy == "nodes:paper":  # numbered from 0, they begin with the rows of a table without a graph
+        assert first == dict(enumerate(row.tobytes() for row in MutableTable(spec).pull(np.arange(50)).values))
 
 
-def test_snapshots_of_another_cut_are_refused(cut: Callable[[int], Dataset], tmp_path: Path) -> None:
+def test_snapshots_of_another_cut_are_refused(cut: Cut, tmp_path: Path) -> None:
     """Parts may have as many rows, of other vertices."""
     tables = Tables(1 << 20, owner=TableOwner(cut(1), 0))
     tables.create(spec_of("range", Normal(0, 1)), 0, 30)

@@ -1,16 +1,96 @@
-"""Descriptions of tables: through JSON and back, and the values that they refuse."""
+"""Descriptions of tables, and their initial values: the same for any cut, and as random as they should be."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from atta.errors import ConfigError
-from atta.kvstore.initial import Constant, Normal
+from atta.kvstore.initial import Constant, Initialiser, Normal, Uniform, Zeros, numbered_from
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MAX_ROW_BYTES, MutableSpec, OptimiserSpec
+
+INITS: list[Initialiser] = [Zeros(), Constant(3), Uniform(-1.5, 2.5, seed=9), Normal(1.0, 0.5, seed=2**64 - 1)]
+
+
+def filled(init: Initialiser, rows: int, columns: int, *, dtype: str = "<f4", first: int = 0) -> np.ndarray:
+    out = np.empty((rows, columns), dtype)
+    init.fill(out, numbered_from(first))
+    return out
+
+
+@pytest.mark.parametrize("init", INITS, ids=lambda i: i.kind)
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
+def test_contents_do_not_depend_on_shards_or_growth(init: Initialiser, dtype: str) -> None:
+    spec = MutableSpec("t", 101, dtype, (7,), init=init, max_rows=200)
+    whole = MutableTable(spec).pull(np.arange(101)).values
+    bounds = [0, 1, 40, 40, 101]
+    shards = [MutableTable(spec, a, b - a) for a, b in itertools.pairwise(bounds)]
+    pieces = [shard.pull(np.arange(shard.first_row, shard.first_row + shard.rows)).values for shard in shards]
+    assert np.array_equal(np.concatenate(pieces), whole)
+    grown = MutableTable(spec, 40, 3)
+    grown.grow(20)
+    grown.grow(61)
+    assert np.array_equal(grown.pull(np.arange(40, 101)).values, whole[40:])
+
+
+def test_uniform_numbers_are_uniform() -> None:
+    values, other = (filled(Uniform(-1, 3, seed=seed), 20_000, 10) for seed in (1, 2))
+    assert np.intersect1d(values[:100], other[:100]).size <= 5
+    assert values.min() >= -1
+    assert values.max() <= 3
+    counts, _ = np.histogram(values, bins=50, range=(-1, 3))
+    expected = values.size / 50
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < 49 + 6 * math.sqrt(2 * 49)
+    assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.04
+    assert abs(np.corrcoef(values[:-1, 0], values[1:, 0])[0, 1]) < 0.04
+
+
+@pytest.mark.parametrize("columns", [1, 7, 10])
+def test_normal_numbers_are_normal(columns: int) -> None:
+    values = (filled(Normal(2, 3, seed=5), 200_000 // columns, columns, dtype="<f8") - 2) / 3
+    n = values.size
+    assert abs(values.mean()) < 6 / math.sqrt(n)
+    assert abs(values.var() - 1) < 6 * math.sqrt(2 / n)
+    assert abs((values**3).mean()) < 6 * math.sqrt(15 / n)
+    assert abs((values**4).mean() - 3) < 6 * math.sqrt(96 / n)
+    if columns > 1:
+        assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 6 / math.sqrt(len(values))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inits"),
+    [
+        ("<f2", [Constant(70000), Uniform(0, 1e38)]),
+        (
+            "<f4",
+            [
+                Constant(math.inf),
+                Constant("1"),
+                Uniform(2, 1),
+                Uniform(0, 1, seed=-1),
+                Normal(0, -1),
+                Normal(math.nan, 1),
+            ],
+        ),
+        ("<f8", [Uniform(-1.7e308, 1.7e308)]),
+        ("<i4", [Constant(0.5), Uniform(0, 1)]),
+        ("|u1", [Constant(300)]),
+        ("|b1", [Constant(2)]),
+    ],
+)
+def test_impossible_contents_are_refused(dtype: str, inits: list[Any]) -> None:
+    for init in inits:
+        with pytest.raises(ConfigError, match="init"):
+            MutableSpec("t", 1, dtype, init=init)
+
 
 SPECS = [
     MutableSpec("a", 0),
@@ -21,21 +101,15 @@ SPECS = [
 ]
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
-def test_descriptions_survive_json(spec: MutableSpec) -> None:
-    assert MutableSpec.from_dict(json.loads(json.dumps(spec.to_dict(), allow_nan=False))) == spec
-
-
-def test_integers_of_numpy_are_integers() -> None:
+def test_descriptions_survive_json_also_with_integers_of_numpy() -> None:
+    for spec in (*SPECS, *(replace(SPECS[0], init=init) for init in INITS)):
+        assert MutableSpec.from_dict(json.loads(json.dumps(spec.to_dict(), allow_nan=False))) == spec
     spec = MutableSpec("a", np.int64(3), row_shape=(np.int32(2),), max_rows=np.uint8(4))
     assert json.dumps(spec.to_dict()) == json.dumps(MutableSpec("a", 3, row_shape=(2,), max_rows=4).to_dict())
     with pytest.raises(ConfigError, match=r"row shape \(1\.5,\)"):
         MutableSpec("a", 3, row_shape=(1.5,))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="init 5 is none of"):
         MutableSpec("a", 3, init=5)  # type: ignore[arg-type]
-
-
-def test_sizes() -> None:
     spec = SPECS[1]
     assert spec.row_bytes == 48
     assert spec.nbytes(10) == 10 * 48 * 3
@@ -43,52 +117,35 @@ def test_sizes() -> None:
     assert (SPECS[1].limit, SPECS[2].limit) == (10, 20)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"name": ""}, "name"),
-        ({"name": "../x"}, "name"),
-        ({"name": ".x"}, "name"),
-        ({"name": "a/b"}, "name"),
-        ({"name": "a__b"}, "name"),
-        ({"name": "a" * 101}, "name"),
-        ({"name": 3}, "name"),
-        ({"rows": -1}, "rows"),
-        ({"rows": True}, "rows"),
-        ({"rows": 2**60}, "rows"),
-        ({"rows": 1.0}, "rows"),
-        ({"max_rows": 9}, "max_rows"),
-        ({"dtype": ">f4"}, "dtype"),
-        ({"dtype": "f4"}, "dtype"),
-        ({"dtype": "<c8"}, "dtype"),
-        ({"dtype": "O"}, "dtype"),
-        ({"dtype": ["<f4"]}, "dtype"),
-        ({"row_shape": [0]}, "row shape"),
-        ({"row_shape": [-1]}, "row shape"),
-        ({"row_shape": [True]}, "row shape"),
-        ({"row_shape": 3}, "row shape"),
-        ({"row_shape": [1] * 9}, "row shape"),
-        ({"row_shape": [MAX_ROW_BYTES // 4 + 1]}, "bytes"),
-        ({"versioned": 1}, "versioned"),
-        ({"optimiser": {"kind": "sgd", "lr": 1}, "dtype": "<f8"}, "float32"),
-        ({"optimiser": {"kind": "rmsprop", "lr": 1}}, "kind"),
-        ({"optimiser": {"kind": "sgd"}}, "missing lr"),
-        ({"optimiser": {"kind": "sgd", "lr": 1, "momentum": 1}}, "unknown momentum"),
-        ({"optimiser": {"kind": "sgd", "lr": -1}}, "lr"),
-        ({"optimiser": {"kind": "sgd", "lr": "1"}}, "lr"),
-        ({"optimiser": {"kind": "sgd", "lr": float("nan")}}, "lr"),
-        ({"optimiser": {"kind": "adam", "lr": 1, "betas": [0.9, 1.0]}}, "below 1"),
-        ({"optimiser": {"kind": "adam", "lr": 1, "betas": [0.9]}}, "betas"),
-        ({"optimiser": {"kind": "adagrad", "lr": 1, "eps": -1}}, "eps"),
-        ({"optimiser": 3}, "optimiser"),
-        ({"init": None}, "init"),
-        ({"colour": "red"}, "unknown colour"),
-    ],
-)
-def test_wrong_descriptions_are_refused(change: dict[str, Any], words: str) -> None:
-    value = MutableSpec("t", 10, row_shape=(2,)).to_dict() | change
-    with pytest.raises(ConfigError, match=words):
-        MutableSpec.from_dict(value)
+WRONG: dict[str, list[dict[str, Any]]] = {
+    "name": [{"name": name} for name in ("", "../x", ".x", "a/b", "a__b", "a" * 101, 3)],
+    "rows": [{"rows": rows} for rows in (-1, True, 2**60, 1.0)],
+    "max_rows": [{"max_rows": 9}],
+    "dtype": [{"dtype": dtype} for dtype in (">f4", "f4", "<c8", "O", ["<f4"])],
+    "row shape": [{"row_shape": shape} for shape in ([0], [-1], [True], 3, [1] * 9)],
+    "bytes": [{"row_shape": [MAX_ROW_BYTES // 4 + 1]}],
+    "versioned": [{"versioned": 1}],
+    "float32": [{"optimiser": {"kind": "sgd", "lr": 1}, "dtype": "<f8"}],
+    "kind": [{"optimiser": {"kind": "rmsprop", "lr": 1}}],
+    "missing lr": [{"optimiser": {"kind": "sgd"}}],
+    "unknown momentum": [{"optimiser": {"kind": "sgd", "lr": 1, "momentum": 1}}],
+    "lr": [{"optimiser": {"kind": "sgd", "lr": lr}} for lr in (-1, "1", float("nan"))],
+    "below 1": [{"optimiser": {"kind": "adam", "lr": 1, "betas": [0.9, 1.0]}}],
+    "betas": [{"optimiser": {"kind": "adam", "lr": 1, "betas": [0.9]}}],
+    "eps": [{"optimiser": {"kind": "adagrad", "lr": 1, "eps": -1}}],
+    "optimiser": [{"optimiser": 3}],
+    "init": [{"init": i} for i in (None, {}, *({"kind": k} for k in ("ones", ["zeros"], "uniform")))],
+    "zeros does not take exactly value": [{"init": {"kind": "zeros", "value": 1}}],
+    "unknown colour": [{"colour": "red"}],
+    "lease_s": [{"lease_s": lease_s} for lease_s in (0, -1.0, float("nan"), float("inf"), "60", True, 3601)],
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_descriptions_are_refused(words: str) -> None:
+    for change in WRONG[words]:
+        with pytest.raises(ConfigError, match=words):
+            MutableSpec.from_dict(MutableSpec("t", 10, row_shape=(2,)).to_dict() | change)
 
 
 def test_what_is_no_description_is_refused() -> None:

@@ -13,17 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atta.samplers import kernels
-
-MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def mixed(x: int) -> int:
-    """splitmix64's finaliser."""
-    x = (x + GOLDEN) & MASK
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
-    return x ^ (x >> 31)
+from tests.unit.native.links.frames import GOLDEN, MASK, mixed
 
 
 def pair_hash(stream_key: int, target_key: int, source_key: int) -> int:
@@ -34,7 +24,6 @@ def pair_hash(stream_key: int, target_key: int, source_key: int) -> int:
 def admitted_by(
     row: list[int], scores: list[int] | None, target: int, known: set[int], keys: list[int], limit: int, stream_key: int
 ) -> list[int]:
-    """The sources in ``row`` that one vertex admits, best first."""
     order = {}
     for i, source in enumerate(row):
         if source not in known:

@@ -27,7 +27,6 @@ def graph() -> LocalGraph:
 
 
 def drawn(sampler: LocalSampler, batch: int, **options: Any) -> Edges:
-    """(source, target) of the edges into all vertices."""
     found = sampler.sample(np.arange(VERTICES), [FAN_OUT], batch=batch, **options)
     return set(zip(found.n_id[found.row].tolist(), found.n_id[found.col].tolist(), strict=True))
 

@@ -22,7 +22,6 @@ KEYS = st.integers(0, (1 << 64) - 1)
 
 
 def reasoned(error: Exception) -> None:
-    """A refusal names its reason."""
     assert str(error)
 
 
@@ -95,7 +94,6 @@ def method_of(draw: Callable[[Any], Any], graph: Csc) -> _native.Method | None:
 
 
 def some(draw: Callable[[Any], Any], count: int, dtype: Any, values: Any) -> np.ndarray | None:
-    """None, or an array of values that usually has the right length."""
     if draw(st.booleans()):
         return None
     length = count if draw(st.integers(0, 4)) else draw(st.integers(0, 80))

@@ -15,13 +15,12 @@ VERTICES, EDGES = 200, 3000
 
 
 def with_replacement(hop: Hop) -> Picks:
-    """The uniform method, number by number."""
     counts = np.where(hop.degree > 0, hop.fan_out, 0)
     drawn = [hop.first + kernels.scaled(hop.bits(i), hop.degree) for i in range(hop.fan_out)]
     return Picks(counts, np.stack(drawn, axis=1)[hop.degree > 0].reshape(-1))
 
 
-def graph(seed: int = 0) -> LocalGraph:
+def random_graph(seed: int = 0) -> LocalGraph:
     rng = np.random.default_rng(seed)
     keys = rng.permutation(10 * VERTICES)[:VERTICES]
     src, dst = rng.integers(0, VERTICES, EDGES), (VERTICES * rng.random(EDGES) ** 3).astype(int)
@@ -39,7 +38,7 @@ def drawn_by(method: InNumpy | None, of: LocalGraph, rows: np.ndarray, **options
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("renewed", [0, 3 << 30])
 def test_rows_get_what_the_native_method_draws(trees: bool, positions: bool, renewed: int) -> None:
-    of = graph()
+    of = random_graph()
     rows = np.random.default_rng(1).integers(0, VERTICES, 77)
     options: dict[str, object] = {"trees": np.arange(77, dtype=np.int32) % 5} if trees else {}
     options["renewed"] = renewed
@@ -57,7 +56,7 @@ def test_rows_get_what_the_native_method_draws(trees: bool, positions: bool, ren
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("frontier", ["new", "all"])
 def test_batches_are_those_of_the_native_method(disjoint: bool, frontier: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    of = graph()
+    of = random_graph()
     seeds = np.random.default_rng(2).integers(0, VERTICES, 30)
 
     def batch() -> object:
@@ -88,20 +87,17 @@ def too_few(hop: Hop) -> Picks:
 
 @pytest.mark.parametrize(("draw", "words"), [(too_many, "have"), (not_its_own, "have"), (too_few, "counts")])
 def test_wrong_picks_are_refused(draw: object, words: str) -> None:
-    of = graph()
+    of = random_graph()
     method = InNumpy(draw, of.indptr, of.indices, may_replace=True)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=words):
         drawn_by(method, of, np.arange(9))
 
 
 def test_questions_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = graph()
+    of = random_graph()
     monkeypatch.setattr(Method.UNIFORM, "rules", NeighborMethod(number=0, draw=with_replacement, may_replace=False))
     with pytest.raises(ConfigError, match="no edge twice"):
         LocalSampler(of).sample([0], [2], replace=True)
     with pytest.raises(ValueError, match="outside"):
         drawn_by(InNumpy(with_replacement, of.indptr, of.indices, may_replace=True), of, np.array([VERTICES]))
-
-
-def test_every_method_has_a_number_of_its_own() -> None:
     assert sorted(BY_NUMBER.values(), key=lambda m: m.value) == sorted(Method, key=lambda m: m.value)

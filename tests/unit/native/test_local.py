@@ -1,19 +1,18 @@
-"""The core without daemons: the loader's draws, exact neighbourhoods, any number of threads."""
+"""The core without daemons: graphs and their datasets, the loader's draws, exact neighbourhoods, any number of threads."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import atta
-from atta.errors import ConfigError
-from atta.partition import partition_graph
-from atta.partition.graph import GraphWriter
-from atta.samplers import LocalBatch, LocalSampler, kernels
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition import GraphWriter, partition_graph
+from atta.samplers import LocalBatch, LocalGraph, LocalSampler, kernels
 from atta.samplers.hashing import hash_string, stream_key
-from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.walks import random_walks
 from atta.samplers.operators import SaintWalks, Shadow, sample_locally
 
@@ -83,7 +82,6 @@ def test_same_batches_as_the_loader(tmp_path: Path, seed: int) -> None:
             assert ours.n_id.tolist() == theirs.n_id().tolist()
             assert np.array_equal(np.stack([ours.row, ours.col]), theirs.edge_index())
             e_id = theirs.e_id()
-            assert e_id is not None
             assert ours.e_id.tolist() == e_id.tolist()
 
 
@@ -189,3 +187,58 @@ def test_seeds_given_twice_count_once_as_in_daemons() -> None:
     assert once.n_id.tolist() == twice.n_id.tolist()
     assert twice.n_id[:2].tolist() == [5, 9]
     assert sample_locally(graph, Shadow(depth=0), [5, 9, 5]).tree.tolist() == [0, 1, 2]  # a tree for each seed
+
+
+SRC, DST = np.array([1, 2, 0, 2]), np.array([0, 0, 2, 1])
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph of two edge types, whole (``1``) and in two parts (``2``)."""
+    folder = tmp_path_factory.mktemp("graphs")
+    with GraphWriter(folder / "graph") as out:
+        out.add_nodes("user", 3, ids=[30, 10, 20])
+        out.add_nodes("item", 2)
+        out.add_edges("user__knows__user", SRC, DST)
+        out.add_edges("item__of__user", np.array([1, 0]), np.array([2, 2]))
+    for parts in (1, 2):
+        partition_graph(folder / "graph", folder / str(parts), parts=parts, method="random", seed=0)
+    return folder
+
+
+def test_it_has_the_edges_of_the_dataset(datasets: Path) -> None:
+    graph = LocalGraph.open(datasets / "1", "user__knows__user")
+    sources = {
+        int(graph.keys[v]): graph.keys[graph.indices[graph.indptr[v] : graph.indptr[v + 1]]].tolist() for v in range(3)
+    }
+    assert sources == {30: [10, 20], 10: [20], 20: [30]}
+    assert set(LocalGraph.open_all(datasets / "1")) == {"user__knows__user", "item__of__user"}
+
+
+@pytest.mark.parametrize(
+    ("where", "edge_type", "error", "words"),
+    [
+        ("1", None, ConfigError, "name one of the edge types"),
+        ("1", "user__likes__user", UnknownNameError, "edge type 'user__likes__user'"),
+        ("2", None, ConfigError, "2 partitions"),
+    ],
+)
+def test_it_must_be_one_edge_type_of_one_partition(
+    datasets: Path, where: str, edge_type: str | None, error: type[AttaError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        LocalGraph.open(datasets / where, edge_type)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"dst": DST[:3]}, "must be"),
+        ({"keys": [1, 2]}, "keys: 2 for 3 vertices"),
+        ({"src": [1, 2, 0, 3]}, "src: ids lie in 0..3"),
+        ({"weight": np.ones(3)}, "one per edge"),
+    ],
+)
+def test_edges_that_contradict_each_other_are_refused(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LocalGraph.from_edges(**{"src": SRC, "dst": DST, "num_nodes": 3, **changed})

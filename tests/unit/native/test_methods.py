@@ -20,7 +20,6 @@ TEMPORAL = (Method.TEMPORAL, Method.LAST)
 
 
 def some_rows(seed: int, rows: int = 25, longest: int = 90) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr, sources) of rows of all lengths, some of them empty."""
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(rng.integers(0, longest, rows) * (rng.random(rows) < 0.8))])
     return indptr, rng.integers(0, 1000, indptr[-1]).astype(np.int32)
@@ -29,13 +28,11 @@ def some_rows(seed: int, rows: int = 25, longest: int = 90) -> tuple[np.ndarray,
 def drawn(
     indptr: np.ndarray, sources: np.ndarray, rows: np.ndarray, method: Any = None, **options: Any
 ) -> list[np.ndarray]:
-    """Positions of the edges that each row draws."""
     given = {"replace": False, "stream_key": 3, **options}
     keys = np.arange(len(indptr) - 1)
     counts, _, positions = kernels.sample_neighbors(
         indptr, sources, None, keys, rows, method=method, positions=True, **given
     )
-    assert positions is not None
     return np.split(positions, np.cumsum(counts)[:-1])
 
 
@@ -171,9 +168,7 @@ def test_trees_draw_independently_and_repeatably(method: Method) -> None:
     if method in (Method.UNIFORM, Method.WEIGHTED, Method.TEMPORAL):
         assert first[0] != first[1]  # the same seed, but its own draws
     if times is not None:
-        assert graph.time is not None
         of_edge = np.empty(900, dtype=np.int64)
-        assert graph.edge_ids is not None
         of_edge[graph.edge_ids] = graph.time
         assert (of_edge[batch.e_id] <= times[batch.tree[batch.col]]).all()
         assert any(of_edge[batch.e_id] > 10)

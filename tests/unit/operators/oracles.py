@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
@@ -47,10 +48,25 @@ class Graph:
         return np.bincount(self.dst, minlength=self.nodes)
 
     @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(zip(self.src.tolist(), self.dst.tolist(), strict=True))
+
+    @cached_property
+    def against(self) -> nx.MultiDiGraph:
+        """Its edges reversed, as walkers go."""
+        found = nx.MultiDiGraph([(d, s) for s, d in self.pairs])
+        found.add_nodes_from(range(self.nodes))
+        return found
+
+    def some(self, seed: int) -> list[int]:
+        rng = np.random.default_rng(seed)
+        return rng.permutation(self.nodes)[: rng.integers(0, self.nodes + 1)].tolist()
+
+    @cached_property
     def norms(self) -> np.ndarray:
         """Squared column norms of the row-normalised adjacency matrix, edge by edge."""
         norms = np.zeros(self.nodes)
-        for s, d in zip(self.src.tolist(), self.dst.tolist(), strict=True):
+        for s, d in self.pairs:
             norms[s] += 1.0 / int(self.degree[d]) ** 2
         return norms
 
@@ -66,7 +82,6 @@ class Graph:
         return Graph(new[self.src], new[self.dst], keys), new
 
     def sample(self, operator: Operator, seeds: Any, number: int = 0) -> Sampled:
-        """One batch. Checks the properties of every operator."""
         sampled = run(operator.run(self.batch(seeds, number)), LocalAccess(self.local))
         self.check(operator, np.asarray(seeds, dtype=np.int64), sampled)
         return sampled
@@ -92,10 +107,8 @@ class Graph:
             assert len(array) <= shape[0]
 
     def edges_among(self, vertices: Any) -> list[int]:
-        """Ids of all edges among some vertices."""
         some = set(np.asarray(vertices).tolist())
-        pairs = zip(self.src.tolist(), self.dst.tolist(), strict=True)
-        return [i for i, (s, d) in enumerate(pairs) if s in some and d in some]
+        return [i for i, (s, d) in enumerate(self.pairs) if s in some and d in some]
 
 
 def random_graph(seed: int, nodes: int = 30, edges: int = 150, *, both: bool = False) -> Graph:
@@ -123,9 +136,8 @@ class PlainAccess(Access):
     """Answers vertex by vertex, with Python's integers. It cannot draw, so it expands only with -1."""
 
     def __init__(self, graph: Graph) -> None:
-        edges = enumerate(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
         self._rows: list[list[tuple[int, int, int]]] = [[] for _ in range(graph.nodes)]
-        for i, (s, d) in edges:
+        for i, (s, d) in enumerate(graph.pairs):
             self._rows[d].append((int(graph.keys[s]), i, s))
         for row in self._rows:
             row.sort()
@@ -158,7 +170,6 @@ class PlainAccess(Access):
 
 
 def in_user_ids(graph: Graph, sampled: Sampled) -> list[Any]:
-    """All that an operator returns, in user ids and bit for bit."""
     return [
         graph.keys[sampled.vertices].tolist(),
         sampled.row.tolist(),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.local.graph import LocalGraph
@@ -28,18 +27,11 @@ RULES = st.builds(
 )
 
 
-def some_seeds(graph: Graph, seed: int) -> list[int]:
-    rng = np.random.default_rng(seed)
-    chosen: list[int] = rng.permutation(graph.nodes)[: rng.integers(0, graph.nodes + 1)].tolist()
-    return chosen
-
-
 def hops_of(sampled: Sampled) -> dict[int, int]:
     return dict(zip(sampled.vertices.tolist(), sampled.extra["hop"].tolist(), strict=True))
 
 
 def check_subgraph(graph: Graph, seeds: list[int], sampled: Sampled) -> None:
-    """Properties of closures and samples."""
     vertices, hop = sampled.vertices.tolist(), sampled.extra["hop"].tolist()
     assert vertices[: len(seeds)] == seeds
     assert [h == 0 for h in hop] == [i < len(seeds) for i in range(len(vertices))]
@@ -53,13 +45,10 @@ def check_subgraph(graph: Graph, seeds: list[int], sampled: Sampled) -> None:
 
 @given(graph=graphs(), hops=st.integers(0, 5), seed=st.integers(0, 10_000))
 def test_closure_is_a_breadth_first_search(graph: Graph, hops: int, seed: int) -> None:
-    seeds = some_seeds(graph, seed)
-    against = nx.MultiDiGraph()
-    against.add_nodes_from(range(graph.nodes))
-    against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
+    seeds = graph.some(seed)
     distance: dict[int, int] = {}
     for start in seeds:
-        for vertex, length in nx.single_source_shortest_path_length(against, start, cutoff=hops).items():
+        for vertex, length in nx.single_source_shortest_path_length(graph.against, start, cutoff=hops).items():
             distance[vertex] = min(length, distance.get(vertex, length))
     sampled = graph.sample(Closure(hops), seeds)
     check_subgraph(graph, seeds, sampled)
@@ -72,7 +61,7 @@ def test_closure_is_a_breadth_first_search(graph: Graph, hops: int, seed: int) -
 @given(graph=graphs(), hops=st.integers(0, 4), seed=st.integers(0, 10_000))
 def test_without_its_rim_a_closure_lacks_the_edges_into_the_last_hop(graph: Graph, hops: int, seed: int) -> None:
     """Vertices, hops and degrees are the same, and so is the order of the edges that are left."""
-    seeds = some_seeds(graph, seed)
+    seeds = graph.some(seed)
     whole, found = graph.sample(Closure(hops), seeds), graph.sample(Closure(hops, rim=False), seeds)
     assert found.vertices.tolist() == whole.vertices.tolist()
     for name in ("hop", "degree"):
@@ -97,15 +86,13 @@ def test_the_rim_is_not_read(seed: int) -> None:
 
 
 def candidates(graph: Graph, vertex: int, known: set[int]) -> set[int]:
-    """Distinct unknown in-neighbours, edge by edge."""
-    pairs = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
-    return {s for s, d in pairs if d == vertex and s not in known}
+    return {s for s, d in graph.pairs if d == vertex and s not in known}
 
 
 @given(graph=graphs(), rule=RULES, seed=st.integers(0, 10_000))
 @settings(max_examples=200)
 def test_expansion_by_brute_force(graph: Graph, rule: ExpansionAware, seed: int) -> None:
-    seeds = some_seeds(graph, seed)
+    seeds = graph.some(seed)
     sampled = graph.sample(rule, seeds)
     check_subgraph(graph, seeds, sampled)
     hop = hops_of(sampled)
@@ -130,17 +117,9 @@ def test_expansion_by_brute_force(graph: Graph, rule: ExpansionAware, seed: int)
         assert nx.maximum_flow_value(flow, "start", "end") == len(fresh)
 
 
-@given(graph=graphs(), rule=RULES, more=st.integers(0, 5), seed=st.integers(0, 10_000))
-def test_larger_fanouts_admit_more(graph: Graph, rule: ExpansionAware, more: int, seed: int) -> None:
-    seeds = some_seeds(graph, seed)
-    few = graph.sample(replace(rule, max_hop=1), seeds)
-    many = graph.sample(replace(rule, max_hop=1, fanout=rule.fanout + more), seeds)
-    assert set(few.vertices.tolist()) <= set(many.vertices.tolist())
-
-
 @given(graph=graphs(), hops=st.integers(0, 4), select=st.sampled_from(["uniform", "degree"]), seed=st.integers(0, 99))
 def test_without_bounds_it_is_the_closure(graph: Graph, hops: int, select: str, seed: int) -> None:
-    seeds = some_seeds(graph, seed)
+    seeds = graph.some(seed)
     closure = in_user_ids(graph, graph.sample(Closure(hops), seeds))
     for fanout in (-1, 1000):
         assert in_user_ids(graph, graph.sample(ExpansionAware(hops, fanout, select), seeds)) == closure
@@ -167,31 +146,9 @@ def test_draws_are_a_function_of_seed_and_round(seed: int) -> None:
     assert graph.keys[other.vertices[30:]].tolist() == first[0][30:]
 
 
-def test_candidates_are_admitted_uniformly() -> None:
-    """Vertex 0 has an inner in-neighbour and twelve external ones, one of them twice.
-
-    Each comes with probability k/12.
-    """
-    src, dst = np.array([*range(2, 14), 5, 1]), np.zeros(14, dtype=np.int64)
-    graph = Graph(src, dst, np.random.default_rng(1).permutation(1000)[:14])
-    rounds = 4000
-    for fanout in (1, 5):
-        seen = np.zeros(14)
-        for number in range(rounds):
-            vertices = graph.sample(ExpansionAware(1, fanout, resample=number), [0, 1]).vertices
-            assert len(vertices) == 2 + fanout
-            seen[vertices[2:]] += 1
-        share = fanout / 12
-        # Without replacement, counts vary less than a multinomial's, by the factor (1 - share) * 12 / 11.
-        spread = ((seen[2:] - rounds * share) ** 2).sum() / (rounds * share * (1 - share)) * 11 / 12
-        assert stats.chi2.sf(spread, 11) > 1e-6
-        assert seen[2:].mean() == rounds * share
-
-
 def layers(
     src: np.ndarray, dst: np.ndarray, degree: np.ndarray, x: np.ndarray, weights: list[np.ndarray]
 ) -> np.ndarray:
-    """A GCN with self-loops that normalises by the given degrees."""
     root = 1 / np.sqrt(1.0 + degree)
     for weight in weights:
         total = x * (root**2)[:, None]
@@ -239,18 +196,28 @@ def test_local_function(rule: Closure | ExpansionAware, seed: int) -> None:
     assert found.inner.tolist() == [i < 3 for i in range(found.num_nodes)]
 
 
-def test_paper_defaults() -> None:
+def test_defaults_are_the_papers_and_nothing_may_be_inner() -> None:
     assert ExpansionAware() == ExpansionAware(max_hop=1, fanout=15, select="uniform", resample=0)
     graph = random_graph(3, 100, 5000)
     found = server_subgraph(graph.local, np.arange(5))
     assert set(found.hop.tolist()) == {0, 1}
     assert 0 < found.num_nodes - 5 <= 75
-
-
-def test_nothing_is_inner() -> None:
     for graph in (random_graph(0).local, LocalGraph.from_edges([], [], 0)):
         found = server_subgraph(graph, [], Closure(3))
         assert (found.num_nodes, found.num_inner, len(found.row)) == (0, 0, 0)
+    graph = random_graph(0).local
+    with pytest.raises(ConfigError, match=r"vertices lie in 0\.\.30, the graph has 30"):
+        server_subgraph(graph, [0, 30])
+    with pytest.raises(ConfigError, match=r"vertices lie in -1\.\.2"):
+        server_subgraph(graph, [2, -1])
+    with pytest.raises(ConfigError, match="float64"):
+        server_subgraph(graph, [0.5])
+    with pytest.raises(ConfigError, match="one dimension"):
+        server_subgraph(graph, [[1]])
+    with pytest.raises(ConfigError, match="one type"):
+        server_subgraph(LocalGraph.from_edges([0], [0], 1, source_keys=np.array([4, 5])), [0])
+    with pytest.raises(UnknownNameError, match="did you mean 'degree'"):
+        ExpansionAware(select="degrees")
 
 
 def test_a_co_batch_is_the_closure_within_the_subgraph(seed: int) -> None:
@@ -268,26 +235,9 @@ def test_a_co_batch_is_the_closure_within_the_subgraph(seed: int) -> None:
         assert part.hop.tolist() == expected.extra["hop"].tolist()
         assert np.array_equal(part.row, expected.row)
         assert np.array_equal(part.col, expected.col)
-        assert whole.e_id is not None
         assert np.array_equal(part.e_id, whole.e_id[expected.edge_ids])
         assert part.degree.tolist() == whole.degree[expected.vertices].tolist()
         assert np.array_equal(part.tables["x"], x[expected.vertices])
         assert np.array_equal(part.splits["train"], train[expected.vertices])
     with pytest.raises(ConfigError, match="vertices lie in"):
         whole.co_batch([whole.num_nodes], 1)
-
-
-def test_what_is_wrong_is_named() -> None:
-    graph = random_graph(0).local
-    with pytest.raises(ConfigError, match=r"vertices lie in 0\.\.30, the graph has 30"):
-        server_subgraph(graph, [0, 30])
-    with pytest.raises(ConfigError, match=r"vertices lie in -1\.\.2"):
-        server_subgraph(graph, [2, -1])
-    with pytest.raises(ConfigError, match="float64"):
-        server_subgraph(graph, [0.5])
-    with pytest.raises(ConfigError, match="one dimension"):
-        server_subgraph(graph, [[1]])
-    with pytest.raises(ConfigError, match="one type"):
-        server_subgraph(LocalGraph.from_edges([0], [0], 1, source_keys=np.array([4, 5])), [0])
-    with pytest.raises(UnknownNameError, match="did you mean 'degree'"):
-        ExpansionAware(select="degrees")

@@ -31,19 +31,10 @@ BUYS = np.array([[0, 5, 2], [1, 0, 3]])  # from six nodes to four items
 
 Write = Callable[[Path, set[str]], Path]
 Arrays = dict[str, Any]
-NODES = {
-    "features": {"x": X},
-    "labels": {"y": Y},
-    "splits": MASKS,
-    "other node tables": {"age": AGE},
-    "user ids": {"ids": IDS},
-}
-LINKS = {
-    "edge features": {"edge_attr": ATTR},
-    "weights": {"weight": WEIGHT},
-    "times": {"time": TIME},
-    "edge ids": {"e_id": ORDER},
-}
+NODES = {"features": {"x": X}, "labels": {"y": Y}, "splits": MASKS}
+NODES |= {"other node tables": {"age": AGE}, "user ids": {"ids": IDS}}
+LINKS = {"edge features": {"edge_attr": ATTR}, "weights": {"weight": WEIGHT}}
+LINKS |= {"times": {"time": TIME}, "edge ids": {"e_id": ORDER}}
 
 
 def of(things: set[str], tables: dict[str, Arrays], **names: str) -> Arrays:
@@ -64,7 +55,7 @@ def npz(folder: Path, things: set[str]) -> Path:
     else:
         arrays["edge_index"] = ends
     np.savez(folder / "graph.npz", **arrays)
-    types = {"node": N, **({"item": 4} if "types" in things else {})}
+    types = {"node": N} | ({"item": 4} if "types" in things else {})
     (folder / "meta.json").write_text(json.dumps({"node_types": types, "target_type": "node", "name": "tiny"}))
     return folder
 
@@ -168,10 +159,10 @@ def pyg_parts(folder: Path, things: set[str]) -> Path:
             path = folder / f"part_{part}/{name}.pt"
             path.parent.mkdir(exist_ok=True)
             torch.save(_tensors(value), path)
-    types = {"node_types": ["node", "item"], "edge_types": [["node", "buys", "item"], list(key)]} if typed else {}
-    (folder / "META.json").write_text(
-        json.dumps({"num_parts": 2, "is_hetero": typed, "node_types": None, "edge_types": None, **types})
-    )
+    types: Arrays = {"node_types": None, "edge_types": None}
+    if typed:
+        types = {"node_types": ["node", "item"], "edge_types": [["node", "buys", "item"], list(key)]}
+    (folder / "META.json").write_text(json.dumps({"num_parts": 2, "is_hetero": typed, **types}))
     maps = {"node_map": part_of, "edge_map": part_of[DST]}
     if typed:
         maps = {"node_map/node": part_of, "node_map/item": np.zeros(4, np.int64)}
@@ -303,7 +294,6 @@ def _npy(folder: Path, name: str, rows: np.ndarray) -> str:
 
 
 def _of(things: set[str]) -> tuple[Arrays, Arrays]:
-    """Tables of vertices and of edges by DGL's names."""
     return of(things - {"user ids"}, NODES, x="feat", y="label"), of(things - {"edge ids"}, LINKS)
 
 
@@ -336,21 +326,15 @@ def dgl_csv(folder: Path, things: set[str]) -> Path:
         (folder / name).write_text("\n".join(lines))
         return name
 
-    said = {
-        "node_data": [{"file_name": write("node.csv", {"node_id": ids, **nodes})}],
-        "edge_data": [{"file_name": write("edge.csv", {"src_id": ids[SRC], "dst_id": ids[DST], **edges})}],
-    }
+    of_nodes: list[Arrays] = [{"file_name": write("node.csv", {"node_id": ids, **nodes})}]
+    of_edges: list[Arrays] = [{"file_name": write("edge.csv", {"src_id": ids[SRC], "dst_id": ids[DST], **edges})}]
     if "types" in things:
-        buys = {"src_id": ids[BUYS[0]], "dst_id": BUYS[1]}
-        said["node_data"] = [
-            {**said["node_data"][0], "ntype": "node"},
-            {"file_name": write("item.csv", {"node_id": np.arange(4)}), "ntype": "item"},
-        ]
-        said["edge_data"] = [
-            {**said["edge_data"][0], "etype": ["node", "to", "node"]},
-            {"file_name": write("buys.csv", buys), "etype": ["node", "buys", "item"]},
-        ]
-    (folder / "meta.yaml").write_text(json.dumps({"dataset_name": "tiny", **said}))  # JSON is YAML
+        buys = write("buys.csv", {"src_id": ids[BUYS[0]], "dst_id": BUYS[1]})
+        of_nodes[0]["ntype"], of_edges[0]["etype"] = "node", ["node", "to", "node"]
+        of_nodes.append({"file_name": write("item.csv", {"node_id": np.arange(4)}), "ntype": "item"})
+        of_edges.append({"file_name": buys, "etype": ["node", "buys", "item"]})
+    said = {"dataset_name": "tiny", "node_data": of_nodes, "edge_data": of_edges}
+    (folder / "meta.yaml").write_text(json.dumps(said))  # JSON is YAML
     return folder
 
 
@@ -358,27 +342,23 @@ def dgl_graphbolt(folder: Path, things: set[str]) -> Path:
     nodes, edges = _of(things - {"splits"})
     typed = "types" in things
 
-    def file(name: str, rows: np.ndarray, of_type: str) -> dict[str, str]:
-        return {"format": "numpy", "path": _npy(folder, name, rows), "name": name} | (
-            {"type": of_type} if typed else {}
-        )
+    def of_type(name: str) -> dict[str, str]:
+        return {"type": name} if typed else {}
+
+    def file(name: str, rows: np.ndarray, node_or_edge_type: str) -> dict[str, str]:
+        return {"format": "numpy", "path": _npy(folder, name, rows), "name": name, **of_type(node_or_edge_type)}
 
     features = [{"domain": "node", **file(name, rows, "node")} for name, rows in nodes.items()]
     features += [{"domain": "edge", **file(name, rows, "node:to:node")} for name, rows in edges.items()]
-    graph = {"nodes": [{"num": N, "type": "node"}], "edges": [file("to", np.stack([SRC, DST]), "node:to:node")]}
+    counts: list[Arrays] = [{"num": N, **of_type("node")}]
+    links = [file("to", np.stack([SRC, DST]), "node:to:node")]
     if typed:
-        graph["nodes"].append({"num": 4, "type": "item"})
-        graph["edges"].append(file("buys", BUYS, "node:buys:item"))
-    else:
-        del graph["nodes"][0]["type"]
+        counts.append({"num": 4, "type": "item"})
+        links.append(file("buys", BUYS, "node:buys:item"))
     sets = {"train_set": TRAIN, "validation_set": VAL} if "splits" in things else {}
-    task = {
-        key: [
-            {"data": [{**file(key, np.flatnonzero(rows), "node"), "name": "seeds"}]}
-            | ({"type": "node"} if typed else {})
-        ]
-        for key, rows in sets.items()
-    }
+    seeds = {key: {**file(key, np.flatnonzero(rows), "node"), "name": "seeds"} for key, rows in sets.items()}
+    task = {key: [{"data": [data], **of_type("node")}] for key, data in seeds.items()}
+    graph = {"nodes": counts, "edges": links}
     said = {"graph": graph, "feature_data": features, "tasks": [task] if task else []}
     (folder / "metadata.yaml").write_text(json.dumps(said))
     return folder
@@ -394,9 +374,8 @@ def tgb(folder: Path, things: set[str]) -> Path:
     return folder / "tiny.csv"
 
 
-FORMATS: dict[
-    str, tuple[str, Write, str]
-] = {  # the row of the document: the format, its writer, and the package that it needs
+# The row of the document: the format, its writer, and the package that it needs.
+FORMATS: dict[str, tuple[str, Write, str]] = {
     "`npz`": ("npz", npz, ""),
     "`planetoid`": ("planetoid", planetoid, ""),
     "`ogb`": ("ogb", ogb, ""),

@@ -61,7 +61,6 @@ def messy_graph(tmp_path_factory) -> Graph:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real graphs; tests that need it are skipped where it is absent."""
     default = Path(__file__).resolve().parents[4] / "shared" / "data"
     path = Path(os.environ.get("ATTA_SHARED_DATA", default))
     if not path.is_dir():

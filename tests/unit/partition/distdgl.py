@@ -51,12 +51,10 @@ def typed(rng: np.random.Generator) -> dgl.DGLGraph:
 
 
 def told(graph: dgl.DGLGraph) -> dict[str, dict]:
+    ends = {e: torch.stack(graph.edges(etype=e, order="eid")) for e in graph.canonical_etypes}
     return {
         "nodes": {t: {"count": graph.num_nodes(t), **graph.nodes[t].data} for t in graph.ntypes},
-        "edges": {
-            e: {"ends": torch.stack(graph.edges(etype=e, order="eid")), **graph.edges[e].data}
-            for e in graph.canonical_etypes
-        },
+        "edges": {e: {"ends": ends[e], **graph.edges[e].data} for e in ends},
     }
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from atta.errors import AttaError, DataError
+from atta.errors import DataError
 from atta.partition import Dataset, Graph, GraphWriter
 from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
@@ -23,7 +24,6 @@ def user_ids(graph: Graph, node_type: str) -> list[int]:
 
 
 def in_neighbours(graph: Graph, edge_type: str) -> dict[int, list[tuple[int, int]]]:
-    """User id -> sorted (user id of the source, edge id)."""
     source, target = edge_type.split("__", maxsplit=1)[0], edge_type.split("__")[2]
     sources, targets, edges = user_ids(graph, source), user_ids(graph, target), graph.edges(edge_type)
     found = defaultdict(list)
@@ -50,7 +50,6 @@ def stored_in_neighbours(dataset: Dataset, edge_type: str) -> dict[int, list[tup
 
 
 def check_dataset(graph: Graph, dataset: Dataset) -> None:
-    """All checks of an edge-cut partition."""
     schema = graph.schema
     assert dataset.schema == schema
     for t in schema.node_types:
@@ -86,7 +85,7 @@ def check_rows(graph: Graph, dataset: Dataset, node_type: str) -> None:
         for part in range(dataset.num_parts):
             lo, hi = dataset.book.range(node_type, part)
             rows = [row_of[int(u)] for u in dataset.ids(node_type)[lo:hi]]
-            assert np.array_equal(dataset.part(part).table(node_type, name), whole[rows])
+            np.testing.assert_array_equal(dataset.part(part).table(node_type, name), whole[rows])
 
 
 def check_degrees(dataset: Dataset, edge_type: str) -> None:
@@ -134,13 +133,11 @@ def check_quality(dataset: Dataset) -> None:
 
 
 def write_graph(path: Path, ids: list[int] | None, src: list[int], dst: list[int], n: int, *, width: int = 3) -> Graph:
-    """A homogeneous graph with a table, labels, a split and edge weights."""
     rng = np.random.default_rng(n)
     with GraphWriter(path) as out:
         tables = {"x": rng.random((n, width), dtype=np.float32), "y": np.arange(n) % 3}
-        out.add_nodes(
-            "node", n, ids=ids, tables=tables, splits={"train": np.arange(0, n, 3), "val": np.arange(1, n, 3)}
-        )
+        splits = {"train": np.arange(0, n, 3), "val": np.arange(1, n, 3)}
+        out.add_nodes("node", n, ids=ids, tables=tables, splits=splits)
         weight = np.arange(len(src), dtype=np.float32)
         out.add_edges("node__to__node", np.array(src, np.int64), np.array(dst, np.int64), tables={"weight": weight})
     return Graph.open(path)
@@ -157,7 +154,6 @@ class Runs:
 
 
 def labels(graph: Graph, node_type: str = "node") -> list[Any]:
-    """What the user calls the vertices, by row."""
     if "name" in graph.schema.node_tables[node_type]:
         return to_strings(graph.table(node_type, "name")).tolist()
     return user_ids(graph, node_type)
@@ -170,21 +166,22 @@ def ends_of(graph: Graph, edge_type: str = "node__to__node") -> np.ndarray:
 
 
 def edge_pairs(graph: Graph, edge_type: str = "node__to__node") -> list[tuple[int, int]]:
-    """The stored edges as (source row, destination row), in order."""
     return list(map(tuple, ends_of(graph, edge_type).T.tolist()))
 
 
+def taken_in(fmt: str, source: Path, out: Path, **options: Any) -> Graph:
+    import_graph(fmt, source, out, overwrite=True, **options)
+    return Graph.open(out)
+
+
 def came_in(value: Any, folder: Path, **options: Any) -> Graph:
-    """The graph that a file of ``torch.save`` becomes."""
     import torch
 
     torch.save(value, folder / "g.pt")
-    import_graph("pyg", folder / "g.pt", folder / "g", **options)
-    return Graph.open(folder / "g")
+    return taken_in("pyg", folder / "g.pt", folder / "g", **options)
 
 
 def content(graph: Graph) -> dict[Any, Any]:
-    """Everything in a graph folder, by type and name."""
     schema = graph.schema
     found: dict[Any, Any] = dict(schema.node_counts)
     found |= {(t, name): graph.table(t, name)[:].tolist() for t in schema.node_types for name in schema.node_tables[t]}
@@ -196,11 +193,19 @@ def content(graph: Graph) -> dict[Any, Any]:
     return found
 
 
-def refused(
-    fmt: str, source: Path, folder: Path, says: str, kind: type[AttaError] = DataError, **options: Any
-) -> AttaError:
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def refuses(kind: type[Exception], says: str, call: Callable[..., object], *given: Any, **options: Any) -> None:
+    """The call raises an error of this kind, which says this."""
+    with pytest.raises(kind, match=says or None):
+        call(*given, **options)
+
+
+def refused(fmt, source, folder, says, kind=DataError, **options):
     """The error of an import, which says in one line why it is refused; nothing is left in ``folder``."""
-    with pytest.raises(kind, match=says) as error:
+    with pytest.raises(kind, match=says or None) as error:
         import_graph(fmt, source, folder / "refused", **options)
     assert not re.search("\\n|\\x1b", str(error.value))
     assert not list(folder.glob("refused*"))
@@ -208,7 +213,6 @@ def refused(
 
 
 def graph_of(folder: Path, files: dict[str, str], nodes: dict[str, Any], edges: dict[str, Any], **more: Any) -> Graph:
-    """Import text files with a schema."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text)

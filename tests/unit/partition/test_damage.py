@@ -1,8 +1,10 @@
-"""Every damage to a graph folder or a dataset is refused, and the error names the file."""
+"""Every damage to a graph folder or a dataset is refused, and the error names the file. So are pipes, devices and folders
+in place of files: no read waits for a pipe without a writer."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,8 +14,13 @@ import pytest
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.describe import describe
-from atta.partition.disk.files import write_sealed
-from tests.unit.partition.oracles import write_graph
+from atta.partition.disk.files import map_array, write_sealed
+from atta.partition.importers import import_graph
+from tests.unit.partition.oracles import refuses, write_graph
+
+OPEN = {"graph": Graph.open, "data": Dataset.open}
+MANIFEST = {"graph": "graph.json", "data": "manifest.json"}
+kinds = pytest.mark.parametrize("kind", OPEN)
 
 
 @pytest.fixture(scope="module")
@@ -31,66 +38,33 @@ def folder(pristine, tmp_path):
     return tmp_path / "copy"
 
 
-def npy_files(kind: str) -> list[str]:
-    graph = ["nodes/node/ids.npy", "nodes/node/x.npy", "nodes/node/split_train.npy", "edges/node__to__node/src.npy"]
-    data = [
-        "shared/node/ids.npy",
-        "shared/node/sorted_ids.npy",
-        "shared/node/sorted_internal.npy",
-        "shared/node/split_val.npy",
-        "shared/edges/node__to__node/into.npy",
-        "shared/edges/node__to__node/out.npy",
-        "shared/edges/node__to__node/loops.npy",
-        "shared/edges/node__to__node/weights.npy",
-        "shared/edges/node__to__node/loop_weights.npy",
-        "shared/edges/node__to__node/loop_sums.npy",
-        "part-0000/nodes/node/x.npy",
-        "part-0001/nodes/node/halo.npy",
-        "part-0000/edges/node__to__node/indptr.npy",
-        "part-0001/edges/node__to__node/indices.npy",
-        "part-0001/edges/node__to__node/edge_ids.npy",
-        "part-0001/edges/node__to__node/weight.npy",
-    ]
-    return graph if kind == "graph" else data
+def arrays(folder: Path) -> list[Path]:
+    found = sorted(folder.rglob("*.npy"))
+    assert len(found) >= 7
+    return found
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def retype(path: Path) -> None:
+def retype(raw: bytes) -> bytes:
     """Same size, other dtype: only the header shows it."""
-    raw = path.read_bytes()
     swapped = raw.replace(b"'<f4'", b"'<i4'") if b"'<f4'" in raw else raw.replace(b"'<i", b"'<u")
-    swapped = swapped.replace(b"'|u1'", b"'|i1'")
-    assert swapped != raw
-    path.write_bytes(swapped)
+    return swapped.replace(b"'|u1'", b"'|i1'")
 
 
-DAMAGE = [Path.unlink, truncate, lengthen, retype]
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("graph", "data") for n in npy_files(k)])
-def test_damaged_arrays(folder, kind, name, damage):
-    opener = Graph.open if kind == "graph" else Dataset.open
-    opener(folder / kind)
-    damage(folder / kind / name)
-    with pytest.raises(DataError) as caught:
-        opener(folder / kind)
-    assert caught.value.path == str(folder / kind / name)
-    assert name in str(caught.value)
-    with pytest.raises(DataError):  # it shows without reading the whole file
-        opener(folder / kind, verify=False)
-
-
-def test_the_list_of_files_is_complete(pristine):
-    tested = {n.split("/")[-1] for n in npy_files("data")} | {"y.npy", "split_train.npy"}
-    assert {p.name for p in (pristine / "data").rglob("*.npy")} == tested
+@kinds
+@pytest.mark.parametrize("damage", [None, lambda raw: raw[:-1], lambda raw: raw + b"\0", retype])
+def test_damaged_arrays(folder, kind, damage):
+    for path in arrays(folder / kind):
+        whole = path.read_bytes()
+        path.unlink()
+        if damage is not None:
+            assert damage(whole) != whole
+            path.write_bytes(damage(whole))
+        for verify in (True, False):  # it shows without reading the whole file
+            with pytest.raises(DataError, match=str(path.relative_to(folder / kind))) as caught:
+                OPEN[kind](folder / kind, verify=verify)
+            assert caught.value.path == str(path)
+        path.write_bytes(whole)
+    OPEN[kind](folder / kind)
 
 
 def edit(path: Path, change) -> None:
@@ -101,27 +75,15 @@ def edit(path: Path, change) -> None:
     write_sealed(path, value)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("graph", "graph.json"), ("data", "manifest.json")])
-def test_any_byte_of_a_manifest(folder, kind, name, seed):
+@kinds
+def test_any_byte(folder, kind, seed):
     """Every single byte counts, also in unused places: provenance, figures, spaces. A run tries a third of them."""
-    path, opener = folder / kind / name, Graph.open if kind == "graph" else Dataset.open
-    whole = path.read_bytes()
-    for at in range(seed % 3, len(whole), 3):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
-        with pytest.raises(DataError, match=name):
-            opener(folder / kind, verify=False)
-    path.write_bytes(whole)
-    opener(folder / kind)
-
-
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("graph", "data") for n in npy_files(k)])
-def test_any_byte_of_an_array(folder, kind, name):
-    path, opener = folder / kind / name, Graph.open if kind == "graph" else Dataset.open
-    whole = path.read_bytes()
-    for at in range(0, len(whole), 3):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
-        with pytest.raises(DataError, match=name):
-            opener(folder / kind)
+    for path in [folder / kind / MANIFEST[kind], *arrays(folder / kind)]:
+        whole = path.read_bytes()
+        for at in range(seed % 3, len(whole), 3):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+            refuses(DataError, path.name, OPEN[kind], folder / kind, verify=path.suffix == ".npy")
+        path.write_bytes(whole)
 
 
 MANIFEST_CHANGES = {
@@ -132,74 +94,55 @@ MANIFEST_CHANGES = {
     "count": lambda m: m["schema"]["node_types"]["node"].update(count=7),
     "negative": lambda m: m["schema"]["node_types"]["node"].update(count=-7),
     "dtype": lambda m: m["schema"]["node_types"]["node"]["tables"]["x"].update(dtype="|O"),
+    "no dtype": lambda m: m["schema"]["node_types"]["node"]["tables"]["x"].update(dtype=1e300, row_shape={"x": 1}),
     "unknown end": lambda m: m["schema"]["edge_types"].update({"a__b__c": {"count": 0, "tables": {}}}),
     "escape": lambda m: m["files"].update({"../../etc/passwd": next(iter(m["files"].values()))}),
     "escape by name": lambda m: m["schema"]["node_types"].update({"../x": m["schema"]["node_types"]["node"]}),
     "lost entry": lambda m: m["files"].pop(next(iter(m["files"]))),
     "bad entry": lambda m: m["files"].update({next(iter(m["files"])): {"size": "many"}}),
 }
-
-
-@pytest.mark.parametrize("change", MANIFEST_CHANGES.values(), ids=MANIFEST_CHANGES.keys())
-@pytest.mark.parametrize(("kind", "name"), [("graph", "graph.json"), ("data", "manifest.json")])
-def test_altered_manifests(folder, kind, name, change):
-    edit(folder / kind / name, change)
-    with pytest.raises(DataError, match=name):
-        (Graph.open if kind == "graph" else Dataset.open)(folder / kind)
+OF_DATASETS = [
+    lambda m: m["ranges"].update(node=[0, 4, 6] if m["ranges"]["node"] != [0, 4, 6] else [0, 3, 6]),
+    lambda m: m["ranges"].update(node=[0, 7, 6]),
+    lambda m: m["ranges"].update(node="nonsense"),
+    lambda m: m["ranges"].update(node=[0, 6.5]),
+    lambda m: m.update(dataset_id="0123456789abcdef"),
+    lambda m: m.pop("dataset_id"),
+    lambda m: m["files"]["shared/node/ids.npy"].update(xxh3="0" * 16),
+]
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m["ranges"].update(node=[0, 4, 6] if m["ranges"]["node"] != [0, 4, 6] else [0, 3, 6]),
-        lambda m: m["ranges"].update(node=[0, 7, 6]),
-        lambda m: m["ranges"].update(node="nonsense"),
-        lambda m: m["ranges"].update(node=[0, 6.5]),
-        lambda m: m.update(dataset_id="0123456789abcdef"),
-        lambda m: m.pop("dataset_id"),
-        lambda m: m["files"]["shared/node/ids.npy"].update(xxh3="0" * 16),
-    ],
+    ("kind", "change"), [(k, c) for k in OPEN for c in MANIFEST_CHANGES.values()] + [("data", c) for c in OF_DATASETS]
 )
-def test_altered_dataset_manifest(folder, change):
-    edit(folder / "data" / "manifest.json", change)
-    with pytest.raises(DataError, match=r"manifest\.json"):
-        Dataset.open(folder / "data")
+def test_altered_manifests(folder, kind, change):
+    edit(folder / kind / MANIFEST[kind], change)
+    refuses(DataError, MANIFEST[kind], OPEN[kind], folder / kind)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
 def test_manifests_that_are_no_json_objects(folder, text):
     (folder / "data" / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=r"manifest\.json"):
-        Dataset.open(folder / "data")
+    refuses(DataError, r"manifest\.json", Dataset.open, folder / "data")
 
 
-def test_missing_folders_and_wrong_kinds(folder):
-    with pytest.raises(DataError, match="no such folder"):
-        Dataset.open(folder / "nowhere")
-    with pytest.raises(DataError, match="not partitioned yet: run atta partition"):
-        Dataset.open(folder / "graph")
-    with pytest.raises(DataError, match="neither"):
-        describe(folder)
-
-
-def test_altered_quality_is_found_by_inspect(folder):
+def test_missing_folders_wrong_kinds_and_other_quality(folder):
+    refuses(DataError, "no such folder", Dataset.open, folder / "nowhere")
+    graph = folder / "graph"
+    refuses(DataError, f"not partitioned yet: run atta partition {graph} {graph}-2p --parts 2$", Dataset.open, graph)
+    refuses(DataError, "neither", describe, folder)
     edit(folder / "data" / "manifest.json", lambda m: m["quality"].update(cut_edges=0))
-    with pytest.raises(DataError, match="quality"):
-        describe(folder / "data")
+    refuses(DataError, "quality", describe, folder / "data")
 
 
 def test_a_machine_may_hold_only_some_parts(folder):
     shutil.rmtree(folder / "data" / "part-0001")
     dataset = Dataset.open(folder / "data", parts=[0])
     assert len(dataset.part(0).csc("node__to__node").indptr) == dataset.part(0).num_core("node") + 1
-    with pytest.raises(DataError, match="part-0001"):
-        Dataset.open(folder / "data")
-    with pytest.raises(DataError, match="part-0001"):
-        dataset.part(1).csc("node__to__node")
-    with pytest.raises(ConfigError, match="partition 2 does not exist"):
-        Dataset.open(folder / "data", parts=[2])
-    with pytest.raises(ConfigError, match="partition -1 does not exist"):
-        dataset.part(-1)
+    for read in (lambda: Dataset.open(folder / "data"), lambda: dataset.part(1).csc("node__to__node")):
+        refuses(DataError, "part-0001", read)
+    refuses(ConfigError, "partition 2 does not exist", Dataset.open, folder / "data", parts=[2])
+    refuses(ConfigError, "partition -1 does not exist", dataset.part, -1)
 
 
 def test_object_arrays_are_never_read(folder):
@@ -225,14 +168,13 @@ def test_unknown_names_and_ids(pristine):
     ):
         with pytest.raises(UnknownNameError):
             call()
-    with pytest.raises(ConfigError, match="98 is not a vertex of node type 'node'"):
-        dataset.to_internal("node", [5, 98, 4])
-    with pytest.raises(ConfigError, match="-1 is not a vertex"):
-        dataset.to_internal("node", [-1])
-    with pytest.raises(ConfigError, match="integers"):
-        dataset.to_internal("node", [1.5])
-    with pytest.raises(ConfigError, match=str(2**63 + 5)):
-        dataset.to_internal("node", np.array([2**63 + 5], np.uint64))
+    for ids, says in (
+        ([5, 98, 4], "98 is not a vertex of node type 'node'"),
+        ([-1], "-1 is not a vertex"),
+        ([1.5], "integers"),
+        (np.array([2**63 + 5], np.uint64), str(2**63 + 5)),
+    ):
+        refuses(ConfigError, says, dataset.to_internal, "node", ids)
     assert dataset.to_internal("node", []).tolist() == []
     assert dataset.ids("node")[dataset.to_internal("node", [99, 99, 3])].tolist() == [99, 99, 3]
 
@@ -244,5 +186,46 @@ def test_plain_row_numbers_need_no_sorted_ids(tmp_path):
     dataset = Dataset.open(tmp_path / "data")
     assert dataset.ids("node")[dataset.to_internal("node", [4, 0])].tolist() == [4, 0]
     for bad in (5, -1):
-        with pytest.raises(ConfigError, match=f"{bad} is not a vertex"):
-            dataset.to_internal("node", [bad])
+        refuses(ConfigError, f"{bad} is not a vertex", dataset.to_internal, "node", [bad])
+
+
+def link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "a named pipe"),
+        (link_to_a_pipe, "a named pipe"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (Path.mkdir, "a folder"),
+    ],
+)
+def test_special_files_in_a_graph_or_a_dataset(pristine, tmp_path, make, what):
+    make(tmp_path / "x.npy")
+    with pytest.raises(DataError, match=f"x.npy: {what} in place of a regular file"):
+        map_array(tmp_path / "x.npy")  # after the dataset was opened
+    for kind, read in OPEN.items():
+        for number, file in enumerate(sorted(p.relative_to(pristine / kind) for p in (pristine / kind).rglob("*.*"))):
+            copy = shutil.copytree(pristine / kind, tmp_path / f"{kind}{number}")
+            (copy / file).unlink()
+            make(copy / file)
+            for verify in (True, False):
+                refuses(DataError, f"{file.name}: {what} in place of a regular file", read, copy, verify=verify)
+
+
+@pytest.mark.parametrize("fmt", ["npz", "planetoid", "ogb", "dorylus", "table", "pyg", "dgl"])
+def test_a_pipe_in_what_is_imported(tmp_path, fmt):
+    os.mkfifo(tmp_path / "pipe.npz")
+    for source in (tmp_path, tmp_path / "pipe.npz"):
+        with pytest.raises(DataError, match=r"pipe\.npz: a named pipe in place of a regular file"):
+            import_graph(fmt, source, tmp_path.parent / "never")
+
+
+def test_a_link_to_a_file_is_a_file(pristine, folder):
+    file = folder / "data" / "shared" / "node" / "ids.npy"
+    file.rename(folder / "elsewhere.npy")
+    file.symlink_to(folder / "elsewhere.npy")
+    assert np.array_equal(Dataset.open(folder / "data").ids("node"), Dataset.open(pristine / "data").ids("node"))

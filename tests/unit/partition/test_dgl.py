@@ -16,7 +16,7 @@ import torch
 from atta.errors import ConfigError
 from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.importers import import_graph
-from tests.unit.partition.oracles import Runs, refused
+from tests.unit.partition.oracles import Runs, refused, taken_in
 
 dgl = pytest.importorskip("dgl", reason="needs DGL (atta[dgl])")
 
@@ -36,8 +36,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+MAPS = (("nodes", "nid_map"), ("edges", "eid_map"))
+
+
 def as_pt(folder: Path) -> None:
-    for theirs, ours in (("nodes", "nid_map"), ("edges", "eid_map")):
+    for theirs, ours in MAPS:
         shutil.copy(folder / f"{theirs}.pt", folder / f"{ours}.pt")
 
 
@@ -49,7 +52,7 @@ def mapping(folder: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 def as_numpy(folder: Path) -> None:
-    for theirs, ours in (("nodes", "nid_map"), ("edges", "eid_map")):
+    for theirs, ours in MAPS:
         found = mapping(folder, theirs)
         if len(found) == 1:
             np.save(folder / f"{ours}.npy", next(iter(found.values())).numpy())
@@ -58,7 +61,7 @@ def as_numpy(folder: Path) -> None:
 
 
 def as_dgl(folder: Path) -> None:
-    for theirs, ours in (("nodes", "nid_map"), ("edges", "eid_map")):
+    for theirs, ours in MAPS:
         dgl.data.utils.save_tensors(str(folder / f"{ours}.dgl"), mapping(folder, theirs))
 
 
@@ -91,9 +94,20 @@ def in_graphs(folder: Path) -> None:
         dgl.save_graphs(str(path), [graph])
 
 
-def copied(made: Path, name: str, tmp_path: Path) -> Path:
-    shutil.copytree(made / name, tmp_path / name)
-    return tmp_path / name
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """Three partitions with the original numbers."""
+    shutil.copytree(made / "plain-3-coo", tmp_path / "plain")
+    as_pt(tmp_path / "plain")
+    return tmp_path / "plain"
+
+
+def truth_of(made: Path, name: str) -> dict:
+    return torch.load(made / "truth.pt", weights_only=True)[name.split("-", maxsplit=1)[0]]
+
+
+def numbers_of(made: Path, name: str) -> dict[str, np.ndarray]:
+    return {"node" if t == "_N" else t: rows.numpy() for t, rows in mapping(made / name, "nodes").items()}
 
 
 def assert_is_the_original(graph: Graph, truth: dict, *, ids: dict[str, np.ndarray] | None = None) -> None:
@@ -127,7 +141,6 @@ def assert_is_the_original(graph: Graph, truth: dict, *, ids: dict[str, np.ndarr
 
 
 def rows_of(columns: dict[str, np.ndarray]) -> list[list]:
-    """The edges one by one: all numbers of each edge in a row."""
     flat = [columns[name].reshape(len(columns["src"]), -1).astype(np.float64) for name in sorted(columns)]
     return np.concatenate(flat, axis=1).tolist()
 
@@ -138,16 +151,14 @@ def rows_of(columns: dict[str, np.ndarray]) -> list[list]:
     + [(name, s) for name in ("plain-3-coo", "typed-3-csc") for s in (as_numpy, as_dgl, in_parts, in_graphs)],
 )
 def test_the_original_graph_comes_back(made: Path, tmp_path: Path, name: str, store) -> None:
-    folder = copied(made, name, tmp_path)
-    store(folder)
-    assert import_graph("dgl", folder / "g.json", tmp_path / "g") == []
-    truth = torch.load(made / "truth.pt", weights_only=True)[name.split("-", maxsplit=1)[0]]
-    assert_is_the_original(Graph.open(tmp_path / "g"), truth)
+    store(shutil.copytree(made / name, tmp_path / name))
+    assert import_graph("dgl", tmp_path / name / "g.json", tmp_path / "g") == []
+    assert_is_the_original(Graph.open(tmp_path / "g"), truth_of(made, name))
 
 
 def as_graphbolt(folder: Path, *, numbered: bool = True) -> None:
     """Partitions of ``partition_graph(use_graphbolt=True)``: sorted by destination, HALO vertices behind the others."""
-    from tests.unit.partition.test_graphbolt import Fused, save_under_names
+    from tests.unit.partition.test_dgl_sets import Fused, save_under_names
 
     config = json.loads((folder / "g.json").read_text())
     for part in range(config["num_parts"]):
@@ -165,21 +176,13 @@ def as_graphbolt(folder: Path, *, numbered: bool = True) -> None:
 
 @pytest.mark.parametrize("name", ["plain-1-coo", "plain-3-csc", "typed-3-coo", "typed-2-coo"])
 def test_the_original_graph_comes_back_from_graphbolt(made: Path, tmp_path: Path, name: str) -> None:
-    folder = copied(made, name, tmp_path)
+    folder, truth = shutil.copytree(made / name, tmp_path / name), truth_of(made, name)
     as_graphbolt(folder)
-    truth = torch.load(made / "truth.pt", weights_only=True)[name.split("-", maxsplit=1)[0]]
     assert len(import_graph("dgl", folder / "g.json", tmp_path / "g")) == 2  # it does not know the original numbers
-    ids = {"node" if t == "_N" else t: rows.numpy() for t, rows in mapping(made / name, "nodes").items()}
-    assert_is_the_original(Graph.open(tmp_path / "g"), truth, ids=ids)
+    assert_is_the_original(Graph.open(tmp_path / "g"), truth, ids=numbers_of(made, name))
     as_pt(folder)
     assert import_graph("dgl", folder, tmp_path / "h") == []
     assert_is_the_original(Graph.open(tmp_path / "h"), truth)
-
-
-def test_parts_of_graphbolt_without_numbers_of_edges(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "plain-3-csc", tmp_path)
-    as_graphbolt(folder, numbered=False)
-    refused("dgl", folder / "g.json", tmp_path, r"fused_csc_sampling_graph\.pt: the edges of this part have no numbers")
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -188,16 +191,11 @@ def test_without_the_original_numbers_the_user_is_told(made: Path, tmp_path: Pat
     assert [("nid_map" in n, "eid_map" in n) for n in notes] == [(True, False), (False, True)]
     graph = Graph.open(tmp_path / "g")
     assert all(graph.user_ids(t) is None for t in graph.schema.node_types)
-    ids = {"node" if t == "_N" else t: rows.numpy() for t, rows in mapping(made / name, "nodes").items()}
-    truth = torch.load(made / "truth.pt", weights_only=True)[name.split("-", maxsplit=1)[0]]
-    assert_is_the_original(graph, truth, ids=ids)
+    assert_is_the_original(graph, truth_of(made, name), ids=numbers_of(made, name))
 
 
-def test_the_same_partitions(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "plain-3-coo", tmp_path)
-    as_pt(folder)
-    import_graph("dgl", folder / "g.json", tmp_path / "g")
-    graph = Graph.open(tmp_path / "g")
+def test_the_same_partitions(folder: Path, tmp_path: Path) -> None:
+    graph = taken_in("dgl", folder / "g.json", tmp_path / "g")
     assert graph.schema.num_classes == 4
     partition_graph(tmp_path / "g", tmp_path / "d", parts=3, method="given", options={"table": "part"})
     dataset = Dataset.open(tmp_path / "d")
@@ -220,10 +218,6 @@ def set_first(value):
     return change
 
 
-def twice(folder: Path) -> None:
-    in_parts(folder)
-
-
 def half(folder: Path) -> None:
     for name in ("nid_map", "eid_map"):
         (folder / f"{name}.pt").unlink()
@@ -231,22 +225,18 @@ def half(folder: Path) -> None:
     (folder / "part1/orig_nids.dgl").unlink()
 
 
+def feature(kind: str, name: str, like: str, parts: int = 1):
+    def change(folder: Path) -> None:
+        for part in range(parts):
+            path = str(folder / f"part{part}/{kind}_feat.dgl")
+            tensors = dgl.data.utils.load_tensors(path)
+            dgl.data.utils.save_tensors(path, {**tensors, name: tensors[like]})
+
+    return change
+
+
 def edge_feature(name: str):
-    def change(folder: Path) -> None:
-        path = str(folder / "part0/edge_feat.dgl")
-        tensors = dgl.data.utils.load_tensors(path)
-        dgl.data.utils.save_tensors(path, {**tensors, f"_N:_E:_N/{name}": tensors["_N:_E:_N/time"]})
-
-    return change
-
-
-def node_feature(name: str):
-    def change(folder: Path) -> None:
-        path = str(folder / "part0/node_feat.dgl")
-        tensors = dgl.data.utils.load_tensors(path)
-        dgl.data.utils.save_tensors(path, {**tensors, f"_N/{name}": tensors["_N/label"]})
-
-    return change
+    return feature("edge", f"_N:_E:_N/{name}", "_N:_E:_N/time")
 
 
 def unknown_tensor(folder: Path) -> None:
@@ -270,12 +260,13 @@ def configured(**values):
         (lambda f: spoiled(f, "nid_map", lambda t: t[:-1]), r"\[89\] numbers for 90 vertices"),
         (lambda f: spoiled(f, "nid_map", lambda t: t.double()), r"nid_map\.pt: the original ids.*wanted are integers"),
         (lambda f: spoiled(f, "eid_map", set_first(10**6)), r"'eid_map\.pt' is not imported: .*0 to 499"),
-        (twice, r"holds nid_map\.pt, orig_nids\.dgl; leave one"),
+        (in_parts, r"holds nid_map\.pt, orig_nids\.dgl; leave one"),
+        (lambda f: as_graphbolt(f, numbered=False), r"fused_csc_sampling_graph\.pt: the edges of this part have no numbers"),
         (half, r"orig_nids\.dgl is missing in some parts"),
         (edge_feature("ids"), r"part0: 'ids' is not imported"),
         (edge_feature("two words"), r"--drop 'two words' leaves it out"),
         (edge_feature("odd"), r"part 1: the tensors of the edges 'node__to__node' differ"),
-        (node_feature("odd"), r"'odd' of '_N' has \d+ rows for 90 vertices"),
+        (feature("node", "_N/odd", "_N/label"), r"'odd' of '_N' has \d+ rows for 90 vertices"),
         (unknown_tensor, r"graph\.dgl: 'secret' is not imported"),
         (configured(node_map="node_map.npy"), r"reshuffle=False"),
         (configured(num_parts=4), r"part 3 is not readable"),
@@ -283,33 +274,23 @@ def configured(**values):
         (configured(ntypes={"a": 0}), r"node_map and ntypes name different types"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_carried_over_is_named(made: Path, tmp_path: Path, change, says: str) -> None:
-    folder = copied(made, "plain-3-coo", tmp_path)
-    as_pt(folder)
+def test_what_cannot_be_carried_over_is_named(folder: Path, tmp_path: Path, change, says: str) -> None:
     change(folder)
     refused("dgl", folder / "g.json", tmp_path, says)
 
 
-def test_what_is_refused_can_be_left_out(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "plain-3-coo", tmp_path)
-    as_pt(folder)
+def test_what_is_refused_can_be_left_out(made: Path, folder: Path, tmp_path: Path) -> None:
     unknown_tensor(folder)
     spoiled(folder, "eid_map", set_first(10**6))
     notes = import_graph("dgl", folder / "g.json", tmp_path / "g", drop=["secret", "eid_map.pt"])
     assert len(notes) == 1
     assert Graph.open(tmp_path / "g").provenance["dropped"] == ["eid_map.pt", "secret"]
-    refused(
-        "dgl",
-        made / "plain-3-coo/g.json",
-        tmp_path,
-        "--drop sekret: the source holds nothing of this name",
-        ConfigError,
-        drop=["sekret"],
-    )
+    says = "--drop sekret: the source holds nothing of this name"
+    refused("dgl", made / "plain-3-coo/g.json", tmp_path, says, ConfigError, drop=["sekret"])
 
 
-def test_a_hostile_mapping_is_not_run(made: Path, tmp_path: Path) -> None:
-    folder, mark = copied(made, "plain-3-coo", tmp_path), tmp_path / "mark"
+def test_a_hostile_mapping_is_not_run(folder: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
     torch.save(Runs(os.system, f"touch {mark}"), folder / "nid_map.pt")
     refused("dgl", folder / "g.json", tmp_path, r"nid_map\.pt: refused")
     np.save(folder / "nid_map.npy", np.array([Runs(os.system, f"touch {mark}")], dtype=object))
@@ -337,33 +318,22 @@ def test_what_is_wrong_is_named(made: Path, tmp_path: Path) -> None:
         (["codes as feat"], {"feat": "codes as feat"}),
     ],
 )
-def test_tensors_whose_tables_would_have_one_name_keep_their_own(
-    tmp_path: Path, tensors: list[str], tables: dict[str, str]
-) -> None:
+def test_tensors_whose_tables_would_have_one_name_keep_their_own(tmp_path, tensors, tables):
     graph, rng = dgl.rand_graph(20, 60), np.random.default_rng(1)
     kinds = {"codes as feat": np.int64(2**24 + 1) + np.arange(20)}
-    values = {
-        name: kinds.get(name, rng.random((20, 2), np.float32) if name in ("x", "feat") else rng.integers(0, 3, 20))
-        for name in tensors
-    }
+    kinds |= {name: rng.random((20, 2), np.float32) for name in ("x", "feat")}
+    values = {name: kinds.get(name, rng.integers(0, 3, 20)) for name in tensors}
     for name, rows in values.items():
         graph.ndata[name.split()[-1]] = torch.from_numpy(rows)
     dgl.save_graphs(str(tmp_path / "g.bin"), [graph])
-    import_graph("dgl", tmp_path / "g.bin", tmp_path / "g")
-    found = Graph.open(tmp_path / "g")
+    found = taken_in("dgl", tmp_path / "g.bin", tmp_path / "g")
     assert found.schema.node_tables["node"].keys() == tables.keys()
     for table, name in tables.items():
         assert np.array_equal(found.table("node", table), values[name])
 
 
-def test_a_tensor_named_as_the_partitions_can_be_left_out(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "plain-3-coo", tmp_path)
-    as_pt(folder)
-    for part in range(3):
-        path = folder / f"part{part}" / "node_feat.dgl"
-        tensors = dgl.data.utils.load_tensors(str(path))
-        tensors["_N/part"] = torch.ones(len(next(iter(tensors.values()))))
-        dgl.data.utils.save_tensors(str(path), tensors)
+def test_a_tensor_named_as_the_partitions_can_be_left_out(folder: Path, tmp_path: Path) -> None:
+    feature("node", "_N/part", "_N/label", parts=3)(folder)
     refused("dgl", folder / "g.json", tmp_path, r"'part' is not imported: .*--drop part leaves it out")
     import_graph("dgl", folder / "g.json", tmp_path / "g", drop=["part"])
     assert set(np.unique(Graph.open(tmp_path / "g").table("node", "part"))) == {0, 1, 2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta import _native
-from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.cutting.balance import capacities, constraints
 from atta.partition.cutting.by_tasks import WORK, partition_by_tasks
 from atta.partition.cutting.tasks import TaskSizes
 from atta.partition.cutting.union import Union
+from tests.unit.partition.oracles import files_of, refuses
 from tests.unit.partition.test_methods import graphs
 
 TINY = TaskSizes(slice_edges=37, chunk_edges=11, block_edges=23, bucket_edges=13)
 SMALL = TaskSizes(slice_edges=700, chunk_edges=300, block_edges=600, bucket_edges=200)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 class InTurn:
-    """Runs tasks in this process, one after another."""
-
     def run(self, function: Any, arguments: Any, advance: Any) -> list[Any]:
         results = []
         for each in arguments:
@@ -43,9 +37,7 @@ class InTurn:
 class Twice(InTurn):
     """Runs every task twice, as if the first one's machine was lost before it answered."""
 
-    def run(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
-    ) -> list[Any]:
+    def run(self, function, arguments, advance):
         for each in arguments:
             function(*each)
         return super().run(function, arguments, advance)
@@ -54,7 +46,7 @@ class Twice(InTurn):
 def both_ways(graph: Path, folder: Path, *, tasks: InTurn | None = None, sizes: TaskSizes = SMALL, **how: Any) -> None:
     partition_graph(graph, folder / "one", method="ldg", **how)
     partition_by_tasks(tasks or InTurn(), graph, folder / "many", sizes=sizes, **how)
-    one, many = files(folder / "one"), files(folder / "many")
+    one, many = files_of(folder / "one"), files_of(folder / "many")
     assert one.keys() == many.keys()
     assert [name for name in one if one[name] != many[name]] == []
 
@@ -63,11 +55,8 @@ def both_ways(graph: Path, folder: Path, *, tasks: InTurn | None = None, sizes: 
 @given(st.data())
 def test_small_graphs_of_all_kinds(data: st.DataObject) -> None:
     draw = data.draw
-    options = {
-        "order": draw(st.sampled_from(["random", "given"])),
-        "passes": draw(st.integers(1, 3)),
-        "slack": draw(st.sampled_from([0.0, 0.03, 0.5])),
-    }
+    options = {"order": draw(st.sampled_from(["random", "given"])), "passes": draw(st.integers(1, 3))}
+    options["slack"] = draw(st.sampled_from([0.0, 0.03, 0.5]))
     balance = draw(st.sampled_from([None, ["nodes"], ["edges", "types"], ["train", "edges"]]))
     with tempfile.TemporaryDirectory() as name:
         graph = draw(graphs(Path(name)))
@@ -88,15 +77,6 @@ def test_tables_scattered_ids_and_tasks_that_run_again(tmp_path: Path) -> None:
         out.add_edges("user__has__item", rng.integers(0, n, 400), rng.integers(0, 50, 400))
     both_ways(tmp_path / "graph", tmp_path, parts=3, tasks=Twice(), seed=4)
     assert not (tmp_path / "many" / WORK).exists()
-
-
-def test_edges_in_both_directions_count_once(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    src, dst = rng.integers(0, 90, (2, 500))
-    with GraphWriter(tmp_path / "graph") as out:
-        out.add_nodes("node", 90)
-        out.add_edges("node__to__node", np.concatenate([src, dst]), np.concatenate([dst, src]))
-    both_ways(tmp_path / "graph", tmp_path, parts=4)
 
 
 def test_steps_of_evening_are_those_of_the_whole(messy_graph: Graph) -> None:
@@ -130,12 +110,9 @@ def test_steps_of_evening_are_those_of_the_whole(messy_graph: Graph) -> None:
         ({"dst": "file:///tmp/there"}, ConfigError, "not object storage"),
     ],
 )
-def test_what_it_refuses(
-    messy_graph: Graph, tmp_path: Path, change: dict[str, Any], error: type[AttaError], words: str
-) -> None:
+def test_what_it_refuses(messy_graph, tmp_path, change, error, words):
     given: dict[str, Any] = {"parts": 2, "dst": tmp_path / "out", **change}
-    with pytest.raises(error, match=words):
-        partition_by_tasks(InTurn(), messy_graph.path, given.pop("dst"), **given)
+    refuses(error, words, partition_by_tasks, InTurn(), messy_graph.path, given.pop("dst"), **given)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,8 +124,7 @@ def test_a_damaged_graph_is_noticed(messy_graph: Graph, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="altered"):
-        partition_by_tasks(InTurn(), tmp_path / "graph", tmp_path / "out", parts=2)
+    refuses(DataError, "altered", partition_by_tasks, InTurn(), tmp_path / "graph", tmp_path / "out", parts=2)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Edge lists, against the lines themselves, pandas and networkx."""
+"""Edge lists, against the lines themselves, pandas and networkx, and edges with times as CSV of JODIE, TGN and TGB."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
 from atta.partition.importers.reading import edge_lines as parsing
 from atta.partition.schema import split_edge_type
-from tests.unit.partition import carried as c
-from tests.unit.partition.oracles import labels, refused
+from tests.unit.partition.oracles import labels, refused, refuses, taken_in
 
 pytest.importorskip("pyarrow")
 ONE = "node__to__node"
@@ -31,21 +30,18 @@ IDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 30) | st.sampled_from(L
 
 
 def lines_of(graph: Graph) -> dict[str, list[tuple[Any, ...]]]:
-    """Edge type -> its edges in order: ends as the user calls them, then the values of tables by name."""
     found = {}
     for edge_type in graph.schema.edge_types:
         source, _, target = split_edge_type(edge_type)
         edges, one, other = graph.edges(edge_type), labels(graph, source), labels(graph, target)
         tables = [values.tolist() for _, values in sorted(edges.tables.items())]
-        found[edge_type] = [
-            (one[u], other[v], *rest) for u, v, *rest in zip(edges.src, edges.dst, *tables, strict=True)
-        ]
+        rows = zip(edges.src, edges.dst, *tables, strict=True)
+        found[edge_type] = [(one[u], other[v], *rest) for u, v, *rest in rows]
     return found
 
 
 def imported(path: Path | list[Path], folder: Path, **options: Any) -> Graph:
-    import_graph("edges", path, folder / "g", overwrite=True, **options)
-    return Graph.open(folder / "g")
+    return taken_in("edges", path, folder / "g", **options)
 
 
 def written(folder: Path, text: str | bytes, name: str = "edges.txt") -> Path:
@@ -57,7 +53,6 @@ def written(folder: Path, text: str | bytes, name: str = "edges.txt") -> Path:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut files into many blocks."""
     monkeypatch.setattr(parsing, "_BLOCK", 64)
 
 
@@ -78,19 +73,18 @@ def test_lines_become_edges_in_their_order(separator: str, ending: str, name: st
 @settings(max_examples=60, deadline=None)
 def test_integers_of_any_size_stay_the_users_ids(edges: list[tuple[int, int]]) -> None:
     numbering, sides = _native.Numbering(), np.array(edges, np.int64).T
-    rows = np.concatenate(
-        [numbering.number(np.ascontiguousarray(part)) for side in sides for part in np.split(side, [5])]
-    )
+    pieces = [np.ascontiguousarray(part) for side in sides for part in np.split(side, [5])]
+    rows = np.concatenate([numbering.number(part) for part in pieces])
     ids = numbering.ids()
     assert ids[rows].tolist() == sides.reshape(-1).tolist()
     assert ids.tolist() == list(dict.fromkeys(sides.reshape(-1).tolist()))
 
 
 def test_many_ids_far_apart_are_numbered() -> None:
-    ids = np.random.default_rng(1).integers(-(2**62), 2**62, 50_000)
+    ids = np.tile(np.random.default_rng(1).integers(-(2**62), 2**62, 50_000), 2)
     numbering = _native.Numbering()
-    rows = numbering.number(np.concatenate([ids, ids[::-1]]))
-    assert np.array_equal(numbering.ids()[rows], np.concatenate([ids, ids[::-1]]))
+    rows = numbering.number(ids)
+    assert np.array_equal(numbering.ids()[rows], ids)
     assert len(numbering.ids()) == len(np.unique(ids))
 
 
@@ -123,7 +117,7 @@ def test_strings_of_any_script(edges: list[tuple[str, str]], separator: str) -> 
 
 
 def test_numbers_are_strings_if_the_user_says_so(tmp_path: Path) -> None:
-    path = written(tmp_path, "1 07\n2 1\n".replace("07", "7"))
+    path = written(tmp_path, "1 7\n2 1\n")
     assert lines_of(imported(path, tmp_path, string_ids=True)) == {"node__to__node": [("1", "7"), ("2", "1")]}
 
 
@@ -195,8 +189,7 @@ def test_files_that_networkx_writes(tmp_path: Path) -> None:
     ],
 )
 def test_attributes_in_braces_that_differ_are_named(text: str, cause: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=re.escape(cause)):
-        imported(written(tmp_path, text), tmp_path)
+    refuses(DataError, re.escape(cause), imported, written(tmp_path, text), tmp_path)
 
 
 def test_two_columns_may_hold_ids_of_two_types(tmp_path: Path) -> None:
@@ -233,8 +226,7 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     assert lines_of(imported([one, two], tmp_path)) == {ONE: [(5, 1, 2.0), (9, 5, 0.5)]}
     assert lines_of(imported([two, one], tmp_path)) == {ONE: [(9, 5, 0.5), (5, 1, 2.0)]}
     other = written(tmp_path, "1,2\n", "other.csv")
-    with pytest.raises(DataError, match=r"other.csv: has dst, src, but one.csv has dst, src, weight"):
-        imported([one, other], tmp_path)
+    refuses(DataError, r"other.csv: has dst, src, but one.csv has dst, src, weight", imported, [one, other], tmp_path)
 
 
 @pytest.mark.parametrize("blocks", [64, 8 << 20])
@@ -253,9 +245,7 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
         ("3,\udcff,5", r"line 402: not UTF-8: invalid start byte at byte 2"),
     ],
 )
-def test_a_bad_line_is_named(
-    line: str, said: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_line_is_named(line, said, blocks, tmp_path, monkeypatch):
     monkeypatch.setattr(parsing, "_BLOCK", blocks)
     text = "source,target,weight\n" + "# c\n" * 100 + "1,2,3\n" * 300 + line + "\n" + "1,2,3\n" * 300
     path = written(tmp_path, text.encode(errors="surrogateescape"))
@@ -327,19 +317,125 @@ def test_only_edge_lists_have_columns(tmp_path: Path) -> None:
         refused("npz", path, tmp_path, "only the format edges", ConfigError, **options)
 
 
-@pytest.mark.parametrize("row", c.FORMATS)
-def test_formats_are_recognised(row: str, tmp_path: Path) -> None:
-    fmt, write, package = c.FORMATS[row]
-    if package:
-        pytest.importorskip(package)
-    assert guess(write(tmp_path, {"features", "labels", "splits"})) == fmt
-
-
 def test_what_nobody_recognises_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not recognised; --format names what it is: dgl, "):
         guess(written(tmp_path, "prose\nof no format at all\n"))
-    with pytest.raises(DataError, match="no such file"):
-        guess(tmp_path / "absent")
+    refuses(DataError, "no such file", guess, tmp_path / "absent")
     written(tmp_path, "id,age\n1,2\n", "people.csv")
-    with pytest.raises(DataError, match=f"has tables without schema.json; atta schema {tmp_path} writes a first one"):
-        guess(tmp_path)
+    refuses(DataError, f"has tables without schema.json; atta schema {tmp_path} writes a first one", guess, tmp_path)
+
+
+RNG = np.random.default_rng(3)
+N = 300
+USER, ITEM = RNG.integers(0, 20, N), RNG.integers(0, 9, N)
+TIME, STATE = np.sort(RNG.integers(0, 1000, N)), RNG.integers(0, 2, N)
+FEATS = RNG.random((N, 5)).astype(np.float32)
+HEADING = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
+
+
+def jodie(path: Path, heading: str = HEADING, time: np.ndarray = TIME, feats: np.ndarray = FEATS) -> Path:
+    columns = zip(USER.tolist(), ITEM.tolist(), time.tolist(), STATE.tolist(), feats.tolist(), strict=True)
+    lines = [",".join(map(str, (u, i, float(t), s, *f))) for u, i, t, s, f in columns]
+    path.write_text("\n".join([heading, *lines]) + "\n")
+    return path
+
+
+def ends(graph: Graph, edge_type: str) -> list[np.ndarray]:
+    source, _, target = edge_type.split("__")
+    edges = graph.edges(edge_type)
+    return [np.array(labels(graph, source))[edges.src], np.array(labels(graph, target))[edges.dst]]
+
+
+@pytest.mark.parametrize("name", ["wikipedia.csv", "tgbl-wiki_edgelist_v2.csv"])
+def test_jodie(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atta.partition.importers.reading.rows._LINES", 64)  # several pieces
+    source = jodie(tmp_path / name)
+    assert guess(source) == "tgb"
+    graph = taken_in("tgb", source, tmp_path / "g")
+    assert graph.schema.node_counts == {"user": len(np.unique(USER)), "item": len(np.unique(ITEM))}
+    src, dst = ends(graph, "user__to__item")
+    tables = graph.edges("user__to__item").tables
+    assert np.array_equal([src, dst], [USER, ITEM])
+    assert np.array_equal(tables["time"], TIME)
+    assert np.array_equal(tables["state_label"], STATE)
+    assert (tables["time"].dtype, tables["state_label"].dtype) == (np.int64, np.int64)
+    assert np.array_equal(tables["edge_attr"], FEATS)
+
+
+def test_jodie_of_one_node_type_with_fractions_of_seconds(tmp_path: Path) -> None:
+    heading = "source,destination,timestamp,state_label,comma_separated_list_of_features"
+    graph = taken_in("tgb", jodie(tmp_path / "uci.csv", heading, TIME + 0.25, FEATS[:, :0]), tmp_path / "g")
+    src, dst = ends(graph, "node__to__node")
+    assert np.array_equal([src, dst], [USER, ITEM])
+    assert np.array_equal(graph.edges("node__to__node").tables["time"], TIME + 0.25)
+    assert set(graph.edges("node__to__node").tables) == {"time", "state_label"}
+
+
+@pytest.mark.parametrize("bipartite", [True, False])
+def test_what_tgn_makes_of_it(tmp_path: Path, bipartite: bool) -> None:
+    u, i = USER + 1, ITEM + 1 + (20 if bipartite else 0)
+    rows = zip(u.tolist(), i.tolist(), TIME.tolist(), STATE.tolist(), strict=True)
+    lines = [f"{n},{a},{b},{float(t)},{float(s)},{n + 1}" for n, (a, b, t, s) in enumerate(rows)]
+    (tmp_path / "ml_wiki.csv").write_text("\n".join([",u,i,ts,label,idx", *lines]) + "\n")
+    nodes = RNG.random((30, 4))
+    np.save(tmp_path / "ml_wiki.npy", np.concatenate([np.zeros((1, 5)), FEATS]))
+    np.save(tmp_path / "ml_wiki_node.npy", nodes)
+    assert guess(tmp_path / "ml_wiki.csv") == "tgb"
+    graph = taken_in("tgb", tmp_path / "ml_wiki.csv", tmp_path / "g")
+    edge_type = "user__to__item" if bipartite else "node__to__node"
+    src, dst = ends(graph, edge_type)
+    assert np.array_equal([src, dst], [u, i])
+    assert np.array_equal(graph.edges(edge_type).tables["edge_attr"], FEATS)
+    assert np.array_equal(graph.edges(edge_type).tables["time"], TIME)
+    for node_type in graph.schema.node_types:
+        ids = graph.user_ids(node_type)
+        assert ids is not None
+        assert np.array_equal(graph.table(node_type, "x"), nodes[ids].astype(np.float32))
+
+
+def test_edge_list_of_tgb(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    source = tmp_path / "tkgl-tiny_edgelist.csv"
+    source.write_text("timestamp,head,tail,relation_type\n3,10,12,7\n1,12,11,7\n2,10,11,8\n")
+    assert guess(source) == "tgb"
+    graph = taken_in("tgb", source, tmp_path / "g")
+    assert [e.tolist() for e in ends(graph, "node__7__node")] == [[10, 12], [12, 11]]
+    assert graph.edges("node__7__node").tables["time"].tolist() == [3, 1]
+    source = tmp_path / "tgbl-comment_edgelist.csv"
+    source.write_text("ts,src,dst,subreddit,num_words,score\n3,ann,bob,news,12,-4\n5,bob,cid,news,7,2\n")
+    refused("tgb", source, tmp_path, "'subreddit' is not imported")
+    tables = taken_in("tgb", source, tmp_path / "h", drop=["subreddit"]).edges("node__to__node").tables
+    found = {name: rows.tolist() for name, rows in tables.items()}
+    assert found == {"time": [3, 5], "num_words": [12, 7], "score": [-4, 2]}
+
+
+@pytest.mark.parametrize(
+    ("dates", "seconds"),
+    [
+        (["2019-01-01", "1969-12-31"], [1546300800, -86400]),
+        (["2005-02-14 00:00:03", "2005-02-14T00:01"], [1108339203, 1108339260]),
+    ],
+)
+def test_dates_become_seconds(tmp_path: Path, dates: list[str], seconds: list[int]) -> None:
+    pytest.importorskip("pyarrow")
+    source = tmp_path / "tgbn-tiny_edgelist.csv"
+    source.write_text(f"time,user_id,genre,weight\n{dates[0]},u1,rock,0.5\n{dates[1]},u2,rock,1\n")
+    (note,) = import_graph("tgb", source, tmp_path / "g")
+    assert "seconds since 1970" in note
+    assert Graph.open(tmp_path / "g").edges("node__to__node").tables["time"].tolist() == seconds
+    source.write_text(source.read_text() + "2019-13-01,u2,pop,1\n" + "soon,u2,pop,1\n")
+    refused("tgb", source, tmp_path, r"edgelist\.csv: line")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("0.5,1,2,0,1,2,3,4,5", r"vertices are whole numbers up to 2\*\*53, not 0\.5"),
+        ("1,1,2,0,1,2", "not a readable csv file"),
+        ("ann,1,2,0,1,2,3,4,5", "not a readable csv file"),
+    ],
+)
+def test_refused(tmp_path: Path, line: str, says: str) -> None:
+    source = jodie(tmp_path / "wikipedia.csv")
+    source.write_text(source.read_text() + line)
+    refused("tgb", source, tmp_path, says)

@@ -1,16 +1,15 @@
-"""Generated graphs: the same seed gives the same files.
-
-Sizes are as asked, graphs are symmetric, only neighbours tell classes.
-"""
+"""Generated graphs: the same seed gives the same files, sizes are as asked, only neighbours tell classes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from atta import _native
 from atta.errors import ConfigError
 from atta.partition import Graph
 from atta.partition.generate import KINDS, TARGETS, GenerateOptions, _Communities, generate
+from tests.unit.partition.oracles import refuses
 
 SIZES = {"nodes": 3000, "edges": 60_000, "features": 32, "classes": 6}
 ETYPE = "node__to__node"
@@ -25,12 +24,7 @@ def graph(request, tmp_path_factory):
 
 def arrays(graph: Graph):
     edges = graph.edges(ETYPE)
-    return (
-        np.array(edges.src),
-        np.array(edges.dst),
-        np.array(graph.table("node", "x")),
-        np.array(graph.table("node", "y")),
-    )
+    return [np.array(of) for of in (edges.src, edges.dst, graph.table("node", "x"), graph.table("node", "y"))]
 
 
 def test_sizes(graph):
@@ -53,7 +47,6 @@ def test_edges_are_symmetric_without_loops(graph):
 
 
 def nearest_class(rows, y, train):
-    """A plain classifier: the nearest mean of a class in the training rows."""
     means = np.stack([rows[train][y[train] == c].mean(0) for c in range(6)])
     return (rows @ means.T - (means**2).sum(1) / 2).argmax(1)
 
@@ -89,16 +82,6 @@ def test_same_seed_same_files(tmp_path, kind):
     assert all(files["a"][f] != files["c"][f] for f in files["a"])
 
 
-@pytest.mark.parametrize("kind", ["sbm", "powerlaw"])
-def test_chunks_do_not_lose_edges(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("atta.partition.generate._CHUNK_EDGES", 1000)
-    monkeypatch.setattr("atta.partition.generate._CHUNK_VALUES", 64)
-    generate(kind, tmp_path / "g", GenerateOptions(nodes=2000, edges=30_000, features=4, classes=3, communities=40))
-    graph = Graph.open(tmp_path / "g")
-    assert abs(graph.schema.edge_counts[ETYPE] - 30_000) < 1500
-    assert graph.table("node", "x").shape == (2000, 4)
-
-
 def test_other_targets_follow_from_the_class(tmp_path):
     sizes = {"nodes": 2000, "edges": 8000, "features": 2, "classes": 5, "seed": 4}
     found = {}
@@ -120,19 +103,17 @@ def test_other_targets_follow_from_the_class(tmp_path):
 
 
 def test_power_law(tmp_path):
+    degrees = []
     for exponent in (2.2, 3.5):
         options = GenerateOptions(nodes=20_000, edges=200_000, features=0, classes=4, exponent=exponent)
         generate("powerlaw", tmp_path / str(exponent), options)
-    degrees = [np.bincount(arrays_dst(tmp_path / str(e)), minlength=20_000) for e in (2.2, 3.5)]
+        edges = Graph.open(tmp_path / str(exponent)).edges(ETYPE)
+        degrees.append(np.bincount(edges.dst, minlength=20_000))
     share = [np.sort(d)[-200:].sum() / d.sum() for d in degrees]  # share of the top percent
     assert share[0] > 1.5 * share[1]
     # Slope of the tail: P(degree > d) falls like d^-(exponent - 1).
     tail = [(degrees[0] > d).mean() for d in (20, 80)]
     assert 0.8 < np.log(tail[0] / tail[1]) / np.log(4) < 1.7
-
-
-def arrays_dst(path):
-    return np.array(Graph.open(path).edges(ETYPE).dst)
 
 
 def model_degrees(options: GenerateOptions, communities: int, rng: np.random.Generator):
@@ -146,20 +127,17 @@ def model_degrees(options: GenerateOptions, communities: int, rng: np.random.Gen
     for c, share in enumerate(shares):
         mine = np.flatnonzero(community == c)
         wanted = round(share * pairs * (1 - options.inter))
-        inside: set[tuple[int, int]] = set()
+        within: set[tuple[int, int]] = set()
         for _ in range(20):
-            ends = rng.choice(mine, (wanted - len(inside), 2), p=weight[mine] / weight[mine].sum())
-            inside |= {(min(p), max(p)) for p in ends.tolist() if p[0] != p[1]}
-            if len(inside) >= 0.999 * wanted:
+            ends = rng.choice(mine, (wanted - len(within), 2), p=weight[mine] / weight[mine].sum())
+            within |= {(min(p), max(p)) for p in ends.tolist() if p[0] != p[1]}
+            if len(within) >= 0.999 * wanted:
                 break
-        found |= inside
+        found |= within
     ends = np.concatenate([np.array(sorted(found)), anywhere[anywhere[:, 0] != anywhere[:, 1]]])
     label = community % options.classes
-    return (
-        np.bincount(ends.reshape(-1), minlength=n),
-        (community[ends[:, 0]] == community[ends[:, 1]]).mean(),
-        label[ends],
-    )
+    inside = (community[ends[:, 0]] == community[ends[:, 1]]).mean()
+    return np.bincount(ends.reshape(-1), minlength=n), inside, label[ends]
 
 
 def exponent_of(degrees: np.ndarray) -> float:
@@ -198,23 +176,17 @@ def test_neither_threads_nor_chunks_change_a_graph(tmp_path, monkeypatch, kind):
         pairs.append((np.sort(np.array(graph.edges(ETYPE).src) * 2000 + graph.edges(ETYPE).dst), graph.files))
     assert all(np.array_equal(pairs[0][0], other) for other, _ in pairs)
     assert pairs[1][1] == pairs[2][1]  # the very same files
+    assert len(np.unique(pairs[0][0])) == len(pairs[0][0]), "no pair of a community is drawn twice"
     monkeypatch.setattr("atta.partition.generate._CHUNK_VALUES", 256)
     mixed = GenerateOptions(nodes=2000, edges=30_000, features=2, classes=3, inter=0.5)
     for threads in (1, 5):
         generate(kind, tmp_path / f"mixed-{threads}", mixed, threads=threads)
-    assert Graph.open(tmp_path / "mixed-1").files == Graph.open(tmp_path / "mixed-5").files
-
-
-def test_no_pair_of_a_community_is_drawn_twice(tmp_path):
-    options = GenerateOptions(nodes=300, edges=12_000, features=0, classes=3, inter=0)
-    generate("sbm", tmp_path / "g", options)
-    edges = Graph.open(tmp_path / "g").edges(ETYPE)
-    assert len(np.unique(edges.src.astype(np.int64) * 300 + edges.dst)) == len(edges)
+    graph = Graph.open(tmp_path / "mixed-1")
+    assert graph.files == Graph.open(tmp_path / "mixed-5").files
+    assert abs(graph.schema.edge_counts[ETYPE] - 30_000) < 1500
 
 
 def test_vertices_are_drawn_in_proportion_to_their_weights():
-    from atta import _native
-
     rng = np.random.default_rng(0)
     weights = rng.pareto(1.2, 300) + 0.01
     wheel, rows = _native.Wheel(weights), np.arange(300)
@@ -239,15 +211,12 @@ def test_vertices_are_drawn_in_proportion_to_their_weights():
     ],
 )  # fmt: skip
 def test_wrong_arguments_of_the_kernel_are_named(change, says):
-    from atta import _native
-
     wheel = _native.Wheel(np.ones(300))
     given = {"row_of": range(300), "bounds": [0, 300], "wants": [1], **change}
     with pytest.raises(ValueError, match=says):
         _native.draw_planted(wheel, *(np.array(list(given[k])) for k in ("row_of", "bounds", "wants")), 0, 0)
     for weights in ([], [1, 0], [1, np.nan], [-1.0]):
-        with pytest.raises(ValueError, match="weights"):
-            _native.Wheel(np.array(weights, np.float64))
+        refuses(ValueError, "weights", _native.Wheel, np.array(weights, np.float64))
 
 
 def test_share_of_edges_between_communities(tmp_path):
@@ -276,10 +245,5 @@ def test_share_of_edges_between_communities(tmp_path):
     ],
 )
 def test_bad_options(wrong, says):
-    with pytest.raises(ConfigError, match=says):
-        GenerateOptions(**{**SIZES, **wrong})
-
-
-def test_unknown_kind(tmp_path):
-    with pytest.raises(ConfigError, match="unknown kind"):
-        generate("lattice", tmp_path / "g", GenerateOptions(**SIZES))
+    refuses(ConfigError, says, GenerateOptions, **{**SIZES, **wrong})
+    refuses(ConfigError, "unknown kind", generate, "lattice", "nowhere", GenerateOptions(**SIZES))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from atta.partition import Graph, GraphWriter
 from atta.partition.disk.files import NpyAppender, map_array, open_regular
 from atta.partition.disk.staging import Staging
 from atta.partition.schema import Schema, TableSpec, split_edge_type
+from tests.unit.partition.oracles import refuses
 
 
 def test_round_trip(tmp_path):
@@ -32,22 +36,26 @@ def test_round_trip(tmp_path):
     assert np.array_equal(graph.table("a", "x"), x)
     assert graph.split("a", "train").tolist() == [0, 2]
     stored = graph.edges("a__r__b")
-    assert (stored.src.tolist(), stored.dst.tolist(), stored.tables["time"].tolist()) == (
-        [0, 1, 3],
-        [1, 1, 0],
-        [5, 6, 7],
-    )
+    found = [rows.tolist() for rows in (stored.src, stored.dst, stored.tables["time"])]
+    assert found == [[0, 1, 3], [1, 1, 0], [5, 6, 7]]
     assert Schema.from_json(graph.schema.to_json()) == graph.schema
     assert graph.schema.endpoints("a__r__b") == ("a", "b")
 
 
-@pytest.mark.parametrize("shape", [(4,), (4, 1)])
-def test_labels_in_a_column_have_classes_like_those_in_a_row(tmp_path, shape):
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (np.array([0, 2, -1, 1]), 3),
+        (np.array([[0], [2], [-1], [1]]), 3),
+        *((np.array([[0, 1], [1, 1]], dtype), None) for dtype in ("|i1", "<u8", "|b1", "<i8")),
+    ],
+)
+def test_labels_keep_their_dtype_and_one_column_of_them_has_classes(tmp_path, labels, classes):
     with GraphWriter(tmp_path / "g") as out:
-        out.add_nodes("node", 4, tables={"y": np.array([0, 2, -1, 1]).reshape(shape)})
-    graph = Graph.open(tmp_path / "g")
-    assert graph.schema.num_classes == 3
-    assert graph.schema.node_tables["node"]["y"] == TableSpec("<i8", shape[1:])
+        out.add_nodes("node", len(labels), tables={"y": labels})
+    schema = Graph.open(tmp_path / "g").schema
+    assert schema.num_classes == classes
+    assert schema.node_tables["node"]["y"] == TableSpec(labels.dtype.str, labels.shape[1:])
 
 
 def test_the_type_with_the_most_classes_counts_wherever_it_is_declared(tmp_path):
@@ -57,14 +65,6 @@ def test_the_type_with_the_most_classes_counts_wherever_it_is_declared(tmp_path)
             for node_type in order:
                 out.add_nodes(node_type, len(labels[node_type]), tables={"y": np.array(labels[node_type])})
         assert Graph.open(tmp_path / "g").schema.num_classes == 6
-
-
-@pytest.mark.parametrize("dtype", ["|i1", "<u8", "|b1", "<i8"])
-def test_rows_of_several_labels_keep_their_dtype_and_have_no_number_of_classes(tmp_path, dtype):
-    with GraphWriter(tmp_path / "g") as out:
-        out.add_nodes("node", 2, tables={"y": np.array([[0, 1], [1, 1]], dtype)})
-    schema = Graph.open(tmp_path / "g").schema
-    assert (schema.num_classes, schema.node_tables["node"]["y"]) == (None, TableSpec(dtype, (2,)))
 
 
 def test_tables_of_edges_may_be_called_like_arguments(tmp_path):
@@ -86,24 +86,17 @@ def test_tables_of_edges_may_be_called_like_arguments(tmp_path):
         ({"splits": {"train": [3]}}, None, "outside the 3"),
         ({"splits": {"train": np.ones(4, bool)}}, None, "outside the 3"),
         ({"splits": {"train": np.ones((3, 2), bool)}}, None, r"split 'train': \[3, 2\] is the shape of neither"),
-        (
-            {"tables": {"y": np.array([1, 2**63, 0], np.uint64)}},
-            None,
-            f"labels of 'n': {2**63} at position 1 does not fit",
-        ),
+        ({"tables": {"y": np.array([1, 2**63, 0], np.uint64)}}, None, f"labels of 'n': {2**63} at position 1 does not"),
         ({"tables": {"halo": np.zeros(3)}}, None, "'halo' is reserved"),
         ({}, ([0], [1], {"indptr": np.array([1])}), "'indptr' is reserved"),
         ({}, ([0], [1], {"weight": np.ones((1, 2))}), "'weight' must have one number per edge"),
     ],
 )
 def test_refused(tmp_path, nodes, edges, says):
-    def fill(out):
+    with pytest.raises(ConfigError, match=says), GraphWriter(tmp_path / "g") as out:  # noqa: PT012
         out.add_nodes("n", 3, **nodes)
         if edges is not None:
             out.add_edges("n__to__n", np.array(edges[0]), np.array(edges[1]), tables=edges[2])
-
-    with pytest.raises(ConfigError, match=says), GraphWriter(tmp_path / "g") as out:
-        fill(out)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,20 +127,15 @@ def test_appender_equals_numpy(tmp_path):
     assert np.load(tmp_path / "b.npy", mmap_mode="r").shape == (0,)
 
 
-def open_files():
-    return len(os.listdir("/proc/self/fd"))
-
-
 def maps_of(path):
-    with open("/proc/self/maps") as file:
-        return sum(str(path) in line for line in file)
+    return Path("/proc/self/maps").read_text().count(f"{path}\n")
 
 
 def test_a_map_keeps_no_file_open_and_goes_with_its_last_view(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(10_000))
-    before = open_files()
+    before = len(os.listdir("/proc/self/fd"))
     views = [map_array(tmp_path / "a.npy")[10:20] for _ in range(50)]
-    assert open_files() == before
+    assert len(os.listdir("/proc/self/fd")) == before
     assert maps_of(tmp_path / "a.npy") == 50
     assert all(view.tolist() == list(range(10, 20)) for view in views)
     with pytest.raises(ValueError, match="WRITEABLE"):
@@ -179,8 +167,7 @@ def test_arrays_that_are_not_mapped(tmp_path):
         (whole.replace(b"(100,)", b"(-10,)"), r"shape \[-10\] are not read"),
     ]:
         (tmp_path / "a.npy").write_bytes(content)
-        with pytest.raises(DataError, match=rf"a\.npy: .*{says}"):
-            map_array(tmp_path / "a.npy")
+        refuses(DataError, rf"a\.npy: .*{says}", map_array, tmp_path / "a.npy")
 
 
 def test_too_many_open_files_are_not_the_fault_of_the_file(tmp_path):
@@ -201,30 +188,66 @@ def test_leftovers_are_cleared_and_two_writers_kept_apart(tmp_path):
     (tmp_path / "g.partial" / "nodes" / "stale.npy").write_text("")
     with GraphWriter(tmp_path / "g") as out:
         out.add_nodes("n", 1)
-        with pytest.raises(ConfigError, match="another process"):
-            Staging(tmp_path / "g", "graph.json")
+        refuses(ConfigError, "another process", Staging, tmp_path / "g", "graph.json")
     assert sorted(Graph.open(tmp_path / "g").files) == []
     assert [p.name for p in (tmp_path / "g").iterdir()] == ["graph.json"]
 
 
-@pytest.mark.parametrize("name", ["a__b", "a__b__c__d", "a____c", "__b__c", "a__ b__d", "a___b__d", "a__b__", "a_", 7])
-def test_edge_type_names(name):
-    with pytest.raises(ConfigError):
-        split_edge_type(name)
-
-
-@pytest.mark.parametrize("spec", [("f4",), (">f4",), ("|O",), ("<U3",), ("nonsense",), ("<f4", (-1,))])
-def test_table_specs(spec):
-    with pytest.raises(ConfigError, match="table"):
-        TableSpec(*spec)
+@pytest.mark.parametrize(
+    ("make", "given", "says"),
+    [
+        *(
+            (split_edge_type, (name,), "")
+            for name in ("a__b", "a__b__c__d", "a____c", "__b__c", "a__ b__d", "a___b__d", "a__b__", "a_", 7)
+        ),
+        *((TableSpec, spec, "table") for spec in (("f4",), (">f4",), ("|O",), ("<U3",), ("nonsense",), ("<f4", (-1,)))),
+        *(
+            (Schema, (("n",), (), {"n": 1}, {}, {}, {}, {}, classes), "is not a number of classes")
+            for classes in (-1, 2**63, 2.0, True)
+        ),
+    ],
+)
+def test_values_of_a_schema_that_are_refused(make, given, says):
+    refuses(ConfigError, says, make, *given)
 
 
 def test_row_bytes():
-    assert TableSpec("<f4", (10, 2)).row_bytes == 80
-    assert TableSpec("<i8").row_bytes == 8
+    assert [TableSpec("<f4", (10, 2)).row_bytes, TableSpec("<i8").row_bytes] == [80, 8]
 
 
-@pytest.mark.parametrize("classes", [-1, 2**63, 2.0, True])
-def test_numbers_of_classes(classes):
-    with pytest.raises(ConfigError, match="is not a number of classes"):
-        Schema(("n",), (), {"n": 1}, {}, num_classes=classes)
+PROGRAM = """
+import re, sys
+from pathlib import Path
+from atta.partition.disk.files import map_bytes, read_page_by_page
+
+def mapped(name):
+    with open(name, "rb") as file:
+        return map_bytes(file, Path(name).stat().st_size)
+
+def flags(name):
+    maps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    return [re.search("VmFlags:(.*)", map).group(1).split() for map in maps if name in map.partition("\\n")[0]]
+
+before, after = sys.argv[1:]
+held = [mapped(before)]
+[found] = flags(before)
+assert "rr" not in found, found
+read_page_by_page()
+held.append(mapped(after))
+for name in (before, after):
+    [found] = flags(name)
+    assert "rr" in found, found
+print(*(sum(bytes(map)) for map in held))
+"""
+
+
+def test_files_that_do_not_stay_in_memory_are_read_page_by_page(tmp_path: Path) -> None:
+    names = [tmp_path / "before", tmp_path / "after"]
+    rng = np.random.default_rng(1)
+    written = [rng.integers(0, 256, 10_000, dtype=np.uint8) for _ in names]
+    for name, values in zip(names, written, strict=True):
+        name.write_bytes(values.tobytes())
+    command = [sys.executable, "-c", PROGRAM, *map(str, names)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [str(values.sum()) for values in written]

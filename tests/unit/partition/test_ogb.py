@@ -15,7 +15,7 @@ from atta.errors import AttaError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
 from tests.unit.partition.carried import _csv as csv
-from tests.unit.partition.oracles import ends_of, refused
+from tests.unit.partition.oracles import Runs, ends_of, refused, taken_in
 
 RNG = np.random.default_rng(2)
 COUNTS = {"author": 7, "paper": 20}
@@ -30,7 +30,6 @@ ATTA = {"train": "train", "valid": "val", "test": "test"}
 
 
 def save_dict(path: Path, value: Any) -> None:
-    """Write what ``torch.save`` writes of a dictionary of numpy arrays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as out:
         out.writestr("archive/data.pkl", pickle.dumps(value, protocol=2))
@@ -88,10 +87,10 @@ def check(graph: Graph, paper: str, cites: str) -> None:
     assert np.array_equal(graph.table(paper, "node_year"), YEAR[:, 0])
     assert np.array_equal(graph.table(paper, "y"), np.nan_to_num(LABEL[:, 0], nan=-1))
     assert {n: graph.split(paper, ATTA[n]).tolist() for n in SPLIT} == {n: sorted(r) for n, r in SPLIT.items()}
-    edges = graph.edges(cites)
-    assert np.array_equal(np.stack([edges.src, edges.dst]), EDGES[CITES])
-    assert np.array_equal(edges.tables["edge_attr"], ATTR)
-    assert np.array_equal(edges.tables["weight"], WEIGHT[:, 0])
+    tables = graph.edges(cites).tables
+    assert np.array_equal(ends_of(graph, cites), EDGES[CITES])
+    assert np.array_equal(tables["edge_attr"], ATTR)
+    assert np.array_equal(tables["weight"], WEIGHT[:, 0])
 
 
 @pytest.mark.parametrize("layout", [typed_text, typed_archives])
@@ -115,8 +114,7 @@ def test_archive(tmp_path: Path, compressed: bool, fortran: bool, monkeypatch: p
     for name, rows in SPLIT.items():
         csv(tmp_path / f"papers/split/time/{name}.csv.gz", rows)
     assert guess(tmp_path / "papers") == "ogb"
-    import_graph("ogb", tmp_path / "papers", tmp_path / "g")
-    check(Graph.open(tmp_path / "g"), "node", "node__to__node")
+    check(taken_in("ogb", tmp_path / "papers", tmp_path / "g"), "node", "node__to__node")
 
 
 def test_submission_with_its_meta(tmp_path: Path) -> None:
@@ -125,14 +123,12 @@ def test_submission_with_its_meta(tmp_path: Path) -> None:
     save_dict(tmp_path / "submission/tiny/split/time/split_dict.pt", SPLIT)
     meta = {"num classes": 9, "is hetero": "False", "add_inverse_edge": "True", "binary": "True"}
     save_dict(tmp_path / "submission/meta_dict.pt", meta)
-    import_graph("ogb", tmp_path / "submission", tmp_path / "g")
-    graph = Graph.open(tmp_path / "g")
+    graph = taken_in("ogb", tmp_path / "submission", tmp_path / "g")
     assert graph.schema.num_classes == 9
-    edges = graph.edges("node__to__node")
-    pairs = np.stack([edges.src, edges.dst])
+    pairs = ends_of(graph)
     assert np.array_equal(pairs[:, 0::2], EDGES[CITES])
     assert np.array_equal(pairs[:, 1::2], EDGES[CITES][::-1])
-    assert np.array_equal(edges.tables["edge_attr"], np.repeat(ATTR, 2, axis=0))
+    assert np.array_equal(graph.edges("node__to__node").tables["edge_attr"], np.repeat(ATTR, 2, axis=0))
     save_dict(tmp_path / "submission/meta_dict.pt", meta | {"is hetero": "True"})
     refused("ogb", tmp_path / "submission", tmp_path, r"meta_dict\.pt: 'is hetero' is True")
 
@@ -158,15 +154,13 @@ def test_targets_of_a_regression(tmp_path: Path) -> None:
     archive(tmp_path / "s")
     targets = RNG.random((20, 1))
     np.savez(tmp_path / "s/raw/node-label.npz", node_label=targets)
-    import_graph("ogb", tmp_path / "s", tmp_path / "g")
-    graph = Graph.open(tmp_path / "g")
+    graph = taken_in("ogb", tmp_path / "s", tmp_path / "g")
     assert np.array_equal(graph.table("node", "y"), targets[:, 0])
     assert graph.schema.num_classes is None
 
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_labels_that_pandas_wrote(tmp_path: Path, columns: int) -> None:
-    """The cells of unlabelled vertices are empty."""
     pandas = pytest.importorskip("pandas")
     typed_text(tmp_path / "s")
     path = tmp_path / "s/raw/node-label/paper/node-label.csv.gz"
@@ -175,11 +169,6 @@ def test_labels_that_pandas_wrote(tmp_path: Path, columns: int) -> None:
     import_graph("ogb", tmp_path / "s", tmp_path / "g")
     want = np.nan_to_num(labels, nan=-1)
     assert np.array_equal(Graph.open(tmp_path / "g").table("paper", "y"), want[:, 0] if columns == 1 else want)
-
-
-class Evil:
-    def __reduce__(self) -> Any:
-        return os.mkdir, ("harm",)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +184,7 @@ class Evil:
         (lambda s: archive(s, node_name=np.array([{}] * 20)), r"node_name\.npy: it holds objects"),
         (lambda s: np.savez(s / "raw/more.npz", a=YEAR), r"'more\.npz' is not imported: the layout has no such file"),
         (lambda s: (s / "raw/data.npz").write_bytes(b"PK\3\4"), r"data\.npz: not a readable npz archive"),
-        (lambda s: save_dict(s / "split/a/split_dict.pt", {"train": Evil()}), "refused: it names posix.mkdir"),
+        (lambda s: save_dict(s / "split/a/split_dict.pt", {"train": Runs(os.mkdir, "harm")}), "refused: it names posix.mkdir"),
         (lambda s: save_dict(s / "split/a/split_dict.pt", {"hold": YEAR}), "'hold' is not imported"),
         (lambda s: save_dict(s / "split/a/split_dict.pt", [1]), "holds no dictionary of splits"),
     ],
@@ -214,11 +203,7 @@ def test_refused_archives(tmp_path: Path, change: Any, says: str) -> None:
         ("raw/node-feat/paper/node_year", YEAR[:-1], "'node_year' of 'paper' has 19 rows|19 rows for 20 vertices"),
         ("raw/node-feat/paper/colour", YEAR, r"'colour\.csv\.gz' is not imported"),
         ("raw/relations/paper___cites___paper/num-edge-list", [4], r"states 4 edges, edge\.csv\.gz has 30"),
-        (
-            "raw/relations/author___writes___paper/edge",
-            EDGES[WRITES].T[:, ::-1],
-            "an edge has the source .*, but there are",
-        ),
+        ("raw/relations/author___writes___paper/edge", EDGES[WRITES].T[:, ::-1], "an edge has the source"),
         ("split/time/nodetype-has-split", [["True", "True"]], r"wanted are a line of node types, and a line of True"),
         ("split/time/paper/hold", [1], r"'hold\.csv\.gz' is not imported"),
     ],

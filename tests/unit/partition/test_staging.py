@@ -1,27 +1,39 @@
-"""Folders and files that replace others.
-
-If the writer dies at any moment, the old one or the new one is there, whole.
-"""
+"""Folders and files that replace others: if the writer dies or the disk fills up, the old one or the new one is whole."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import hashlib
 import os
 import random
+import resource
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from atta.errors import ConfigError, DataError
+from atta.cli.figures import save_figure
+from atta.errors import ConfigError, DataError, DiskFullError
+from atta.kvstore.spec import MutableSpec
+from atta.kvstore.tables import Tables
+from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.disk import staging
 from atta.partition.disk.staging import StagedFile, Staging, recover
+from atta.partition.exporters import EXPORTERS, export_graph
+from atta.simulate import HopSize, Profile, save_profile
+from tests.unit.partition.exports import need, target
+from tests.unit.partition.oracles import files_of, refuses
 
 KILLS = int(os.environ.get("ATTA_KILLS", "5"))
 MARKER = "graph.json"
@@ -53,8 +65,13 @@ def read(dst: Path) -> int | None:
     return int(value)
 
 
+def rewritten(dst: Path, value: int) -> None:
+    write(dst, value)
+    assert read(dst) == value
+    assert [p.name for p in dst.parent.iterdir()] == [dst.name]
+
+
 def in_child(work: Callable[[], None]) -> int:
-    """Run in a forked process. Returns its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -98,15 +115,25 @@ def died_at_each_step(work: Callable[[int], None]) -> Iterator[int]:
     raise AssertionError("it never ends")
 
 
-def no_exchange(one: Path, other: Path) -> bool:
-    return False
+def write_file(dst: Path, value: int) -> None:
+    content = random.Random(value).randbytes(3000)
+    with StagedFile(dst, overwrite=True) as path:
+        path.write_bytes(value.to_bytes(8, "little") + content)
+
+
+def read_file(dst: Path) -> int | None:
+    if not dst.exists():
+        return None
+    value = int.from_bytes(dst.read_bytes()[:8], "little")
+    assert dst.read_bytes()[8:] == random.Random(value).randbytes(3000)
+    return value
 
 
 @pytest.fixture(params=["exchanged", "renamed twice"])
 def both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without a file system that can swap two folders."""
     if request.param == "renamed twice":
-        monkeypatch.setattr(staging, "_exchange", no_exchange)
+        monkeypatch.setattr(staging, "_exchange", lambda one, other: False)
 
 
 @pytest.mark.usefixtures("both")
@@ -120,19 +147,27 @@ def test_killed_at_every_step_of_a_replacement(tmp_path: Path, next_is: str) -> 
             assert value in (step, step + 1)
             assert sorted(p.name for p in tmp_path.iterdir()) == ["g"]
             seen.add(value == step + 1)
-        write(dst, step + 1)
-        assert read(dst) == step + 1
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["g"]
+        rewritten(dst, step + 1)
     assert step > 20
     assert next_is == "writer" or seen == {False, True}
+
+
+def test_a_file_whose_writer_is_killed_at_every_step(tmp_path: Path) -> None:
+    dst = tmp_path / "f"
+    write_file(dst, 0)
+    for step in died_at_each_step(lambda step: write_file(dst, step + 1)):
+        assert read_file(dst) in (step, step + 1)
+        write_file(dst, step + 1)
+        assert read_file(dst) == step + 1
+        assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert step > 3
 
 
 def test_killed_at_every_step_of_a_first_writing(tmp_path: Path) -> None:
     dst = tmp_path / "g"
     for _ in died_at_each_step(lambda _: write(dst, 1)):
         assert read(dst) in (None, 1)
-        write(dst, 2)
-        assert [p.name for p in tmp_path.iterdir()] == ["g"]
+        rewritten(dst, 2)
         shutil.rmtree(dst)
 
 
@@ -155,14 +190,11 @@ def test_killed_at_random_times(tmp_path: Path) -> None:
         assert value >= at_least
         assert [p.name for p in tmp_path.iterdir()] == ["g"]
         at_least = value + 1
-        write(dst, at_least)
-        assert read(dst) == at_least
-        assert [p.name for p in tmp_path.iterdir()] == ["g"]
+        rewritten(dst, at_least)
 
 
 @pytest.mark.usefixtures("both")
 def test_interrupted_or_failed_at_every_step_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures and Ctrl-C leave the old folder or the new one, and nothing else, at once."""
     dst = tmp_path / "g"
     write(dst, 0)
     for name in ("_sync", "_exchange", "_vacant", "_take", "_same", "Path.rename"):
@@ -171,7 +203,7 @@ def test_interrupted_or_failed_at_every_step_nothing_is_left(tmp_path: Path, mon
                 owner, attribute = (Path, "rename") if name == "Path.rename" else (staging, name)
                 original, calls = getattr(owner, attribute), 0
 
-                def fails(*args: object, original=original, at=at, error=error) -> object:  # type: ignore[no-untyped-def]
+                def fails(*args, original=original, at=at, error=error):
                     nonlocal calls
                     calls += 1
                     if calls == at:
@@ -185,8 +217,7 @@ def test_interrupted_or_failed_at_every_step_nothing_is_left(tmp_path: Path, mon
                 if calls >= at and name in ("_sync", "_exchange", "Path.rename"):
                     assert [p.name for p in tmp_path.iterdir()] == ["g"], (name, error, at)
                 assert read(dst) in (0, 1)
-                write(dst, 0)
-                assert [p.name for p in tmp_path.iterdir()] == ["g"]
+                rewritten(dst, 0)
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
@@ -202,8 +233,7 @@ def test_a_link_in_place_of_the_folder_under_construction_is_not_followed(tmp_pa
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "dear").write_text("")
     (tmp_path / "g.partial").symlink_to("mine")
-    with pytest.raises(ConfigError, match=r"g\.partial"):
-        write(tmp_path / "g", 1)
+    refuses(ConfigError, r"g\.partial", write, tmp_path / "g", 1)
     assert (tmp_path / "mine" / "dear").exists()
 
 
@@ -222,10 +252,8 @@ def test_a_living_writer_is_left_alone(tmp_path: Path) -> None:
         (folder.path / MARKER).write_text("2")
         assert read(dst) == 1  # a separate process would see the same
         assert (folder.path / MARKER).exists()
-        with pytest.raises(ConfigError, match="another process"):
-            write(dst, 3)
-        with pytest.raises(ConfigError, match="another process"):
-            Staging(dst, MARKER, overwrite=True)
+        refuses(ConfigError, "another process", write, dst, 3)
+        refuses(ConfigError, "another process", Staging, dst, MARKER, overwrite=True)
     assert (dst / MARKER).read_text() == "2"
 
 
@@ -253,51 +281,118 @@ def test_all_is_forced_to_disk_before_it_gets_its_name(tmp_path: Path, monkeypat
     assert forced[forced.index("exchange") :] == ["exchange", "."]
 
 
-def write_file(dst: Path, value: int) -> None:
-    content = random.Random(value).randbytes(3000)
-    with StagedFile(dst, overwrite=True) as path:
-        path.write_bytes(value.to_bytes(8, "little") + content)
-
-
-def read_file(dst: Path) -> int | None:
-    if not dst.exists():
-        return None
-    value = int.from_bytes(dst.read_bytes()[:8], "little")
-    assert dst.read_bytes()[8:] == random.Random(value).randbytes(3000)
-    return value
-
-
-def test_a_file_whose_writer_is_killed_at_every_step(tmp_path: Path) -> None:
-    dst = tmp_path / "f"
-    write_file(dst, 0)
-    for step in died_at_each_step(lambda step: write_file(dst, step + 1)):
-        assert read_file(dst) in (step, step + 1)
-        write_file(dst, step + 1)
-        assert read_file(dst) == step + 1
-        assert [p.name for p in tmp_path.iterdir()] == ["f"]
-    assert step > 3
-
-
-def fail_half_way(dst: Path, error: BaseException) -> None:
-    with StagedFile(dst, overwrite=True) as path:
-        path.write_text("half")
-        raise error
-
-
 def test_a_file_whose_writing_fails(tmp_path: Path) -> None:
     write_file(tmp_path / "f", 1)
-    for error, raised in (
-        (KeyboardInterrupt(), KeyboardInterrupt),
-        (OSError(errno.ENOSPC, "No space left on device"), DataError),
-        (ValueError("x"), ValueError),
-    ):
-        with pytest.raises(raised):
-            fail_half_way(tmp_path / "f", error)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for error, raised in ((KeyboardInterrupt(), KeyboardInterrupt), (full, DataError), (ValueError("x"), ValueError)):
+        with pytest.raises(raised), StagedFile(tmp_path / "f", overwrite=True) as path:  # noqa: PT012
+            path.write_text("half")
+            raise error
         assert [p.name for p in tmp_path.iterdir()] == ["f"]
         assert read_file(tmp_path / "f") == 1
 
 
 def test_a_device_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="pipe: not a regular file"):
-        StagedFile(tmp_path / "pipe", overwrite=True)
+    refuses(ConfigError, "pipe: not a regular file", StagedFile, tmp_path / "pipe", overwrite=True)
+
+
+NAMES = ["graph", "dataset", "snapshot", "figure", "profile", *sorted(EXPORTERS), "pyg-parts"]
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Writing past a limit in one file fails, as on a file system with such a limit (EFBIG)."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("disk")
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", path], capture_output=True, check=False)
+    if mount.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def write_graph(path: Path, n: int) -> None:
+    rng = np.random.default_rng(1)
+    with GraphWriter(path, overwrite=True) as out:
+        x, y = rng.normal(size=(n, 8)).astype(np.float32), rng.integers(0, 3, n)
+        splits = {"train": np.arange(n // 2), "val": np.arange(n // 2, n), "test": np.arange(0)}
+        out.add_nodes("node", n, tables={"x": x, "y": y}, splits=splits)
+        out.add_edges("node__to__node", rng.integers(0, n, 2 * n), rng.integers(0, n, 2 * n))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``few`` fits on the small disk in every format, ``many`` in none."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name, count in (("few", 60), ("many", 20_000)):
+        write_graph(folder / name, count)
+        partition_graph(folder / name, folder / f"{name}-2p", parts=2, method="random")
+    return folder
+
+
+def writer(name: str, sources: Path) -> Callable[[str, Path], object]:
+    if name == "graph":
+        return lambda size, dst: write_graph(dst, Graph.open(sources / size).schema.node_counts["node"])
+    if name == "dataset":
+        return lambda size, dst: partition_graph(sources / size, dst, parts=2, method="random", overwrite=True)
+    if name == "snapshot":
+        tables = Tables(1 << 30)
+
+        def snapshot(size: str, dst: Path) -> None:
+            tables.delete("t")
+            tables.create(MutableSpec("t", 60 if size == "few" else 20_000, "<f4", (8,)))
+            tables.snapshot(dst, overwrite=True)
+
+        return snapshot
+    lengths = {"few": 1000, "many": 1 << 20}
+    if name == "figure":
+
+        def figure(size: str) -> Any:
+            return SimpleNamespace(savefig=lambda path, **_: path.write_bytes(bytes(lengths[size])))
+
+        return lambda size, dst: save_figure(figure(size), dst)
+    if name == "profile":
+        few = Profile(1, (), (HopSize(1.0),), {})
+        return lambda size, dst: save_profile(dst, replace(few, measured={"by": "x" * lengths[size]}))
+    source = "{}-2p" if name == "pyg-parts" else "{}"
+    return lambda size, dst: export_graph(name, sources / source.format(size), dst, overwrite=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_disk_is_full(name: str, sources: Path, small_disk: Path) -> None:
+    need("pyg" if name == "pyg-parts" else name)
+    dst = target(name, small_disk)
+    write = writer(name, sources)
+    write("few", dst)
+    before = files_of(small_disk)
+    assert before
+    try:
+        refuses(DiskFullError, f"{dst}: no space left", write, "many", dst)
+        assert files_of(small_disk) == before
+        assert [p.name for p in small_disk.iterdir()] == [dst.name]
+        gc.collect()  # the error's traceback holds torch's writer, which keeps its removed file open
+        write("few", dst)
+    finally:
+        subprocess.run(["rm", "-rf", *small_disk.iterdir()], check=True)
+
+
+@pytest.mark.parametrize("name", ["graph", "dataset", "snapshot"])
+def test_a_file_is_larger_than_files_may_be(name: str, sources: Path, tmp_path: Path) -> None:
+    write = writer(name, sources)
+    write("few", tmp_path / "d")
+    before = files_of(tmp_path)
+    with files_up_to(10_000), pytest.raises(DiskFullError, match="d: no space left"):
+        write("many", tmp_path / "d")
+    assert files_of(tmp_path) == before
+    if name == "dataset":
+        assert Dataset.open(tmp_path / "d", verify=True)

@@ -31,6 +31,7 @@ from atta.partition.importers import import_graph
 from atta.partition.importers.networkx import from_networkx
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import CsvLogger, RunLog
+from tests.unit.partition.oracles import files_of, refuses
 
 fsspec = pytest.importorskip("fsspec")
 URL = "s3://bucket/data"
@@ -54,15 +55,10 @@ def memory() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``graph`` and ``parts``, its two partitions."""
     folder = tmp_path_factory.mktemp("storage")
     generate("sbm", folder / "graph", GenerateOptions(nodes=200, edges=900, features=3, classes=2, seed=1))
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
     return folder
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 class Asked:
@@ -116,6 +112,8 @@ def test_what_a_url_is(place: object, remote: bool) -> None:
 
 def test_a_daemon_gets_what_it_needs_and_no_more(folders: Path, asked: Asked) -> None:
     store(folders / "parts")
+    assert set(files_of(local_dataset("memory://bucket/data", []))) == {"manifest.json"}
+    assert asked.ranges == []
     here = local_dataset("memory://bucket/data", [1])
     wanted = {n: c for n, c in files_of(folders / "parts").items() if not n.startswith("part-0000")}
     assert files_of(here) == wanted
@@ -127,12 +125,6 @@ def test_a_daemon_gets_what_it_needs_and_no_more(folders: Path, asked: Asked) ->
     assert {path.split("/")[3] for path, _, _ in asked.ranges} == {"part-0000"}
 
 
-def test_the_manifest_alone(folders: Path, asked: Asked) -> None:
-    store(folders / "parts")
-    assert set(files_of(local_dataset("memory://bucket/data", []))) == {"manifest.json"}
-    assert asked.ranges == []
-
-
 def test_a_new_dataset_at_the_same_place_has_a_folder_of_its_own(folders: Path, tmp_path: Path) -> None:
     store(folders / "parts")
     first = local_dataset("memory://bucket/data", [0])
@@ -142,15 +134,23 @@ def test_a_new_dataset_at_the_same_place_has_a_folder_of_its_own(folders: Path, 
     assert Dataset.open(first, parts=[0]).dataset_id != Dataset.open(second, parts=[0]).dataset_id
 
 
+def one_array(tmp_path: Path) -> tuple[RemoteFolder, bytes, dict[str, Any]]:
+    """An array in the store, its content and its record. ``here`` is an empty folder."""
+    write_array(tmp_path / "a.npy", np.arange(60))
+    there = RemoteFolder("memory://bucket/x")
+    there.write(tmp_path / "a.npy", "a.npy")
+    (tmp_path / "here").mkdir()
+    return there, (tmp_path / "a.npy").read_bytes(), {"a.npy": describe_file(tmp_path / "a.npy")}
+
+
 def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "BLOCK", 100)
-    (tmp_path / "there").mkdir()
-    write_array(tmp_path / "there/a.npy", np.arange(60))
-    content = (tmp_path / "there/a.npy").read_bytes()
-    records = {"a.npy": describe_file(tmp_path / "there/a.npy")}
-    there = RemoteFolder("memory://bucket/x")
-    there.write(tmp_path / "there/a.npy", "a.npy")
-    (tmp_path / "here").mkdir()
+    there, content, records = one_array(tmp_path)
+    (tmp_path / "here/a.npy.partial").write_bytes(bytes(100))  # what is left of another object is fetched again
+    fetch_files(there, records, tmp_path / "here", Silent())
+    assert files_of(tmp_path / "here") == {"a.npy": content}
+    (tmp_path / "here/a.npy").unlink()
+    asked.ranges.clear()
     asked.broken = [OSError("reset by peer")] * fetching.TRIES
     waits: list[float] = []
     with pytest.raises(BrokenTransferError, match="reset by peer"):
@@ -160,17 +160,6 @@ def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, asked: Asked, mo
     asked.broken = [OSError("reset by peer")] * (fetching.TRIES - 1)
     fetch_files(there, records, tmp_path / "here", Silent(), sleep=waits.append)
     assert [start for _, start, _ in asked.ranges] == [*range(250, len(content), 100)]
-    assert files_of(tmp_path / "here") == {"a.npy": content}
-
-
-def test_what_is_left_of_another_object_is_fetched_again(tmp_path: Path) -> None:
-    write_array(tmp_path / "a.npy", np.arange(60))
-    content = (tmp_path / "a.npy").read_bytes()
-    there = RemoteFolder("memory://bucket/x")
-    there.write(tmp_path / "a.npy", "a.npy")
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here/a.npy.partial").write_bytes(bytes(100))
-    fetch_files(there, {"a.npy": describe_file(tmp_path / "a.npy")}, tmp_path / "here", Silent())
     assert files_of(tmp_path / "here") == {"a.npy": content}
 
 
@@ -184,54 +173,40 @@ def test_a_damaged_object_is_refused_by_its_url(folders: Path, memory: Any, dama
         memory.rm_file(path)
     else:
         memory.pipe_file(path, content[:-1] + (b"" if damage == "truncated" else bytes([content[-1] ^ 1])))
-    with pytest.raises(DataError, match=rf"memory://bucket/data/{name}: .*{damage}"):
-        local_dataset("memory://bucket/data", [0])
+    refuses(DataError, rf"memory://bucket/data/{name}: .*{damage}", local_dataset, "memory://bucket/data", [0])
     memory.pipe_file(path, content)
     Dataset.open(local_dataset("memory://bucket/data", [0]), parts=[0])  # nothing wrong was kept
 
 
 def test_several_objects_come_at_a_time_but_not_all(tmp_path: Path, asked: Asked) -> None:
-    write_array(tmp_path / "a.npy", np.arange(9))
-    record, there = describe_file(tmp_path / "a.npy"), RemoteFolder("memory://bucket/x")
+    there, _, records = one_array(tmp_path)
     names = [f"{number}.npy" for number in range(3 * fetching.AT_ONCE)]
     for name in names:
         there.write(tmp_path / "a.npy", name)
-    (tmp_path / "here").mkdir()
     asked.together = threading.Barrier(fetching.AT_ONCE)  # each read waits until so many have begun
-    fetch_files(there, dict.fromkeys(names, record), tmp_path / "here", Silent())
+    fetch_files(there, dict.fromkeys(names, records["a.npy"]), tmp_path / "here", Silent())
     assert asked.most == fetching.AT_ONCE
     assert set(files_of(tmp_path / "here")) == {*names}
 
 
 def test_names_that_would_leave_the_folder_are_refused(tmp_path: Path) -> None:
-    write_array(tmp_path / "a.npy", np.arange(3))
-    record = describe_file(tmp_path / "a.npy")
+    there, _, records = one_array(tmp_path)
     for name in ("../a.npy", "shared/../../a.npy", "/a.npy"):
-        with pytest.raises(DataError, match="no name within"):
-            fetch_files(RemoteFolder("memory://bucket/x"), {name: record}, tmp_path, Silent())
+        refuses(DataError, "no name within", fetch_files, there, {name: records["a.npy"]}, tmp_path, Silent())
 
 
-def test_bad_places_are_clear_errors(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"memory://bucket/none/manifest.json: is missing"):
-        local_dataset("memory://bucket/none", [0])
-    with pytest.raises(ConfigError, match="nosuch"):
-        local_dataset("nosuch://bucket/none", [0])
+def test_bad_places_are_clear_errors(folders: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses(DataError, r"memory://bucket/none/manifest.json: is missing", local_dataset, "memory://bucket/none", [0])
+    refuses(ConfigError, "nosuch", local_dataset, "nosuch://bucket/none", [0])
     store(folders / "parts")
-    with pytest.raises(ConfigError, match="partition 2 does not exist"):
-        local_dataset("memory://bucket/data", [2])
+    refuses(ConfigError, "partition 2 does not exist", local_dataset, "memory://bucket/data", [2])
+    asked.broken = [PermissionError("403 Forbidden")]  # it is not tried again
+    refuses(DataError, r"may not be accessed: 403", local_dataset, "memory://bucket/data", [0])
     monkeypatch.setattr(fetching, "_check_room", lambda *_: (_ for _ in ()).throw(QuotaExceededError("full")))
     with pytest.raises(QuotaExceededError):
         local_dataset("memory://bucket/data", [0])
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ConfigError, match=r"atta\[storage\]"):
-        local_dataset("memory://bucket/data", [0])
-
-
-def test_access_that_is_denied_is_not_tried_again(folders: Path, asked: Asked) -> None:
-    store(folders / "parts")
-    asked.broken = [PermissionError("403 Forbidden")]
-    with pytest.raises(DataError, match=r"may not be accessed: 403"):
-        local_dataset("memory://bucket/data", [0])
+    refuses(ConfigError, r"atta\[storage\]", local_dataset, "memory://bucket/data", [0])
 
 
 def test_partitions_from_storage_to_storage_are_those_made_here(folders: Path) -> None:
@@ -243,8 +218,7 @@ def test_partitions_from_storage_to_storage_are_those_made_here(folders: Path) -
     assert there.dataset_id == Dataset.open(folders / "parts").dataset_id
     assert files_of(made).keys() == files_of(folders / "parts").keys()
     assert files_of(local_graph("memory://bucket/graph")) == files_of(folders / "graph")
-    with pytest.raises(ConfigError, match="exists already"):
-        partition_graph("memory://bucket/graph", "memory://bucket/out", **how)
+    refuses(ConfigError, "exists already", partition_graph, "memory://bucket/graph", "memory://bucket/out", **how)
 
 
 def test_graph_folders_are_written_to_storage_as_to_this_machine(tmp_path: Path) -> None:
@@ -259,8 +233,7 @@ def test_graph_folders_are_written_to_storage_as_to_this_machine(tmp_path: Path)
         there = f"memory://bucket/{name}"
         write(tmp_path / name)
         write(there)
-        with pytest.raises(ConfigError, match="exists already"):
-            write(there)
+        refuses(ConfigError, "exists already", write, there)
         write(there, overwrite=True)
         assert files_of(local_graph(there)) == files_of(tmp_path / name)
 
@@ -291,9 +264,7 @@ def test_a_csv_logger_goes_on_where_its_files_are(tmp_path: Path, home: Path) ->
     ],
     ids=" ".join,
 )
-def test_commands_that_take_no_url_say_so(
-    folders: Path, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_that_take_no_url_say_so(folders, tmp_path, words, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = [word.format(parts=folders / "parts", graph=folders / "graph") for word in words]
     found = CliRunner().invoke(cli, given).exception
@@ -305,11 +276,9 @@ def test_commands_that_take_no_url_say_so(
 def test_no_writer_makes_a_folder_of_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for write in (lambda: GraphWriter(URL), lambda: StagedFile(URL)):
-        with pytest.raises(ConfigError, match="a URL; writing needs a path of this machine"):
-            write()
+        refuses(ConfigError, "a URL; writing needs a path of this machine", write)
     for read in (Graph.open, Dataset.open):
-        with pytest.raises(ConfigError, match=rf"{URL}: a URL"):
-            read(URL)
+        refuses(ConfigError, rf"{URL}: a URL", read, URL)
     assert [*tmp_path.iterdir()] == []
 
 

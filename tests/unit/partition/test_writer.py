@@ -1,8 +1,10 @@
-"""Partitioned datasets against brute force: core vertices, edges, orders, ids, HALO lists, for any graph and parts."""
+"""Partitioned datasets against brute force for any graph and parts, and copying what one daemon needs: whole or not at all."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError, DataError
-from atta.partition import Dataset, Graph, GraphWriter, partition_graph
+from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.observe.progress import Silent
+from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.cutting.writer import stable_order, write_dataset
+from atta.partition.deploy import deploy
 from atta.partition.describe import describe
-from tests.unit.partition.oracles import check_dataset, stored_in_neighbours, write_graph
+from tests.unit.partition.exports import Can, Drawn
+from tests.unit.partition.oracles import check_dataset, refuses, stored_in_neighbours, write_graph
 
 ETYPE = "node__to__node"
 
@@ -48,34 +53,16 @@ def test_any_cut_of_any_graph_holds_the_same_graph(case, bucket):
             assert csc.weight.tolist() == csc.edge_ids.tolist()  # weights follow their edges
 
 
-@st.composite
-def typed_graphs(draw):
-    counts = {t: draw(st.integers(1, 6)) for t in ("author", "paper", "venue")}
-    types = ["author__writes__paper", "paper__cites__paper", "paper__in__venue", "venue__of__paper"]
-    edges = {}
-    for e in types:
-        s, _, d = e.split("__")
-        pair = st.tuples(st.integers(0, counts[s] - 1), st.integers(0, counts[d] - 1))
-        edges[e] = draw(st.lists(pair, max_size=15))
-    parts = draw(st.integers(1, 4))
-    owners = {t: draw(st.lists(st.integers(0, parts - 1), min_size=c, max_size=c)) for t, c in counts.items()}
-    return counts, edges, parts, owners
-
-
 @settings(max_examples=30, deadline=None)
-@given(typed_graphs())
-def test_several_node_and_edge_types(case):
-    counts, edges, parts, owners = case
+@given(data=st.data())
+def test_several_node_and_edge_types(data):
     with tempfile.TemporaryDirectory() as folder:
-        with GraphWriter(Path(folder, "graph")) as out:
-            for t, count in counts.items():
-                ids = None if t == "venue" else 7 * np.arange(count)[::-1]
-                out.add_nodes(t, count, ids=ids, tables={"x": np.arange(count, dtype=np.float32)})
-            for e, pairs in edges.items():
-                array = np.array(pairs, np.int64).reshape(-1, 2)
-                out.add_edges(e, array[:, 0], array[:, 1])
-        graph = Graph.open(Path(folder, "graph"))
-        write_dataset(graph, {t: np.array(o, np.int32) for t, o in owners.items()}, Path(folder, "data"), parts)
+        graph = Drawn(data.draw, Can(edge_tables=("time",))).write(Path(folder, "graph"))
+        parts = data.draw(st.integers(1, 4))
+        part = st.integers(0, parts - 1)
+        drawn = {t: data.draw(st.lists(part, min_size=n, max_size=n)) for t, n in graph.schema.node_counts.items()}
+        owners = {t: np.array(of, np.int32) for t, of in drawn.items()}
+        write_dataset(graph, owners, Path(folder, "data"), parts)
         check_dataset(graph, Dataset.open(Path(folder, "data")))
 
 
@@ -86,16 +73,11 @@ def test_neighbour_order_does_not_depend_on_the_partitioning(messy_graph, tmp_pa
         partition_graph(messy_graph.path, path, parts=parts, method=method, seed=3)
         dataset = Dataset.open(path)
         check_dataset(messy_graph, dataset)
+        quality = describe(path)["quality"]
+        assert quality == dataset.quality
+        assert sum(p["nodes"]["node"] for p in quality["parts"]) == 200
         lists.append(stored_in_neighbours(dataset, ETYPE))
     assert all(other == lists[0] for other in lists)
-
-
-def test_same_arguments_same_dataset(messy_graph, tmp_path):
-    ids = set()
-    for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
-        partition_graph(messy_graph.path, tmp_path / name, parts=3, method="random", seed=seed)
-        ids.add(Dataset.open(tmp_path / name).dataset_id)
-    assert len(ids) == 2
 
 
 def test_random_balances_to_one_vertex_and_ignores_row_order(tmp_path):
@@ -121,41 +103,26 @@ def test_existing_folder_is_kept_unless_overwritten(messy_graph, tmp_path):
     assert (out / "mine.txt").read_text() == "precious"
     (out / "mine.txt").unlink()
     partition_graph(messy_graph.path, out, parts=2, method="random")  # an empty folder may be filled
-    with pytest.raises(ConfigError, match="exists already"):
-        partition_graph(messy_graph.path, out, parts=3, method="random")
+    refuses(ConfigError, "exists already", partition_graph, messy_graph.path, out, parts=3, method="random")
     partition_graph(messy_graph.path, out, parts=3, method="random", overwrite=True)
     assert Dataset.open(out).num_parts == 3
     assert [p.name for p in tmp_path.iterdir()] == ["data"]  # nothing half-written stays behind
 
 
 def test_failure_leaves_nothing(messy_graph, tmp_path):
-    class Interrupted(Exception):
-        pass
-
-    class Stop:
+    class Stop(Silent):
         def stage(self, name, total):
             if name == "edges":
-                raise Interrupted
+                raise KeyboardInterrupt
 
-        def advance(self, amount):
-            pass
-
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         partition_graph(messy_graph.path, tmp_path / "data", parts=2, method="random", progress=Stop())
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("parts", [0, -1, 10**6])
 def test_bad_number_of_parts(messy_graph, tmp_path, parts):
-    with pytest.raises(ConfigError, match="--parts"):
-        partition_graph(messy_graph.path, tmp_path / "data", parts=parts)
-
-
-def test_inspect_measures_what_the_manifest_records(messy_graph, tmp_path):
-    partition_graph(messy_graph.path, tmp_path / "data", parts=3, method="metis")
-    report = describe(tmp_path / "data")
-    assert report["quality"] == Dataset.open(tmp_path / "data").quality
-    assert sum(p["nodes"]["node"] for p in report["quality"]["parts"]) == 200
+    refuses(ConfigError, "--parts", partition_graph, messy_graph.path, tmp_path / "data", parts=parts)
 
 
 @settings(max_examples=100, deadline=None)
@@ -170,12 +137,78 @@ def test_rows_of_a_dataset_that_took_its_place_are_not_mixed_in(messy_graph: Gra
     opened = Dataset.open(tmp_path / "d")
     before = np.array(opened.part(0).csc(opened.schema.edge_types[0]).indices)
     partition_graph(messy_graph.path, tmp_path / "d", parts=2, method="random", seed=2, overwrite=True)
+    assert Dataset.open(tmp_path / "d").dataset_id != opened.dataset_id
     assert np.array_equal(opened.part(0).csc(opened.schema.edge_types[0]).indices, before), "mapped before"
     for late in (
         lambda: opened.part(1).csc(opened.schema.edge_types[0]),
         lambda: opened.part(0).halo(opened.schema.node_types[0]),
         lambda: opened.ids(opened.schema.node_types[0]),
     ):
-        with pytest.raises(DataError, match="d: was replaced since it was opened"):
-            late()
+        refuses(DataError, "d: was replaced since it was opened", late)
     assert Dataset.open(tmp_path / "d").part(0).halo(opened.schema.node_types[0]).size
+
+
+@pytest.fixture(scope="module")
+def whole(messy_graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("deploy")
+    partition_graph(messy_graph.path, folder / "data", parts=3, method="random")
+    return folder / "data"
+
+
+def files(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("parts", [[0], [2, 1]])
+def test_exactly_what_is_needed_is_there(whole: Path, tmp_path: Path, parts: list[int]) -> None:
+    seen: dict[str, int] = {}
+
+    class Told:
+        def stage(self, name: str, total: int | None) -> None:
+            self.name = name
+            seen[name] = 0
+
+        def advance(self, amount: int) -> None:
+            seen[self.name] += amount
+
+    copied = deploy(whole, tmp_path / "there", parts, progress=Told())
+    folders = ("shared", *(f"part-{p:04d}" for p in parts))
+    wanted = {"manifest.json", *(name for name in files(whole) if name.startswith(folders))}
+    assert files(tmp_path / "there") == wanted
+    for name in wanted:
+        assert (tmp_path / "there" / name).read_bytes() == (whole / name).read_bytes()
+    assert copied == sum((whole / name).stat().st_size for name in wanted - {"manifest.json"})
+    assert seen == {"copy": copied, "verify": copied}
+    assert Dataset.open(tmp_path / "there", parts=parts).dataset_id == Dataset.open(whole).dataset_id
+    refuses(DataError, "part-", Dataset.open, tmp_path / "there")
+    again = tmp_path / "again"  # from a deployed folder to the next machine
+    deploy(tmp_path / "there", again, parts[:1])
+    assert (again / "manifest.json").exists()
+
+
+def test_damage_is_named_and_leaves_nothing(whole: Path, tmp_path: Path) -> None:
+    bad = shutil.copytree(whole, tmp_path / "bad")
+    path = bad / "part-0001/nodes/node/x.npy"
+    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    refuses(DataError, r"bad/part-0001/nodes/node/x\.npy: altered", deploy, bad, tmp_path / "there", [1])
+    assert {p.name for p in tmp_path.iterdir()} == {"bad"}
+    deploy(bad, tmp_path / "there", [0])  # damage to unneeded files does not matter
+    refuses(DataError, "altered", deploy, bad, tmp_path / "there", [1], overwrite=True)
+    assert (tmp_path / "there/part-0000").exists()
+
+
+def test_what_exists_is_not_overwritten_unasked(whole: Path, tmp_path: Path) -> None:
+    deploy(whole, tmp_path / "there", [0])
+    refuses(ConfigError, "--overwrite", deploy, whole, tmp_path / "there", [1])
+    deploy(whole, tmp_path / "there", [1], overwrite=True)
+    assert (tmp_path / "there/part-0001").exists()
+    assert not (tmp_path / "there/part-0000").exists()
+
+
+def test_nonsense_is_refused(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses(ConfigError, "partition 3 does not exist", deploy, whole, tmp_path / "there", [3])
+    refuses(ConfigError, "is the dataset itself", deploy, whole, whole / "." / "shared" / "..", [0], overwrite=True)
+    usage = namedtuple("usage", "total used free")(10, 7, 3)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    refuses(QuotaExceededError, "3 are free", deploy, whole, tmp_path / "there", [0])
+    assert list(tmp_path.iterdir()) == []

@@ -28,12 +28,12 @@ from atta.partition.cutting.writer import write_dataset
 from atta.partition.dataset import Dataset
 from atta.partition.graph import Graph, GraphWriter
 from atta.protos.v1 import graph_pb2
-from atta.samplers.batch.items import BatchSeeds, FeatureItem, SampleItem, StreamPosition
+from atta.samplers.batch.items import BatchSeeds, FeatureItem, SampleItem
 from atta.samplers.batch.layout import BatchArrays, layout_of
 from atta.samplers.batch.state import NO_SOURCES, BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import DagInstance, Kind, Lane, Task
-from atta.samplers.dag.spec import Plan
+from atta.samplers.dag.spec import check_spec, neighbor_spec
 from atta.samplers.shard import Answer, Shard
 
 POOL = ThreadPoolExecutor(1)
@@ -41,8 +41,7 @@ POOL = ThreadPoolExecutor(1)
 
 @dataclass
 class Typed:
-    """A graph as its user knows it: user ids by node type, edges in user ids by edge type, and times of vertices of some
-    node types."""
+    """A graph as its user knows it: user ids by node type, edges in user ids by edge type, and times of vertices."""
 
     ids: dict[str, np.ndarray]
     edges: dict[str, tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]
@@ -60,7 +59,6 @@ class Typed:
         return folder
 
     def rows(self, node_type: str, ids: np.ndarray) -> np.ndarray:
-        """Positions of user ids."""
         order = np.argsort(self.ids[node_type])
         return order[np.searchsorted(self.ids[node_type][order], ids)]
 
@@ -71,8 +69,7 @@ class Typed:
 
 
 class Neighbour:
-    """Answers a task's requests to a peer from a partition's shard and tables, edges of a few rows at a
-    time."""
+    """Answers a task's requests to a peer from a partition's shard and tables, edges of a few rows at a time."""
 
     address = "nowhere"
     connected = True
@@ -89,14 +86,10 @@ class Neighbour:
         tables = [self._store.table(item.node_type, name) for name in item.tables]
         return memoryview(self._store.pack(tables, item.rows, b"", codec))
 
-    async def pair(
-        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int, version: int = 0
-    ) -> np.ndarray:
+    async def pair(self, edge_type, rows, *, count, negative, stream_key, version=0):
         return self._shard.pair(edge_type, rows, count=count, negative=negative, stream_key=stream_key)
 
-    async def probe(
-        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0
-    ) -> np.ndarray:
+    async def probe(self, edge_type, question, rows, operands=None, *, version=0):
         if question == graph_pb2.ProbeRequest.DEGREE:
             return self._shard.degrees(edge_type, rows)
         if question == graph_pb2.ProbeRequest.DIGEST:
@@ -122,24 +115,12 @@ class Placed:
     def __getitem__(self, part: int) -> Neighbour:
         return Neighbour(self.shards[part], self.stores[part])
 
-    def run(
-        self,
-        plan: Plan,
-        seeds: BatchSeeds,
-        at: StreamPosition,
-        *,
-        home: int,
-        order: random.Random,
-        copied: str | None = None,
-    ) -> BatchArrays:
-        """One batch. ``order`` shuffles its ready tasks. A second run with cached rows must give the same batch.
-
-        ``copied``: of which remote vertices the in-edges are at home, "none", "some" or "all"; None: any of these.
-        """
+    def run(self, plan, seeds, at, *, home, order, copied=None):
+        """One batch. ``order`` shuffles its ready tasks. A second run with cached rows must give the same batch. ``copied``:
+        of which remote vertices the in-edges are at home, "none", "some" or "all"; None: any of these."""
         edges = Copied(self, home, order, copied or order.choice(["none", "some", "all"]))
-        cache = RowCache.of(
-            self.dataset, home, limit_bytes=order.choice([0, 50, 10_000]), rank=order.choice(["degree", "recent"])
-        )
+        limit, rank = order.choice([0, 50, 10_000]), order.choice(["degree", "recent"])
+        cache = RowCache.of(self.dataset, home, limit_bytes=limit, rank=rank)
         out = self._batch(plan, seeds, at, home, order, cache, edges)
         if order.random() < 0.3:
             again = self._batch(plan, seeds, at, home, order, cache, edges)
@@ -147,20 +128,15 @@ class Placed:
                 assert np.array_equal(out.filled(name), again.filled(name)), name
         return out
 
+    def hops(self, graph, how, seed_type, seeds, at, *, times=None, **run):
+        plan = check_spec(neighbor_spec(self.dataset.schema, how, seed_type=seed_type), self.dataset.schema)
+        internal = self.dataset.to_internal(seed_type, graph.ids[seed_type][seeds])
+        return plan, self.run(plan, BatchSeeds(internal, np.arange(len(seeds)), times=times), at, **run)
+
     def view(self, home: int, edges: EdgeCache | None, rows: RowCache) -> VersionView:
-        """What a batch of the partition's daemon reads at home."""
         return VersionView(0, self.stores[home], NO_SOURCES, self.dataset, self.shards[home], rows, edges)
 
-    def _batch(
-        self,
-        plan: Plan,
-        seeds: BatchSeeds,
-        at: StreamPosition,
-        home: int,
-        order: random.Random,
-        cache: RowCache,
-        edges: Copied,
-    ) -> BatchArrays:
+    def _batch(self, plan, seeds, at, home, order, cache, edges):
         layout = layout_of(plan, self.dataset.schema, len(seeds.ids), edge_ids=True, wide_ids=order.random() < 0.5)
         out = BatchArrays.over(layout, np.empty(layout.capacity, dtype=np.uint8))
         state = BatchState(
@@ -196,7 +172,6 @@ class Placed:
             assert dag.finished
 
         async def over_links() -> None:
-            assert linked is not None
             with linked.open():
                 await make()
 
@@ -267,13 +242,11 @@ class Copied:
             self.cache.completed()
 
     def more(self, count: int) -> None:
-        """Copy the in-edges of this number of further vertices."""
         for _ in range(min(count, len(self._left))):
             hot, row = self._left.pop()
             vertex, types = int(hot.ids[row]), self._into(hot.node_type)
-            answers = [
-                self._ask("sample", e, hot.node_type, vertex, fan_out=-1, replace=False, stream_key=0) for e in types
-            ]
+            every: dict[str, Any] = {"fan_out": -1, "replace": False, "stream_key": 0}
+            answers = [self._ask("sample", e, hot.node_type, vertex, **every) for e in types]
             digests = [self._ask("digests", e, hot.node_type, vertex) for e in types]
             assert self.cache.keep(hot.node_type, row, answers, digests)
 
@@ -287,16 +260,6 @@ class Copied:
 
 
 def ask(shard: Shard, item: SampleItem, part: slice) -> Answer:
-    """A shard's answer to a part of a request."""
-    return shard.sample(
-        item.edge_type,
-        item.rows[part],
-        fan_out=item.fan_out,
-        replace=item.replace,
-        stream_key=item.stream_key,
-        renewed=item.renewed,
-        method=item.method,
-        trees=None if item.trees is None else item.trees[part],
-        times=None if item.times is None else item.times[part],
-        tables=item.tables,
-    )
+    trees, times = (None if of is None else of[part] for of in (item.trees, item.times))
+    how = {name: getattr(item, name) for name in ("fan_out", "replace", "stream_key", "renewed", "method", "tables")}
+    return shard.sample(item.edge_type, item.rows[part], trees=trees, times=times, **how)

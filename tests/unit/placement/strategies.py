@@ -41,7 +41,6 @@ def graphs(draw: st.DrawFn, kinds: Sequence[tuple[str, ...]] = (ONE, TWO)) -> Ty
 
 
 def assigned(draw: st.DrawFn, graph: Typed, parts: int) -> dict[str, np.ndarray]:
-    """Any assignment, so some partitions may be empty."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     used = rng.permutation(parts)[: draw(st.integers(1, parts))]
     return {t: rng.choice(used, len(ids)).astype(np.int32) for t, ids in graph.ids.items()}

@@ -75,14 +75,10 @@ def test_each_edge_weighs_what_the_rule_says(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         parts = draw(st.integers(1, 4))
         placed = graph.place(graph.write(Path(folder) / "graph"), assigned(draw, graph, parts), parts)
-        schema, notes = placed.dataset.schema, {e: ["note"] for e in graph.edges if draw(st.booleans())}
+        notes = {e: ["note"] for e in graph.edges if draw(st.booleans())}
         how = Hops(fan_outs, again, method, frontier, disjoint, notes, within, weights=rules)
-        plan = check_spec(neighbor_spec(schema, how, seed_type=seed_type), schema)
-        internal = placed.dataset.to_internal(seed_type, graph.ids[seed_type][seeds])
-        out = placed.run(
-            plan, BatchSeeds(internal, np.arange(len(seeds))), StreamPosition(1, 2, 3),
-            home=draw(st.integers(0, parts - 1)), order=random.Random(draw(st.integers(0, 2**32))),
-        )  # fmt: skip
+        home, order = draw(st.integers(0, parts - 1)), random.Random(draw(st.integers(0, 2**32)))
+        plan, out = placed.hops(graph, how, seed_type, seeds, StreamPosition(1, 2, 3), home=home, order=order)
     for rule in rules:
         source, _, target = rule.edge_type.split("__")
         if {f"row/{rule.edge_type}", f"n_id/{source}", f"n_id/{target}"} <= out.arrays.keys():
@@ -130,12 +126,12 @@ def vertex_times(count: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def hubs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Placed, np.ndarray, np.ndarray, np.ndarray]:
+def hubs(tmp_path_factory):
     return hubs_in(tmp_path_factory.mktemp("hubs"), {})
 
 
 @pytest.fixture(scope="module")
-def moving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Placed, np.ndarray, np.ndarray, np.ndarray]:
+def moving(tmp_path_factory):
     return hubs_in(tmp_path_factory.mktemp("moving"), {"a": vertex_times(24)})
 
 
@@ -161,16 +157,8 @@ def batches(placed: Placed, plan: Plan, numbers: range, times: np.ndarray | None
     buffer, home = np.empty(layout.capacity, np.uint8), placed.view(0, None, RowCache())
     for number in numbers:
         out, at = BatchArrays.over(layout, buffer), StreamPosition(number, 0, 0)
-        state = BatchState(
-            plan,
-            dataset,
-            home=0,
-            at=at,
-            seeds=BatchSeeds(ids, ids, times=times),
-            out=out,
-            compactors=pool,
-            degree=lambda *_: 1,
-        )
+        of, seeds = {"compactors": pool, "degree": lambda *_: 1}, BatchSeeds(ids, ids, times=times)
+        state = BatchState(plan, dataset, home=0, at=at, seeds=seeds, out=out, **of)
         dag = DagInstance(plan, 0, chunk_rows=1 << 20)
         ready = dag.start()
         while ready:

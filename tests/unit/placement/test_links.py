@@ -57,18 +57,14 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     count = draw(st.integers(1, 9))
     ends = rng.choice(graph.ids[source], count), rng.choice(graph.ids[target], count)
-    if len(graph.edges[edge_type][0]) and draw(
-        st.booleans()
-    ):  # existing edges, so that there is something to leave out
+    if len(graph.edges[edge_type][0]) and draw(st.booleans()):  # existing edges: there is something to leave out
         picks = rng.integers(0, len(graph.edges[edge_type][0]), count)
         ends = graph.edges[edge_type][0][picks], graph.edges[edge_type][1][picks]
     method = draw(st.sampled_from([Method.UNIFORM, Method.WEIGHTED, Method.TEMPORAL]))
     times = rng.integers(0, 45, count) if method.temporal else None
     negatives = None
     if strategy := draw(st.sampled_from([None, *NegativeStrategy])):
-        negatives = NegativeLinks(
-            triplet=draw(st.booleans()), amount=draw(st.sampled_from([1.0, 2.0])), strategy=strategy
-        )
+        negatives = NegativeLinks(draw(st.booleans()), draw(st.sampled_from([1.0, 2.0])), strategy)
     exclude = ((edge_type, False),) + (((edge_type, True),) if source == target and draw(st.booleans()) else ())
     hops = Hops([draw(st.sampled_from([-1, 1, 3])) for _ in range(draw(st.integers(0, 2)))], method=method)
     at = StreamPosition(*(int(rng.integers(0, 50)) for _ in range(3)))
@@ -109,7 +105,6 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
 
 
 def with_reverses(graph: Typed, rng: np.random.Generator) -> Typed:
-    """The graph with some edges twice, and with the reverses of some edges, in the type that has them."""
     edges = dict(graph.edges)
     for edge_type, reverse in (("a__likes__b", "b__in__a"), ("b__to__b", "b__to__b")):
         if edge_type not in edges or not len(edges[edge_type][0]):
@@ -152,9 +147,8 @@ def test_no_seed_edge_and_no_reverse_of_one_is_sampled(data: st.DataObject) -> N
         reverse = reverse_type_of(schema, edge_type, None) if reversed_too else None
         chosen = choose_seeds(dataset, link_seeds(schema, edge_type, ends, None, exclude=True, exclude_reverse=reverse))
         frontier = draw(st.sampled_from(["new", "all"]))
-        spec = link_spec(
-            schema, Hops(hops, frontier=frontier, disjoint=disjoint), edge_type=edge_type, negatives=negatives
-        )
+        how = Hops(hops, frontier=frontier, disjoint=disjoint)
+        spec = link_spec(schema, how, edge_type=edge_type, negatives=negatives)
         out = placed.run(
             check_spec(spec, schema),
             BatchSeeds(chosen.internal, np.arange(ends.shape[1]), sources=chosen.sources, exclude=chosen.exclude),

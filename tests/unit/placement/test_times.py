@@ -79,7 +79,6 @@ def test_a_tree_has_what_exists_at_its_time(data: st.DataObject) -> None:
     sampler = LocalSampler(local(graph), method=method)
     found = sampler.sample(seeds, fan_outs, seed_type=seed_type, input_time=None if own else times)
     edges: list[list[list[Edge]]] = [[[] for _ in range(hops)] for _ in seeds]
-    assert found.tree is not None
     for edge_type, sizes in found.num_sampled_edges.items():
         trees = found.tree[edge_type.split("__")[2]][found.col[edge_type]]
         hop_of = np.repeat(np.arange(hops), sizes)
@@ -98,10 +97,7 @@ def test_a_tree_has_what_exists_at_its_time(data: st.DataObject) -> None:
             assert i in seen(graph, edge_type, int(graph.edges[edge_type][1][i]), at)
 
 
-def drawn(
-    graph: LocalGraph, since: tuple[Any, Any], ends: tuple[Any, Any], times: np.ndarray, spec: NegativeLinks, key: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Negatives: sources, targets, and the times of their positives."""
+def drawn(graph, since, ends, times, spec, key):
     keys = graph.keys if graph.source_keys is None else graph.source_keys
     by_rank = np.argsort(keys), np.argsort(graph.keys)
     begin = [None if t is None else VertexTimes.joined([t], r) for t, r in zip(since, by_rank, strict=True)]
@@ -160,9 +156,8 @@ def test_negatives_are_as_likely_as_without_times(strategy: NegativeStrategy) ->
     """Of 40 targets 10 exist at time 9: in-degrees are 1 for even and 16 for odd vertices."""
     degrees = np.where(np.arange(40) % 2, 16, 1)
     since = np.random.default_rng(3).permutation(40)
-    graph = LocalGraph.from_edges(
-        np.zeros(degrees.sum(), int), np.repeat(np.arange(40), degrees), 40, source_keys=[7], node_time=since
-    )
+    ends = np.zeros(degrees.sum(), int), np.repeat(np.arange(40), degrees)
+    graph = LocalGraph.from_edges(*ends, 40, source_keys=[7], node_time=since)
     count = 40_000
     ends = np.zeros(count, int), np.arange(count) % 40
     times = np.where(np.arange(count) % 2, 9, 39)
@@ -179,17 +174,20 @@ def test_negatives_are_as_likely_as_without_times(strategy: NegativeStrategy) ->
 
 def test_times_of_vertices_that_contradict_each_other() -> None:
     graph = LocalGraph.from_edges([0, 1], [1, 0], 2, node_time=[3, 5])
-    with pytest.raises(ConfigError, match=r"node_time: \[3\] for 2 vertices"):
-        LocalGraph.from_edges([0, 1], [1, 0], 2, node_time=[1, 2, 3])
-    with pytest.raises(ConfigError, match="their times are node_time"):
-        LocalGraph.from_edges([0, 1], [1, 0], 2, source_time=[1, 2])
-    with pytest.raises(ConfigError, match="node_time: must be integers"):
-        LocalGraph.from_edges([0, 1], [1, 0], 2, node_time=[0.5, 2])
     other = LocalGraph.from_edges([0, 1], [1, 0], 2, node_time=[3, 4])
-    with pytest.raises(ConfigError, match="disagree about the times of node type 'a'"):
-        LocalSampler({"a__to__a": graph, "a__in__a": other}, method="last")
     untimed = LocalGraph.from_edges([0], [0], 1, source_keys=[0, 1], source_time=[3, 5])
-    with pytest.raises(ConfigError, match="input_time"):
-        LocalSampler({"a__to__b": untimed}, method="last").sample([0], {"a__to__b": [1]}, seed_type="b")
+    sampler = LocalSampler({"a__to__b": untimed}, method="last")
+    for wrong, says in (
+        (lambda: LocalGraph.from_edges([0, 1], [1, 0], 2, node_time=[1, 2, 3]), r"node_time: \[3\] for 2 vertices"),
+        (lambda: LocalGraph.from_edges([0, 1], [1, 0], 2, source_time=[1, 2]), "their times are node_time"),
+        (lambda: LocalGraph.from_edges([0, 1], [1, 0], 2, node_time=[0.5, 2]), "node_time: must be integers"),
+        (
+            lambda: LocalSampler({"a__to__a": graph, "a__in__a": other}, method="last"),
+            "disagree about the times of node type 'a'",
+        ),
+        (lambda: sampler.sample([0], {"a__to__b": [1]}, seed_type="b"), "input_time"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            wrong()
     found = LocalSampler(graph, method="temporal").sample([0, 1], [-1])
     assert (found.n_id.tolist(), found.tree.tolist()) == ([0, 1, 0], [0, 1, 1]), "vertex 1 is later than vertex 0"

@@ -45,7 +45,6 @@ def ask(graph: Graph, servers: int, trainers: int = 1, layers: int = 2, **more: 
 
 
 def reached(graph: Graph, inner: range, hops: int) -> set[int]:
-    """All vertices within ``hops`` in-edges, by networkx."""
     against = nx.DiGraph()
     against.add_nodes_from(range(graph.nodes))
     against.add_edges_from(zip(graph.dst.tolist(), graph.src.tolist(), strict=True))
@@ -122,38 +121,37 @@ def test_rows_that_trainers_exchange(seen: int) -> None:
     assert np.abs(np.bincount(split_trainers(found, 3, most_edges=seen)) - n / 3).max() < 0.1 * n
 
 
-def test_external_rows_go_to_each_trainer_that_reads_them() -> None:
+def test_external_rows_go_to_each_reader_and_large_graphs_are_sampled() -> None:
     # Vertex 3 belongs to the other server. Each trainer of the first one has vertex 0 or 1, so both read it.
     graph = Graph(np.array([2, 2, 3, 3]), np.array([0, 1, 0, 1]), np.arange(4))
     found = count_sizes(Servers(graph.local, np.array([0, 2, 4]), np.arange(4)), Question(2, 2, 1, settings=()))
     assert found.exchanged.external == 4
     assert received_rows(np.array([0, 1, 1, 1]), np.array([7, 7, 7, 2]), 3).tolist() == [1, 2, 0]
     assert received_rows(np.array([], int), np.array([], int), 2).tolist() == [0, 0]
+    graph = random_graph(80, 400, seed=6)
+    assert ask(graph, 1, settings=()).exchanged.external == 0
+    assert ask(graph, 4).counted_servers == 4
+    assert ask(graph, 4, extracted_edges=800).counted_servers == 2
+    assert ask(graph, 4, extracted_edges=1).counted_servers == 1
 
 
 def test_mini_batches_by_sets() -> None:
     graph = random_graph(60, 200, seed=2)
-    whole = servers_of(graph, 2)
-    found = mini_batch_of(whole, np.array([3, 40]), [-1, -1])
-    hops = [reached_from(graph, [3, 40], h) for h in range(3)]
+    found = mini_batch_of(servers_of(graph, 2), np.array([3, 40]), [-1, -1])
+    hops = [{v for seed in (3, 40) for v in reached(graph, range(seed, seed + 1), h)} for h in range(3)]
     assert found.vertices == (2, len(hops[1]) - 2, len(hops[2]) - len(hops[1]))
     into = [sum(d in h for d in graph.dst.tolist()) for h in (hops[0], hops[1] - hops[0])]
     assert list(found.edges) == into
-
-
-def reached_from(graph: Graph, seeds: list[int], hops: int) -> set[int]:
-    return {v for seed in seeds for v in reached(graph, range(seed, seed + 1), hops)}
 
 
 @pytest.mark.slow
 def test_means_of_mini_batches_and_what_is_remote() -> None:
     graph = random_graph(400, 3000, seed=3)
     found = ask(graph, 2, trainers=2, num_neighbors=(-1, -1), batch_size=8)
-    assert found.mini_batch is not None
     assert found.mini_batch.vertices[0] == 8
     assert 0 < found.mini_batch.remote < sum(found.mini_batch.vertices)
+    assert ask(graph, 2, trainers=2, num_neighbors=(-1, -1), batch_size=8) == found
     alone = ask(graph, 1, num_neighbors=(2, 2), batch_size=8)
-    assert alone.mini_batch is not None
     assert alone.mini_batch.remote == 0
     assert alone.mini_batch.edges[0] <= 16
 
@@ -169,31 +167,6 @@ def test_co_batches_shrink_with_their_number() -> None:
     assert {work.preloaded for work in found.co_batches.values()} == {whole.preloaded}  # once, for all of them
 
 
-def test_the_share_of_exchanged_rows_grows_with_servers() -> None:
-    graph = random_graph(1200, 12_000, seed=5)
-    shares = [(e.external / e.vertices) for e in (ask(graph, n, settings=()).exchanged for n in (1, 2, 4, 8))]
-    assert shares == sorted(shares)
-    assert shares[0] == 0
-
-
-def test_large_graphs_are_looked_at_by_sample() -> None:
-    graph = random_graph(80, 400, seed=6)
-    assert ask(graph, 4).counted_servers == 4
-    assert ask(graph, 4, extracted_edges=800).counted_servers == 2
-    assert ask(graph, 4, extracted_edges=1).counted_servers == 1
-
-
-@pytest.mark.slow
-def test_the_same_question_has_the_same_answer() -> None:
-    graph = random_graph(300, 2000, seed=7)
-    first, second = (ask(graph, 2, trainers=2, num_neighbors=(5, 5)) for _ in range(2))
-    assert first == second
-
-
-def test_the_slowest_counts() -> None:
-    assert largest([ServerWork(1, 8, 1, 3, 9, 0), ServerWork(5, 2, 5, 1, 4, 7)]) == ServerWork(5, 8, 3, 3, 9, 7)
-
-
 def test_questions_that_make_no_sense() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         Question(0, 1, 1)
@@ -203,15 +176,15 @@ def test_questions_that_make_no_sense() -> None:
     with pytest.raises(ConfigError, match="1 servers, not 2"):
         count_sizes(empty, Question(2, 1, 1))
     assert count_sizes(empty, Question(1, 2, 3)).closure == ServerWork(4, 0, 4, 0)
+    # The slowest counts.
+    assert largest([ServerWork(1, 8, 1, 3, 9, 0), ServerWork(5, 2, 5, 1, 4, 7)]) == ServerWork(5, 8, 3, 3, 9, 7)
 
 
 @given(alpha=st.floats(0.05, 0.9), degree=st.floats(2, 50), hops=st.integers(1, 5))
 def test_alpha_is_found_again(alpha: float, degree: float, hops: int) -> None:
     closure = [degree ** (alpha * h) for h in range(hops + 1)]
     assert fitted_alpha(closure, 1e12, degree) == pytest.approx(alpha)
-
-
-def test_alpha_looks_at_no_hop_that_ran_out_of_vertices() -> None:
+    # It looks at no hop that ran out of vertices.
     assert fitted_alpha([10, 20, 100, 100], 100, 10) == pytest.approx(0.30103, abs=1e-5)
     assert fitted_alpha([10], 100, 10) is None
     assert fitted_alpha([10, 10], 10, 1) is None

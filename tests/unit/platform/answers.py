@@ -23,7 +23,6 @@ ABOUT |= {"oldest_protocol": OWN.oldest, "newest_protocol": OWN.newest}
 
 
 def maker(threads: int = 1) -> AnswerMaker:
-    """For dataset "d", on threads of its own."""
     return AnswerMaker("d", "here", TurnPool(threads, "test"), AnswerRoom(1 << 30, 3 * CHUNK_BYTES))
 
 
@@ -46,10 +45,15 @@ def described(**about: Any) -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def serving(services: Mapping[str, Mapping[str, Callable[..., Any]]]) -> AsyncIterator[str]:
-    """The address of a daemon with these methods."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(tuple(rpc.handlers(name, methods) for name, methods in services.items()))
-    port = server.add_insecure_port("127.0.0.1:0")
+    async with started(server, server.add_insecure_port("127.0.0.1:0")) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def started(server: grpc.aio.Server, port: int) -> AsyncIterator[str]:
+    """The address of a server at a port."""
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -101,7 +101,6 @@ class Owner:
         self.service = TableService(dataset, number, tables, MAKE, snapshots=None, journal=self.journal)
 
     async def _keep(self, tables: Tables) -> None:
-        assert self.store is not None
         self.journal = tables.recorder = Journal(self.store, tables, log_bytes=1 << 20)
         self._running = asyncio.create_task(self.journal.run())
 
@@ -119,7 +118,7 @@ class Owner:
         return self.service._tables.list()[0]
 
     def rows(self) -> Pulled:
-        return self.table.pull(np.array(self.table.span))  # type: ignore[no-any-return]
+        return self.table.pull(np.array(self.table.span))
 
     def stat(self, name: str) -> float:
         return self.service.stats()[name]

@@ -1,13 +1,48 @@
-"""Which daemon a request means, and which one may answer it."""
+"""Which daemon a request means, whether releases work together, and daemons that would draw differently."""
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError, RestartedError, WrongDatasetError
-from atta.wire.identity import Bound, Identity, check, new_incarnation
+from atta.client.control import Connection
+from atta.client.every import check_together
+from atta.daemon.peers.connection import Alike, PeerConnection, PeerSettings
+from atta.errors import (
+    ConfigError,
+    DrainingError,
+    ProtocolError,
+    RestartedError,
+    SamplingContractError,
+    UnavailableError,
+    WrongDatasetError,
+)
+from atta.partition.schema import Schema
+from atta.samplers.local import contract as golden
+from atta.samplers.methods import Method
+from atta.wire import rpc
+from atta.wire.identity import (
+    Bound,
+    Contract,
+    Identity,
+    Release,
+    check,
+    check_contract,
+    check_release,
+    new_incarnation,
+)
+from tests.unit.platform.answers import described
+from tests.unit.platform.table_owner import Refused
 
 ME = Identity(1, "d1", "aa")
 words = st.text(st.characters(categories=("Ll", "Nd")), max_size=5)
@@ -18,16 +53,14 @@ def test_a_name_is_understood_as_it_was_meant(part: int | None, dataset_id: str,
     meant = Identity(part, dataset_id, incarnation)
     assert Identity.parse(meant.named(Bound.PROCESS)) == meant
     assert Identity.parse(meant.named(Bound.DATA)) == Identity(part, dataset_id)
+    assert new_incarnation() != new_incarnation()
 
 
-@given(
-    st.sampled_from(Bound),
-    st.sampled_from([None, 0, 1]),
-    st.sampled_from(["", "d1", "d2"]),
-    st.sampled_from(["", "aa", "bb"]),
-)
+@pytest.mark.parametrize("bound", Bound)
+@pytest.mark.parametrize("part", [None, 0, 1])
+@pytest.mark.parametrize("dataset_id", ["", "d1", "d2"])
+@pytest.mark.parametrize("incarnation", ["", "aa", "bb"])
 def test_who_is_refused(bound: Bound, part: int | None, dataset_id: str, incarnation: str) -> None:
-    """Against the rules of the documentation."""
     outcome: type[Exception] | None = None
     try:
         check(ME, Identity(part, dataset_id, incarnation), bound, "here:1")
@@ -45,15 +78,22 @@ def test_who_is_refused(bound: Bound, part: int | None, dataset_id: str, incarna
     assert outcome is expected[bound]
 
 
-def test_a_refusal_names_both() -> None:
-    with pytest.raises(
-        WrongDatasetError, match="a:1: serves partition 1 of dataset d1, incarnation aa, not partition 0 of dataset d2"
-    ):
-        check(ME, Identity(0, "d2"), Bound.DATA, "a:1")
-    with pytest.raises(WrongDatasetError, match="does not say whom it means"):
-        check(ME, Identity(), Bound.DATA, "a:1")
-    with pytest.raises(RestartedError, match="incarnation aa of the daemon of partition 1, not bb"):
-        check(ME, Identity(1, "d1", "bb"), Bound.PROCESS, "a:1")
+@pytest.mark.parametrize(
+    ("found", "bound", "error", "words"),
+    [
+        (
+            Identity(0, "d2"),
+            Bound.DATA,
+            WrongDatasetError,
+            "a:1: serves partition 1 of dataset d1, incarnation aa, not partition 0 of dataset d2",
+        ),
+        (Identity(), Bound.DATA, WrongDatasetError, "does not say whom it means"),
+        (Identity(1, "d1", "bb"), Bound.PROCESS, RestartedError, "incarnation aa of the daemon of partition 1, not bb"),
+    ],
+)
+def test_a_refusal_names_both(found: Identity, bound: Bound, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        check(ME, found, bound, "a:1")
 
 
 @pytest.mark.parametrize("text", ["", "1", "1/d", "1/d/i/x", "one/d/i", "-1/d/i", "1.0/d/i", "²/d/i", "9999999999/d/i"])
@@ -62,5 +102,146 @@ def test_malformed_names(text: str) -> None:
         Identity.parse(text)
 
 
-def test_incarnations_differ() -> None:
-    assert len({new_incarnation() for _ in range(100)}) == 100
+NUMBERS = st.integers(1, 9)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_two_releases_work_together_if_they_share_a_protocol(a: int, b: int, c: int, d: int) -> None:
+    found, own = Release("9.0", a, b), Release("1.0", min(c, d), max(c, d))
+    shared = {*range(a, b + 1)} & {*range(own.oldest, own.newest + 1)}
+    if shared:
+        check_release(found, "x:1", own)
+    else:
+        with pytest.raises(ProtocolError, match=r"Atta 9\.0.*Atta 1\.0"):
+            check_release(found, "x:1", own)
+
+
+def meet(*addresses: str, **settings: Any) -> str:
+    """The address of the replica that a peer's link settles on."""
+
+    async def run() -> str:
+        link = PeerConnection(addresses, Identity(1, "d"), PeerSettings(20.0, connect_s=5.0, **settings))
+        try:
+            await link.ready()
+            return link.address
+        finally:
+            await link.close()
+
+    return asyncio.run(run())
+
+
+def ask(address: str) -> Release:
+    connection = Connection(address, 5.0, part=1)
+    try:
+        return connection.describe().release
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("call", [meet, ask])
+def test_clients_and_peers_refuse_what_they_cannot_speak_with(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schema, "from_json", classmethod(lambda cls, document: None))
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({"version": "0.0.9", "oldest_protocol": 0, "newest_protocol": 0}, False),
+        ({"version": "0.2", "oldest_protocol": 2, "newest_protocol": 3}, True),
+        ({"version": "7.0", "oldest_protocol": 8, "newest_protocol": 9}, False),
+    ]
+    for about, accepted in cases:
+        wrong = pytest.raises(ProtocolError, match=r"speaks protocols? .*\(Atta [07]\.0.*\), this process protocol 2")
+        with described(schema='{"num_parts": 1}', **about) as address, nullcontext() if accepted else wrong:
+            found = call(address)
+        if accepted and call is ask:
+            assert (found.version, found.oldest, found.newest) == tuple(about.values())
+
+
+def test_a_daemon_that_stops_is_told_apart_from_one_that_is_away() -> None:
+    failure = Refused(DrainingError("x:1"))
+    assert failure.code() is grpc.StatusCode.UNAVAILABLE
+    found = rpc.error_from("x:1", failure, 2.5)
+    assert isinstance(found, DrainingError)
+    assert isinstance(found, UnavailableError)
+    assert str(found) == "x:1: is stopping and takes no new sessions"
+
+
+MINE = Contract("1234", "abcd")
+
+
+def test_another_process_has_the_same_contract() -> None:
+    """Digests depend on neither hash seeds nor addresses in memory."""
+    code = "from atta.samplers.local.contract import *; print(sampling_contract(), operator_fingerprint())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert found == [golden.sampling_contract(), golden.operator_fingerprint()]
+
+
+def test_a_build_that_draws_differently_has_another_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = golden.sampling_contract.__wrapped__()
+    real = golden.LocalSampler.sample
+
+    def other(self: Any, seeds: Any, hops: Any, **options: Any) -> Any:
+        return real(self, seeds, hops, **{**options, "seed": options["seed"] + (self.method is Method.LABOR)})
+
+    monkeypatch.setattr(golden.LocalSampler, "sample", other)
+    assert golden.sampling_contract.__wrapped__() != before
+
+
+OPERATOR = '''
+    class Ring:
+        """Draws rings."""
+
+        size = 3  # vertices
+
+        def draw(self, size):
+            """A ring."""
+            return {body}
+'''
+
+
+def test_words_about_an_operator_do_not_count() -> None:
+    told = OPERATOR.format(body="range(size)")
+    bare = "\n".join(line for line in told.splitlines() if '"""' not in line).replace("  # vertices", "")
+    assert golden.code_alone(told) == golden.code_alone(bare)
+    assert golden.code_alone(told) != golden.code_alone(OPERATOR.format(body="range(1, size)"))
+
+
+def test_the_golden_graph_tries_all_kinds_of_vertices() -> None:
+    graph = golden.golden_graph()
+    degrees = np.diff(graph.indptr)
+    assert degrees.max() > 8 * golden.HOPS[0]
+    assert (degrees <= golden.HOPS[0]).sum() > 0
+    pairs = np.stack([np.repeat(np.arange(len(degrees)), degrees), graph.indices])
+    assert len(np.unique(pairs, axis=1).T) < golden.EDGES, "parallel edges"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Contract("9999", "abcd"), "a:1: would draw other batches than b:2: its sampling contract has the digest 9999"),
+        (Contract("1234", "eeee"), "a:1: would draw other batches than b:2: its operators have the digest eeee"),
+        (Contract(), "digest"),
+    ],
+)
+def test_both_are_named(found: Contract, words: str) -> None:
+    check_contract(MINE, "a:1", MINE, "b:2")
+    with pytest.raises(SamplingContractError, match=words):
+        check_contract(found, "a:1", MINE, "b:2")
+
+
+def test_a_peer_that_draws_differently_is_refused_and_a_replica_is_taken() -> None:
+    mine, alike = {"contract": MINE.draws, "operators": MINE.operators}, Alike(MINE, "me:1")
+    with described(**{**mine, "contract": "9999"}) as one, described(**mine) as two:
+        with pytest.raises(SamplingContractError, match=f"{one}: would draw other batches than me:1"):
+            meet(one, alike=alike)
+        assert meet(one, two, alike=alike) == two
+
+
+def test_status_tells_replicas_that_draw_differently() -> None:
+    def answer(part: int, address: str, contract: Contract) -> Any:
+        value = {"dataset_id": "d", "num_parts": 2, "parts": range(part, part + 1), "broken": False}
+        value["contract"] = contract
+        return SimpleNamespace(part=part, address=address, value=SimpleNamespace(**value), error=None)
+
+    other = Contract("9999", "abcd")
+    found = check_together([answer(0, "a:1", MINE), answer(0, "b:1", other), answer(1, "c:1", MINE)])
+    assert [one.error is not None for one in found] == [False, True, False]
+    assert isinstance(found[1].error, SamplingContractError)
+    assert "a:1" in str(found[1].error)

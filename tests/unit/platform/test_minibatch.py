@@ -1,14 +1,19 @@
-"""The arrays of a batch become a mini-batch, without a daemon."""
+"""The arrays of a batch become a mini-batch without a daemon, and blocks for DGL as DGL makes them."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import atta
+from atta.client.loaders import dgl as ours
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.sampled import Origin
 from atta.client.sessions.stream import RawBatch
@@ -30,20 +35,11 @@ def homogeneous(origin: Origin | None = None, **more: Any) -> MiniBatch:
     return batch_of(SCHEMA, origin, **arrays, **{f"row_of_{E}": [1], f"col_of_{E}": [0]}, **more)
 
 
-def test_a_table_keeps_its_name_beside_an_operators_result() -> None:
-    pytest.importorskip("torch_geometric")
+def test_results_of_operators_and_partners_of_seeds_stand_beside_tables() -> None:
     data = homogeneous(table_of_node_of_hop=[7, 8], extra_of_hop=[0, 1], extra_of_degree=[3, 4]).to_pyg()
-    assert data.hop.tolist() == [7, 8]
-    assert data.extra_hop.tolist() == [0, 1]
-    assert data.degree.tolist() == [3, 4]
-
-
-def test_partners_of_seeds_stand_under_their_names() -> None:
-    pytest.importorskip("torch_geometric")
+    assert (data.hop.tolist(), data.extra_hop.tolist(), data.degree.tolist()) == ([7, 8], [0, 1], [3, 4])
     data = homogeneous(pairs_of_positive=[[1]], pairs_of_x=[[1]], table_of_node_of_x=np.zeros((2, 2))).to_pyg()
-    assert data.positive.tolist() == [[1]]
-    assert data.pairs_x.tolist() == [[1]]
-    assert data.x.shape == (2, 2)
+    assert (data.positive.tolist(), data.pairs_x.tolist(), data.x.shape) == ([[1]], [[1]], (2, 2))
 
 
 def test_what_needs_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,31 +67,98 @@ def test_types_that_are_not_reached_have_no_rows() -> None:
     assert unread.tables == {"a": {}, "b": {}}
 
 
-@pytest.mark.parametrize("col", [[0, 0, 2, 2, 3], [2, 0, 3, 0, 2], []])
-def test_edges_of_a_block_keep_their_order(col: list[int]) -> None:
-    dgl = pytest.importorskip("dgl")
-    import torch
-
-    from atta.client.loaders.dgl import block
-
-    row, ids = np.array([4, 1, 1, 0, 5])[: len(col)], torch.arange(10, 16)
-    e_id = torch.arange(len(col)) + 70
-    found = block(row, np.array(col, dtype=np.int64), ids, ids[:4], e_id)
-    expected = dgl.create_block((row, np.array(col, dtype=np.int64)), num_src_nodes=6, num_dst_nodes=4)
-    assert torch.equal(torch.stack(found.edges(form="all")), torch.stack(expected.edges(form="all")))
-    assert found.in_degrees().tolist() == expected.in_degrees().tolist()
-    assert found.out_degrees().tolist() == expected.out_degrees().tolist()
-    x = torch.arange(12.0).reshape(6, 2)
-    for made in (found, expected):
-        made.srcdata["x"] = x
-        made.update_all(dgl.function.copy_u("x", "m"), dgl.function.sum("m", "y"))
-    assert torch.equal(found.dstdata["y"], expected.dstdata["y"])
-    assert found.edata[dgl.EID].tolist() == e_id.tolist()
-
-
 def test_what_has_no_blocks_is_refused() -> None:
-    pytest.importorskip("dgl")
     with pytest.raises(ConfigError, match="as a whole"):
         homogeneous(Origin("node", whole=True)).to_dgl()
     with pytest.raises(ConfigError, match="one node type and one edge type"):
         batch_of(TYPED, Origin("a"), input_id=[0], n_id_of_a=[3], hops_of_a=[1]).to_dgl()
+
+
+dgl = pytest.importorskip("dgl")
+pytest.importorskip("torch_geometric")
+torch = pytest.importorskip("torch")
+
+SOURCES, TARGETS = 9, 5
+EDGES = st.lists(st.tuples(st.integers(0, SOURCES - 1), st.integers(0, TARGETS - 1)), max_size=30)
+
+
+def both(edges: list[tuple[int, int]], *, by_target: bool = True) -> tuple[Any, Any]:
+    """Our block and DGL's. Edges weigh differently each."""
+    ends = np.array(sorted(edges, key=lambda edge: edge[1]) if by_target else edges, np.int64).reshape(-1, 2)
+    row, col = np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
+    made = ours.block(row, col, torch.arange(SOURCES), torch.arange(TARGETS), torch.arange(len(row)) + 70)
+    theirs = dgl.create_block((torch.from_numpy(row), torch.from_numpy(col)), SOURCES, TARGETS)
+    for graph in (made, theirs):
+        graph.edata["weight"] = 1.0 + torch.arange(len(row), dtype=torch.float32)
+    return made, theirs
+
+
+def weighted_mean(block: Any, x: Any) -> Any:
+    block = block.local_var()
+    block.srcdata["x"] = x
+    block.update_all(dgl.function.u_mul_e("x", "weight", "m"), dgl.function.mean("m", "out"))
+    return block.dstdata["out"]
+
+
+def attention(block: Any, x: Any) -> Any:
+    torch.manual_seed(1)
+    layer = dgl.nn.GATConv(4, 3, num_heads=2, allow_zero_in_degree=True)
+    return layer(block, (x, x[:TARGETS]))
+
+
+SOME = [(3, 0), (1, 0), (8, 2), (1, 4)]
+
+
+def sage(block: Any, x: Any) -> Any:
+    torch.manual_seed(1)
+    return dgl.nn.SAGEConv(4, 3, "mean")(block, (x, x[:TARGETS]))
+
+
+def gradient(layer: Any, block: Any, x: Any) -> tuple[Any, Any]:
+    x = x.clone().requires_grad_()
+    out = layer(block, x)
+    (out * torch.arange(out.numel(), dtype=torch.float32).reshape(out.shape)).sum().backward()
+    return out.detach(), x.grad
+
+
+@pytest.mark.parametrize("layer", [sage, weighted_mean, attention])
+@pytest.mark.parametrize("by_target", [True, False])
+@settings(max_examples=30)
+@given(EDGES)
+def test_layers_compute_and_learn_the_same(layer: Any, by_target: bool, edges: list[tuple[int, int]]) -> None:
+    made, theirs = both(edges, by_target=by_target)
+    assert torch.equal(torch.stack(made.edges(form="all")), torch.stack(theirs.edges(form="all")))
+    assert made.edata[dgl.EID].tolist() == list(range(70, 70 + len(edges)))
+    for count in ("in_degrees", "out_degrees"):
+        assert getattr(made, count)().tolist() == getattr(theirs, count)().tolist()
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(SOURCES, 4)).astype(np.float32))
+    for _ in range(2):  # once reversed, it is so the next time
+        for found, expected in zip(gradient(layer, made, x), gradient(layer, theirs, x), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+def test_layers_do_not_sort_the_edges_again() -> None:
+    made, theirs = both(SOME)
+    x = torch.ones(SOURCES, 4)
+    for block in (made, theirs):
+        gradient(sage, block, x)
+    assert made.formats()["created"] == ["csc"]
+    assert "csr" in theirs.formats()["created"]  # else this shows nothing
+
+
+@pytest.mark.parametrize(
+    "change", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b)), lambda b: b.int()]
+)
+def test_copies_of_a_block_are_blocks(change: Any) -> None:
+    made, theirs = both(SOME)
+    x = torch.ones(SOURCES, 4)
+    gradient(sage, made, x)
+    found, expected = gradient(sage, change(made), x), gradient(sage, theirs, x)
+    torch.testing.assert_close(found[1], expected[1])
+
+
+def test_the_reverse_of_a_block_has_its_edges() -> None:
+    made, theirs = both(SOME)
+    found, expected = (block._graph.reverse().edges(0, "eid") for block in (made, theirs))
+    assert [end.tolist() for end in found] == [end.tolist() for end in expected]
+    assert made._graph.reverse().number_of_nodes(0) == SOURCES

@@ -1,14 +1,13 @@
-"""Snapshots of several owners: if a save breaks off anywhere, the old or the new one is whole.
-
-Loads change all or nothing.
-"""
+"""Snapshots of several owners: if a save breaks off anywhere, the old or the new one is whole. Loads change all or nothing."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -44,16 +43,19 @@ class Owner:
 
 def owners(folder: Path, value: int | None = None) -> list[Owner]:
     made = [Owner(folder, part) for part in range(PARTS)]
-    for owner in made if value is not None else ():
-        owner.hold(value or 0)
+    if value is not None:
+        hold(made, value)
     return made
 
 
+def hold(of: list[Owner], value: int) -> None:
+    for owner in of:
+        owner.hold(value)
+
+
 def saving(of: list[Owner], snapshot_id: str) -> list[Callable[[], object]]:
-    """The steps of a save."""
-    prepare = [lambda o=o: o.snapshots.prepare_save("s", snapshot_id, 60.0) for o in of]  # type: ignore[misc]
-    commit = [lambda o=o: o.snapshots.commit_save("s", snapshot_id) for o in of]  # type: ignore[misc]
-    return [*prepare, *commit]
+    prepare = [partial(o.snapshots.prepare_save, "s", snapshot_id, 60.0) for o in of]
+    return [*prepare, *(partial(o.snapshots.commit_save, "s", snapshot_id) for o in of)]
 
 
 def save(of: list[Owner], snapshot_id: str) -> None:
@@ -76,6 +78,10 @@ def load(of: list[Owner], load_id: int = 1, name: str = "s") -> list[float]:
     return [owner.value for owner in of]
 
 
+def ids(folder: Path) -> list[list[str]]:
+    return [owner.snapshots.ids("s") for owner in owners(folder)]
+
+
 def folders(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "s").iterdir())
 
@@ -87,8 +93,7 @@ def test_a_save_that_is_broken_off_leaves_the_old_or_the_new_one(tmp_path: Path,
         step()
     again = owners(tmp_path)  # all owners were killed
     assert load(again) == [1.0 if done < PARTS else 2.0] * PARTS
-    for owner in again:
-        owner.hold(3)
+    hold(again, 3)
     save(again, OTHER)
     assert load(owners(tmp_path)) == [3.0] * PARTS
     assert folders(tmp_path) == ["part-0000", "part-0001"]  # the broken save leaves nothing behind
@@ -100,12 +105,10 @@ def test_a_save_that_dies_at_any_rename(tmp_path: Path, monkeypatch: pytest.Monk
     for deadly in range(20):
         folder = tmp_path / str(deadly)
         save(owners(folder, 1), OLD)
-        count = 0
+        left = iter(range(deadly))
 
-        def dies(self: Path, target: Path, deadly: int = deadly) -> Path:
-            nonlocal count
-            count += 1
-            if count > deadly:
+        def dies(self: Path, target: Path, left: Iterator[int] = left) -> Path:
+            if next(left, None) is None:
                 raise Died
             return rename(self, target)
 
@@ -186,8 +189,7 @@ def test_a_damaged_snapshot_can_be_saved_anew(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"tables", b"chairs"))
     with pytest.raises(DataError, match=r"part-0001/tables\.log"):
         of[1].snapshots.ids("s")
-    for owner in of:
-        owner.hold(2)
+    hold(of, 2)
     save(of, NEW)
     assert load(owners(tmp_path)) == [2.0] * PARTS
 
@@ -244,36 +246,22 @@ def test_the_latest_end_is_loaded_though_the_clock_went_back(tmp_path: Path, mon
         assert load(owners(tmp_path), name="shutdown") == [value] * PARTS
 
 
-def test_a_save_that_is_broken_off_is_newer_than_the_one_in_use_whatever_the_clock_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("died", [False, True])
+def test_a_save_that_breaks_off_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: bool) -> None:
+    """And what an older save has left is gone, also if the daemon died in the midst of the commit."""
     save(owners(tmp_path, 1), OLD)
+    for prepare in saving(owners(tmp_path, 2), OTHER)[: PARTS * died]:
+        prepare()
     monkeypatch.setattr(time, "time_ns", lambda: 0)
-    for prepare in saving(owners(tmp_path, 2), NEW)[:PARTS]:
-        prepare()
-    assert [owner.snapshots.ids("s") for owner in owners(tmp_path)] == [[NEW, OLD]] * PARTS
-
-
-def test_a_save_that_was_never_committed_is_gone_when_a_later_one_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if the daemon dies in the midst of the commit: what waits beside the part in use would be newer than it."""
-    save(owners(tmp_path, 1), OLD)
-    for prepare in saving(owners(tmp_path, 2), OTHER)[:PARTS]:
-        prepare()
     steps = saving(owners(tmp_path, 3), NEW)
     for prepare in steps[:PARTS]:
         prepare()
-
-    def dies(_: Path) -> None:
-        raise Died
-
     with monkeypatch.context() as patched:
-        patched.setattr("atta.kvstore.durable.parts.force", dies)
-        for commit in steps[PARTS:]:
+        patched.setattr("atta.kvstore.durable.parts.force", Mock(side_effect=Died))
+        for commit in steps[PARTS:] if died else ():
             with pytest.raises(Died):
                 commit()
-    assert [owner.snapshots.ids("s") for owner in owners(tmp_path)] == [[NEW, OLD]] * PARTS
+    assert ids(tmp_path) == [[NEW, OLD]] * PARTS
 
 
 def test_a_snapshot_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -327,20 +315,22 @@ def test_a_save_that_lost_its_hold_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_snapshots_take_no_more_bytes_than_they_may(tmp_path: Path) -> None:
-    """A save is refused before it writes anything, and goes through again when an old snapshot has been removed."""
     (owner,) = owners(tmp_path, 1)[:1]
-    owner.snapshots.prepare_save("a", OLD, 60.0)
-    owner.snapshots.commit_save("a", OLD)
+
+    def save(name: str, snapshot_id: str) -> None:
+        owner.snapshots.prepare_save(name, snapshot_id, 60.0)
+        owner.snapshots.commit_save(name, snapshot_id)
+
+    save("a", OLD)
     one = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     owner.snapshots._limit_bytes = one + owner.tables.get("t").nbytes - 1
     with pytest.raises(QuotaExceededError, match=f"take {one} bytes .* raise --snapshots-size"):
-        owner.snapshots.prepare_save("b", NEW, 60.0)
+        save("b", NEW)
     assert not (tmp_path / "b").exists()
-    owner.snapshots._limit_bytes = one + owner.tables.get("t").nbytes
-    owner.snapshots.prepare_save("b", NEW, 60.0)
-    owner.snapshots.commit_save("b", NEW)
+    owner.snapshots._limit_bytes += 1
+    save("b", NEW)
     with pytest.raises(QuotaExceededError, match="raise --snapshots-size"):
-        owner.snapshots.prepare_save("a", OTHER, 60.0)
+        save("a", OTHER)
     shutil.rmtree(tmp_path / "a")
     owner.snapshots.prepare_save("a", OTHER, 60.0)
     owner.snapshots.finish()

@@ -1,7 +1,8 @@
-"""Recordings become trace events: rows without overlap, one clock, names, counters, valid JSON."""
+"""The daemon's ring of what happened, and the trace events that are made of it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import defaultdict
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from atta.daemon.engine.recorder import Recorder
+from atta.daemon.engine.tasks import TaskResult
 from atta.observe.recording import (
     BatchMark,
     Entry,
@@ -22,31 +25,104 @@ from atta.observe.recording import (
     to_lines,
 )
 from atta.observe.timeline import covered_s, document, rows, trace_events
+from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
+from atta.scheduler import SessionView
+
+STATS = {"utilisation": 40.0, "ready_cpu": 1.0, "ready_net": 2.0, "running_cpu": 3.0, "running_net": 4.0}
+
+
+def recorder_of(capacity: int) -> Recorder:
+    """Its clock shows 1, 2, 3, ..."""
+    return Recorder(capacity, itertools.count(1.0).__next__)
+
+
+def entries(recorder: Recorder, last_s: float = 0.0) -> list[Entry]:
+    return [entry for text in recorder.lines(last_s) for entry in from_lines(text)]
+
+
+def fill(recorder: Recorder) -> None:
+    """One entry of every kind."""
+    recorder.session("opened", "s", "j", 1, 9, 40, "8,4")
+    recorder.batch("launched", "s", 5, dag=2, at=1.5)
+    result = TaskResult(remote_rows=1, remote_bytes=2, cached_rows=3, shared_rows=4)
+    recorder.task(Task(Kind.FEATURE, "f", 1, 0, 2, Lane.NET, 8.0), ("s", 5, 2), (1.6, 1.7, 1.8), result)
+    recorder.sample(2.0, [SessionView("s", 9, 1, 1, 0, 0, 1.0, None, None, 3.0)], STATS, buffer_bytes=64)
+
+
+def test_every_kind_comes_back_as_its_type() -> None:
+    recorder = recorder_of(100)
+    fill(recorder)
+    assert entries(recorder) == [
+        SessionMark(1.0, "opened", "s", "j", 1, 9, 40, "8,4"),
+        BatchMark(1.5, "launched", "s", 5, 2),
+        TaskSpan(1.8, 1.6, 1.7, "s", 5, 2, "feature", "f", "net", 1, 0, 2, 8.0, 1, 2, 3, 4, "done"),
+        MachineSample(2.0, 40.0, 64, 1, 2, 3, 4),
+        SessionSample(2.0, "s", 1.0, None, 1, 0, 0, None, 3.0),
+    ]
+    for entry in recorder._ring:  # no arrays, lists of ids or objects of the scheduler
+        assert {type(value) for value in entry} <= {str, int, float, type(None)}
+        assert len(repr(entry)) < 300
+
+
+def test_a_task_of_others_names_the_owners_or_how_many_they_are() -> None:
+    recorder, task = recorder_of(100), Task(Kind.FEATURE, "f", OTHERS, 0, 1, Lane.NET, 8.0)
+    for owners in ([3], [1, 2, 5], [*range(1, 128)]):
+        shares = [OwnedVertices(owner, 10) for owner in owners]
+        recorder.task(task, ("s", 5, 2), (1.0, 1.0, 1.0), owners=shares)
+    assert [(e.owner, e.owners) for e in entries(recorder)] == [(-1, "3"), (-1, "1,2,5"), (-1, "127 owners")]
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 3, 50])
+def test_the_ring_is_bounded_and_keeps_the_newest(capacity: int) -> None:
+    recorders = recorder_of(capacity), recorder_of(10_000)
+    for recorder in recorders:
+        for batch in range(200):
+            recorder.batch("ready", "s", batch)
+            fill(recorder)
+    found, everything = map(entries, recorders)
+    assert [recorder.full for recorder in recorders] == [True, False]
+    assert len(found) == capacity
+    assert found == everything[len(everything) - capacity :]
+
+
+def test_what_links_have_served_is_told_too() -> None:
+    recorder = recorder_of(10)
+    recorder.batch("ready", "s", 0)  # at 1
+    spans = [
+        ServedSpan(0.5, 0.25, "Pull by link, asked by 3", 7),
+        ServedSpan(1.5, 1.0, "Sample by link, asked by 2", 9),
+    ]
+    recorder.elsewhere = lambda: spans
+    assert entries(recorder)[1:] == spans
+    assert [e.at for e in entries(recorder, 2.5)] == [1.0, 0.5, 1.5]  # the time is 3 now
+    assert [e.at for e in entries(recorder, 2.5)] == [1.5]  # and now 4
+
+
+async def test_served_requests_are_recorded_also_when_they_fail() -> None:
+    recorder = recorder_of(10)
+
+    async def pull(request: Any, context: Any) -> bytes:
+        return bytes(request)
+
+    async def pair(request: Any, context: Any) -> None:
+        raise KeyError(request)
+
+    with pytest.raises(KeyError):
+        await recorder.served("GraphService", {"Pair": pair})["Pair"]("x", None)
+    assert await recorder.served("KvService", {"Pull": pull})["Pull"](12, None) == bytes(12)
+    assert entries(recorder) == [
+        ServedSpan(2.0, 1.0, "GraphService.Pair", 0),
+        ServedSpan(4.0, 3.0, "KvService.Pull", 12),
+    ]
+    assert Recorder(0).served("KvService", {"Pull": pull}) == {"Pull": pull}
+
 
 SESSION = "0123456789abcdef"
 
 
 def task(started: float, ended: float, *, batch: int = 3, lane: str = "cpu", owner: int = 0) -> TaskSpan:
-    return TaskSpan(
-        at=ended,
-        ready=started - 0.5,
-        started=started,
-        session=SESSION,
-        batch=batch,
-        dag=batch + 10,
-        kind="feature",
-        op="feature0",
-        lane=lane,
-        owner=owner,
-        chunk=0,
-        chunks=1,
-        cost=12.0,
-        remote_rows=1,
-        remote_bytes=2,
-        cached_rows=3,
-        shared_rows=4,
-        outcome="done",
-    )
+    about = SESSION, batch, batch + 10, "feature", "feature0", lane, owner, 0, 1, 12.0, 1, 2, 3, 4, "done"
+    return TaskSpan(ended, started - 0.5, started, *about)
 
 
 def recording(*entries: Entry, part: int = 0, offset_s: float = 1e9, now: float = 100.0) -> Recording:
@@ -100,39 +176,29 @@ def test_slices_of_a_row_do_not_overlap() -> None:
 
 
 def test_one_clock_for_daemons_that_started_at_different_times() -> None:
-    events = trace_events(
-        [recording(task(5.0, 6.0), offset_s=1000.0), recording(task(905.5, 906.0, batch=4), part=1, offset_s=100.0)]
-    )
-    first, second = slices(events)
+    late = recording(task(905.5, 906.0, batch=4), part=1, offset_s=100.0)
+    first, second = slices(trace_events([recording(task(5.0, 6.0), offset_s=1000.0), late]))
     assert (first["ts"], first["dur"]) == (0.0, 1e6)
     assert (second["ts"], second["dur"]) == (0.5e6, 0.5e6)
     assert first["pid"] != second["pid"]
     assert first["tid"] != second["tid"]
 
 
-def test_a_task_tells_what_it_belongs_to() -> None:
-    (event,) = slices(trace_events([recording(task(5.0, 6.0, lane="net", owner=2))]))
-    assert event["name"] == "feature feature0 from part 2"
-    args = event["args"]
-    assert (args["session"], args["batch"], args["dag"], args["owner"]) == (SESSION[:6], 3, 13, 2)
-    assert args["waited_ms"] == 500
-
-
 @pytest.mark.parametrize(
     ("owners", "name", "owner"),
-    [("2", "part 2", "2"), ("1,3", "parts 1,3", "1,3"), ("40 owners", "40 owners", "40 owners")],
+    [("", "part 2", 2), ("2", "part 2", "2"), ("1,3", "parts 1,3", "1,3"), ("40 owners", "40 owners", "40 owners")],
 )
-def test_a_task_of_several_partitions_names_them(owners: str, name: str, owner: str) -> None:
-    span = task(5.0, 6.0, lane="net", owner=-1)._replace(owners=owners)
+def test_a_task_tells_what_it_belongs_to(owners: str, name: str, owner: object) -> None:
+    span = task(5.0, 6.0, lane="net", owner=-1 if owners else 2)._replace(owners=owners)
     (event,) = slices(trace_events([recording(span)]))
     assert event["name"] == f"feature feature0 from {name}"
-    assert event["args"]["owner"] == owner
+    args = [event["args"][key] for key in ("session", "batch", "dag", "owner", "waited_ms")]
+    assert args == [SESSION[:6], 3, 13, owner, 500]
 
 
 def test_names_of_daemons_and_rows() -> None:
-    events = trace_events(
-        [recording(task(1, 3), task(2, 4), task(1, 2, lane="net"), ServedSpan(3, 2, "A.B", 0), part=4)]
-    )
+    entries = [task(1, 3), task(2, 4), task(1, 2, lane="net"), ServedSpan(3, 2, "A.B", 0)]
+    events = trace_events([recording(*entries, part=4)])
     names = {e["args"]["name"] for e in events if e["name"] in {"process_name", "thread_name"}}
     assert names == {"part 4 at host:4", "CPU 1", "CPU 2", "network 1", "served 1"}
     named = {e["tid"] for e in events if e["name"] == "thread_name"}
@@ -151,16 +217,9 @@ def test_metadata_first_then_events_by_time() -> None:
 
 
 def test_counters() -> None:
-    events = trace_events(
-        [
-            recording(
-                SessionMark(1.0, "opened", SESSION, "job", 2, 7),
-                SessionSample(2.0, SESSION, 1.5, 4.0, 1, 2, 300, 20.0, 5.0),
-                MachineSample(2.0, 50.0, 1024, 3, 4, 1, 2),
-                SessionMark(3.0, "closed", SESSION, "job", 2, 7),
-            )
-        ]
-    )
+    opened, closed = (SessionMark(at, what, SESSION, "job", 2, 7) for at, what in ((1.0, "opened"), (3.0, "closed")))
+    sample = SessionSample(2.0, SESSION, 1.5, 4.0, 1, 2, 300, 20.0, 5.0)
+    events = trace_events([recording(opened, sample, MachineSample(2.0, 50.0, 1024, 3, 4, 1, 2), closed)])
     counters = defaultdict(list)
     for event in events:
         if event["ph"] == "C":
@@ -232,7 +291,5 @@ def test_entries_survive_the_wire_in_bounded_pieces() -> None:
 def test_what_is_no_recording_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         list(from_lines(text))
-
-
-def test_unknown_kinds_are_left_out() -> None:
-    assert list(from_lines('["hiccup",1,2]\n["served",2.0,1.0,"A.B",5]')) == [ServedSpan(2.0, 1.0, "A.B", 5)]
+    unknown = '["hiccup",1,2]\n["served",2.0,1.0,"A.B",5]'
+    assert list(from_lines(unknown)) == [ServedSpan(2.0, 1.0, "A.B", 5)], "kinds of a later release are left out"

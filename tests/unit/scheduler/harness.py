@@ -41,8 +41,6 @@ PLANS = {
 
 @dataclass
 class Book:
-    """The shell's record of a session."""
-
     plan: Plan
     batches: list[int]
     launched: int = 0
@@ -56,7 +54,6 @@ class Book:
 
     @property
     def held(self) -> int:
-        """Batches in flight or finished."""
         return self.in_flight + len(self.sizes)
 
 
@@ -161,18 +158,15 @@ class Shell:
         return self.send(BatchTaken(name, batch, train_ms))
 
     def give_back(self) -> list[Action]:
-        """Consumers give back everything that they have taken."""
         self.lent = 0
         return self.send(ConsumersHold(0))
 
     def tick(self) -> list[Action]:
-        """Perform the pending wake-up."""
         assert self.wake is not None
         self.now, self.wake = max(self.now, self.wake), None
         return self.send(Tick())
 
     def drain(self, trained: dict[str, float] | None = None) -> None:
-        """Run all work to its end, in random order."""
         for _ in range(100_000):
             takable = [n for n, b in self.books.items() if b.taken < len(b.ready)]
             if self.running:
@@ -314,4 +308,6 @@ class Shell:
         stats = self.scheduler.stats()
         assert stats["in_flight"] == len(open_dags)
         assert stats["finished"] == sum(len(b.sizes) for b in self.books.values())
+        assert stats["finished_bytes"] == sum(sum(b.sizes.values()) for b in self.books.values())
+        assert [view.name for view in self.scheduler.sessions()] == list(self.books)
         assert stats["running_cpu"] + stats["running_net"] == len(self.running)

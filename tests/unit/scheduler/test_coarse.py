@@ -1,20 +1,22 @@
-"""The launch score and its measurements."""
+"""The launch score, its measurements, and the cost model against numpy's weighted least squares."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
+from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.scheduler import SchedulerConfig
 from atta.scheduler.coarse import Load, ScheduledSession
+from atta.scheduler.costs import ENOUGH, FORGETTING, CostModel, Line
 from atta.scheduler.pace import KEPT_PACES, SIZE_MARGIN, Pace, PaceMemory, balance, headroom, launch_score
 from atta.scheduler.policies import by_score
 from tests.unit.scheduler.harness import PLANS
-from tests.unit.scheduler.invariants import check_paces
 
 CONFIG = SchedulerConfig()
 times = st.floats(0.01, 1e5)
@@ -26,17 +28,11 @@ def score(gap: float = 10.0, c: float = 50.0, q: float = 4, sample: float = 40.0
     return launch_score(gap, utilisation=c, queued=q, sample_ms=sample, train_ms=train, config=CONFIG)
 
 
-@pytest.mark.parametrize(("percent", "value"), [(0, 100.0), (50, 90.95), (80, 60.9), (95, 20.8), (100, 0.0)])
-def test_headroom_has_the_values_of_the_paper(percent: float, value: float) -> None:
-    assert headroom(percent) == pytest.approx(value, abs=0.05)
-
-
-def test_headroom_is_clipped() -> None:
+def test_headroom_and_score_have_the_values_of_the_paper() -> None:
+    for percent, value in ((0, 100.0), (50, 90.95), (80, 60.9), (95, 20.8), (100, 0.0)):
+        assert headroom(percent) == pytest.approx(value, abs=0.05)
     assert headroom(-3) == headroom(0) == pytest.approx(100)
     assert headroom(130) == headroom(100) == pytest.approx(0, abs=1e-9)
-
-
-def test_score_by_hand() -> None:
     assert score() == pytest.approx(10 * headroom(50) * 40 / (20 * 4))
     assert score(q=0) == score(q=0.5) == pytest.approx(10 * headroom(50) * 40 / (20 * 0.5))
     assert score(c=100) == pytest.approx(10 * 1.0 * 40 / (20 * 4))
@@ -45,27 +41,17 @@ def test_score_by_hand() -> None:
     assert balance(None, 20, 2, 0.5) == 0.5
 
 
-@given(a=queues, b=queues, gap=times, c=percents, sample=times, train=times)
-def test_score_falls_with_the_queue(a: int, b: int, gap: float, c: float, sample: float, train: float) -> None:
-    low, high = sorted((a, b))
-    assert score(gap, c, low, sample, train) >= score(gap, c, high, sample, train)
-    if low >= CONFIG.empty_queue and low < high:
-        assert score(gap, c, low, sample, train) > score(gap, c, high, sample, train)
-
-
-@given(a=percents, b=percents, gap=times, q=queues, sample=times, train=times)
-def test_score_falls_with_utilisation(a: float, b: float, gap: float, q: int, sample: float, train: float) -> None:
-    low, high = sorted((a, b))
-    assert score(gap, low, q, sample, train) >= score(gap, high, q, sample, train)
-    if headroom(low) > CONFIG.least_headroom and high - low > 1e-6:
-        assert score(gap, low, q, sample, train) > score(gap, high, q, sample, train)
-
-
-@given(gap=times, more=st.floats(1.001, 100), c=percents, q=queues, sample=times, train=times)
-def test_score_rises_with_gap_and_sampling_time_and_falls_with_training_time(
-    gap: float, more: float, c: float, q: int, sample: float, train: float
+@given(gap=times, more=st.floats(1.001, 100), c=percents, d=percents, q=queues, r=queues, sample=times, train=times)
+def test_score_falls_with_queue_and_utilisation_and_training_and_rises_with_gap_and_sampling(
+    gap: float, more: float, c: float, d: float, q: int, r: int, sample: float, train: float
 ) -> None:
-    base = score(gap, c, q, sample, train)
+    base, ((idle, busy), (short, long)) = score(gap, c, q, sample, train), (sorted((c, d)), sorted((q, r)))
+    assert score(gap, c, short, sample, train) >= score(gap, c, long, sample, train)
+    if CONFIG.empty_queue <= short < long:
+        assert score(gap, c, short, sample, train) > score(gap, c, long, sample, train)
+    assert score(gap, idle, q, sample, train) >= score(gap, busy, q, sample, train)
+    if headroom(idle) > CONFIG.least_headroom and busy - idle > 1e-6:
+        assert score(gap, idle, q, sample, train) > score(gap, busy, q, sample, train)
     assert score(gap * more, c, q, sample, train) > base
     assert score(gap, c, q, sample * more, train) > base
     assert score(gap, c, q, sample, train * more) < base
@@ -154,13 +140,18 @@ def test_the_wait_until_a_launch_is_exact_between_one_and_a_hundred_milliseconds
     assert by_score(made, load, 0.0, CONFIG) == 0.1
 
 
-def test_liveness_and_calibration_launch_at_once() -> None:
+def test_liveness_calibration_and_saturation() -> None:
     load = Load(0.1)
     load.sample(100, 0)
     assert by_score(session(), load, 0.0, CONFIG) == 0, "nothing in flight, nothing finished"
     assert by_score(session(in_flight=3), load, 0.0, CONFIG) > 0
     fresh = session(in_flight=1, pace=Pace(batch_bytes=5.0))
     assert by_score(fresh, load, 0.0, CONFIG) == 0, "no threshold is known yet"
+    load = Load(0.1)
+    load.saturated = True
+    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0)
+    for made in (session(), session(in_flight=1, pace=hungry), session(in_flight=1, pace=Pace(batch_bytes=5.0))):
+        assert by_score(made, load, 1e6, CONFIG) == math.inf
 
 
 def test_the_next_epoch_counts_what_its_consumer_has_before_it() -> None:
@@ -173,14 +164,6 @@ def test_the_next_epoch_counts_what_its_consumer_has_before_it() -> None:
     present.closed = True
     assert following.line == (0, 0)
     assert by_score(following, load, 1e-4, CONFIG) == 0, "nothing is left of the epoch before"
-
-
-def test_nothing_is_launched_while_lanes_are_saturated() -> None:
-    load = Load(0.1)
-    load.saturated = True
-    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0)
-    for made in (session(), session(in_flight=1, pace=hungry), session(in_flight=1, pace=Pace(batch_bytes=5.0))):
-        assert by_score(made, load, 1e6, CONFIG) == math.inf
 
 
 def test_more_than_four_batches_are_for_idle_workers_and_come_by_steps() -> None:
@@ -210,12 +193,13 @@ def test_more_than_four_batches_are_for_idle_workers_and_come_by_steps() -> None
     assert by_score(made, load, 1e6, CONFIG) == math.inf, "the seventh has not been finished"
 
 
-@pytest.mark.parametrize(("batches", "allowed"), [(0, 4), (255, 4), (256, 5), (511, 5), (512, 6), (1023, 6), (1024, 7)])
-def test_a_busy_machine_allows_one_more_batch_whenever_twice_as_many_are_finished(batches: int, allowed: int) -> None:
-    load, pace = Load(0.1), Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=9, finished=batches)
+def test_a_busy_machine_allows_one_more_batch_whenever_twice_as_many_are_finished() -> None:
+    load = Load(0.1)
     load.sample(100, 0.0)
-    assert by_score(session(in_flight=allowed - 1, pace=pace), load, 1e6, CONFIG) == 0
-    assert by_score(session(in_flight=allowed, pace=pace), load, 1e6, CONFIG) == math.inf
+    for batches, allowed in ((0, 4), (255, 4), (256, 5), (511, 5), (512, 6), (1023, 6), (1024, 7)):
+        pace = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=9, finished=batches)
+        assert by_score(session(in_flight=allowed - 1, pace=pace), load, 1e6, CONFIG) == 0
+        assert by_score(session(in_flight=allowed, pace=pace), load, 1e6, CONFIG) == math.inf
 
 
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
@@ -252,11 +236,7 @@ def test_caps() -> None:
     assert session(in_flight=1, finished_bytes=80).within_caps(config)
     assert not session(in_flight=2, finished_bytes=80).within_caps(config)
     assert not session(in_flight=1, pace=Pace()).within_caps(config), "an unknown size is measured first"
-
-
-@pytest.mark.parametrize(("workers", "cap"), [(1, 16), (8, 16), (9, 18), (64, 128)])
-def test_default_cap(workers: int, cap: int) -> None:
-    assert SchedulerConfig(workers=workers).dag_cap == cap
+    assert [SchedulerConfig(workers=workers).dag_cap for workers in (1, 8, 9, 64)] == [16, 16, 18, 128]
 
 
 def test_the_paces_of_the_loaders_used_last_are_kept() -> None:
@@ -266,13 +246,12 @@ def test_the_paces_of_the_loaders_used_last_are_kept() -> None:
         memory.keep("used often", Pace(finished=2))
         memory.keep("empty", Pace())
         memory.keep("", Pace(finished=1))
-    check_paces(memory)
     assert len(memory) == KEPT_PACES
     assert memory.get("used often") == Pace(finished=2)
     assert memory.get("loader5") is None
     assert memory.get("loader6") is not None
     assert memory.get("loader68") == Pace(finished=1, largest=68)
-    assert memory.get("empty") is None
+    assert memory.get("empty") is memory.get("") is None
 
 
 @pytest.mark.parametrize(
@@ -290,3 +269,57 @@ def test_the_paces_of_the_loaders_used_last_are_kept() -> None:
 def test_wrong_settings_are_named(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         SchedulerConfig(**options)  # type: ignore[arg-type]
+
+
+def task(kind: Kind, cost: float, lane: Lane = Lane.CPU) -> Task:
+    return Task(kind, "op", 0, 0, 1, lane, cost)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), min_size=3, max_size=40))
+def test_the_line_is_the_weighted_least_squares_one(points: list[tuple[float, float]]) -> None:
+    line = Line()
+    for x, y in points:
+        line.add(x, y)
+    x, y = np.array(points).T
+    weights = FORGETTING ** np.arange(len(points))[::-1]
+    fixed, slope = line.fit()
+    assert fixed >= 0
+    assert slope >= 0
+    if np.ptp(x) < 1 or np.ptp(x) < 1e-3 * x.max():
+        return  # nearly one cost: any line through the mean is good enough
+    slope_wanted, fixed_wanted = np.polyfit(x, y, 1, w=np.sqrt(weights))
+    scale = max(1.0, y.max())
+    if slope_wanted > 1e-9 and fixed_wanted > 1e-9 * scale:
+        assert fixed + slope * x == pytest.approx(fixed_wanted + slope_wanted * x, abs=1e-4 * scale)
+    # For any bounds, no flat line through zero or the mean fits better.
+    error = weights @ (fixed + slope * x - y) ** 2
+    mean = weights @ y / weights.sum()
+    assert error <= weights @ (mean - y) ** 2 * (1 + 1e-6) + 1e-3 * scale
+
+
+def test_costs_of_different_kinds_become_comparable() -> None:
+    model = CostModel()
+    for cost in np.linspace(1e4, 1e6, 20):
+        model.observe(task(Kind.FEATURE, cost), 1e-6 * (20 + 0.0002 * cost))
+        model.observe(task(Kind.NEIGHBORHOOD, cost), 1e-6 * (40 + 0.05 * cost))
+    few_edges, many_bytes = task(Kind.NEIGHBORHOOD, 1e5), task(Kind.FEATURE, 1e6)
+    assert model.estimate(few_edges) == pytest.approx(40 + 5000, rel=1e-3)
+    assert model.estimate(many_bytes) == pytest.approx(20 + 200, rel=1e-3)
+    assert few_edges.cost < many_bytes.cost  # the raw figures say the opposite
+    assert model.stats()["feature_cpu_per_unit_us"] == pytest.approx(0.0002, rel=1e-3)
+
+
+def test_typical_figures_until_enough_tasks_have_run_and_then_the_latest() -> None:
+    model, fresh = CostModel(), CostModel()
+    some = task(Kind.JOIN, 1000.0)
+    for _ in range(ENOUGH - 1):
+        model.observe(some, 1.0)
+        assert model.estimate(some) == fresh.estimate(some)
+    model.observe(some, 1.0)
+    assert model.estimate(some) == pytest.approx(1e6)
+    assert fresh.estimate(task(Kind.FEATURE, 10.0, Lane.NET)) > fresh.estimate(task(Kind.FEATURE, 10.0))
+    model = CostModel()
+    for seconds, times in ((1e-3, 500), (4e-3, 1000)):
+        for cost in np.resize([100.0, 200.0], times):
+            model.observe(task(Kind.JOIN, cost), seconds)
+    assert model.estimate(task(Kind.JOIN, 150.0)) == pytest.approx(4000, rel=0.05)

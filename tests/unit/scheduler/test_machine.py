@@ -19,38 +19,16 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         workers=st.integers(1, 3),
         at_hand=st.integers(0, 2),
-        net=st.integers(1, 4),
+        net_in_flight=st.integers(1, 4),
         max_dags=st.sampled_from([0, 1, 2, 5]),
-        room=st.sampled_from([1, 900, 2900, 5900, 10**9]),
-        buffer=st.sampled_from([0, 3000, 9000]),
-        chunk=st.sampled_from([7, 100]),
+        queue_bytes=st.sampled_from([1, 900, 2900, 5900, 10**9]),
+        buffer_bytes=st.sampled_from([0, 3000, 9000]),
+        chunk_rows=st.sampled_from([7, 100]),
         seed=st.integers(0, 10**6),
         carries=st.booleans(),
     )
-    def start(
-        self,
-        workers: int,
-        at_hand: int,
-        net: int,
-        max_dags: int,
-        room: int,
-        buffer: int,
-        chunk: int,
-        seed: int,
-        carries: bool,
-    ) -> None:
-        config = SchedulerConfig(
-            workers=workers,
-            at_hand=at_hand,
-            net_in_flight=net,
-            max_dags=max_dags,
-            queue_bytes=room,
-            buffer_bytes=buffer,
-            chunk_rows=chunk,
-            policy=self.policy,
-            prefetch=3,
-        )
-        self.shell = Shell(config, seed)
+    def start(self, seed: int, carries: bool, **config: int) -> None:
+        self.shell = Shell(SchedulerConfig(policy=self.policy, prefetch=3, **config), seed)
         self.shell.carries = carries
         self.opened = 0
 
@@ -99,7 +77,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0.01, 1.0, 20.0, 1000.0]))
     def time_passes(self, ms: float) -> None:
-        """Time passes until the next wake-up, which comes in time."""
         target = self.shell.now + ms / 1e3
         while self.shell.wake is not None and self.shell.wake <= target:
             self.shell.tick()

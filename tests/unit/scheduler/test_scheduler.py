@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import deque
 
 import pytest
 
@@ -13,7 +14,7 @@ from atta.scheduler import (
     BatchTaken,
     CancelDag,
     ConsumersHold,
-    FailSession,
+    Event,
     LaunchDag,
     RunTask,
     Scheduler,
@@ -21,20 +22,18 @@ from atta.scheduler import (
     SessionClosed,
     SessionOpened,
     TaskDone,
-    TaskFailed,
     Tick,
     Utilisation,
     WakeAt,
 )
+from atta.scheduler.pace import launch_score
 from atta.scheduler.scheduler import SchedulerError
 from tests.unit.scheduler.harness import PLANS, Shell
-from tests.unit.scheduler.invariants import validate
 
 
 def opened(
     policy: str = "fifo", batches: int = 4, plan: str = "one", **options: object
 ) -> tuple[Scheduler, list[Action]]:
-    """A scheduler whose only session launches as much as it may."""
     scheduler = Scheduler(SchedulerConfig(policy=policy, **options), 0)  # type: ignore[arg-type]
     return scheduler, scheduler.on(SessionOpened("s", PLANS[plan], range(batches), batch_bytes=10), 0.0)
 
@@ -99,39 +98,6 @@ def test_a_worker_has_its_next_task_at_hand() -> None:
         number, task = runs(actions)[0]
         following = runs(scheduler.on(TaskDone(number, task, []), 0.001))
         assert len(following) == 1  # one for the one that has ended
-        validate(scheduler)
-
-
-def test_finished_batches_come_out_in_order() -> None:
-    scheduler, actions = opened(batches=3, workers=3)
-    seeds = dict(runs(actions))
-    assert not any(isinstance(a, BatchReady) for a in end(scheduler, 2, seeds[2]))
-    assert not any(isinstance(a, BatchReady) for a in end(scheduler, 1, seeds[1]))
-    assert scheduler.stats()["finished"] == 2
-    actions = end(scheduler, 0, seeds[0])
-    assert [a for a in actions if isinstance(a, BatchReady)] == [BatchReady("s", b, b) for b in range(3)]
-
-
-def test_a_late_small_dag_does_not_overtake() -> None:
-    """DAG 1's cheap task is ready before DAG 0's expensive one, but DAG 0 still goes first on the only worker."""
-    scheduler = Scheduler(SchedulerConfig(workers=1, policy="prefetch", prefetch=2), 0)
-    actions = scheduler.on(SessionOpened("s", PLANS["one"], range(2), batch_bytes=10), 0.0)
-    assert kinds(actions) == ["LaunchDag", "LaunchDag", "RunTask"]
-    ((dag, seed),) = runs(actions)
-    assert dag == 0
-    ((dag, first),) = runs(scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 9, 1e6, 1e6)]), 0.0))
-    assert (dag, first.kind) == (0, Kind.FEATURE)
-    ((dag, second),) = runs(scheduler.on(TaskDone(0, first), 0.0))
-    assert (dag, second.kind) == (0, Kind.NEIGHBORHOOD)  # although DAG 1's seed, cost 0, has waited since the start
-    ((dag, join),) = runs(scheduler.on(TaskDone(0, second), 0.0))
-    assert (dag, join.kind) == (0, Kind.JOIN)
-
-
-def test_fifo_is_first_come_first_served() -> None:
-    scheduler, actions = opened(batches=2, workers=1)
-    ((_, seed),) = runs(actions)
-    ((dag, task),) = runs(scheduler.on(TaskDone(0, seed, [OwnedVertices(0, 9)]), 0.0))
-    assert (dag, task.kind) == (1, Kind.SEED)
 
 
 def test_remote_requests_run_beside_cpu_tasks_and_within_their_own_bound() -> None:
@@ -161,14 +127,6 @@ def test_two_level_launches_by_score_and_asks_to_be_woken() -> None:
     assert kinds(actions) == ["BatchReady", "LaunchDag", "RunTask", "WakeAt"]
     assert actions[-1] == WakeAt(pytest.approx(0.05))  # type: ignore[arg-type]
     assert kinds(scheduler.on(Tick(), 0.0501)) == ["LaunchDag"], "the only worker has a task, and another one waits"
-
-
-def test_tasks_that_follow_another_must_have_been_ready() -> None:
-    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
-    ((dag, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
-    stranger = TaskDone(dag, task._replace(op="other"))
-    with pytest.raises(SchedulerError, match="was not ready after"):
-        scheduler.on(TaskDone(dag, task, then=[stranger]), 0.1)
 
 
 def test_a_launch_that_the_score_refused_is_considered_when_the_machine_is_less_busy() -> None:
@@ -210,76 +168,14 @@ def test_bytes_cap_counts_finished_and_estimated() -> None:
     shell.drain()
 
 
-def test_a_batch_larger_than_the_cap_still_gets_through() -> None:
-    shell = Shell(SchedulerConfig(queue_bytes=1), size=10**6)
-    shell.open("s", "two", batches=5)
-    shell.drain()
-    assert shell.books["s"].taken == 5
-
-
-def test_closing_drops_what_waits_and_forgets_what_runs() -> None:
-    scheduler, actions = opened(batches=5, workers=2, plan="flat")
-    tasks = dict(runs(actions))
-    assert set(tasks) == {0, 1}
-    end(scheduler, 1, tasks[1])  # finished, but batch 0 is not
-    scheduler.on(SessionOpened("t", PLANS["flat"], range(1), batch_bytes=10), 0.0)
-    actions = scheduler.on(SessionClosed("s"), 0.0)
-    assert {a.dag for a in actions if isinstance(a, CancelDag)} == {0, 1, 2, 3, 4}
-    assert runs(actions) == [], "both workers are still busy"
-    assert kinds(scheduler.on(TaskFailed(0, tasks[0]), 0.0)) == ["RunTask"], "a late failure harms nobody"
-    assert scheduler.on(SessionClosed("s"), 0.0) == []
-    assert scheduler.on(BatchTaken("s", 1), 0.0) == []
-    assert scheduler.on(TaskDone(0, tasks[0]), 0.0) == [], "nobody waits for DAG 0 any more"
-    assert scheduler.stats()["cancelled_total"] == 5
-
-
 def test_announced_batches_are_not_cancelled() -> None:
     scheduler, actions = opened("sequential", batches=2, plan="flat")
     ((_, task),) = runs(actions)
     end(scheduler, 0, task)
     assert scheduler.on(SessionClosed("s"), 0.0) == [CancelDag(1)]
-
-
-def test_a_failing_task_fails_its_session_only() -> None:
-    scheduler, actions = opened(batches=2, workers=2, plan="flat")
-    scheduler.on(SessionOpened("t", PLANS["flat"], range(1), batch_bytes=10), 0.0)
-    (zero, task), (_, other) = runs(actions)
-    actions = scheduler.on(TaskFailed(zero, task), 0.0)
-    assert actions[:3] == [FailSession("s", 0, task), CancelDag(0), CancelDag(1)]
-    ((dag, seed),) = runs(actions)
-    assert dag == 2
-    assert any(a == BatchReady("t", 0, 2) for a in end(scheduler, 2, seed))
-    assert scheduler.on(TaskDone(1, other), 0.0) == []
-    reopened = scheduler.on(SessionOpened("s", PLANS["flat"], range(1), batch_bytes=10), 0.0)
-    assert "LaunchDag" in kinds(reopened)
-
-
-def test_sessions_share_the_machine() -> None:
-    shell = Shell(SchedulerConfig(workers=2), seed=4)
-    shell.open("fast", "two", batches=30, batch_bytes=1000)
-    shell.open("slow", "two", batches=30, batch_bytes=1000)
-    shell.drain({"fast": 1.0, "slow": 1.0})
-    half = [name for _, name, _ in shell.launches][:30]
-    assert 10 <= half.count("fast") <= 20
-
-
-def test_a_consumer_that_stops_does_not_stop_the_others() -> None:
-    shell = Shell(SchedulerConfig(workers=2, max_dags=4), seed=5)
-    shell.open("stuck", "one", batches=30)
-    shell.open("alive", "one", batches=30)
-    for _ in range(10_000):
-        book = shell.books["alive"]
-        if book.taken == 30:
-            break
-        if shell.running:
-            shell.finish()
-        elif book.taken < len(book.ready):
-            shell.take("alive", 1.0)
-        else:
-            shell.tick()
-        shell.now += 1e-4
-    assert shell.books["alive"].taken == 30
-    assert len(shell.books["stuck"].ready) == 4
+    assert scheduler.on(SessionClosed("s"), 0.0) == scheduler.on(BatchTaken("s", 1), 0.0) == []
+    assert scheduler.stats()["cancelled_total"] == 1
+    assert "LaunchDag" in kinds(scheduler.on(SessionOpened("s", PLANS["flat"], range(1), batch_bytes=10), 0.0))
 
 
 def test_stalled_sessions_leave_room_for_later_ones() -> None:
@@ -332,14 +228,6 @@ def test_measurements_outlive_a_session_of_the_same_profile() -> None:
     shell.drain()
 
 
-@pytest.mark.parametrize("batches", [0, 1])
-def test_short_sessions(batches: int) -> None:
-    shell = Shell(SchedulerConfig())
-    shell.open("s", "two", batches=batches)
-    shell.drain()
-    assert shell.close("s") == []
-
-
 def test_protocol_faults_are_reported() -> None:
     scheduler, actions = opened(batches=2, plan="flat")
     (_, task), _ = runs(actions)
@@ -357,6 +245,15 @@ def test_protocol_faults_are_reported() -> None:
         scheduler.on(TaskDone(0, Task(Kind.END, "", 0, 0, 1, Lane.CPU, 0.0)), 0.0)
     with pytest.raises(DagError):
         scheduler.on(TaskDone(0, task, [OwnedVertices(0, -1)]), 0.0)
+    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
+    ((dag, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
+    stranger = TaskDone(dag, task._replace(op="other"))
+    with pytest.raises(SchedulerError, match="was not ready after"):
+        scheduler.on(TaskDone(dag, task, then=[stranger]), 0.1)
+    scheduler = Scheduler(SchedulerConfig(), 0)
+    for weight in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(SchedulerError, match="share"):
+            scheduler.on(SessionOpened("s", PLANS["one"], range(1), share=weight), 0.0)
 
 
 def test_the_log_is_bounded_and_names_causes() -> None:
@@ -390,3 +287,92 @@ def test_very_many_batches_take_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_events_in_logs_leave_out_bulk() -> None:
+    opened = SessionOpened("s", PLANS["two"], list(range(100_000)), loader="job/0")
+    assert len(repr(opened)) < 250
+    assert "batches=<100000 from 0 to 99999>" in repr(opened)
+    assert "plan=<plan of " in repr(opened)
+    assert "batches=<7 from" not in repr(SessionOpened("s", PLANS["one"], range(7)))
+    task = Task(Kind.JOIN, "hop1", 0, 0, 1, Lane.CPU, 5.0)
+    done = TaskDone(3, task, [OwnedVertices(owner, 10) for owner in range(1000)])
+    assert len(repr(done)) < 500
+    assert "growth=<1000 from OwnedVertices(owner=0" in repr(done)
+    assert repr(task) in repr(done)
+
+
+def test_a_session_is_viewed_from_opening_to_closing() -> None:
+    config = SchedulerConfig(policy="sequential")
+    scheduler = Scheduler(config, 0)
+    assert scheduler.sessions() == ()
+    ((_, task),) = runs(scheduler.on(SessionOpened("s", PLANS["one"], range(1)), 1.0))
+    (view,) = scheduler.sessions()
+    assert (view.name, view.batches, view.launched, view.in_flight, view.finished) == ("s", 1, 1, 1, 0)
+    assert (view.score, view.sigma, view.sample_ms, view.train_ms) == (0.0, None, None, None)
+    end(scheduler, 0, task, nbytes=100, now=1.01)
+    scheduler.on(Utilisation(50.0), 2.0)
+    (view,) = scheduler.sessions()
+    assert (view.in_flight, view.finished, view.finished_bytes) == (0, 1, 100)
+    assert view.sigma is not None
+    expected = launch_score(1000.0, utilisation=50.0, queued=1, sample_ms=view.sample_ms, train_ms=None, config=config)
+    assert view.score == pytest.approx(expected)
+    assert scheduler.sessions(3.0)[0].score == pytest.approx(2 * expected)  # grows with the gap
+    scheduler.on(BatchTaken("s", 0, 7.0), 3.0)
+    (view,) = scheduler.sessions()
+    assert (view.finished, view.finished_bytes, view.train_ms) == (0, 0, 7.0)
+    scheduler.on(SessionClosed("s"), 4.0)
+    assert scheduler.sessions() == ()
+    scheduler = Scheduler(SchedulerConfig(policy="fifo", workers=1), 0)
+    actions = scheduler.on(SessionOpened("s", PLANS["one"], range(2), batch_bytes=1), 1.0)
+    (seed,) = [a for a in actions if isinstance(a, RunTask)]
+    (second,) = [a for a in scheduler.on(TaskDone(seed.dag, seed.task), 5.0) if isinstance(a, RunTask)]
+    assert (seed.ready, second.dag, second.ready) == (1.0, 1, 1.0)  # since its launch: the only worker was busy
+
+
+def worked(seconds: dict[str, float], weights: dict[str, float], *, until: float = 20.0) -> dict[str, float]:
+    """Seconds of one worker on each session's tasks of ``seconds`` each."""
+    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
+    spent, of_dag = dict.fromkeys(seconds, 0.0), dict[int, str]()
+    running: deque[tuple[int, Task]] = deque()
+    events: deque[Event] = deque(
+        SessionOpened(name, PLANS["one"], range(10**6), share=weights[name], batch_bytes=1.0) for name in seconds
+    )
+    now = 0.0
+    while now < until:
+        if not events:
+            dag, task = running.popleft()
+            now += seconds[of_dag[dag]]
+            spent[of_dag[dag]] += seconds[of_dag[dag]]
+            growth = [OwnedVertices(0, 10, 5.0, 5.0)] if task.kind in (Kind.SEED, Kind.JOIN) else []
+            events.append(TaskDone(dag, task, growth, None, 1 if task.kind is Kind.END else 0, seconds[of_dag[dag]]))
+        for action in scheduler.on(events.popleft(), now):
+            match action:
+                case LaunchDag(dag, session, _):
+                    of_dag[dag] = session
+                case RunTask(dag, task):
+                    running.append((dag, task))
+                case BatchReady(session, batch, _):
+                    events.append(BatchTaken(session, batch, 0.01))
+    return spent
+
+
+@pytest.mark.parametrize(
+    ("seconds", "weights"),
+    [
+        ({"a": 0.001, "b": 0.001}, {"a": 1, "b": 1}),
+        ({"a": 0.001, "b": 0.004}, {"a": 1, "b": 1}),
+        ({"a": 0.002, "b": 0.002}, {"a": 3, "b": 1}),
+        ({"a": 0.001, "b": 0.002}, {"a": 1, "b": 2}),
+        ({"a": 0.001, "b": 0.001, "c": 0.003}, {"a": 2, "b": 1, "c": 1}),
+    ],
+)
+def test_workers_are_shared_by_weight(seconds: dict[str, float], weights: dict[str, float]) -> None:
+    spent = worked(seconds, weights)
+    assert sum(spent.values()) == pytest.approx(20, rel=0.01)  # no worker is idle
+    for name, share in spent.items():
+        assert share / 20 == pytest.approx(weights[name] / sum(weights.values()), rel=0.2), spent
+
+
+def test_a_session_alone_has_everything_whatever_its_weight() -> None:
+    assert worked({"a": 0.001}, {"a": 0.001}, until=5.0)["a"] == pytest.approx(5, rel=0.01)

@@ -9,7 +9,7 @@ import re
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,6 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
 from structlog.testing import capture_logs
 
 from atta.cli.cert import make_certificate
@@ -30,6 +29,7 @@ from atta.wire.identity import HEADER, Bound, Identity
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 from atta.wire.security.tokens import METRICS, ROLES, Role
+from tests.unit.platform.answers import started
 from tests.unit.security.authority import Authority, anonymous
 
 UNDECODABLE = b"\xff" * 5
@@ -45,8 +45,6 @@ class Read(RequestRoom):
 
 
 class Anything:
-    """Answers every method of every service with nothing."""
-
     def __init__(self, service: str) -> None:
         self._methods = {re.sub(r"(?<!^)(?=[A-Z])", "_", n.partition(".")[2]).lower(): m
                          for n, m in rpc.METHODS.items() if n.startswith(f"{service}.")}  # fmt: skip
@@ -74,12 +72,15 @@ async def daemon(authority: Authority, callers: str) -> AsyncIterator[str]:
     services = {name.partition(".")[0] for name in rpc.METHODS}
     server.add_generic_rpc_handlers([handling.service(service, Anything(service)) for service in services])
     add_health_and_reflection(server, [f"atta.v1.{service}" for service in services], guard.admit)
-    port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(grace=None)
+    async with started(server, server.add_secure_port("127.0.0.1:0", certificate.for_grpc())) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def calling(authority: Authority, callers: str, own: Credentials | None = None) -> AsyncIterator[Any]:
+    shown = anonymous(authority) if own is None else own.for_channel()
+    async with daemon(authority, callers) as address, grpc.aio.secure_channel(address, shown) as channel:
+        yield channel
 
 
 async def status(channel: Any, method: str, header: tuple[tuple[str, str], ...], raw: bytes = UNDECODABLE) -> Any:
@@ -136,14 +137,7 @@ def wanted(method: str, name: str) -> set[str]:
     return {"INVALID_ARGUMENT"}
 
 
-@pytest.fixture
-def tokens(authority: Authority) -> Iterator[dict[str, str]]:
-    """Good tokens by role; the file has expired ones too."""
-    yield authority.tokens()
-    authority.token_file.unlink()
-
-
-async def test_every_method_and_role_by_token(
+async def test_all_methods_and_roles_by_token(
     authority: Authority, stranger: Authority, tokens: dict[str, str]
 ) -> None:
     expired = authority.tokens(valid=timedelta(seconds=-1))
@@ -157,10 +151,7 @@ async def test_every_method_and_role_by_token(
         "of another scheme": ((("authorization", f"Basic {tokens['all']}"),), "not one `Bearer TOKEN`"),
         "two": (bearer(tokens["all"]) * 2, "not one `Bearer TOKEN`"),
     }
-    async with (
-        daemon(authority, "token") as address,
-        grpc.aio.secure_channel(address, anonymous(authority)) as channel,
-    ):
+    async with calling(authority, "token") as channel:
         for method in METHODS:
             PARSED.clear()
             for what, (header, words) in bad.items():
@@ -177,7 +168,7 @@ async def test_every_method_and_role_by_token(
         )  # fmt: skip
 
 
-async def test_every_method_and_role_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
+async def test_all_methods_and_roles_by_certificate(authority: Authority, tokens: dict[str, str]) -> None:
     shown = {name: authority.certificate(f"has-{name}", name) for name in NAMES[:-1]}
     shown["all"] = authority.certificate("has-all", *NAMES[:-1])
     async with daemon(authority, "certificate") as address:
@@ -190,46 +181,30 @@ async def test_every_method_and_role_by_certificate(authority: Authority, tokens
                     assert (code, "malformed" in details) == ("UNAUTHENTICATED", True), (method, details)
 
 
-def test_a_certificate_without_a_role_may_bring_a_token(authority: Authority, tokens: dict[str, str]) -> None:
-    credentials = authority.certificate("has-none")
-    pull, stop = "atta.v1.KvService/Pull", "atta.v1.ControlService/Stop"
-
-    async def run() -> list[str]:
-        async with (
-            daemon(authority, "certificate") as address,
-            grpc.aio.secure_channel(address, credentials.for_channel()) as channel,
-        ):
-            headers = [(), bearer(tokens["peer"]), bearer(tokens["operator"])]
-            return [(await status(channel, m, header))[0] for m in (pull, stop) for header in headers]
-
-    assert asyncio.run(run()) == [
-        *("PERMISSION_DENIED", "INVALID_ARGUMENT", "PERMISSION_DENIED"),
-        *("PERMISSION_DENIED", "PERMISSION_DENIED", "INVALID_ARGUMENT"),
-    ]
+async def test_a_certificate_without_a_role_may_bring_a_token(authority: Authority, tokens: dict[str, str]) -> None:
+    headers = [(), bearer(tokens["peer"]), bearer(tokens["operator"])]
+    async with calling(authority, "certificate", authority.certificate("has-none")) as channel:
+        for method, good in (("atta.v1.KvService/Pull", 1), ("atta.v1.ControlService/Stop", 2)):
+            found = [(await status(channel, method, header))[0] for header in headers]
+            assert found == ["INVALID_ARGUMENT" if number == good else "PERMISSION_DENIED" for number in range(3)]
 
 
-def test_a_certificate_that_ends_ends_the_calls_of_its_connection(
+async def test_a_certificate_that_ends_ends_the_calls_of_its_connection(
     authority: Authority, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TLS has looked at its dates when the connection began, and does not do so again. A good token does not help."""
     now = datetime.now(UTC)
     monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
     credentials, method = authority.certificate("has-peer", "peer"), "atta.v1.KvService/Pull"
-
-    async def run() -> list[Any]:
-        nonlocal now
-        async with (
-            daemon(authority, "certificate") as address,
-            grpc.aio.secure_channel(address, credentials.for_channel()) as channel,
-        ):
-            before = await status(channel, method, ())
-            now = end_of(Path(credentials.cert).read_bytes())
-            last = await status(channel, method, ())
-            now += timedelta(seconds=1)
-            return [before[0], last[0], *[await status(channel, method, h) for h in ((), bearer(tokens["peer"]))]]
-
-    ended = ("UNAUTHENTICATED", f"{rpc.ACCESS}the certificate has-peer has expired")
-    assert asyncio.run(run()) == ["INVALID_ARGUMENT", "INVALID_ARGUMENT", ended, ended]
+    end = end_of(Path(credentials.cert).read_bytes())
+    async with calling(authority, "certificate", credentials) as channel:
+        assert (await status(channel, method, ()))[0] == "INVALID_ARGUMENT"
+        now = end
+        assert (await status(channel, method, ()))[0] == "INVALID_ARGUMENT"
+        now = end + timedelta(seconds=1)
+        for header in ((), bearer(tokens["peer"])):
+            ended = await status(channel, method, header)
+            assert ended == ("UNAUTHENTICATED", f"{rpc.ACCESS}the certificate has-peer has expired")
 
 
 @pytest.mark.parametrize("days", [2, 12_000])
@@ -242,51 +217,40 @@ def test_the_end_of_a_certificate_is_what_openssl_reads(authority: Authority, da
     assert end_of(path.read_bytes()) == datetime.fromtimestamp(seconds, UTC)
 
 
-def test_no_connection_comes_about_without_a_certificate_of_the_authority(
+async def test_no_connection_without_certificate(
     authority: Authority, stranger: Authority, tokens: dict[str, str]
 ) -> None:
     foreign = stranger.certificate("has-all", *NAMES[:-1])
     files = TlsFiles(str(authority.folder / "ca.pem"), foreign.cert, foreign.key).read()[0]
-    attempts = {
-        "none": grpc.ssl_channel_credentials(files.ca),
-        "of a stranger": grpc.ssl_channel_credentials(files.ca, files.key, files.cert),
-    }
-
-    async def run() -> None:
-        async with daemon(authority, "certificate") as address:
-            for what, credentials in attempts.items():
-                async with grpc.aio.secure_channel(address, credentials) as channel:
-                    code, _ = await status(channel, METHODS[0], bearer(tokens["all"]))
-                    assert code == "UNAVAILABLE", what
-            async with grpc.aio.insecure_channel(address) as channel:
-                assert (await status(channel, METHODS[0], bearer(tokens["all"])))[0] == "UNAVAILABLE"
-
     PARSED.clear()
-    asyncio.run(run())
+    async with daemon(authority, "certificate") as address:
+        for channel in (
+            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(files.ca)),
+            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(files.ca, files.key, files.cert)),
+            grpc.aio.insecure_channel(address),
+        ):
+            async with channel:
+                assert (await status(channel, METHODS[0], bearer(tokens["all"])))[0] == "UNAVAILABLE"
     assert PARSED == []
 
 
 @pytest.mark.parametrize("fault", ["expired", "not valid yet", "forged", "altered"])
-def test_no_connection_comes_about_with_a_bad_certificate_of_any_role(
+async def test_no_connection_with_a_bad_one(
     authority: Authority, tokens: dict[str, str], tmp_path: Path, fault: str
 ) -> None:
     """A good token does not help. *Forged*: signed by an authority that only has the name of ours."""
     shown = {name: bad_certificate(authority, tmp_path, fault, *roles) for name, *roles in [*ROLE_SETS]}
-
-    async def run() -> None:
-        async with daemon(authority, "certificate") as address:
-            good = authority.certificate("has-all", *NAMES[:-1])
-            async with grpc.aio.secure_channel(address, good.for_channel()) as channel:
-                assert (await status(channel, METHODS[0], bearer(tokens["all"])))[0] == "INVALID_ARGUMENT"
-            PARSED.clear()
-            for name, files in shown.items():
-                credentials = grpc.ssl_channel_credentials(files.ca, files.key, files.cert)
-                async with grpc.aio.secure_channel(address, credentials) as channel:
-                    for method in (METHODS[0], METHODS[-1]):
-                        code, _ = await status(channel, method, bearer(tokens["all"]))
-                        assert code == "UNAVAILABLE", (name, method)
-
-    asyncio.run(run())
+    async with daemon(authority, "certificate") as address:
+        good = authority.certificate("has-all", *NAMES[:-1])
+        async with grpc.aio.secure_channel(address, good.for_channel()) as channel:
+            assert (await status(channel, METHODS[0], bearer(tokens["all"])))[0] == "INVALID_ARGUMENT"
+        PARSED.clear()
+        for name, files in shown.items():
+            credentials = grpc.ssl_channel_credentials(files.ca, files.key, files.cert)
+            async with grpc.aio.secure_channel(address, credentials) as channel:
+                for method in (METHODS[0], METHODS[-1]):
+                    code, _ = await status(channel, method, bearer(tokens["all"]))
+                    assert code == "UNAVAILABLE", (name, method)
     assert PARSED == []
 
 
@@ -319,53 +283,22 @@ def bad_certificate(authority: Authority, folder: Path, fault: str, *roles: str)
     )
 
 
-def test_what_is_admitted_is_answered(authority: Authority, tokens: dict[str, str]) -> None:
-    """One call of each kind: a request, a stream of replies, and gRPC's own services."""
-    calls = [
-        ("atta.v1.ControlService/Stats", b""),
-        ("atta.v1.ControlService/Trace", b""),
-        ("grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest().SerializeToString()),
-        ("grpc.health.v1.Health/Watch", health_pb2.HealthCheckRequest().SerializeToString()),
-        ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", b"\x3a\x00"),
-    ]
-
-    async def run() -> list[str]:
-        async with (
-            daemon(authority, "token") as address,
-            grpc.aio.secure_channel(address, anonymous(authority)) as channel,
-        ):
-            return [(await status(channel, method, bearer(tokens["operator"]), raw))[0] for method, raw in calls]
-
-    assert asyncio.run(run()) == ["OK"] * len(calls)
-
-
-def test_refused_calls_and_those_of_operators_leave_a_line(authority: Authority, tokens: dict[str, str]) -> None:
-    credentials: Credentials = authority.certificate("has-operator", "operator")
+async def test_refused_calls_and_those_of_operators_leave_a_line(authority: Authority, tokens: dict[str, str]) -> None:
+    own, pull = authority.certificate("has-operator", "operator"), "atta.v1.KvService/Pull"
     stop, stats = "atta.v1.ControlService/Stop", "atta.v1.ControlService/Stats"
-
-    async def run() -> None:
-        async with (
-            daemon(authority, "certificate") as address,
-            grpc.aio.secure_channel(address, credentials.for_channel()) as channel,
-        ):
+    with capture_logs() as lines:
+        async with calling(authority, "certificate", own) as channel:
             await status(channel, stats, (), b"")
             await status(channel, stop, (), b"")
             await status(channel, stats, bearer(tokens["all"][:-1]), b"")
-            await status(channel, "atta.v1.KvService/Pull", bearer(tokens["writer"]), b"")
-
-    with capture_logs() as lines:
-        asyncio.run(run())
-    told = [(line["event"], line["method"], line["caller"], line.get("reason", "")) for line in lines]
-    name = "certificate has-operator"
-    assert [line[:2] for line in told] == [
-        ("operator's call", stop), ("call refused", stats), ("call refused", "atta.v1.KvService/Pull"),
-    ]  # fmt: skip
-    assert told[0][2] == told[1][2] == name
-    assert told[1][3] == "the token is malformed"
-    assert told[2][2].startswith(f"{name} and token ")
-    assert told[2][2].endswith("of writer")
-    assert "needs the role peer" in told[2][3]
-    assert "has operator, writer" in told[2][3]
+            await status(channel, pull, bearer(tokens["writer"]), b"")
+    events = [(line["event"], line["method"]) for line in lines]
+    assert events == [("operator's call", stop), ("call refused", stats), ("call refused", pull)]
+    name, (_, malformed, lacking) = "certificate has-operator", lines
+    assert [line["caller"] for line in lines[:2]] == [name, name]
+    assert malformed["reason"] == "the token is malformed"
+    assert re.fullmatch(f"{name} and token .* of writer", lacking["caller"])
+    assert re.search("needs the role peer.*has operator, writer", lacking["reason"])
     assert all(line["address"].startswith("ipv4:127.0.0.1:") and line["log_level"] == "warning" for line in lines)
     assert all(token.rpartition("-")[2] not in str(lines) for token in tokens.values())
 
@@ -374,56 +307,58 @@ def test_refusals_of_one_caller_and_method_share_a_line_a_second() -> None:
     now = 100.0
     lines = AuditLines(lambda: now)
     stop, stats = "atta.v1.ControlService/Stop", "atta.v1.ControlService/Stats"
+
+    def refused(address: str, *, method: str = stop, caller: str = "unknown", cause: str = "still") -> None:
+        lines.write(method, address, Refused(caller, Refusal.UNKNOWN, cause))
+
     with capture_logs() as told:
+
+        def said(*keys: str) -> list[tuple[object, ...]]:
+            found = [tuple(line.get(key) for key in ("address", *keys)) for line in told]
+            told.clear()
+            return found
+
         for number in range(1000):
-            lines.write(stop, f"a:{number}", Refused("unknown", Refusal.UNKNOWN, f"cause {number}"))
-        lines.write(stats, "b:1", Refused("unknown", Refusal.UNKNOWN, "another method"))
-        lines.write(stop, "c:1", Refused("token t", Refusal.LACKS_ROLE, "another caller"))
-        assert [(line["address"], line.get("times")) for line in told] == [("a:0", None), ("b:1", None), ("c:1", None)]
-        told.clear()
+            refused(f"a:{number}", cause=f"cause {number}")
+        refused("b:1", method=stats)
+        refused("c:1", caller="token t")
+        assert said("times") == [("a:0", None), ("b:1", None), ("c:1", None)]
         now += EVERY_S
         lines.write(stats, "d:1", Admitted("token t", frozenset()))  # anybody's call
-        assert [(line["address"], line["reason"], line["times"]) for line in told] == [("a:999", "cause 999", 999)]
-        told.clear()
-        lines.write(stop, "a:1000", Refused("unknown", Refusal.UNKNOWN, "still"))
+        assert said("reason", "times") == [("a:999", "cause 999", 999)]
+        refused("a:1000")
         now += EVERY_S
-        lines.write(stop, "a:1001", Refused("unknown", Refusal.UNKNOWN, "still"))
+        refused("a:1001")
         now += EVERY_S
-        lines.write(stop, "a:1002", Refused("unknown", Refusal.UNKNOWN, "still"))
-        assert [(line["address"], line["times"]) for line in told] == [("a:1000", 1), ("a:1001", 1)]
-        told.clear()
+        refused("a:1002")
+        assert said("times") == [("a:1000", 1), ("a:1001", 1)]
         now += 2 * EVERY_S
         lines.write(stats, "d:1", Admitted("token t", frozenset()))
         now += EVERY_S
-        lines.write(stop, "a:1003", Refused("unknown", Refusal.UNKNOWN, "after a pause"))
-        assert [(line["address"], line.get("times")) for line in told] == [("a:1002", 1), ("a:1003", None)]
+        refused("a:1003", cause="after a pause")
+        assert said("times") == [("a:1002", 1), ("a:1003", None)]
 
 
-def test_a_connection_waits_for_its_refusals_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_waits_for_its_refusals_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     class Context(SimpleNamespace):
-        def auth_context(self) -> dict[str, Any]:
-            return {}
-
-        def invocation_metadata(self) -> tuple[()]:
-            return ()
+        auth_context, invocation_metadata = staticmethod(dict), staticmethod(tuple)
 
         async def abort(self, code: grpc.StatusCode, _: str) -> None:
             raise PermissionError(code.name)
 
-    paused: list[float] = []
-    nap = asyncio.sleep
+    paused, nap = list[float](), asyncio.sleep
+    guard = CallGuard(lambda: None, debts=Debts(), most_waiting=7)
 
     async def sleep(seconds: float) -> None:
         paused.append(seconds)
         await nap(0)
 
-    async def run() -> None:
-        guard = CallGuard(lambda: None, debts=Debts(), most_waiting=7)
+    async def refused(connection: str) -> None:
+        with pytest.raises(PermissionError, match="UNAUTHENTICATED"):
+            await guard.admit("atta.v1.ControlService/Stop", Context(peer=lambda: connection))
 
-        async def refused(connection: str) -> None:
-            with pytest.raises(PermissionError, match="UNAUTHENTICATED"):
-                await guard.admit("atta.v1.ControlService/Stop", Context(peer=lambda: connection))
-
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with capture_logs():
         for _ in range(int(FREE_S / NOT_ADMITTED_S) - 1):
             await refused("a")
         assert paused == []
@@ -432,7 +367,3 @@ def test_a_connection_waits_for_its_refusals_when_there_are_many(monkeypatch: py
         assert 0 < paused[0] < paused[-1]
         await refused("a")
         assert paused[-2] < paused[-1] <= 30 * NOT_ADMITTED_S
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with capture_logs():
-        asyncio.run(run())

@@ -1,31 +1,63 @@
-"""The files of callers and daemons: what is wrong with them is named, and what changes is seen."""
+"""The files of callers and daemons, and what they bring to each other: what is wrong is named, what changes is seen."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import json
 import shutil
 import subprocess
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
+import grpc
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from atta.cli.cert import cert, make_authority, make_certificate
+from atta.client.control import Connection
+from atta.daemon import security as renewal
+from atta.daemon.admission import CallGuard
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security import DaemonSecurity, ServedCertificate, check_exposure, is_loopback
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.daemon.durable.shipping import Shipping
+from atta.daemon.peers.connection import PeerConnection, PeerSettings
+from atta.daemon.peers.peers import Peer
+from atta.daemon.security import DaemonSecurity, ServedCertificate, WatchedTokens, check_exposure, is_loopback
+from atta.daemon.services.handling import Handling
+from atta.daemon.services.rooms import RequestRoom
+from atta.errors import (
+    ConfigError,
+    DataError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    UnavailableError,
+    UnknownNameError,
+)
+from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
+from atta.wire import rpc
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
+from atta.wire.identity import Identity
 from atta.wire.named import credentials_for
+from atta.wire.security import credentials as channels
+from atta.wire.security import credentials as credentials_module
 from atta.wire.security.credentials import VARIABLES, Credentials
 from atta.wire.security.files import TlsFiles
+from atta.wire.security.tokens import TokenFile, read_tokens
+from tests.unit.platform.answers import DATASET, description, started
 from tests.unit.security.authority import Authority
 
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment that names no files."""
     for name in VARIABLES.values():
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -65,13 +97,8 @@ def test_mistakes_in_a_cluster_file_are_named(
     tmp_path: Path, clean: pytest.MonkeyPatch, text: str, error: type[Exception], words: str
 ) -> None:
     (tmp_path / "c.toml").write_text(f'{text}\n[[daemon]]\npart = 0\naddress = "a:1"\n')
-
-    def read() -> None:
-        read_cluster(tmp_path / "c.toml")
-        read_credentials(tmp_path / "c.toml")
-
     with pytest.raises(error, match=words):
-        read()
+        (read_cluster(tmp_path / "c.toml"), read_credentials(tmp_path / "c.toml"))
 
 
 def test_files_that_do_not_fit_together_are_named(authority: Authority, tmp_path: Path) -> None:
@@ -89,69 +116,50 @@ def test_files_that_do_not_fit_together_are_named(authority: Authority, tmp_path
     ]:
         with pytest.raises(DataError, match=words):
             files.read()
+    assert Credentials(**json.loads(json.dumps(one.to_dict()))) == one
+    assert one.headers() == ()
     found, _ = TlsFiles(one.ca, one.cert, one.key).read()
     assert found.key == Path(one.key).read_bytes()
     assert "PRIVATE" not in repr(found)
 
 
-def test_a_renewed_certificate_is_seen_and_a_bad_one_is_not_taken(authority: Authority, tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_seen(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = authority.certificate("one"), authority.certificate("other")
     files = TlsFiles(first.ca, str(tmp_path / "c.pem"), str(tmp_path / "c.key"))
     shutil.copy(first.cert, files.cert)
     shutil.copy(first.key, files.key)
     served = ServedCertificate(files, ask=True)
-    context = served.context()
+    shown = served.context()
     assert served._renewed() is None
-    (tmp_path / "new").write_bytes(Path(second.cert).read_bytes())
-    with capture_logs() as lines:
-        (tmp_path / "new").rename(files.cert)  # its key comes later
-        for _ in range(3):
-            assert served._renewed() is None
-            assert served.context() is context
-    assert [line["log_level"] for line in lines] == ["error"]
-    (tmp_path / "new").write_bytes(Path(second.key).read_bytes())
-    (tmp_path / "new").rename(files.key)
-    renewed = served.context()
-    assert renewed is not context
-    assert served._renewed() is not None
+
+    def keeps_what_was_shown() -> str:
+        """What is said, once, of what is wrong."""
+        with capture_logs() as lines:
+            for _ in range(3):
+                assert served._renewed() is None
+                assert served.context() is shown
+        (line,) = lines
+        assert line["log_level"] == "error"
+        return str(line["error"])
+
+    def give(source: str, to: str) -> None:
+        shutil.copy(source, tmp_path / "new")
+        (tmp_path / "new").rename(to)
+
+    give(second.cert, files.cert)  # its key comes later
+    keeps_what_was_shown()
+    give(second.key, files.key)
+    with monkeypatch.context() as within:
+        within.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+        assert keeps_what_was_shown() == f"{files.ca}: cannot be read: Permission denied"
+    assert served._renewed() is not None  # what was in the way has ended without a change of the files
+    shown = served.context()
     assert served._shown.cert == Path(second.cert).read_bytes()
     assert served._renewed() is None
-    with capture_logs() as lines:
-        Path(files.key).unlink()
-        for _ in range(3):
-            assert served._renewed() is None
-            assert served.context() is renewed
-    assert [line["log_level"] for line in lines] == ["error"]
-    shutil.copy(second.key, files.key)
+    Path(files.key).unlink()
+    keeps_what_was_shown()
+    give(second.key, files.key)
     assert served._renewed() is not None
-
-
-def test_a_renewed_key_that_cannot_be_read_is_tried_again(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is in the way may end without a change of the files, and is told once."""
-    first, second = authority.certificate("one"), authority.certificate("other")
-    files = TlsFiles(first.ca, str(tmp_path / "c.pem"), str(tmp_path / "c.key"))
-
-    def give(found: Credentials) -> None:
-        shutil.copy(found.cert, files.cert)
-        shutil.copy(found.key, files.key)
-
-    give(first)
-    served = ServedCertificate(files, ask=True)
-    give(second)
-    with monkeypatch.context() as within, capture_logs() as lines:
-        within.setattr(Path, "read_bytes", unreadable)
-        for _ in range(3):
-            assert served._renewed() is None
-    assert [line["log_level"] for line in lines] == ["error"]
-    assert lines[0]["error"] == f"{files.ca}: cannot be read: Permission denied"
-    assert served._renewed() is not None
-    assert served._shown.cert == Path(second.cert).read_bytes()
-
-
-def unreadable(_: Path) -> bytes:
-    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 @pytest.mark.parametrize(
@@ -176,11 +184,8 @@ def test_listening_beyond_loopback_needs_tls_or_a_word(host: str, loopback: bool
         check_exposure(DaemonConfig("d", range(1), metrics_port=9090))
 
 
-def test_security_is_off_unless_it_is_asked_for() -> None:
-    assert DaemonSecurity.of(DaemonConfig("d", range(1))) is None
-
-
 def test_an_option_that_lacks_another_is_refused(authority: Authority) -> None:
+    assert DaemonSecurity.of(DaemonConfig("d", range(1))) is None
     own = authority.certificate("one", "peer")
     tls = {"tls_ca": own.ca, "tls_cert": own.cert, "tls_key": own.key}
     assert DaemonSecurity.of(DaemonConfig("d", range(1), **tls)) is not None
@@ -196,12 +201,6 @@ def test_an_option_that_lacks_another_is_refused(authority: Authority) -> None:
             DaemonSecurity.of(DaemonConfig("d", range(1), **settings))
     with pytest.raises(DataError, match="absent: cannot be read"):
         DaemonSecurity.of(DaemonConfig("d", range(1), **tls, peer_token="absent"))
-
-
-def test_credentials_are_paths_alone(authority: Authority) -> None:
-    own = authority.certificate("one")
-    assert Credentials(**json.loads(json.dumps(own.to_dict()))) == own
-    assert own.headers() == ()
 
 
 def run(*words: str) -> str:
@@ -254,3 +253,188 @@ def test_an_authority_that_cannot_sign_is_named(tmp_path: Path) -> None:
         (tmp_path / "ca.key").write_text(key)
         with pytest.raises(DataError, match=error):
             make_certificate(tmp_path, "d", roles=(), hosts=(), days=1)
+
+
+class Says:
+    def __init__(self, reply: Any) -> None:
+        self._method = AsyncMock(return_value=reply)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._method
+
+
+def give(source: Credentials, own: Credentials) -> None:
+    shutil.copy(source.cert, own.cert)
+    shutil.copy(source.key, own.key)
+
+
+@contextlib.asynccontextmanager
+async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
+    """The address of the daemon of partition 1 of dataset "d"."""
+
+    services = {
+        "ControlService": description(),
+        "GraphService": graph_pb2.ProbeReply(values=bytes(8)),
+        "BackupService": backup_pb2.PieceReply(),
+    }
+    own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
+    tokens = WatchedTokens(str(authority.token_file)).now if callers == "token" else lambda: None
+    server = grpc.aio.server()
+    handling = Handling(Identity(1, "d", "i"), "here:1", RequestRoom(1 << 30), admit=CallGuard(tokens).admit)
+    for service, reply in services.items():
+        server.add_generic_rpc_handlers((handling.service(service, Says(reply)),))
+    certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
+    async with started(server, server.add_secure_port("127.0.0.1:0", certificate.for_grpc())) as address:
+        yield address
+
+
+async def ask(link: PeerConnection) -> bytes:
+    await link.ready()
+    try:
+        return bytes((await link.usual.ask("GraphService.Probe", graph_pb2.ProbeRequest(), 10)).values)
+    except grpc.aio.AioRpcError as error:
+        raise rpc.error_from(link.address, error, 5.0) from error
+
+
+async def test_a_renewed_certificate_is_taken(authority: Authority, stranger: Authority, tmp_path: Path) -> None:
+    good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
+    own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+    give(bad, own)
+    async with owner(authority, "certificate") as address:
+        link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=0.5, credentials=own))
+        shipping = Shipping(None, address, Identity(1, "d"), own)
+        try:
+            with pytest.raises(UnavailableError):
+                await shipping._ask("Piece", backup_pb2.PieceRequest())
+            with pytest.raises(UnavailableError, match="no daemon answers"):
+                await ask(link)
+            Path(own.key).write_text("half of a key")
+            with pytest.raises(UnavailableError, match="no daemon answers"):
+                await ask(link)
+            assert link.spare is link.usual
+            give(good, own)
+            await shipping._ask("Piece", backup_pb2.PieceRequest())
+            assert await ask(link) == bytes(8)
+            assert link.spare is not link.usual
+        finally:
+            await link.close()
+            await shipping.close()
+
+
+async def test_a_certificate_is_renewed(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
+    own = Credentials(authority.certificate("p").ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+
+    def renew(name: str, days: int) -> None:
+        make_certificate(authority.folder, name, roles=("peer",), hosts=(), days=days)
+        give(authority.certificate(name), own)
+
+    async with owner(authority, "certificate") as address:
+        renew("short", 1)
+        peer = Peer(1, address, DATASET, PeerSettings(20.0, connect_s=5.0, credentials=own))
+        shipping = Shipping(None, address, Identity(1, "d"), own)
+        asking = (lambda: peer.probe("e", 0, np.arange(1)), lambda: shipping._ask("Piece", backup_pb2.PieceRequest()))
+        try:
+            await asyncio.gather(*(ask() for ask in asking))
+            now += timedelta(days=1.5)
+            for ask in asking:
+                with pytest.raises(NotAuthenticatedError, match="the certificate short has expired"):
+                    await ask()
+            renew("long", 3)
+            await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
+        finally:
+            await peer.connection.close()
+            await shipping.close()
+
+
+async def test_a_client_brings_a_renewed_certificate(
+    authority: Authority, stranger: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one of a stranger stands for one that has expired: the daemon refuses both without a word."""
+    monkeypatch.setattr(channels, "LOOK_S", 0.0)
+    good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
+    own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+    async with owner(authority, "certificate") as address:
+        give(bad, own)
+        client = Connection(address, 20.0, credentials=own)
+        describe = "ControlService.Describe", control_pb2.DescribeRequest()
+        probe = partial(asyncio.to_thread, client.pinned().call, *describe)
+        try:
+            shutil.copy(good.cert, own.cert)  # its key comes later
+            with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
+                await probe()
+            shutil.copy(good.key, own.key)
+            assert (await probe()).dataset_id == "d"
+        finally:
+            client.close()
+
+
+def test_channels_of_before_are_kept(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [(Mock(), Mock()) for _ in range(4)]
+    opened = Mock(side_effect=made)
+    monkeypatch.setattr(channels, "open_channels", opened)
+    now, good, ca = 0.0, authority.certificate("has-peer", "peer"), tmp_path / "ca.pem"
+    shutil.copy(good.ca, ca)
+    client = channels.ClientChannels("a:1", replace(good, ca=str(ca)), clock=lambda: now)
+    first = client.stub("ControlService.Describe")
+    ca.unlink()
+    shutil.copy(good.ca, ca)
+    assert client.stub("ControlService.Describe") is first  # not looked at again yet
+    now = channels.LOOK_S
+    second = client.stub("ControlService.Describe")
+    now += channels.LOOK_S
+    assert first is not second is client.stub("ControlService.Describe")
+    assert opened.call_count == 2
+    for _ in range(2):
+        ca.touch()
+        now += channels.LONGEST_CALL_S
+        client.stub("ControlService.Describe")
+    assert [one.close.call_count for pair in made for one in pair] == [1, 1, 1, 1, 0, 0, 0, 0]
+    client.close()
+    ca.touch()
+    now += channels.LOOK_S
+    client.stub("ControlService.Describe")
+    assert [one.close.call_count for pair in made for one in pair] == [1] * 8
+
+
+async def test_a_new_token_is_brought_over_the_connections_that_exist(
+    authority: Authority, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers and clients look at the file once a second: here at each call."""
+    for module in (credentials_module, renewal):
+        monkeypatch.setattr(module, "LOOK_S", 0.0)
+    first, second = tokens, authority.tokens()
+    ca = authority.certificate("daemon", "peer", hosts=("127.0.0.1",)).ca
+    own = {name: Credentials(ca, token=str(tmp_path / name)) for name in ("peer", "all")}
+
+    def bring(tokens: Mapping[str, str]) -> None:
+        for name, files in own.items():
+            (tmp_path / "new").write_text(tokens[name])
+            (tmp_path / "new").replace(files.token)
+
+    bring(first)
+    async with owner(authority, "token") as address:
+        link = PeerConnection(address, Identity(1, "d"), PeerSettings(20.0, connect_s=5, credentials=own["peer"]))
+        client = Connection(address, 20.0, credentials=own["all"])
+        probe = partial(asyncio.to_thread, client.call, "ControlService.Describe", control_pb2.DescribeRequest())
+        try:
+            usual = link.usual
+            assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
+            bring(second)
+            known = [*read_tokens(authority.token_file).entries.values()]
+            authority.token_file.write_text(TokenFile.of(known[len(first) :]).text())
+            assert (await ask(link), (await probe()).dataset_id) == (bytes(8), "d")
+            Path(own["all"].token).unlink()
+            assert (await probe()).dataset_id == "d"
+            bring({"peer": second["reader"], "all": second["all"]})
+            with pytest.raises(NotAllowedError, match="GraphService/Probe needs the role peer"):
+                await ask(link)
+            assert link.usual is usual
+            authority.token_file.write_text(TokenFile.of(known[: len(first)]).text())
+            with pytest.raises(NotAuthenticatedError, match="the token is unknown"):
+                await probe()
+        finally:
+            client.close()
+            await link.close()

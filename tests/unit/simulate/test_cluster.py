@@ -15,18 +15,15 @@ from hypothesis import strategies as st
 
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
 from atta.scheduler import POLICIES, RunTask, Scheduler
-from atta.simulate import HopSize, Linear, LoopCosts, Outcome, Profile, Remote, SimulatedCluster, simulate
+from atta.simulate import HopSize, Linear, LoopCosts, Profile, Remote, SimulatedCluster, simulate
 from atta.simulate.machine import Machine
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_scenario_gives_the_same_outcome(policy: str) -> None:
-    def run(seed: int) -> Outcome:
-        return simulate(scenario(policy=policy, machines=3, train_threads=1, seed=seed))
-
-    assert run(1) == run(1)
-    assert run(1) != run(2)
+    found = [simulate(scenario(policy=policy, machines=3, train_threads=1, seed=seed)) for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
 
 
 @settings(max_examples=25, deadline=None)
@@ -59,6 +56,7 @@ def test_work_and_bytes_are_conserved(policy: str, seed: int, **options: Any) ->
         assert 0 <= share <= 1 + 1e-9
 
 
+TASKS = ("seed", "neighborhood", "join", "feature", "end")
 LOOP = LoopCosts(batch_us=300.0, task_us=40.0, request_us=70.0, answer_us=90.0, us_per_byte=0.001)
 
 
@@ -109,13 +107,7 @@ def test_three_machines_make_a_batch_in_the_time_that_one_computes() -> None:
         batch_size=100,
         fan_outs=(5,),
         hops=(HopSize(100), HopSize(300, 1 / 3)),
-        local={
-            "seed": Linear(1000),
-            "neighborhood": Linear(2000),
-            "join": Linear(3000),
-            "feature": Linear(500),
-            "end": Linear(700),
-        },
+        local={name: Linear(us) for name, us in zip(TASKS, (1000, 2000, 3000, 500, 700), strict=True)},
         remote={"feature": Remote(0.1, 1.0, serve=Linear(1000, 0.1), receive=Linear(2000, 0.1))},
         loop=LoopCosts(batch_us=1000, task_us=100, request_us=200, answer_us=300),
         parts=3,
@@ -143,24 +135,6 @@ def test_three_machines_make_a_batch_in_the_time_that_one_computes() -> None:
     assert outcome.loop_busy * outcome.duration_s == pytest.approx(
         1e-3 * (7 * 0.1 + 2 * 0.2 + 2 * 0.3 + 1.0 + 1 + 2 * 0.5 + 2 + 3 + 0.7)
     )
-
-
-def test_costs_of_requests_grow_with_the_owners_and_costs_of_tasks_do_not() -> None:
-    free = replace(
-        PROFILE,
-        hops=(HopSize(1024), *[HopSize(30_000, 0.0)] * 3),
-        parts=1,  # everything lies elsewhere on any number of machines
-        local={},
-        remote=dict.fromkeys(("neighborhood", "feature"), Remote(serve=Linear(30), receive=Linear(20))),
-        loop=LoopCosts(batch_us=500.0, task_us=40.0),
-        batch_us=0.0,
-        spread=0.0,
-    )
-    for machines in (3, 9):
-        outcome = simulate(scenario(free, machines=machines, batches=5))
-        tasks = 1 + 1 + 1 + 3 + 2 + 3 + 1  # SEED, its rows and hop at home; rows, two hops, three JOINs; END
-        assert outcome.requests_per_batch == 5 * (machines - 1)
-        assert 1e3 * outcome.cpu_ms_per_batch == pytest.approx(500 + 40 * tasks + 50 * 5 * (machines - 1))
 
 
 def test_a_request_may_stand_for_several() -> None:
@@ -204,29 +178,16 @@ def test_one_core_and_no_network_does_one_batch_per_batch_of_cpu() -> None:
     assert outcome.cpu_ms_per_batch == pytest.approx(1e-3 * cost_us, rel=1e-6)
 
 
-def test_waiting_alone_takes_the_time_that_one_computes() -> None:
-    """No CPU cost, one batch at a time. Hops 2 and 3 and the last features take a round trip each. Hop 1 is at home."""
+def test_waiting_and_bytes_take_their_time() -> None:
+    # No CPU cost, one batch at a time. Hops 2 and 3 and the last features take a round trip each. Hop 1 is at home.
     free = replace(PROFILE, local={}, remote={}, batch_us=0.0)
     outcome = simulate(scenario(free, policy="sequential", machines=2, batches=10, rtt_s=10e-3, train_s=0.0))
     assert outcome.completion_ms_mean == pytest.approx(30.0)
     assert outcome.duration_s == pytest.approx(10 * 30e-3)
-
-
-def test_bytes_take_their_time() -> None:
-    """One remote hop. Request and answer of its features pass a link that carries 1 MB/s.
-
-    Two machines do that at once, full duplex.
-    """
-    small = Profile(
-        batch_size=100,
-        fan_outs=(5,),
-        hops=(HopSize(100, 1.0), HopSize(400, 0.5)),
-        local={},
-        remote={"feature": replace(PROFILE.remote["feature"], request_bytes=0.1, answer_bytes=1.0,
-                                   serve=Linear(2000), receive=Linear(3000))},
-        parts=2,
-        row_bytes=100.0,
-    )  # fmt: skip
+    # One remote hop. Request and answer of its features pass a link that carries 1 MB/s, full duplex.
+    feature = Remote(0.1, 1.0, serve=Linear(2000), receive=Linear(3000))
+    hops = HopSize(100, 1.0), HopSize(400, 0.5)
+    small = Profile(100, (5,), hops, local={}, remote={"feature": feature}, parts=2, row_bytes=100.0)
     link = 1e6 / 0.956  # headers
     outcome = simulate(scenario(small, policy="sequential", machines=2, link=link, rtt_s=4e-3, batches=5, train_s=0.0))
     # 200 rows of 100 bytes: 2 ms request + 20 ms answer + round trip + 2 ms serving + 3 ms receiving
@@ -282,19 +243,20 @@ def test_owners_of_a_hop_are_no_more_than_its_vertices_and_neighbours(monkeypatc
 def test_requests_are_the_owners_that_a_task_touches(owners: int, vertices: int) -> None:
     rng = np.random.default_rng(owners)
     touched = np.mean([len(set(rng.integers(0, owners, vertices).tolist())) for _ in range(4000)])
-    hops = (HopSize(8), HopSize(vertices, 0.0))
-    profile = Profile(8, (2,), hops, {}, row_bytes=1.0)
+    profile = Profile(8, (2,), (HopSize(8), HopSize(vertices, 0.0)), {}, row_bytes=1.0)
     outcome = simulate(scenario(profile, machines=owners + 1, batches=1))
     # Up to 16 owners a whole number of them is asked; beyond, requests stand for what they touch on average.
     assert outcome.requests_per_batch == pytest.approx(touched, rel=0.01 if owners > 16 else 0.1)
 
 
-def test_vertices_of_an_unknown_cut_lie_at_random() -> None:
+def test_vertices_of_an_unknown_cut_lie_at_random_and_more_machines_keep_less_at_home() -> None:
     """One partition was measured, so all of its vertices were at home. The seeds stay there."""
     one = replace(PROFILE, parts=1, hops=tuple(HopSize(hop.new, 1.0) for hop in PROFILE.hops))
     model = SimulatedCluster(scenario(one, machines=4)).model
     assert [hop.home for hop in model.hops] == [1.0, 0.25, 0.25, 0.25]
     assert {hop.home for hop in SimulatedCluster(scenario(one, machines=1)).model.hops} == {1.0}
+    home = [SimulatedCluster(scenario(machines=machines)).model.hops[1].home for machines in (1, 2, 8)]
+    assert home == pytest.approx([1.0, 0.85, 1 - 0.15 * (7 / 8) / (1 / 2)])
 
 
 def test_other_batch_sizes_and_fan_outs_scale_the_batch() -> None:
@@ -304,16 +266,6 @@ def test_other_batch_sizes_and_fan_outs_scale_the_batch() -> None:
     shallow = SimulatedCluster(scenario(fan_outs=(15, 5), batches=4))
     assert [hop.new for hop in shallow.model.hops] == pytest.approx([1024, 10_000, 30_000])
     assert shallow.run().cpu_ms_per_batch < whole.run().cpu_ms_per_batch
-
-
-def test_more_machines_keep_less_at_home() -> None:
-    def home(machines: int, parts: int) -> float:
-        profile = replace(PROFILE, parts=parts)
-        return SimulatedCluster(scenario(profile, machines=machines)).model.hops[1].home
-
-    assert home(2, 2) == 0.85
-    assert home(8, 2) == pytest.approx(1 - 0.15 * (7 / 8) / (1 / 2))
-    assert home(1, 2) == 1.0
 
 
 def test_measured_owners_are_asked_as_much_as_they_were() -> None:
@@ -328,7 +280,5 @@ def test_measured_owners_are_asked_as_much_as_they_were() -> None:
         for owner, factor in enumerate(row):
             assert shares.get(owner, 0) == pytest.approx(away * factor, abs=1) or owner == machine
     # Another number of machines has no such owners, so all get equal shares.
-    others = SimulatedCluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=4)).model.growth(
-        0, 0, 2, 1.0
-    )
-    assert len({share.rows for share in others if share.owner}) <= 2
+    others = SimulatedCluster(scenario(replace(PROFILE, parts=3, placement=placement), machines=4)).model
+    assert len({share.rows for share in others.growth(0, 0, 2, 1.0) if share.owner}) <= 2

@@ -26,14 +26,10 @@ def run(**options: Any) -> PipelineOutcome:
     return simulate_pipeline(PipelineScenario(**options))
 
 
-def test_one_interval_takes_the_sum_of_its_parts() -> None:
-    """Features are gathered, and 3 tasks and 4 other parts follow; nothing can overlap."""
+def test_parts_add_up_and_pipe_overlaps_what_nopipe_does_in_turn() -> None:
     found = run(machines=1, intervals=1, epochs=3, graph_s=0.25, task_s=0.5, mode="pipe")
     assert found.epoch_s == pytest.approx([5 * 0.25 + 3 * 0.5] * 3)
     assert (found.oldest, found.relaunched, found.lost) == (0, 0, 0)
-
-
-def test_pipe_overlaps_what_nopipe_does_one_after_the_other() -> None:
     common: dict[str, Any] = {"machines": 2, "intervals": 16, "epochs": 6, "graph_s": 0.01, "task_s": 0.1, "workers": 4}
     times = {mode: sum(run(mode=mode, **common).epoch_s) for mode in ("nopipe", "pipe", "async")}
     graph, tasks = 5 * 16 * 0.01, 3 * 4 * 0.1  # per epoch; four workers take four rounds of each task
@@ -47,9 +43,7 @@ def test_pipe_overlaps_what_nopipe_does_one_after_the_other() -> None:
     st.sampled_from([("pipe", 0), ("nopipe", 0), ("async", 0), ("async", 2)]),
     st.floats(0, 0.2), st.integers(0, 1000),
 )  # fmt: skip
-def test_all_epochs_end_whoever_dies(
-    machines: int, intervals: int, layers: int, mode: tuple[str, int], kill: float, seed: int
-) -> None:
+def test_all_epochs_end(machines: int, intervals: int, layers: int, mode: Any, kill: float, seed: int) -> None:
     scenario = PipelineScenario(
         machines=machines, intervals=intervals, layers=layers, mode=mode[0], staleness=mode[1], kill=kill, seed=seed,
         epochs=4, jitter_s=0.3, rtt_s=0.02, start_s=0.5, max_relaunch=50,
@@ -67,27 +61,21 @@ def test_hundreds_of_workers_die_and_the_job_goes_on() -> None:
     assert found.lost > 60
     assert found.relaunched >= 0.9 * found.lost
     assert found.workers <= 200
-
-
-def test_tasks_that_never_end_end_the_job() -> None:
     with pytest.raises(AttaError, match="had no result after 2 relaunches"):
         run(kill=0.95, max_relaunch=2)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_scenarios_that_make_no_sense_are_refused() -> None:
+    for options, words in (
         ({"machines": 0}, "machines must be at least 1"),
         ({"kill": 1.0}, "some workers must live"),
         ({"link": 0.0}, "must carry something"),
         ({"graph_s": float("nan")}, "graph_s nan is out of range"),
         ({"mode": "pipe", "staleness": 2}, "goes with mode=async"),
         ({"layers": 0}, "0 layers"),
-    ],
-)
-def test_scenarios_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        PipelineScenario(**options)
+    ):
+        with pytest.raises(ConfigError, match=words):
+            PipelineScenario(**options)
 
 
 def test_the_command_shows_what_the_function_returns() -> None:
@@ -96,39 +84,26 @@ def test_the_command_shows_what_the_function_returns() -> None:
     done = CliRunner().invoke(simulate, [*words.split(), "--json", "-"])
     assert done.exit_code == 0, done.output
     shown = json.loads(done.output)
-    wanted = run(
-        machines=2,
-        intervals=4,
-        mode="pipe",
-        jitter_s=0.02,
-        rtt_s=0.002,
-        link=20e6 / 8,
-        task_bytes=10240,
-        epochs=3,
-        seed=5,
-    )
+    common = {"machines": 2, "intervals": 4, "epochs": 3, "seed": 5}
+    wanted = run(mode="pipe", jitter_s=0.02, rtt_s=0.002, link=20e6 / 8, task_bytes=10240, **common)
     assert shown["outcome"] == dataclasses.asdict(wanted)
     assert "s per epoch after the first" in CliRunner().invoke(simulate, words.split()).output
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_options_that_do_not_go_together_are_refused() -> None:
+    for words, said in (
         ("--intervals 4", "--intervals: is a setting of dorylus: --strategy dorylus:intervals=VALUE"),
         ("--strategy dorylus --profile x", "--strategy needs no profile"),
         ("--strategy dorylus --cores 2 --sweep cores=1,2", "--cores, --sweep: does not go with --strategy"),
         ("--strategy dorylus --policy fifo --instances x", "--policy, --instances: does not go with --strategy"),
         ("--strategy dorylus:workers=0", "0 is not in the range"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(words: str, said: str) -> None:
-    done = CliRunner().invoke(simulate, words.split())
-    assert done.exit_code == 2
-    assert said in done.output
+    ):
+        done = CliRunner().invoke(simulate, words.split())
+        assert done.exit_code == 2
+        assert said in done.output
 
 
 def plan(tmp_path: Path, **changed: Any) -> tuple[Path, Forecast]:
-    """A file of ``atta plan``, and what it says of dorylus."""
     model, rates = PlannedModel("gcn", 3, 32, 16), Rates(vertices=2e4, edges=3e5, internal=1e9, external=1e9)
     forecaster = Forecaster(SIZES, Machines(2, 1), model, rates)
     figures = {name: None if value == math.inf else value for name, value in vars(rates).items()}
@@ -160,14 +135,9 @@ def test_the_command_takes_what_a_plan_tells_but_for_what_is_given(tmp_path: Pat
     found = json.loads(report.read_text())["scenario"]
     costs = planned_costs(file, 2)
     assert found["graph_s"] == 0.007
-    assert [found[name] for name in ("layers", "task_s", "task_bytes")] == [
-        costs[n] for n in ("layers", "task_s", "task_bytes")
-    ]
-
-
-@pytest.mark.parametrize("changed", [{"rates": 5}, {"network": {}}, {"sizes": {}}, {"machines": {"servers": "x"}}])
-def test_files_that_are_no_plan_are_named(tmp_path: Path, changed: dict[str, Any]) -> None:
-    file, _ = plan(tmp_path, **changed)
-    for path, words in ((file, "is not a file of `atta plan"), (tmp_path / "none.json", "cannot read the plan")):
-        with pytest.raises(DataError, match=words):
-            planned_costs(path, 4)
+    assert all(found[name] == costs[name] for name in ("layers", "task_s", "task_bytes"))
+    with pytest.raises(DataError, match="cannot read the plan"):
+        planned_costs(tmp_path / "none.json", 4)
+    for changed in ({"rates": 5}, {"network": {}}, {"sizes": {}}, {"machines": {"servers": "x"}}):
+        with pytest.raises(DataError, match="is not a file of `atta plan"):
+            planned_costs(plan(tmp_path, **changed)[0], 4)

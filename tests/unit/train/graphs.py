@@ -26,5 +26,4 @@ def training_graph(edges: np.ndarray, vertices: int, rng: np.random.Generator, *
 
 
 def batch_of(graph: TrainingGraph) -> TrainerBatch:
-    """What a single trainer computes on."""
     return TrainerBatch.of(worker_view(graph, np.zeros(len(graph), np.int64), 0, 1))

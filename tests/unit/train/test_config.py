@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,17 +22,24 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Setting, settings_of
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import Nodes, TrainConfig
+from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed
+from atta.train.strategies import STRATEGIES, strategies_with
+from tests.unit.test_layers import imported_modules, within
 
 
 def config(**settings: Any) -> TrainConfig:
     return TrainConfig(**{"data": "somewhere", **settings})
 
 
+COUNTS = ["trainers", "batch_size", "eval_every", "eval_batch_size", "patience", "threads", "accumulate"]
+KEPT = ["resume", "checkpoint_steps", "max_restarts"]
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"trainers": 0}, "--trainers 0"),
+        *(({name: 0}, f"--{name.replace('_', '-')} 0") for name in COUNTS),
         ({"trainers": 10_000_000}, "--trainers 10000000: must be at most 1024"),
         ({"trainers": 4, "trainers_per_server": 5000}, "--trainers-per-server 5000: must be at most 1024"),
         ({"threads": 100_000}, "--threads 100000: must be at most 1024"),
@@ -36,11 +47,6 @@ def config(**settings: Any) -> TrainConfig:
         ({"metrics": "9091"}, "'9091' is not an address"),
         ({"metrics": "127.0.0.1:0"}, "--metrics 127.0.0.1:0: name a port"),
         ({"metrics": "127.0.0.1:9091", "strategy": "digest-async"}, "--metrics: does not go with digest-async"),
-        ({"batch_size": 0}, "--batch-size 0"),
-        ({"eval_every": 0}, "--eval-every 0"),
-        ({"eval_batch_size": 0}, "--eval-batch-size 0"),
-        ({"patience": 0}, "--patience 0"),
-        ({"threads": 0}, "--threads 0"),
         ({"num_neighbors": ()}, "--num-neighbors"),
         ({"num_neighbors": (5, -2)}, "--num-neighbors 5,-2"),
         ({"num_neighbors": (5, 5), "layers": 3}, "2 hops for 3 layers"),
@@ -50,9 +56,7 @@ def config(**settings: Any) -> TrainConfig:
         ({"lr": float("nan")}, "--lr nan"),
         ({"weight_decay": -1e-3}, "--weight-decay -0.001"),
         ({"seed": -1}, "--seed -1"),
-        ({"resume": True}, "--resume needs --checkpoint DIR"),
-        ({"checkpoint_steps": 5}, "--checkpoint-steps needs --checkpoint DIR"),
-        ({"max_restarts": 1}, "--max-restarts needs --checkpoint DIR"),
+        *(({name: 1}, f"--{name.replace('_', '-')} needs --checkpoint DIR") for name in KEPT),
         ({"max_restarts": -1}, "--max-restarts"),
         ({"rank_timeout": 0.5}, "--rank-timeout"),
         ({"strategy": "full", "layers": 2, "checkpoint": "x", "checkpoint_steps": 5}, "--checkpoint-steps"),
@@ -62,14 +66,10 @@ def config(**settings: Any) -> TrainConfig:
         ({"eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
         ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
-        ({"strategy": "full", "co_batches": 1}, "co-batches: belongs to --strategy cooperative, not full"),
-        ({"strategy": "exchange", "eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not exchange"),
-        ({"strategy": "digest", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know what each reader"),
         ({"strategy": "sat", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know what each reader has"),
         ({"strategy": "digest", "layers": 1, "model": "gcn"}, "--layers 1: a single layer of gcn reads features only"),
         ({"strategy": "sat", "layers": 1}, "take more layers, or --strategy exchange"),
         ({"strategy": "digest-async", "layers": 1, "trainers_per_server": 1}, "--layers 1: a single layer"),
-        ({"strategy": "exchange", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),
         ({"strategy": "cooperative"}, "co-batches=R (steps per epoch) or memory=SIZE"),
         ({"strategy": "cooperative", "co_batches": 2, "memory": 10**9}, "give either co-batches"),
         ({"strategy": "cooperative", "co_batches": 0}, "co-batches=0"),
@@ -85,10 +85,8 @@ def config(**settings: Any) -> TrainConfig:
         ({"lr_schedule": "step", "lr_factor": 1.0}, "--lr-factor 1.0: must lie between 0 and 1"),
         ({"lr_every": 3}, "--lr-every 3: goes with --lr-schedule step or plateau"),
         ({"lr_schedule": "cosine", "lr_factor": 0.5}, "--lr-factor 0.5: goes with --lr-schedule step or plateau"),
-        ({"accumulate": 0}, "--accumulate 0"),
         ({"strategy": "digest", "trainers": 2, "average": "weights", "clip_grad_norm": 1.0},
          "--clip-grad-norm: there is no gradient of all trainers with average=weights"),
-        ({"strategy": "minibatch", "clip_grad": 1.0}, "clip-grad: belongs to --strategy sancus, not minibatch"),
     ],
 )  # fmt: skip
 def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> None:
@@ -113,25 +111,23 @@ def test_small_seeds_are_as_they_always_were(seed: int, epoch: int, rank: int) -
     assert epoch_seed(seed, epoch, rank, 4) == (seed * 1_000_003 + epoch) * 4 + rank
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "nearest"),
-    [
-        ("model", "sagee", "sage"),
-        ("device", "cud", "cuda"),
-        ("seed_policy", "locl", "local"),
-        ("strategy", "x", "mini"),
-    ],
-)
-def test_unknown_names_come_with_those_that_exist(name: str, given: str, nearest: str) -> None:
-    with pytest.raises(UnknownNameError, match=nearest):
-        config(**{name: given})
+def test_unknown_names_come_with_those_that_exist() -> None:
+    known = {"model": ("sagee", "sage"), "device": ("cud", "cuda"), "seed_policy": ("locl", "local")}
+    for name, (given_name, nearest) in (known | {"strategy": ("x", "mini")}).items():
+        with pytest.raises(UnknownNameError, match=nearest):
+            config(**{name: given_name})
 
 
-def test_one_fan_out_holds_for_every_layer() -> None:
+def test_one_fan_out_holds_for_every_layer_and_a_rule_says_who_joins_a_server() -> None:
     assert config(num_neighbors=(7,), layers=3).fan_outs == (7, 7, 7)
     assert config(num_neighbors=(7, 5), eval_num_neighbors=(-1,)).eval_fan_outs == (-1, -1)
     assert config(num_neighbors=(7, 5)).eval_fan_outs == (7, 5)
     assert config(num_neighbors=(7, 5), layers=2).depth == 2
+    assert config(strategy="full").rule(7) == Closure(3)
+    assert config(strategy="full", layers=112).rule(0) == Closure(112)
+    assert config(strategy="full", eas=(2, 5)).rule(7) == ExpansionAware(2, 5)
+    drawn = [config(strategy="full", eas=(2, 5), resample_every=3).rule(epoch) for epoch in range(7)]
+    assert [getattr(rule, "resample", None) for rule in drawn] == [0, 0, 0, 1, 1, 1, 2]
 
 
 def test_servers_follow_from_trainers_and_partitions() -> None:
@@ -151,24 +147,13 @@ def test_servers_follow_from_trainers_and_partitions() -> None:
         config(strategy="exchange", trainers=4).check_parts(2)
 
 
-def test_who_joins_a_server() -> None:
-    assert config(strategy="full").rule(7) == Closure(3)
-    assert config(strategy="full", layers=112).rule(0) == Closure(112)
-    assert config(strategy="full", eas=(2, 5)).rule(7) == ExpansionAware(2, 5)
-    drawn = [config(strategy="full", eas=(2, 5), resample_every=3).rule(epoch) for epoch in range(7)]
-    assert [getattr(rule, "resample", None) for rule in drawn] == [0, 0, 0, 1, 1, 1, 2]
+FAN_OUTS = st.lists(st.integers(1, 50) | st.just(-1), min_size=1, max_size=5).map(tuple)
+SOME = {"num_neighbors": FAN_OUTS, "lr": st.floats(1e-9, 10), "seed": st.integers(0, 2**63 - 1)}
 
 
 @given(
     st.fixed_dictionaries(
-        {
-            "model": st.sampled_from(["sage", "gcn", "gat"]),
-            "trainers": st.integers(1, 9),
-            "num_neighbors": st.lists(st.integers(1, 50) | st.just(-1), min_size=1, max_size=5).map(tuple),
-            "lr": st.floats(1e-9, 10),
-            "eval_batch_size": st.none() | st.integers(1, 10**6),
-            "seed": st.integers(0, 2**63 - 1),
-        }
+        {**SOME, "model": st.sampled_from(["sage", "gat"]), "patience": st.none() | st.integers(1, 9)}
     )
 )
 def test_settings_survive_the_way_to_the_trainers(settings: dict[str, Any]) -> None:
@@ -179,15 +164,20 @@ def test_settings_survive_the_way_to_the_trainers(settings: dict[str, Any]) -> N
         TrainConfig.from_dict({"data": "x", "batch_sise": 3})
 
 
-def test_the_command_line_offers_every_setting_with_the_same_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[TrainConfig] = []
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+    found: list[TrainConfig] = []
 
     def fit(given_config: TrainConfig, nodes: Nodes) -> None:
         assert nodes == Nodes()
-        seen.append(given_config)
+        found.append(given_config)
         raise ConfigError("seen enough")
 
     monkeypatch.setattr("atta.train.fit", fit)
+    return found
+
+
+def test_the_command_line_offers_every_setting_with_the_same_default(seen: list[TrainConfig]) -> None:
     CliRunner().invoke(train, ["--data", "somewhere"])
     assert seen == [config()]
     offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config"}
@@ -196,3 +186,81 @@ def test_the_command_line_offers_every_setting_with_the_same_default(monkeypatch
     assert offered == settings | where | {"strategy"}
     grouped = [name for names in OPTION_GROUPS.values() for name in names.split()]
     assert sorted(grouped) == sorted({_key(p) for p in train.get_params(click.Context(train))})
+
+
+STEP = ("atta.train.strategies", "atta.train.exchange", "atta.train.cooperative")
+SOURCES = Path(__file__).parents[3] / "platform/atta"
+READING = ["exchange", "sancus", "pipegcn", "digest", "sat", "digest-async"]
+"""Strategies whose trainers read rows of others."""
+
+
+def test_records_are_complete_and_each_setting_belongs_to_all_or_to_some() -> None:
+    assert list(STRATEGIES) == ["minibatch", "full", "cooperative", *READING, "dorylus"]
+    for name, strategy in STRATEGIES.items():
+        assert strategy.name == name
+        assert issubclass(TrainConfig, strategy.settings)
+        assert name in CliRunner().invoke(train, ["--help"]).output
+    every = {f.name for f in dataclasses.fields(TrainSettings)}
+    own = {name for strategy in STRATEGIES.values() for name in strategy.own_settings}
+    assert {f.name for f in dataclasses.fields(TrainConfig)} == every | own
+    assert not every & own
+    assert strategies_with("trainers_per_server") == ["full", "cooperative", *READING, "dorylus"]
+    assert strategies_with("stale_across") == READING[1:]
+    assert strategies_with("sync_every") == ["digest", "sat", "digest-async"]
+    assert strategies_with("epochs") == []
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
+    needed = {
+        "cooperative": {"co_batches": 2},
+        "digest-async": {"trainers_per_server": 1},
+        "dorylus": {"trainers_per_server": 1},
+    }.get(name, {})
+    config = TrainConfig(data="x", strategy=name, trainers=4, layers=3, **needed)  # type: ignore[arg-type]
+    own = config.own
+    assert type(own) is STRATEGIES[name].settings
+    assert {f: getattr(config, f) for f in vars(own)} == vars(own)
+    assert own.depth == 3
+    assert (own.strategy, own.trainers) == (name, 4)
+
+
+def test_staleness_in_deep_models_is_warned_of() -> None:
+    for staleness, layers, warns in ((0, 3, False), (1, 2, False), (1, 3, True), (2, None, True)):
+        config = TrainConfig(data="x", strategy="dorylus", staleness=staleness, layers=layers)
+        own = config.own
+        assert (own.warning is not None) == warns
+        assert not warns or f"staleness={staleness} with 3 layers" in str(own.warning)
+
+
+def test_no_other_module_names_a_strategy_and_the_table_needs_no_torch() -> None:
+    known = [f'strategy {sign} "{name}"' for sign in ("==", "!=") for name in STRATEGIES]
+    places = [path for path in SOURCES.rglob("*.py") if path.parent.name != "strategies"]
+    assert len(places) > 100
+    assert [path.name for path in places if any(text in path.read_text() for text in known)] == []
+    program = "import sys, atta.cli.train; print(sorted({'torch', 'numpy', 'grpc'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_one_step_of_sancus_passes_few_files() -> None:
+    """Imports from its record and its trainer on, closed within the packages of strategies; also those for type checking only."""
+    seen, next_ = set[str](), {STRATEGIES["sancus"].check.__module__, "atta.train.exchange.trainer"}
+    while next_:
+        seen |= next_
+        next_ = {other for name in next_ for other in imported_modules(name) if within(other, STEP)} - seen
+    assert {"atta.train.exchange.messages", "atta.train.cooperative.source"} <= seen
+    assert len(seen) <= 22, sorted(seen)
+
+
+def test_a_file_is_the_same_as_the_command_line(seen: list[TrainConfig], tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'data = "x"\nstrategy = "cooperative:memory=2GiB,eas=1,15,resample-every=2"\nlr = 0.1\n'
+        "trainers = 4\ntrainers_per_server = 2\n"
+    )
+    words = "--data x --strategy cooperative:memory=2GiB,eas=1,15,resample-every=2 --lr 0.1 --trainers 4"
+    CliRunner().invoke(train, ["--config", str(path)])
+    CliRunner().invoke(train, [*words.split(), "--trainers-per-server", "2"])
+    assert seen[0] == seen[1]
+    assert seen[0].memory == 2 << 30

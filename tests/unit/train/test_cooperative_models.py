@@ -20,27 +20,11 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import Closure
-from atta.train.cooperative import (
-    CooperativeGraph,
-    CooperativeModel,
-    DeepGNN,
-    Exchanged,
-    TrainerBatch,
-    TrainingGraph,
-    backward,
-    count_targets,
-    worker_view,
-)
-from atta.train.cooperative.exchange import start_exchange
-from atta.train.cooperative.source import (
-    Arrival,
-    Direction,
-    JoinedSource,
-    Payload,
-    RowPart,
-    Source,
-    source_inside,
-)
+from atta.train.cooperative.exchange import CooperativeGraph, TrainerBatch, backward, count_targets, start_exchange
+from atta.train.cooperative.graph import TrainingGraph, worker_view
+from atta.train.cooperative.model import CooperativeModel, Exchanged
+from atta.train.cooperative.source import Arrival, Direction, JoinedSource, Payload, RowPart, Source, source_inside
+from atta.train.models.deep import DeepGNN
 from tests.unit.train.graphs import batch_of, training_graph
 
 VERTICES = 30
@@ -58,10 +42,8 @@ def batch(graph: TrainingGraph) -> TrainerBatch:
 
 
 def two_layers(middle: torch.nn.Module) -> torch.nn.Module:
-    arguments = "x, edge_index"
-    return pyg.Sequential(
-        arguments, [(pyg.SAGEConv(5, 8), f"{arguments} -> x"), middle, (pyg.SAGEConv(8, 3), f"{arguments} -> x")]
-    ).double()
+    first, last = ((pyg.SAGEConv(*widths), "x, edge_index -> x") for widths in ((5, 8), (8, 3)))
+    return pyg.Sequential("x, edge_index", [first, middle, last]).double()
 
 
 @pytest.mark.parametrize(
@@ -141,8 +123,6 @@ def test_train_and_eval_reach_the_layers(batch: TrainerBatch) -> None:
 
 
 class Empty(Source):
-    """No remote rows; notes who asked."""
-
     sent = crossed = Payload()
 
     def __init__(self) -> None:
@@ -154,7 +134,7 @@ class Empty(Source):
 
 
 @pytest.mark.parametrize("kind", [pyg.SAGEConv, pyg.GCNConv])
-def test_interior_rows_are_computed_while_others_travel(
+def test_rows_are_computed_while_others_travel(
     kind: type, batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward: send, compute, wait. Backward: send gradients, compute, wait."""
@@ -177,9 +157,7 @@ def test_interior_rows_are_computed_while_others_travel(
     assert events == ["forward", "compute", "wait", "backward", "compute", "wait"]
 
 
-def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
-    batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_an_exchange_is_left_to_collect(batch: TrainerBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch.graph, "source", Empty())
     gc.collect()
     gc.disable()
@@ -194,8 +172,6 @@ def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
 
 
 def test_layers_of_ones_own(batch: TrainerBatch) -> None:
-    """Both ways to write a module by hand give the result of wrapping."""
-
     class Wrapped(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -211,20 +187,14 @@ def test_layers_of_ones_own(batch: TrainerBatch) -> None:
     torch.testing.assert_close(on_the_whole, by_hand)
 
 
+NORMS = [norm(8) for norm in (pyg.BatchNorm, pyg.GraphNorm, pyg.LayerNorm)]
+NORMS += [torch.nn.BatchNorm1d(8), torch.nn.InstanceNorm1d(8), pyg.PairNorm()]
+
+
 @pytest.mark.parametrize(
     ("model", "cause"),
     [
-        *(
-            (two_layers(norm), f"{type(norm).__name__} normalises over rows, which breaks equality")
-            for norm in (
-                torch.nn.BatchNorm1d(8),
-                pyg.BatchNorm(8),
-                pyg.GraphNorm(8),
-                pyg.PairNorm(),
-                pyg.LayerNorm(8),
-                torch.nn.InstanceNorm1d(8),
-            )
-        ),
+        *((two_layers(norm), f"{type(norm).__name__} normalises over rows, which breaks equality") for norm in NORMS),
         (pyg.DeepGCNLayer(pyg.GENConv(8, 8), torch.nn.LayerNorm(8), torch.nn.ReLU()), "for GENConv: norm='layer'"),
         (pyg.APPNP(3, 0.1), "APPNP: takes one set of vertices"),
         (pyg.TAGConv(5, 3), "TAGConv: takes one set of vertices"),
@@ -233,9 +203,7 @@ def test_layers_of_ones_own(batch: TrainerBatch) -> None:
         (torch.nn.Linear(5, 3), "has no message-passing layer"),
     ],
 )
-def test_models_that_mix_rows_or_cannot_tell_sources_from_targets_are_refused(
-    model: torch.nn.Module, cause: str
-) -> None:
+def test_models_that_mix_rows_or_sources_with_targets_are_refused(model: torch.nn.Module, cause: str) -> None:
     with pytest.raises(ConfigError, match=cause):
         CooperativeModel(model)
 
@@ -257,12 +225,9 @@ def test_other_mistakes_name_their_cause(batch: TrainerBatch, graph: TrainingGra
         DeepGNN(5, 8, 3, kind="resgcn")
     with pytest.raises(ConfigError, match="num_layers 0"):
         DeepGNN(5, 8, 3, num_layers=0)
-
-
-def test_loops_without_their_weights_are_refused(rng: np.random.Generator) -> None:
-    batch = batch_of(training_graph(np.array([[0, 1], [0, 0]]), 2, rng))
+    loops = batch_of(training_graph(np.array([[0, 1], [0, 0]]), 2, np.random.default_rng(0)))
     with pytest.raises(ConfigError, match="has self-loops"):
-        CooperativeModel(pyg.GCNConv(5, 3, add_self_loops=False).double())(batch.x, batch.graph)
+        CooperativeModel(pyg.GCNConv(5, 3, add_self_loops=False).double())(loops.x, loops.graph)
 
 
 class Numbered(Source):

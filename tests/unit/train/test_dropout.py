@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from torch_geometric import nn as pyg
 
 from atta.errors import ConfigError
-from atta.samplers.hashing import hash_string, stream_key
 from atta.train.cooperative import CooperativeModel, DeepGNN, TrainerBatch, TrainingGraph
 from atta.train.cooperative.dropout import RowDropout
 from atta.train.steps.masks import edge_keys, keep_mask
@@ -25,52 +23,17 @@ VERTICES = 40
 IDS = st.integers(-(2**63), 2**63 - 1)
 
 
-def signs(mask: torch.Tensor) -> np.ndarray:
-    return np.where(mask.numpy(), 1.0, -1.0)
-
-
-@given(
-    stream=st.integers(0, 2**64 - 1),
-    ids=st.lists(IDS, max_size=20),
-    columns=st.integers(0, 40),
-    p=st.floats(0, 1, exclude_max=True),
-)
+@given(st.integers(0, 2**64 - 1), st.lists(IDS, max_size=20), st.integers(0, 40), st.floats(0, 1, exclude_max=True))
 def test_masks_are_those_of_the_oracle(stream: int, ids: list[int], columns: int, p: float) -> None:
     found = keep_mask(stream, torch.tensor(ids, dtype=torch.int64), columns, p)
     np.testing.assert_array_equal(found.numpy(), oracle.kept(stream, np.array(ids, np.int64), columns, p))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(3, 40_000), (1000, 100)])
-def test_large_masks_are_computed_in_pieces(rows: int, columns: int) -> None:
-    ids = torch.arange(rows) * 77
-    some = [0, rows // 2, rows - 1]
-    found, expected = keep_mask(5, ids, columns, 0.4)[some], oracle.kept(5, ids[some].numpy(), columns, 0.4)
-    np.testing.assert_array_equal(found.numpy(), expected)
-
-
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.75])
-def test_masks_keep_the_share_that_they_should(p: float) -> None:
-    """5 standard deviations, over everything, and over rows and columns by chi-square."""
-    rows, columns = 2000, 500
-    mask = keep_mask(7, torch.arange(rows), columns, p).numpy()
-    assert abs(mask.mean() - (1 - p)) < 5 * math.sqrt(p * (1 - p) / mask.size)
-    for axis, count in ((0, rows), (1, columns)):
-        deviations = (mask.sum(axis) - count * (1 - p)) / math.sqrt(count * p * (1 - p))
-        freedom = len(deviations)
-        assert abs((deviations**2).sum() - freedom) < 5 * math.sqrt(2 * freedom)
-
-
-def test_masks_of_neighbours_are_independent() -> None:
-    """Correlation of neighbouring ids, columns, epochs, layers and seeds: 5 standard deviations."""
-
-    def mask(seed: int, epoch: int, call: int, name: str) -> np.ndarray:
-        return signs(keep_mask(stream_key(seed, epoch, 0, call, hash_string(name)), torch.arange(1000), 300, 0.5))
-
-    base = mask(0, 0, 0, "a")
-    pairs = [(base[1:], base[:-1]), (base[:, 1:], base[:, :-1]), (base[1:, 1:], base[:-1, :-1])]
-    pairs += [(base, mask(*place)) for place in ((1, 0, 0, "a"), (0, 1, 0, "a"), (0, 0, 1, "a"), (0, 0, 0, "b"))]
-    for one, other in pairs:
-        assert abs((one * other).mean()) < 5 / math.sqrt(one.size)
+def test_large_masks_are_computed_in_pieces() -> None:
+    for rows, columns in ((3, 40_000), (1000, 100)):
+        ids, some = torch.arange(rows) * 77, [0, rows // 2, rows - 1]
+        found, expected = keep_mask(5, ids, columns, 0.4)[some], oracle.kept(5, ids[some].numpy(), columns, 0.4)
+        np.testing.assert_array_equal(found.numpy(), expected)
 
 
 @given(st.data())
@@ -112,7 +75,6 @@ def test_a_single_trainer_has_the_masks_of_the_oracle(name: str, graph: Training
     assert batch.graph.view.own.tolist() == list(range(VERTICES))
     cooperative = CooperativeModel(model)
     outputs = []
-    assert batch.graph.dropout is not None
     for epoch in (0, 1, 0):
         batch.graph.dropout.epoch = epoch
         outputs.append(cooperative(x, batch.graph))
@@ -124,56 +86,31 @@ def test_a_single_trainer_has_the_masks_of_the_oracle(name: str, graph: Training
     torch.testing.assert_close(cooperative(x, batch.graph), model(x, batch.graph.edge_index))
 
 
-@pytest.mark.parametrize("kind", ["resgcn+", "deepergcn"])
-def test_backward_computes_layers_again_with_the_same_masks(kind: str, graph: TrainingGraph) -> None:
-    gradients = []
-    for checkpointed in (False, True):
-        torch.manual_seed(0)
-        model = DeepGNN(5, 8, 3, num_layers=4, kind=kind, checkpointed=checkpointed).double()
-        batch = dropping(graph)
-        CooperativeModel(model)(batch.x, batch.graph).square().sum().backward()
-        gradients.append([p.grad for p in model.parameters()])
-    torch.testing.assert_close(*gradients)
-
-
-class OneLayer(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = pyg.SAGEConv(5, 5)
-
-
-def test_several_dropouts_of_a_module_differ(graph: TrainingGraph) -> None:
-    class Twice(OneLayer):
+def test_several_dropouts_of_a_module_differ_and_others_are_refused(graph: TrainingGraph) -> None:
+    class Twice(pyg.GraphSAGE):
         def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
             ones = torch.ones(VERTICES, 300, dtype=torch.float64)
             self.seen = [F.dropout(ones, 0.5), F.dropout(ones, p=0.5, inplace=True), F.dropout(ones, 0.0)]
-            return self.layer(x, edge_index)
+            return self.convs[0](x, edge_index)
 
-    model, batch = Twice().double(), dropping(graph)
+    model, batch = Twice(5, 5, 1).double(), dropping(graph)
     twin = CooperativeModel(model)._twin()[0]
     twin(batch.x, batch.graph)
     first, second, none = twin.seen
     assert set(first.unique().tolist()) == {0.0, 2.0}
     assert 0.4 < float((first == second).double().mean()) < 0.6
     assert bool((none == 1).all())
-
-
-def test_outside_a_model_torch_drops_out_as_ever(graph: TrainingGraph) -> None:
-    batch = dropping(graph)
-    CooperativeModel(MODELS["sage"]().double())(batch.x, batch.graph)
     found = []
-    for _ in range(2):
+    for _ in range(2):  # outside a model torch drops out as ever
         torch.manual_seed(5)
         found.append(F.dropout(torch.ones(1000)))
     assert torch.equal(*found)
     assert not torch.equal(F.dropout(torch.ones(1000)), found[0])
 
-
-def test_dropout_of_anything_but_rows_and_attention_is_refused(graph: TrainingGraph) -> None:
-    class Pooled(OneLayer):
+    class Pooled(pyg.GraphSAGE):
         def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
-            return self.layer(x, edge_index) + F.dropout(x.mean(0, keepdim=True))
+            return self.convs[0](x, edge_index) + F.dropout(x.mean(0, keepdim=True))
 
     batch = dropping(graph)
     with pytest.raises(ConfigError, match="dropout in model: got 1 rows, the trainer has 40; only rows of vertices"):
-        CooperativeModel(Pooled().double())(batch.x, batch.graph)
+        CooperativeModel(Pooled(5, 5, 1).double())(batch.x, batch.graph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -26,9 +27,8 @@ from atta.train.launching.worker import compute_threads, main
 NODE = Nodes(2, 1, "127.0.0.1:29400")
 
 
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
+def test_nonsense_is_refused_and_trainers_are_divided_among_the_nodes() -> None:
+    for settings, word in (
         ((0, 0, None), "--nnodes 0"),
         ((2, 2, "a:1"), "--node-rank 2"),
         ((2, -1, "a:1"), "--node-rank -1"),
@@ -39,14 +39,9 @@ NODE = Nodes(2, 1, "127.0.0.1:29400")
         ((2, 0, "a:65536"), "host:port"),
         ((2, 0, ":1"), "host:port"),
         ((2, 0, "::1:29400"), r"\[::1\]:29400"),
-    ],
-)
-def test_nonsense_is_refused(settings: Any, word: str) -> None:
-    with pytest.raises(ConfigError, match=word):
-        Nodes(*settings)
-
-
-def test_trainers_are_divided_among_the_nodes() -> None:
+    ):
+        with pytest.raises(ConfigError, match=word):
+            Nodes(*settings)
     assert Nodes().trainers_here(TrainConfig(data="d", trainers=3)) == 3
     assert NODE.trainers_here(TrainConfig(cluster="c", trainers=6)) == 3
     with pytest.raises(ConfigError, match="which --nnodes 2 must divide"):
@@ -65,9 +60,6 @@ def test_gloo_is_told_the_interface_for_the_time_being(monkeypatch: pytest.Monke
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")  # the user's choice wins
     with NODE.interface_named():
         assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
-
-
-def test_a_host_without_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     nowhere = Nodes(2, 0, "no-such-host.invalid:1")
     with pytest.raises(ConfigError, match=r"no-such-host\.invalid:1"), nowhere.interface_named():
@@ -200,27 +192,51 @@ def test_signals_and_unknown_errors_start_a_trainer_again_up_to_the_limit() -> N
     assert lives.again(0, None), "each trainer has its own limit"
     assert lives.restarts == {0: 1, 1: 2}
     assert not Lives([0], most=0).again(0, None)
+    for error in ("ConfigError", "DataError", "RestartedError", "UnknownNameError", "NonFiniteError"):
+        lives = Lives([0], most=2)  # an error of Atta would come again
+        assert not lives.again(0, error)
+        assert lives.restarts == {0: 0}
 
 
-@pytest.mark.parametrize("error", ["ConfigError", "DataError", "RestartedError", "UnknownNameError", "NonFiniteError"])
-def test_an_error_of_atta_would_come_again(error: str) -> None:
-    lives = Lives([0], most=2)
-    assert not lives.again(0, error)
-    assert lives.restarts == {0: 0}
-
-
-@pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("", 6), ("0", 6), ("-2", 6), ("two", 6)])
-def test_trainers_share_the_cores(monkeypatch: pytest.MonkeyPatch, asked: str, threads: int) -> None:
+def test_trainers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(6))
-    monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    assert [compute_threads(trainers) for trainers in (1, 4)] == [threads, 3 if threads == 3 else 1]
+    for asked in ("3", "", "0", "-2", "two"):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert [compute_threads(trainers) for trainers in (1, 4)] == ([3, 3] if asked == "3" else [6, 1])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a niceness per thread")
 def test_a_yielding_thread_leaves_others_alone() -> None:
-    """Its own niceness rises; that of the thread which started it stays."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with yielding_thread("atta-test") as threads:
         found = threads.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
     assert found == max(before, YIELDING)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+PROGRAM = """
+import signal, sys, time
+from atta.observe.machine.ending import heed_interrupts
+
+class Dies:
+    def __del__(self):
+        {what}
+
+heed_interrupts()
+dies = Dies()
+del dies
+try:
+    time.sleep(10)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_in_a_destructor_is_repeated_and_other_errors_are_printed() -> None:
+    later = "signal.alarm(1); signal.signal(signal.SIGALRM, signal.default_int_handler); 1 / 0"
+    for what, said in (("signal.raise_signal(signal.SIGINT)", ""), (later, "ZeroDivisionError")):
+        program = [sys.executable, "-c", PROGRAM.format(what=what)]
+        ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.stdout, ended.returncode) == ("interrupted\n", 0)
+        assert said in ended.stderr
+        assert bool(ended.stderr) == bool(said)

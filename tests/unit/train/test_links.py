@@ -1,8 +1,9 @@
-"""Link prediction: figures beside brute force, candidates beside sets, splits, decoders."""
+"""Link prediction and learning without labels: figures, losses, candidates, splits and the probe beside brute force."""
 
 from __future__ import annotations
 
 from itertools import pairwise, permutations
+from math import exp, inf, log
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,25 +13,29 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from torch_geometric.nn import DeepGraphInfomax, GraphSAGE
 
 from atta.errors import ConfigError
+from atta.partition.schema import Schema, TableSpec
 from atta.samplers.hashing import mix64
-from atta.train.models.links import decoder_named
+from atta.train import TrainConfig
+from atta.train.models.links import InfomaxModel, decoder_named
 from atta.train.settings.minibatch import parse_eval_negatives, parse_shares
 from atta.train.steps.masks import mixed
+from atta.train.steps.selfsupervised.embedding import LinearProbe
+from atta.train.steps.selfsupervised.unlabelled import chosen_places, in_batch
+from atta.train.tasks.choice import task_on, watched_by
 from atta.train.tasks.edges import GraphPairs
-from atta.train.tasks.pairs import HITS, Links, auc_sums, check_labels, rank_sums, ranks_of, sortable
+from atta.train.tasks.pairs import HITS, Links, Unlabelled, auc_sums, check_labels, rank_sums, ranks_of, sortable
 from atta.train.tasks.splits import EdgeSplit, TimeSplit
 
 NAN = float("nan")
 few_scores = st.sampled_from([-1.0, 0.0, 0.5, 2.0])  # so that there are ties
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
 
 @given(st.lists(st.lists(few_scores, min_size=1, max_size=5), min_size=1, max_size=4))
 def test_ranks_are_those_of_all_orders_of_the_tied(rows: list[list[float]]) -> None:
-    """Brute force: sort each row in every way that its ties allow."""
     width = max(map(len, rows))
     scores = torch.tensor([row + [9.0] * (width - len(row)) for row in rows])
     there = torch.tensor([[place < len(row) - 1 for place in range(width - 1)] for row in rows], dtype=torch.bool)
@@ -75,9 +80,6 @@ def test_auc_counts_all_pairs_of_all_batches(positives: list[float], batches: li
     negatives = [score for batch in batches for score in batch]
     assert pairs == len(positives) * len(negatives)
     assert won == sum((p > n) + (p == n) / 2 for p in positives for n in negatives)
-
-
-# -- candidates --------------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -137,9 +139,6 @@ def test_settings_that_are_none() -> None:
         decoder_named("transe", 4, 4)
 
 
-# -- splits ------------------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_the_hash_is_that_of_samplers(values: list[int]) -> None:
     found = mixed(torch.tensor(values, dtype=torch.int64)).numpy().view(np.uint64)
@@ -155,9 +154,6 @@ def test_an_edge_has_one_split_in_both_directions() -> None:
     shares = found.bincount(minlength=3) / 20_000
     assert shares.tolist() == pytest.approx([0.7, 0.2, 0.1], abs=0.015)  # more than four standard errors
     assert not EdgeSplit((1, 0, 0)).of(ends[0], ends[1]).any()
-
-
-# -- decoders ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["dot", "distmult", "mlp"])
@@ -181,16 +177,12 @@ def test_a_decoder_scores_pairs_one_at_a_time(name: str) -> None:
             assert found[row, column].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i2", "i8", "f2", "f8"])
-def test_edges_may_be_read_until_the_last_time_of_training(dtype: Any) -> None:
-    times = np.array([5, 0, 9, 7, 7, 200], dtype)
-    split = TimeSplit.by(times, (0.5, 0.2, 0.3))
-    store = SimpleNamespace(edge_time=torch.from_numpy(times))
-    read = split.readable(store, torch.zeros(6), torch.zeros(6))
-    assert read.tolist() == (split.of(times) == 0).tolist() == [True, True, False, True, True, False]
-
-
-# -- times and labels of edges -----------------------------------------------------------------------------------------
+def test_edges_may_be_read_until_the_last_time_of_training() -> None:
+    for dtype in ("u1", "u2", "u4", "u8", "i2", "i8", "f2", "f8"):
+        times = np.array([5, 0, 9, 7, 7, 200], dtype)
+        split = TimeSplit.by(times, (0.5, 0.2, 0.3))
+        read = split.readable(SimpleNamespace(edge_time=torch.from_numpy(times)), torch.zeros(6), torch.zeros(6))
+        assert read.tolist() == (split.of(times) == 0).tolist() == [True, True, False, True, True, False]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
@@ -214,3 +206,133 @@ def test_labels_that_nothing_can_be_learnt_from() -> None:
         with pytest.raises(ConfigError, match=said):
             check_labels(np.array(labels), np.array(training))
     assert check_labels(np.array([-1, 3, 0]), np.array([3, 0])) == 4
+
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]])
+
+
+def model() -> GraphSAGE:
+    torch.manual_seed(1)
+    return GraphSAGE(4, 8, 2, 5)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from([-inf, -2.0, 0.0, 0.5, 3.0]), min_size=3, max_size=3)))
+)
+def test_loss_is_that_of_equation_1(rows: list[tuple[bool, list[float]]]) -> None:
+    scores = torch.tensor([row for _, row in rows]).reshape(-1, 3)
+    scores[:, 0].clamp_(min=-5)  # a positive sample that is not there has target 0
+    there = torch.tensor([known for known, _ in rows], dtype=torch.int64)
+    expected = 0.0
+    for known, row in rows:
+        if known:
+            expected -= log(1 / (1 + exp(-max(row[0], -5))))
+            expected -= sum(log(1 - 1 / (1 + exp(-s))) for s in row[1:] if s > -inf)
+    task = Unlabelled("unsupervised", "classes")
+    assert task.loss(scores, there, None).item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert task.known(there).tolist() == [known for known, _ in rows]
+
+
+def test_infomax_is_that_of_pyg() -> None:
+    gnn, x, order = model(), torch.randn(6, 4), torch.tensor([5, 3, 1, 0, 2, 4])
+    own = InfomaxModel(gnn, 5)
+    theirs = DeepGraphInfomax(5, gnn, lambda z, *_: z.mean(0).sigmoid(), lambda x, edges: (x[order], edges))
+    theirs.weight.data = own.link_decoder.weight.data
+    expected = theirs.loss(*theirs(x, EDGES))
+    scores = _whole(own, x, order)
+    found = Unlabelled("dgi", "links").loss(scores, torch.ones(6, dtype=torch.int64), None) / 6
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def _whole(model: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """A model on the whole graph: targets ascend, as batches have them, and every vertex is a seed."""
+    found: torch.Tensor = model(x, EDGES[:, EDGES[1].argsort(stable=True)], [6, 0, 0], [8, 0], places=given)
+    return found
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data(), st.integers(1, 9))
+def test_in_batch_negatives_are_positives_of_others(positives: list[int], data: st.DataObject, count: int) -> None:
+    there = data.draw(st.lists(st.booleans(), min_size=len(positives), max_size=len(positives)))
+    found = in_batch(torch.tensor(positives), torch.tensor(there), count).tolist()
+    known = [number for number, has in enumerate(there) if has]
+    for seed, row in enumerate(found):
+        assert len(row) == count
+        if len(known) < 2:
+            assert row == [seed] * count  # a pair that does not count
+        elif there[seed]:
+            at = known.index(seed)
+            others = known[at + 1 :] + known[:at]
+            assert row == [positives[others[k % len(others)]] for k in range(count)]
+
+
+def test_places_of_walks_are_drawn_alike_and_never_the_start() -> None:
+    walks = np.array([[0, 1, 2, 0], [3, -1, -1, -1], [4, 5, -1, -1], [6, 6, 6, 6]])
+    for seed in range(20):
+        places = chosen_places(walks, np.array([10, 11, 12, 13]), 3, seed)
+        assert places[0] in (1, 2)
+        assert places[1:].tolist() == [-1, 1, -1]
+    many = np.tile([0, 1, 2, 3], (9000, 1))
+    drawn = np.bincount(chosen_places(many, np.arange(9000), 3, 5), minlength=4)
+    assert drawn[0] == 0
+    assert abs(drawn[1:] - 3000).max() < 5 * np.sqrt(2000)  # five standard deviations
+
+
+def test_probe_is_the_minimum_that_scipy_finds() -> None:
+    rng, n, width, classes = np.random.default_rng(2), 80, 4, 3
+    targets = rng.integers(0, classes, n)
+    rows = (rng.standard_normal((n, width)) * [1, 5, 0.1, 0] + [0, 3, 0, 7]).astype(np.float32)
+    rows[:, 1] += targets
+    x = (rows - rows.mean(0, dtype=np.float64)) / np.where(rows.std(0) > 0, rows.std(0, dtype=np.float64), 1)
+
+    def objective(flat: np.ndarray) -> float:
+        weight, bias = flat[: classes * width].reshape(classes, width), flat[classes * width :]
+        scores = x @ weight.T + bias
+        likelihood = scores[np.arange(n), targets] - np.log(np.exp(scores).sum(1))
+        return float(-likelihood.sum() + (weight**2).sum() / 2)
+
+    best = minimize(objective, np.zeros(classes * (width + 1)), method="BFGS").x
+    probe = LinearProbe.fit(torch.from_numpy(rows), torch.from_numpy(targets), classes)
+    assert probe.weight.numpy() == pytest.approx(best[: classes * width].reshape(classes, width), abs=1e-3)
+    scores = probe.scores(torch.from_numpy(rows)).numpy()
+    theirs = x @ best[: classes * width].reshape(classes, width).T + best[classes * width :]
+    assert scores - scores.mean(1, keepdims=True) == pytest.approx(theirs - theirs.mean(1, keepdims=True), abs=5e-3)
+
+
+def schema(**changes: Any) -> Schema:
+    tables = {"node": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}}
+    given: dict[str, Any] = {"node_tables": tables, "splits": {"node": {"train": 3, "val": 2}}, "num_classes": 2}
+    given |= {"edge_counts": {"node__to__node": 20}, **changes}
+    return Schema(("node",), ("node__to__node",), {"node": 9}, **given)
+
+
+def config(**settings: Any) -> TrainConfig:
+    return TrainConfig(**{"data": "x", "task": "unsupervised", "hidden": 8, **settings})
+
+
+def test_embeddings_are_judged_by_classes_where_there_are_some() -> None:
+    found = task_on(schema(), config().own)
+    assert found.resolved == {"task": "unsupervised", "evaluate_by": "classes"}
+    assert (found.task.metrics[0].name, found.splits, found.outputs) == ("accuracy", ["val"], 8)
+    bare = {"node": {"x": TableSpec("<f4", (3,))}}
+    for changes in ({"num_classes": None}, {"splits": {"node": {}}}, {"node_tables": bare}):
+        found = task_on(schema(**changes), config().own)
+        assert (found.resolved["evaluate_by"], found.task.metrics[0].name) == ("links", "mrr")
+        assert found.splits == ["val", "test"]
+    assert watched_by(config(task="dgi", evaluate_by="links").own).metric == "val_mrr"
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "said"),
+    [
+        ({"splits": {"node": {}}}, {"evaluate_by": "classes"}, "needs table y and training vertices"),
+        ({"num_classes": 1}, {"evaluate_by": "classes"}, "at least two classes"),
+        ({"edge_counts": {"node__to__node": 0}}, {}, "edge type node__to__node has no edges"),
+        ({"node_tables": {"node": {}}}, {}, "needs the node table x"),
+        ({}, {"edge_split": "0.5,0.5,0"}, "--edge-split: goes with --evaluate-by links, not classes"),
+        ({}, {"class_weights": "balanced"}, "does not go with --task unsupervised"),
+        ({}, {"model": "rgcn"}, "takes graphs with one node type"),
+    ],
+)
+def test_a_graph_that_cannot_serve_is_refused(changes: dict[str, Any], settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        task_on(schema(**changes), config(**settings).own)

@@ -103,20 +103,17 @@ def test_training_goes_on_after_losses_and_not_after_mistakes() -> None:
         assert [fresh.resumes(found) for found in (first, first, "b")] == [False, False, True]
 
 
-def test_daemons_ask_for_what_the_manifest_says() -> None:
+def test_daemons_ask_for_what_the_manifest_says_and_names_are_checked() -> None:
     assert bundles([Needs(100, 10, 5), Needs(200, 10, 50)], threads=2, cache=20, buffer=8) == [
         {"CPU": 2.0, "memory": BARE_BYTES + 127.0},
         {"CPU": 2.0, "memory": BARE_BYTES + 242.0},
     ]
     with pytest.raises(ConfigError, match="threads"):
         bundles([], 0, 0, 0)
-
-
-@pytest.mark.parametrize("name", ["", "-x", "a/b", "a b", "a" * 101])
-def test_names_that_no_cluster_may_have(name: str) -> None:
-    with pytest.raises(ConfigError, match="name"):
-        check_name(name)
     assert check_name("products-2.x_1") == "products-2.x_1"
+    for name in ("", "-x", "a/b", "a b", "a" * 101):
+        with pytest.raises(ConfigError, match="name"):
+            check_name(name)
 
 
 def test_ranks_count_those_of_their_own_node() -> None:
@@ -137,16 +134,25 @@ def test_a_named_target_without_ray_says_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="name a cluster"):
         resolve_target("ray:")
 
+    class Ray:
+        def is_initialized(self) -> bool:
+            return False
+
+        def init(self, **given: object) -> None:
+            raise ConnectionError("Could not find any running Ray instance.\nPlease")
+
+    monkeypatch.setattr("atta.wire.named.load", lambda *_: Ray())
+    with pytest.raises(UnavailableError, match="no cluster to connect to: Could not find"):
+        resolve_target("ray:products")
+
 
 def test_a_tethered_program_ends_with_its_parent() -> None:
-    """The parent is killed; its child, which would run for a minute, holds the pipe open until it ends."""
     program = (
         "import subprocess, sys, os, signal; from atta.observe.machine.ending import tethered;"
         "subprocess.Popen(tethered(('-c', 'import time; print(1, flush=True); time.sleep(60)')));"
         "sys.stdin.read(1); os.kill(os.getpid(), signal.SIGKILL)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == b"1\n"
         parent.communicate(b"x", timeout=30)  # returns when nobody holds the pipe any more
         assert parent.returncode == -9
@@ -158,19 +164,6 @@ def test_the_front_of_ray_does_not_import_ray() -> None:
         "assert ray.serve is serve and sys.modules['atta.ray'] is ray; print('ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True).stdout == b"False\n"
-
-
-def test_no_cluster_of_ray_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ray:
-        def is_initialized(self) -> bool:
-            return False
-
-        def init(self, **given: object) -> None:
-            raise ConnectionError("Could not find any running Ray instance.\nPlease")
-
-    monkeypatch.setattr("atta.wire.named.load", lambda *_: Ray())
-    with pytest.raises(UnavailableError, match="no cluster to connect to: Could not find"):
-        resolve_target("ray:products")
 
 
 def test_a_keeper_that_has_stopped_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

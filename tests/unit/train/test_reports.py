@@ -44,7 +44,6 @@ def test_best_is_the_first_of_the_best(curve: Curve, rises: bool) -> None:
         assert best is None
         assert TrainReport(TrainConfig(data="x"), found).best.epoch == len(curve) - 1
     else:
-        assert best is not None
         assert best.epoch == curve.index((max if rises else min)(validated))
 
 
@@ -58,63 +57,12 @@ def test_patience_counts_validations_since_the_best(curve: Curve, patience: int,
     assert stalled(measured("val_mae", curve), patience, Watched("val_mae", rises=rises)) == (since >= patience)
 
 
-def test_losses_are_finite_and_lines_say_what_was_measured() -> None:
+def test_losses_are_finite_and_lines_go_to_terminals_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for loss in (float("nan"), float("inf"), -float("inf")):
         with pytest.raises(NonFiniteError, match=r"^epoch 1: losses have an infinity or NaN"):
             replace(epochs([None, None])[1], loss=loss).check_loss()
     assert "val" not in epochs([None])[0].line()
     assert "val 50.00 %" in epochs([0.5])[0].line()
-
-
-def test_json_holds_what_scripts_read() -> None:
-    report = TrainReport(TrainConfig(data="x", model="gcn"), epochs([None, 0.5, 0.25]))
-    value = json.loads(json.dumps(report.to_json(), allow_nan=False))
-    assert (value["schema"], value["strategy"], value["model"]) == (1, "minibatch", "gcn")
-    assert value["best"] == {"epoch": 1, "val_accuracy": 0.5, "test_accuracy": None, "metrics": {}}
-    assert set(value["epochs"][0]["breakdown"]) >= {"sample", "fetch", "copy", "compute", "sync"}
-    assert value["config"]["num_neighbors"] == [15, 10, 5]
-    assert value["machine"]["cores"] >= 1
-    assert "torch" in value["versions"]
-
-
-def test_figures_that_are_not_finite_are_null_in_json() -> None:
-    made = epochs([None, 0.5])
-    made[1] = replace(made[1], loss=float("inf"), learning_rate=float("nan")).evaluated({"val_loss": -float("inf")})
-    value = json.loads(json.dumps(TrainReport(TrainConfig(data="x"), made).to_json(), allow_nan=False))
-    assert [epoch["loss"] for epoch in value["epochs"]] == [0.5, None]
-    assert value["epochs"][1]["learning_rate"] is None
-    assert value["best"]["metrics"] == value["epochs"][1]["metrics"] == {"val_loss": None}
-
-
-def test_what_was_not_validated_is_not_printed_as_0(capsys: pytest.CaptureFixture[str]) -> None:
-    config = TrainConfig(data="x", task="classes")
-    for made, said in (
-        ([e.evaluated({"test_accuracy": 0.75}) for e in epochs([None, None])], "last epoch 1: test accuracy 0.7500"),
-        ([e.evaluated({"val_accuracy": 0.5, "test_accuracy": 0.75}) for e in epochs([None, None])],
-         "best epoch 0: val 0.5000, test accuracy 0.7500"),
-    ):  # fmt: skip
-        _print(TrainReport(config, made))
-        assert capsys.readouterr().out.splitlines()[0] == said
-
-
-def test_the_best_epoch_of_other_tasks_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    config = TrainConfig(data="x", task="regression", early_stop="mae:3")
-    made = epochs([None, None, None])
-    for i, (mse, mae) in enumerate([(1.0, 3.0), (2.0, 1.0), (3.0, 2.0)]):
-        made[i] = made[i].evaluated({"val_mse": mse, "val_mae": mae, "test_mse": mse / 2, "test_mae": mae / 2})
-    _print(TrainReport(config, made))
-    assert capsys.readouterr().out.splitlines()[0] == "best epoch 1: val_mae 1.0000; test mse 1.0000, mae 0.5000"
-    assert "val_mse 2.0000  test_mse 1.0000" in made[1].line()
-
-
-class Terminal(io.StringIO):
-    """Text that is kept, as a terminal of 80 columns would get it."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_a_bar_and_lines_and_a_file_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     found = []
     for screen, enabled in ((Terminal(), True), (io.StringIO(), True), (Terminal(), False)):
@@ -128,6 +76,46 @@ def test_a_terminal_gets_a_bar_and_lines_and_a_file_lines_alone(monkeypatch: pyt
     assert "2/2" in found[0]
     assert found[0].endswith("epoch 3 is done\n")
     assert found[1:] == ["epoch 3 is done\n", ""]
+
+
+def test_json_holds_what_scripts_read() -> None:
+    report = TrainReport(TrainConfig(data="x", model="gcn"), epochs([None, 0.5, 0.25]))
+    value = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert (value["schema"], value["strategy"], value["model"]) == (1, "minibatch", "gcn")
+    assert value["best"] == {"epoch": 1, "val_accuracy": 0.5, "test_accuracy": None, "metrics": {}}
+    assert set(value["epochs"][0]["breakdown"]) >= {"sample", "fetch", "copy", "compute", "sync"}
+    assert value["config"]["num_neighbors"] == [15, 10, 5]
+    assert value["machine"]["cores"] >= 1
+    assert "torch" in value["versions"]
+
+    made = epochs([None, 0.5])
+    made[1] = replace(made[1], loss=float("inf"), learning_rate=float("nan")).evaluated({"val_loss": -float("inf")})
+    value = json.loads(json.dumps(TrainReport(TrainConfig(data="x"), made).to_json(), allow_nan=False))
+    assert [epoch["loss"] for epoch in value["epochs"]] == [0.5, None]
+    assert value["epochs"][1]["learning_rate"] is None
+    assert value["best"]["metrics"] == value["epochs"][1]["metrics"] == {"val_loss": None}
+
+
+def test_the_best_epoch_is_printed_and_what_was_not_validated_not_as_0(capsys: pytest.CaptureFixture[str]) -> None:
+    tested = {"test_accuracy": 0.75}
+    for metrics, said in (
+        (tested, "last epoch 1: test accuracy 0.7500"),
+        ({"val_accuracy": 0.5, **tested}, "best epoch 0: val 0.5000, test accuracy 0.7500"),
+    ):
+        _print(TrainReport(TrainConfig(data="x", task="classes"), [e.evaluated(metrics) for e in epochs([None, None])]))
+        assert capsys.readouterr().out.splitlines()[0] == said
+    config = TrainConfig(data="x", task="regression", early_stop="mae:3")
+    made = epochs([None, None, None])
+    for i, (mse, mae) in enumerate([(1.0, 3.0), (2.0, 1.0), (3.0, 2.0)]):
+        made[i] = made[i].evaluated({"val_mse": mse, "val_mae": mae, "test_mse": mse / 2, "test_mae": mae / 2})
+    _print(TrainReport(config, made))
+    assert capsys.readouterr().out.splitlines()[0] == "best epoch 1: val_mae 1.0000; test mse 1.0000, mae 0.5000"
+    assert "val_mse 2.0000  test_mse 1.0000" in made[1].line()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def logged(epoch: int, **metrics: float) -> EpochReport:
@@ -150,40 +138,31 @@ class Recorder:
         self.told.append(status)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "arguments"),
-    [
+def test_a_logger_is_named_with_its_arguments() -> None:
+    several = {"x": 3, "y": True, "z": "two words", "u": "http://h:1/p?q=1"}
+    for text, *wanted in (
         ("csv save_dir=runs/a", "csv", {"save_dir": "runs/a"}),
         ("a.b.C", "a.b.C", {}),
-        ("a.C x=3 y=true z='two words' u=http://h:1/p?q=1", "a.C",
-         {"x": 3, "y": True, "z": "two words", "u": "http://h:1/p?q=1"}),
-    ],
-)  # fmt: skip
-def test_a_logger_is_named_with_its_arguments(text: str, name: str, arguments: dict[str, Any]) -> None:
-    assert parse_logger(text) == (name, arguments)
-    assert TrainConfig(data="x", logger=(text,)).logger == (text,)
+        ("a.C x=3 y=true z='two words' u=http://h:1/p?q=1", "a.C", several),
+    ):
+        assert parse_logger(text) == (*wanted,)
+        assert TrainConfig(data="x", logger=(text,)).logger == (text,)
 
 
-@pytest.mark.parametrize("text", ["", "tsv", "csv runs", "a..b", "a.b =3", "a.b 'x", "a.b 3x=1"])
-def test_what_names_no_logger_is_refused_before_training(text: str) -> None:
-    with pytest.raises(ConfigError, match="--logger"):
-        TrainConfig(data="x", logger=(text,))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_what_names_or_makes_no_logger_is_refused() -> None:
+    for text in ("", "tsv", "csv runs", "a..b", "a.b =3", "a.b 'x", "a.b 3x=1"):
+        with pytest.raises(ConfigError, match="--logger"):
+            TrainConfig(data="x", logger=(text,))
+    for text, words in (
         ("csv", "missing a required argument: 'save_dir'"),
         ("csv save_dir=a x=1", "unexpected keyword argument 'x'"),
         ("atta.nothing.Here", "cannot be imported"),
         ("atta.train.Nothing", "cannot be imported"),
         ("atta.errors.LONGEST_NAME", "no class or function"),
         ("pathlib.Path", "has no log_hyperparams, log_metrics, finalize"),
-    ],
-)
-def test_what_makes_no_logger_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make_logger(text)
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make_logger(text)
 
 
 def test_a_class_of_somebody_else_is_told_of_the_run() -> None:
@@ -196,8 +175,6 @@ def test_a_class_of_somebody_else_is_told_of_the_run() -> None:
         raise KeyError
     assert logger.told[-1] == "failed"
 
-
-def test_figures_that_are_not_known_are_left_out() -> None:
     found = figures_of(logged(2, val_accuracy=0.5, test_accuracy=0.75))
     assert found["loss"] == 0.25
     assert found["seconds_compute"] == 0.125

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,6 @@ def config(**settings: Any) -> TrainConfig:
     return TrainConfig(data="somewhere", **settings)
 
 
-# -- which task --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spec", "classes", "name", "outputs"),
     [
@@ -75,9 +73,7 @@ def test_the_target_column_tells_the_task(spec: TableSpec, classes: int | None, 
         (TableSpec("<f4", (3,)), None, {}, "give --task labels or --task regression"),
     ],
 )
-def test_tables_that_do_not_go_with_the_task(
-    spec: TableSpec, classes: int | None, settings: dict[str, Any], said: str
-) -> None:
+def test_tables_that_do_not_fit_the_task(spec: TableSpec, classes: int | None, settings: Any, said: str) -> None:
     found = schema(spec, classes)
     with pytest.raises(ConfigError, match=said):
         task_on(found, config(**settings))
@@ -86,18 +82,21 @@ def test_tables_that_do_not_go_with_the_task(
         task_on(found, config())
 
 
-def test_the_first_metric_is_watched() -> None:
+def test_the_first_metric_is_watched_and_some_are_not_defined() -> None:
     assert watched_by(config()).metric == watched_by(config(task="classes")).metric == "val_accuracy"
     assert watched_by(config(task="labels")).metric == "val_micro_f1"
     for loss in ("mse", "mae"):
         watched = watched_by(config(task="regression", regression_loss=loss))
         assert (watched.metric, watched.rises) == (f"val_{loss}", False)
+    known = metrics(LABELS, np.full((4, 2), -1, np.float32), np.zeros((4, 2), np.float32), 2)
+    assert (known["micro_f1"], known["macro_f1"]) == (0, 0)
+    for value in (0.0, 0.1, 123456.7):
+        found = metrics(REGRESSION, np.zeros((9, 1), np.float32), np.full((9, 1), value, np.float32), 2)
+        assert "r2" not in found
+        assert found["mae"] == pytest.approx(value)
 
 
-WATCHING: list[dict[str, Any]] = [{"patience": 3}, {"early_stop": "loss:3"}, {"lr_schedule": "plateau"}]
-
-
-@pytest.mark.parametrize("settings", WATCHING, ids=str)
+@pytest.mark.parametrize("settings", [{"patience": 3}, {"early_stop": "loss:3"}, {"lr_schedule": "plateau"}], ids=str)
 def test_what_no_evaluation_has_cannot_be_watched(settings: dict[str, Any]) -> None:
     spec = schema(TableSpec("<i8"), 4)
     check_watched(config(**settings), ["val"])
@@ -111,11 +110,7 @@ def test_what_no_evaluation_has_cannot_be_watched(settings: dict[str, Any]) -> N
     check_watched(config(), task_on(spec, config()).splits)
 
 
-# -- targets before training -------------------------------------------------------------------------------------------
-
-
 def counted(task: LearningTask, rows: np.ndarray, outputs: int) -> TargetCounts:
-    """The counts of all rows, added up from two halves as trainers do."""
     halves = [targets_in(part, task, outputs) for part in np.array_split(rows, 2)]
     return counts_of(halves[0] + halves[1])
 
@@ -160,23 +155,16 @@ def test_what_is_left_out_is_said(task: LearningTask, rows: Any, outputs: int, s
     assert found is None if said is None else (found or "").startswith(said)
 
 
-@pytest.mark.parametrize(("task", "rows", "outputs", "said"), REFUSED)
-def test_wrong_targets_are_refused(task: LearningTask, rows: Any, outputs: int, said: str) -> None:
-    counts = counted(task, np.asarray(rows), outputs)
-    with pytest.raises(ConfigError, match=said.format("training")):
-        task.check(counts, outputs)
-    with pytest.raises(ConfigError, match=said.format("validation")):
-        task.refuse(counts, outputs, VERTICES["val"])
-
-
-@pytest.mark.parametrize(("task", "rows", "outputs", "said"), USELESS)
-def test_training_needs_targets_that_tell_apart_and_validation_does_not(
+@pytest.mark.parametrize(("task", "rows", "outputs", "said"), REFUSED + USELESS)
+def test_wrong_targets_are_refused_but_validation_needs_less(
     task: LearningTask, rows: Any, outputs: int, said: str
 ) -> None:
     counts = counted(task, np.asarray(rows), outputs)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said.format("training")):
         task.check(counts, outputs)
-    task.refuse(counts, outputs, VERTICES["val"])
+    refused = pytest.raises(ConfigError, match=said.format("validation")) if "{}" in said else nullcontext()
+    with refused:
+        task.refuse(counts, outputs, VERTICES["val"])
 
 
 def test_arrays_and_tensors_become_the_same_targets() -> None:
@@ -192,9 +180,6 @@ def test_arrays_and_tensors_become_the_same_targets() -> None:
         assert mine.dtype == (torch.float32 if task.rows else torch.int64)
 
 
-# -- losses ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS.keys())
 def test_a_batch_without_targets_changes_nothing(task: LearningTask) -> None:
     outputs = torch.randn(3, 4, requires_grad=True)
@@ -206,7 +191,7 @@ def test_a_batch_without_targets_changes_nothing(task: LearningTask) -> None:
     assert metrics(task, np.ones((3, 4), np.float32), nothing.numpy(), 2) == {}  # 0 would decide the best epoch
 
 
-def test_the_loss_of_labels_is_binary_cross_entropy() -> None:
+def test_losses_of_labels_and_of_regression() -> None:
     torch.manual_seed(1)
     outputs, labels = torch.randn(20, 5, dtype=torch.float64), torch.randint(0, 2, (20, 5)).double()
     expected = F.binary_cross_entropy(torch.sigmoid(outputs), labels)
@@ -220,9 +205,6 @@ def test_the_loss_of_labels_is_binary_cross_entropy() -> None:
     each = F.binary_cross_entropy(shares, labels.where(known, 0), reduction="none")
     expected = each[known].sum() / 5 / 19  # of the mean over labels, one of 20 vertices has none
     assert Objective(LABELS, 5).mean_loss(outputs, labels).item() == pytest.approx(expected.item())
-
-
-def test_the_losses_of_regression() -> None:
     torch.manual_seed(2)
     outputs, targets = torch.randn(2, 30, 3, dtype=torch.float64)
     squared = Objective(REGRESSION, 3)
@@ -235,14 +217,10 @@ def test_the_losses_of_regression() -> None:
     assert squared.mean_loss(outputs, targets).item() == pytest.approx(expected.item())
 
 
-# -- class weights -----------------------------------------------------------------------------------------------------
-
-
 def test_balanced_classes_weigh_the_same_and_the_mean_is_one() -> None:
     labels = np.array([0] * 60 + [1] * 30 + [3] * 10 + [-1] * 7)
     counts = counted(CLASSES, labels, 4)
     weights = class_weights("balanced", CLASSES, counts, 4)
-    assert weights is not None
     assert weights.tolist() == pytest.approx([100 / 3 / 60, 100 / 3 / 30, 0, 100 / 3 / 10])
     # With all vertices in one batch this is torch's own weighted mean.
     torch.manual_seed(3)
@@ -250,12 +228,9 @@ def test_balanced_classes_weigh_the_same_and_the_mean_is_one() -> None:
     mine = Objective(CLASSES, 4, given).mean_loss(outputs, torch.from_numpy(labels))
     theirs = F.cross_entropy(outputs, torch.from_numpy(labels), weight=given, ignore_index=-1)
     torch.testing.assert_close(mine, theirs)
-
-
-def test_a_label_weighs_as_much_as_its_absence() -> None:
+    # A label weighs as much as its absence.
     rows = np.array([[1, 0, 0]] * 2 + [[0, 1, 0]] * 6 + [[-1, 0, 0]] * 4)
     weights = class_weights("balanced", LABELS, counted(LABELS, rows, 3), 3)
-    assert weights is not None
     assert weights.tolist() == pytest.approx([6 / 2, 6 / 6, 1])
 
 
@@ -265,7 +240,6 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     assert read_weights(file, 3).tolist() == [1, 2.5, 0]
     counts = counted(CLASSES, np.array([0, 0, 1, 2]), 3)
     found = class_weights(str(file), CLASSES, counts, 3)
-    assert found is not None
     assert found.tolist() == pytest.approx([4 / 4.5, 10 / 4.5, 0])
     for text, said in (
         ("1\n2\n", "holds 2 weights, the dataset has 3 classes"),
@@ -287,11 +261,7 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
         class_weights(str(file), CLASSES, counts, 3)
 
 
-# -- metrics -----------------------------------------------------------------------------------------------------------
-
-
 def metrics(task: LearningTask, outputs: np.ndarray, targets: np.ndarray, parts: int) -> dict[str, float]:
-    """The figures, from tallies of ``parts`` batches."""
     objective = Objective(task, outputs.shape[1])
     tally = objective.empty_tally(torch.device("cpu"))
     for some in np.array_split(np.arange(len(outputs)), parts):
@@ -300,7 +270,6 @@ def metrics(task: LearningTask, outputs: np.ndarray, targets: np.ndarray, parts:
 
 
 def f1(said: np.ndarray, true: np.ndarray) -> float:
-    """The F1 of two sets, from precision and recall; 0 where one of them is not defined."""
     both = (said & true).sum()
     if not both:
         return 0.0
@@ -360,12 +329,3 @@ def test_metrics_of_regression(seed: int, parts: int, vertices: int) -> None:
         if spread > 1e-9:
             each.append(1 - ((said[has] - true[has]) ** 2).sum() / spread)
     assert found.get("r2") == (pytest.approx(np.mean(each)) if each else None)
-
-
-def test_targets_that_are_all_alike_have_no_r2_and_known_absent_labels_count() -> None:
-    known = metrics(LABELS, np.full((4, 2), -1, np.float32), np.zeros((4, 2), np.float32), 2)
-    assert (known["micro_f1"], known["macro_f1"]) == (0, 0)
-    for value in (0.0, 0.1, 123456.7):
-        found = metrics(REGRESSION, np.zeros((9, 1), np.float32), np.full((9, 1), value, np.float32), 2)
-        assert "r2" not in found
-        assert found["mae"] == pytest.approx(value)

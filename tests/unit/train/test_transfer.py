@@ -24,8 +24,6 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 class Fake:
-    """A batch with one tensor."""
-
     def __init__(self, number: int) -> None:
         self.number = number
 
@@ -42,13 +40,8 @@ def test_order_and_content_on_the_cpu() -> None:
     seen = [(b.number, d.batch_size, float(d.x[0, 0])) for b, d in on_device([Fake(i) for i in range(4)], CPU, watch)]  # type: ignore[attr-defined,list-item]
     assert seen == [(i, i, float(i)) for i in range(4)]
     assert set(watch.totals()) == {"wait", "copy"}
+    assert list(on_device([], CPU, watch)) == []
 
-
-def test_an_empty_epoch() -> None:
-    assert list(on_device([], CPU, Stopwatch(CPU))) == []
-
-
-def test_errors_of_the_source_come_through() -> None:
     def source() -> Any:
         yield Fake(0)
         raise RuntimeError("no more")
@@ -95,8 +88,6 @@ def test_order_and_content_on_a_gpu() -> None:
 
 
 class InSlot:
-    """A batch whose only array lies in a daemon's slot."""
-
     def __init__(self, array: np.ndarray) -> None:
         self.arrays = {"table/node/x": array}
 
@@ -106,7 +97,6 @@ class InSlot:
         return Data(x=torch.from_numpy(self.arrays["table/node/x"]), edge_index=self.edges())
 
     def edges(self) -> torch.Tensor:
-        """Two rows that lie apart, as those of sources and targets do."""
         return torch.arange(40).view(2, 20)[:, :10]
 
 

@@ -57,7 +57,7 @@ def model_of(kind: str, **settings: Any) -> TypedModel:
     return TypedModel(given.own, TypeReach.of(schema(), "paper", given.depth), 3)
 
 
-def batch(rng: np.random.Generator, seeds: int = 6) -> HeteroData:
+def typed_batch(rng: np.random.Generator, seeds: int = 6) -> HeteroData:
     """A sampled batch around papers: at each hop every vertex that the hop before reached gets up to three new or known
     neighbours along each edge type."""
     data, counts = HeteroData(), {t: [0] * (HOPS + 1) for t in WIDTHS}
@@ -91,8 +91,8 @@ def run(model: TypedModel, data: HeteroData) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", TYPED_MODELS)
-def test_same_scores_and_gradients_as_over_all_vertices(rng: np.random.Generator, kind: str) -> None:
-    model, data = model_of(kind, dropout=0.0), batch(rng)
+def test_scores_and_gradients_are_those_over_all_vertices(rng: np.random.Generator, kind: str) -> None:
+    model, data = model_of(kind, dropout=0.0), typed_batch(rng)
     data["author"].x.requires_grad_()
     found = []
     for scores in (run(model, data), over_all_vertices(model, data.x_dict, data.edge_index_dict)[:6]):
@@ -102,41 +102,6 @@ def test_same_scores_and_gradients_as_over_all_vertices(rng: np.random.Generator
         found.append([scores, *grads])
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:There exist node types")
-def test_hetero_sage_is_what_pyg_s_hetero_conv_computes(rng: np.random.Generator) -> None:
-    """PyG's usual way: SAGEConv with root weights per edge type. Its sum of root weights is our layer per type."""
-    model, data = model_of("hetero-sage", dropout=0.0, num_neighbors=(4,)), batch(rng)
-    (layer,) = model.layers
-    convs = {e: SAGEConv((8, 8), 8) for e in model.reach.edges(0)}
-    pyg = HeteroConv(dict(convs), aggr="sum")
-    own = layer.own["paper"]  # type: ignore[index, union-attr]
-    with torch.no_grad():
-        for e, conv in convs.items():
-            conv.lin_l.load_state_dict(layer.conv.convs[e].lin_l.state_dict())  # type: ignore[union-attr, index]
-            conv.lin_r.weight.copy_(own.weight / len(convs))
-            conv.lin_l.bias.add_(own.bias / len(convs))
-    h = {t: F.relu(model.encoders[t](data[t].x)) for t in ("paper", "author")}
-    edges = {e: data[e].edge_index[:, : data.num_sampled_edges[e][0]] for e in convs}
-    expected = model.decoder(F.relu(pyg(h, edges)["paper"][:6]))
-    torch.testing.assert_close(run(model, data), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", TYPED_MODELS)
-def test_every_weight_gets_a_gradient(rng: np.random.Generator, kind: str) -> None:
-    """Otherwise trainers would wait for each other's gradients for ever."""
-    model = model_of(kind)
-    run(model, batch(rng)).sum().backward()
-    assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
-    assert not any("venue" in name for name, _ in model.named_parameters())
-    idle = [n for n, p in model.named_parameters() if not p.requires_grad]
-    assert bool(idle) == (kind == "hgt")  # PyG's HGTConv has weights for types that no edge ends at
-
-
-@pytest.mark.parametrize("kind", TYPED_MODELS)
-def test_seeds_without_any_neighbour_and_bfloat16(rng: np.random.Generator, kind: str) -> None:
-    model, data = model_of(kind, dropout=0.0), batch(rng)
     alone = HeteroData({t: {"x": torch.ones((4 if t == "paper" else 0, w or 8))} for t, w in WIDTHS.items()})
     for e in (CITES, WRITES, ASKS, IN):
         alone[e].edge_index = torch.empty((2, 0), dtype=torch.int64)
@@ -150,6 +115,30 @@ def test_seeds_without_any_neighbour_and_bfloat16(rng: np.random.Generator, kind
         near = run(model, data)
     near.float().square().sum().backward()
     assert torch.nn.functional.cosine_similarity(exact.flatten(), near.float().flatten(), dim=0) > 0.99
+    # Every weight gets a gradient: otherwise trainers would wait for each other's for ever.
+    assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+    assert not any("venue" in name for name, _ in model.named_parameters())
+    idle = [n for n, p in model.named_parameters() if not p.requires_grad]
+    assert bool(idle) == (kind == "hgt")  # PyG's HGTConv has weights for types that no edge ends at
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+def test_hetero_sage_is_what_pyg_s_hetero_conv_computes(rng: np.random.Generator) -> None:
+    """PyG's usual way: SAGEConv with root weights per edge type. Its sum of root weights is our layer per type."""
+    model, data = model_of("hetero-sage", dropout=0.0, num_neighbors=(4,)), typed_batch(rng)
+    (layer,) = model.layers
+    convs = {e: SAGEConv((8, 8), 8) for e in model.reach.edges(0)}
+    pyg = HeteroConv(dict(convs), aggr="sum")
+    own = layer.own["paper"]  # type: ignore[index, union-attr]
+    with torch.no_grad():
+        for e, conv in convs.items():
+            conv.lin_l.load_state_dict(layer.conv.convs[e].lin_l.state_dict())  # type: ignore[union-attr, index]
+            conv.lin_r.weight.copy_(own.weight / len(convs))
+            conv.lin_l.bias.add_(own.bias / len(convs))
+    h = {t: F.relu(model.encoders[t](data[t].x)) for t in ("paper", "author")}
+    edges = {e: data[e].edge_index[:, : data.num_sampled_edges[e][0]] for e in convs}
+    expected = model.decoder(F.relu(pyg(h, edges)["paper"][:6]))
+    torch.testing.assert_close(run(model, data), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_read_what_later_ones_need() -> None:
@@ -184,9 +173,6 @@ def test_names_of_types_do_not_matter(kind: str) -> None:
     assert torch.equal(*found)
 
 
-# -- settings ----------------------------------------------------------------------------------------------------------
-
-
 def test_fan_outs_by_edge_type() -> None:
     types = tuple("__".join(e) for e in (WRITES, CITES, ("author", "cites", "paper")))
     graph: Any = SimpleNamespace(edge_types=types)
@@ -207,19 +193,15 @@ def test_fan_outs_by_edge_type() -> None:
             config("rgcn", num_neighbors_by_type=text)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_settings_that_do_not_go_together() -> None:
+    for settings, said in (
         ({"model": "hgt", "hidden": 9}, "hgt divides it among --heads 2"),
         ({"model": "rgcn", "strategy": "full"}, "--model rgcn: belongs to --strategy minibatch, not full"),
         ({"model": "sage", "target": "paper"}, "--target: goes with --model rgcn"),
         ({"model": "sage", "num_neighbors_by_type": "a=1"}, "--num-neighbors-by-type: goes with --model rgcn"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings: dict[str, Any], said: str) -> None:
-    own = {} if "strategy" in settings else {"num_neighbors": (4, 3)}
-    with pytest.raises(ConfigError, match=said):
-        TrainConfig(data="x", **{"hidden": 8, "heads": 2, **own, **settings})
+    ):
+        with pytest.raises(ConfigError, match=said):
+            TrainConfig(data="x", **{"hidden": 8, "heads": 2, **settings})
 
 
 def test_which_type_is_learnt() -> None:

@@ -101,6 +101,7 @@ async def _sum(state: BatchState, task: Task, context: RemoteContext) -> TaskRes
     asked = [(item, out) for some in wanted for item, out in zip(some.sums, some.sum_outs, strict=True) if len(out)]
     items, outs = [item for item, _ in asked], [out for _, out in asked]
     talks: list[Any] = [pull_jointly(rows, context), context.owners.sum(items, outs, age_ms=context.age_ms)]
+    pulled: TaskResult
     pulled, received = await results_of(talks)
     if not context.codec:
         await all_settled([_kept(some, context) for some in rows if some.item.keep is not None])

@@ -185,8 +185,15 @@ class Peer:
         rows, wide = rows_to_wire(item.rows)
         weights = b"" if item.weights is None else item.weights.tobytes()
         sums = kv_pb2.Sums(counts=item.counts.tobytes(), weights=weights, shift=item.shift, width=item.width)
-        what = {"node_type": item.node_type, "tables": [item.table], "version": item.version, "sums": sums}
-        request = kv_pb2.PullRequest(rows=rows, wide_rows=wide, age_ms=age_ms, **what)
+        request = kv_pb2.PullRequest(
+            node_type=item.node_type,
+            tables=[item.table],
+            rows=rows,
+            wide_rows=wide,
+            version=item.version,
+            age_ms=age_ms,
+            sums=sums,
+        )
         bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
 

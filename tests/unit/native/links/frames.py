@@ -9,16 +9,13 @@ from dataclasses import dataclass, replace
 
 from tests.unit.native.links.ends import PATIENCE_S
 
-__all__ = ["HEADER", "PULL", "PULLED", "REFUSED", "SAMPLE", "SAMPLED", "Frame", "receive"]
-
 SAMPLE, PULL, SAMPLED, PULLED, REFUSED = 1, 2, 17, 18, 19
 HEADER = struct.Struct("<IBBHQQIIiIQQII")
-MASK = (1 << 64) - 1
+MASK, GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
 
 
 def mixed(x: int) -> int:
-    """The finaliser of splitmix64."""
-    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = (x + GOLDEN) & MASK
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
     return x ^ (x >> 31)
@@ -26,8 +23,6 @@ def mixed(x: int) -> int:
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame with its arrays."""
-
     kind: int
     arrays: bytes = b""
     flags: int = 0
@@ -44,7 +39,6 @@ class Frame:
     nbytes: int | None = None
 
     def encoded(self) -> bytes:
-        """Its bytes, with the right check."""
         size = len(self.arrays) if self.nbytes is None else self.nbytes
         fields = (self.magic, self.kind, self.flags, self.item, self.request, self.key, self.rows, self.first_row)
         fields += (self.fan_out, self.method, self.edges, size, self.age_ms)
@@ -56,7 +50,6 @@ class Frame:
 
 
 def receive(sock: socket.socket) -> Frame | None:
-    """The next frame; None: the connection has ended."""
     head = _exactly(sock, HEADER.size)
     if head is None:
         return None

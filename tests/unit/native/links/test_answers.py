@@ -11,14 +11,13 @@ import pytest
 
 from atta import _native
 from atta.samplers.methods import Method
-from tests.unit.native.links.ends import Owner, ask, done, eventually, pairs, pull, sample
+from tests.unit.native.links.ends import Owner, ask, done, eventually, linked, pairs, pull, sample
 
 TLS = pytest.param("tls", marks=pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL"))
 KINDS = pytest.mark.parametrize("kind", ["unix", "tcp", TLS])
 
 
 def same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
-    """Counts, neighbours and edge ids agree, in value and dtype."""
     assert len(found) == len(expected) == 3
     for got, want in zip(found, expected, strict=True):
         assert got.dtype == want.dtype
@@ -39,8 +38,7 @@ def joined(step: Any, item: int = 0) -> tuple[Any, ...]:
     ("fan_out", "replace"), [(-1, False), (0, False), (1, False), (7, False), (7, True), (2500, False)]
 )
 def test_samples_are_the_kernels(kind: str, edge_type: int, fan_out: int, replace: bool) -> None:
-    owner, me, rng = Owner(base=10**10), _native.Links(1), np.random.default_rng(1)
-    owner.link_to(me, kind=kind)
+    (owner, me), rng = linked(kind, base=10**10), np.random.default_rng(1)
     for rows in (np.zeros(1, np.int64), rng.integers(0, owner.rows, 5000)):
         for trees in (None, rng.integers(-1, 5, len(rows)).astype(np.int32)):
             step, options = me.step(), {"fan_out": fan_out, "replace": replace, "stream_key": 2**64 - 5, "trees": trees}
@@ -56,9 +54,8 @@ def test_samples_are_the_kernels(kind: str, edge_type: int, fan_out: int, replac
 @pytest.mark.parametrize("method", [Method.WEIGHTED, Method.TEMPORAL, Method.LAST, Method.LABOR])
 @pytest.mark.parametrize("fan_out", [-1, 3, 30])
 def test_every_method_with_trees_and_times(method: Method, fan_out: int) -> None:
-    owner, me, rng = Owner(), _native.Links(1), np.random.default_rng(2)
+    (owner, me), rng = linked(), np.random.default_rng(2)
     owner.prepare(method)
-    owner.link_to(me)
     rows = rng.integers(0, owner.rows, 4000)
     trees, times = rng.integers(0, 9, len(rows)).astype(np.int32), rng.integers(0, 120, len(rows))
     options: dict[str, Any] = {"fan_out": fan_out, "replace": False, "stream_key": 5}
@@ -78,8 +75,7 @@ def test_every_method_with_trees_and_times(method: Method, fan_out: int) -> None
 
 @KINDS
 def test_pulls_are_the_tables(kind: str) -> None:
-    owner, me, rng = Owner(base=77), _native.Links(1), np.random.default_rng(3)
-    owner.link_to(me, kind=kind)
+    (owner, me), rng = linked(kind, base=77), np.random.default_rng(3)
     for node_type, tables in enumerate(owner.tables):
         for bits in range(1, 1 << len(tables)):
             chosen = [table for t, table in enumerate(tables) if bits >> t & 1]
@@ -126,8 +122,7 @@ def test_one_step_asks_several_owners_and_some_of_them_nothing() -> None:
 
 
 def test_a_large_request_is_cut_into_several() -> None:
-    owner, me, rng = Owner(), _native.Links(1), np.random.default_rng(5)
-    owner.link_to(me)
+    (owner, me), rng = linked(), np.random.default_rng(5)
     rows = rng.integers(0, owner.rows, (1 << 21) + 3)
     out, step = np.zeros(len(rows), np.float16), me.step()
     sample(step, rows, fan_out=1, most_edges=1)
@@ -144,8 +139,7 @@ def test_a_large_request_is_cut_into_several() -> None:
 
 
 def test_a_row_with_many_edges_is_one_answer_even_when_nobody_wants_it_any_more() -> None:
-    owner, me = Owner(hub=500_000), _native.Links(1)  # 6 MB
-    owner.link_to(me)
+    owner, me = linked(hub=500_000)  # 6 MB
     wanted, in_time = np.zeros(1, np.int64), 0
     for _ in range(5):
         given_up, step = me.step(), me.step()
@@ -169,9 +163,8 @@ def test_a_row_with_many_edges_is_one_answer_even_when_nobody_wants_it_any_more(
 
 
 def test_refusals_say_why() -> None:
-    owner, me = Owner(), _native.Links(1)
+    owner, me = linked()
     owner.prepare(Method.LABOR)
-    owner.link_to(me)
     one, outside, outs = np.zeros(1, np.int64), np.array([0, owner.rows, 1]), [np.zeros((3, 25), np.float32)]
     steps = [me.step() for _ in range(8)]
     sample(steps[0], outside)
@@ -240,8 +233,7 @@ def test_positions_outside_an_output_are_refused() -> None:
 
 @KINDS
 def test_more_bytes_than_a_link_takes_in_one_turn(kind: str) -> None:
-    owner, me = Owner(), _native.Links(1)
-    owner.link_to(me, kind=kind)
+    owner, me = linked(kind)
     rows = np.random.default_rng(3).integers(0, owner.rows, 150_000)
     outs = [np.zeros((len(rows), 25), np.float32) for _ in range(2)]
     steps = [me.step() for _ in outs]
@@ -310,12 +302,8 @@ def test_an_owner_notes_the_last_requests_that_it_has_served() -> None:
     assert began - 1e-3 <= times[0]
     assert times == sorted(times)
     assert times[-1] <= time.monotonic()
-
-
-def test_an_owner_notes_nothing_unless_told() -> None:
-    owner, me = Owner(), _native.Links(1)
-    owner.link_to(me)
-    step = me.step()
-    sample(step, np.arange(3))
-    done(me, ask(me, step))
-    assert owner.links.served() == []
+    silent, other = linked()
+    step = other.step()
+    sample(step, rows)
+    done(other, ask(other, step))
+    assert silent.links.served() == [], "it was not told to note them"

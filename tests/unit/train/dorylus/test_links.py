@@ -28,7 +28,7 @@ from atta.train.dorylus import hand_out, links, workers
 from atta.train.dorylus.gathering import forms_of
 from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.links import Listener, PeerLinks, Stream, join, packed, unpacked
-from atta.train.dorylus.progress import Arrived, Broken, Computed, Happening, PipelineStage, Work
+from atta.train.dorylus.progress import Computed, Happening, PipelineStage, Work
 from atta.train.dorylus.worker import computed, loss_of, loss_setting, work_for
 from atta.train.dorylus.workers import WorkerPool
 from tests.waiting import eventually
@@ -106,7 +106,6 @@ def test_workers_compute_what_this_process_computes(desk: Desk) -> None:
     np.testing.assert_allclose(wanted["loss"], [float(by_torch)])
     assert {one.work for one in found if isinstance(one, Computed)} == set(works)
     for one in found:
-        assert isinstance(one, Computed)
         assert one.arrays.keys() == wanted.keys() == {"loss", "weights", "sums"}
         assert all(one.arrays[name].tobytes() == array.tobytes() for name, array in wanted.items())
     desk.close()
@@ -119,7 +118,6 @@ def test_a_task_that_cannot_be_computed_ends_the_job(desk: Desk) -> None:
     worker(desk)
     desk.give(0, sums=np.full((4, 8), np.inf))
     found = desk.next()
-    assert isinstance(found, Broken)
     with pytest.raises(ConfigError, match="sums has an infinity or NaN"):
         raise found.error
 
@@ -185,13 +183,10 @@ def test_strangers_are_sent_away_and_the_job_goes_on(desk: Desk) -> None:
     assert isinstance(desk.next(), Computed)
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", ":5", "127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:x"])
-def test_addresses_that_are_none_are_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
-        join(address, KEY, {})
-
-
 def test_where_nobody_listens_or_answers_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("nowhere", ":5", *(f"127.0.0.1:{port}" for port in ("", "99999", "0", "x"))):
+        with pytest.raises(ConfigError, match="is no address"):
+            join(address, KEY, {})
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         monkeypatch.setattr(links, "MEETING_S", 0.2)
@@ -202,45 +197,33 @@ def test_where_nobody_listens_or_answers_a_call_ends(monkeypatch: pytest.MonkeyP
         join(f"127.0.0.1:{port}", KEY, {})
 
 
-def test_messages_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        mine = Stream(socket.create_connection(listener.getsockname()), "mine")
-        theirs = Stream(listener.accept()[0], "theirs")
-    monkeypatch.setattr(links, "MOST_BYTES", 10)
-    mine.send_packed(b"12345678901")
-    with pytest.raises(ConfigError, match="a message of 11 bytes; at most 10 are possible"):
-        theirs.receive()
-    mine.close()
-    theirs.close()
-
-
-def test_rows_come_to_other_trainers_in_order(desk: Desk) -> None:
+@pytest.fixture
+def trainers(desk: Desk) -> Iterator[tuple[PeerLinks, PeerLinks, queue.SimpleQueue[Happening]]]:
     sent: queue.SimpleQueue[Happening] = queue.SimpleQueue()
     other = Listener("127.0.0.1", KEY, SETTING)
-    PeerLinks(desk.listener, KEY, 1, desk.happenings)
-    peers = PeerLinks(other, KEY, 4, sent)
+    reads, peers = PeerLinks(desk.listener, KEY, 1, desk.happenings), PeerLinks(other, KEY, 4, sent)
     peers.connect({1: desk.listener.address})
+    yield reads, peers, sent
+    other.close()
+
+
+def test_rows_come_to_other_trainers_in_order(desk: Desk, trainers: Any) -> None:
+    _, peers, sent = trainers
     for epoch in range(5):
         peers.send(1, PipelineStage("scatter", 0), 2, epoch, np.full((2, 3), epoch, np.float32))
     for epoch in range(5):
         found = desk.next()
-        assert isinstance(found, Arrived)
         assert (found.stage, found.producer, found.epoch) == (PipelineStage("scatter", 0), (4, 2), epoch)
         np.testing.assert_array_equal(found.rows, np.full((2, 3), epoch))
     peers.close()
-    other.close()
     found = desk.next()
-    assert isinstance(found, Broken)
     assert "trainer 4: sends no rows any more" in str(found.error)
     assert sent.empty()
 
 
-def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk) -> None:
-    sent: queue.SimpleQueue[Happening] = queue.SimpleQueue()
-    other = Listener("127.0.0.1", KEY, SETTING)
-    PeerLinks(desk.listener, KEY, 1, desk.happenings).close()
-    peers = PeerLinks(other, KEY, 4, sent)
-    peers.connect({1: desk.listener.address})
+def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk, trainers: Any) -> None:
+    reads, peers, sent = trainers
+    reads.close()
     desk.close()
 
     def lost() -> bool:
@@ -249,10 +232,8 @@ def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk) 
 
     assert eventually(lost, 20)
     found = sent.get()
-    assert isinstance(found, Broken)
     assert "trainer 1: reads no rows any more" in str(found.error)
     peers.close()
-    other.close()
 
 
 def test_workers_that_end_at_once_end_the_job(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +248,6 @@ def test_workers_that_end_at_once_end_the_job(desk: Desk, monkeypatch: pytest.Mo
         time.sleep(0.01)
     found = desk.next()
     pool.close()
-    assert isinstance(found, Broken)
     assert "5 workers in a row ended before they connected, the last with code 3" in str(found.error)
 
 
@@ -285,6 +265,15 @@ def test_messages_hold_what_was_packed_and_have_a_bound(monkeypatch: pytest.Monk
     monkeypatch.setattr(links, "MOST_BYTES", (1 << 20) + 8)
     with pytest.raises(ConfigError, match="too large for a message; take more intervals"):
         packed(ABOUT, MESSAGE)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        mine = Stream(socket.create_connection(listener.getsockname()), "mine")
+        theirs = Stream(listener.accept()[0], "theirs")
+    monkeypatch.setattr(links, "MOST_BYTES", 10)
+    mine.send_packed(b"12345678901")
+    with pytest.raises(ConfigError, match="a message of 11 bytes; at most 10 are possible"):
+        theirs.receive()
+    mine.close()
+    theirs.close()
 
 
 @settings(max_examples=200)
@@ -300,8 +289,8 @@ def test_damaged_messages_are_refused_or_read_as_arrays(data: st.DataObject) -> 
         assert sum(array.nbytes for array in found.values()) <= len(cut)
 
 
-@pytest.mark.parametrize("text", [b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_descriptions_that_are_none_are_refused(text: bytes) -> None:
-    for raw in (save({"about": np.frombuffer(text, np.uint8)}), save({"more": np.ones(2)}), b"", text):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            unpacked(raw)
+def test_descriptions_that_are_none_are_refused() -> None:
+    for text in (b"[]", b"{", b"\xff", b"[" * 100_000):
+        for raw in (save({"about": np.frombuffer(text, np.uint8)}), save({"more": np.ones(2)}), b"", text):
+            with pytest.raises(ConfigError, match="cannot be read"):
+                unpacked(raw)

@@ -7,16 +7,19 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError
 from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.observe.timeline import document
+from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, PipelineStage, Work, stages_of
 from tests.unit.invariants import validate
 
@@ -113,7 +116,6 @@ class Job:
         validate(self.job)
 
     def finish(self, rng: random.Random) -> None:
-        """Go on at random until nothing is left to do."""
         idle = 0
         while (self.doing or self.messages or not all(one.done for one in self.ranks)) and idle < 400:
             rank, choice, act = rng.randrange(len(self.ranks)), rng.randrange(1 << 20), rng.randrange(3)
@@ -128,41 +130,29 @@ class Job:
         np.testing.assert_array_equal(self.job.weights.of(self.epochs), -float(members * self.epochs))
 
 
-@given(
-    st.integers(0, 1 << 20),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.sampled_from([("nopipe", 0), ("pipe", 0), ("async", 0), ("async", 1), ("async", 2)]),
-)
+MODES = [("nopipe", 0), ("pipe", 0), ("async", 0), ("async", 1), ("async", 2)]
+FEW = st.integers(1, 3)
+
+
+@given(st.integers(0, 1 << 20), FEW, st.integers(1, 4), FEW, FEW, st.sampled_from(MODES))
 @settings(max_examples=25, deadline=None)
-def test_any_order_keeps_the_bounds_and_ends(
-    seed: int, layers: int, intervals: int, world: int, epochs: int, mode: tuple[str, int]
+def test_any_order_ends_within_bounds(
+    seed: int, layers: int, intervals: int, world: int, epochs: int, mode: Any
 ) -> None:
     Job(layers, intervals, world, epochs, *mode).finish(random.Random(seed))
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2])
-def test_rows_reach_the_greatest_age_and_no_more(staleness: int) -> None:
+@pytest.mark.parametrize(("mode", "staleness"), MODES)
+def test_rows_reach_the_greatest_age_and_no_more(mode: str, staleness: int) -> None:
     seen: Counter[int] = Counter()
     oldest = 0
-    for seed in range(4):
-        job = Job(2, 3, 2, 6, "async", staleness)
+    for seed in range(4 if mode == "async" else 1):
+        job = Job(2, 3, 2, 6, mode, staleness)
         job.finish(random.Random(seed))
         seen += job.ages
         oldest = max(oldest, *(one.oldest for one in job.ranks))
     assert max(seen) == oldest
-    assert 1 <= oldest <= staleness + 1
-    if staleness == 0:
-        assert oldest == 1
-
-
-@pytest.mark.parametrize("mode", ["nopipe", "pipe"])
-def test_without_async_all_rows_are_of_this_epoch(mode: str) -> None:
-    job = Job(3, 3, 2, 4, mode, 0)
-    job.finish(random.Random(1))
-    assert set(job.ages) == {0}
+    assert (1 <= oldest <= staleness + 1) if mode == "async" else set(seen) == {0}
 
 
 def test_an_epoch_ends_when_its_gradients_count() -> None:
@@ -185,16 +175,14 @@ def test_an_epoch_ends_when_its_gradients_count() -> None:
     assert progress.ready() == [Work(1, 0, 0)]
 
 
-@pytest.mark.parametrize(
-    ("mode", "staleness", "words"),
-    [("pipe", 1, "goes with mode=async"), ("async", -1, "at least 0"), ("fast", 0, "must be one of")],
-)
-def test_bounds_that_make_no_sense_are_refused(mode: str, staleness: int, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        PipelineProgress(2, 2, epochs=1, mode=mode, staleness=staleness)
-
-
-def test_rows_that_nobody_reads_are_refused() -> None:
+def test_bounds_that_make_no_sense_and_rows_that_nobody_reads_are_refused() -> None:
+    for mode, staleness, words in (
+        ("pipe", 1, "goes with mode=async"),
+        ("async", -1, "at least 0"),
+        ("fast", 0, "must be one of"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            PipelineProgress(2, 2, epochs=1, mode=mode, staleness=staleness)
     progress = PipelineProgress(2, 2, epochs=1, forward=[(1, 0)])
     progress.arrived(PipelineStage("scatter", 0), (1, 0), 0)
     for stage, producer in ((PipelineStage("scatter", 0), (1, 1)), (PipelineStage("scatter-back", 1), (1, 0))):
@@ -226,10 +214,163 @@ def test_tracks_are_events_up_to_a_bound() -> None:
     events = json.loads(document(tracks.events(rank=3), {"left_out": tracks.left_out}))["traceEvents"]
     assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["trainer 3", "interval 0", "interval 1"]
     mine = [e for e in events if e["ph"] == "X"]
-    assert [(e["name"], e["cat"]) for e in mine] == [
-        ("gather 0", "trainer"),
-        ("apply 0", "worker"),
-        ("scatter 0", "trainer"),
-    ]
+    assert [e["name"] for e in mine] == ["gather 0", "apply 0", "scatter 0"]
+    assert [e["cat"] for e in mine] == ["trainer", "worker", "trainer"]
     assert {(e["pid"], e["tid"], e["dur"], e["args"]["epoch"]) for e in mine} == {(3, 1, 1.5e6, 5)}
     assert [e["ts"] for e in mine] == [1e6, 4e6, 7e6]
+
+
+class AnyWorkers(RuleBasedStateMachine):
+    """Workers that do as they like. The counts are kept here once more, in the simplest way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hand_out, self.now = HandOut(max_relaunch=1000), 0.0
+        self.number = 0
+        self.busy: dict[int, Work] = {}
+        self.counted: set[Work] = set()
+        self.added: set[Work] = set()
+
+    @rule(count=st.integers(1, 4))
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            work = Work(self.number // 7, self.number % 3, self.number)
+            self.number += 1
+            self.added.add(work)
+            self.hand_out.add(work)
+
+    @rule(worker=st.integers(0, 5))
+    def take(self, worker: int) -> None:
+        if worker in self.busy:
+            return
+        waits = self.hand_out.waiting
+        work = self.hand_out.take(worker, self.now)
+        assert (work is None) == (waits == 0)
+        if work is not None:
+            assert work not in self.counted
+            self.busy[worker] = work
+
+    @rule(worker=st.integers(0, 5))
+    def answer(self, worker: int) -> None:
+        if worker in self.busy:
+            work = self.busy.pop(worker)
+            assert self.hand_out.result(worker, work, self.now) == (work not in self.counted), "the first result counts"
+            self.counted.add(work)
+
+    @rule(worker=st.integers(0, 5))
+    def die(self, worker: int) -> None:
+        self.hand_out.gone(worker)
+        self.busy.pop(worker, None)
+
+    @rule(seconds=st.floats(0, 20))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        for work in self.hand_out.late(self.now):
+            assert work in self.added - self.counted
+
+    @invariant()
+    def counts_agree(self) -> None:
+        validate(self.hand_out)
+
+    def teardown(self) -> None:
+        for worker in range(6):
+            self.die(worker)
+        while self.added - self.counted:
+            self.take(9)
+            self.answer(9)
+        assert self.hand_out.take(9, self.now) is None
+
+
+TestAnyWorkers = AnyWorkers.TestCase
+TestAnyWorkers.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+FIRST, SECOND = Work(0, 1, 0), Work(0, 1, 1)
+
+
+def test_a_late_task_is_done_twice_and_its_first_result_counts() -> None:
+    hand_out = HandOut(timeout_s=1.0)
+    hand_out.add(FIRST)
+    assert hand_out.take(0, 10.0) == FIRST
+    assert hand_out.late(10.9) == []
+    assert hand_out.late(11.0) == [FIRST]
+    assert hand_out.late(11.0) == [], "it waits for a worker"
+    assert hand_out.take(1, 11.5) == FIRST
+    assert hand_out.late(13.4) == [], "twice as long as before"
+    assert hand_out.result(1, FIRST, 12.0)
+    assert not hand_out.result(0, FIRST, 12.5)
+    assert (hand_out.relaunched, hand_out.ignored, hand_out.lost) == (1, 1, 0)
+
+
+def test_the_timeout_follows_the_mean() -> None:
+    hand_out = HandOut()
+    assert hand_out.timeout_s == 10.0
+    hand_out.add(FIRST)
+    hand_out.take(0, 0.0)
+    hand_out.result(0, FIRST, 0.01)
+    assert hand_out.timeout_s == 0.5
+    for number in range(200):
+        work = Work(1, 1, number)
+        hand_out.add(work)
+        hand_out.take(0, 0.0)
+        hand_out.result(0, work, 2.0)
+    assert hand_out.timeout_s == pytest.approx(10.0, rel=1e-3)
+
+
+def test_tasks_of_dead_workers_go_to_others_but_not_for_ever() -> None:
+    hand_out = HandOut(max_relaunch=2)
+    hand_out.add(FIRST)
+    for worker in range(2):
+        assert hand_out.take(worker, 0.0) == FIRST
+        hand_out.gone(worker)
+    assert hand_out.take(2, 0.0) == FIRST
+    with pytest.raises(AttaError, match=r"interval 0: a task had no result after 2 relaunches"):
+        hand_out.gone(2)
+    assert hand_out.lost == 3
+
+
+def test_workers_that_hang_are_found_even_if_their_task_is_done() -> None:
+    hand_out = HandOut(timeout_s=1.0)
+    hand_out.add(FIRST)
+    hand_out.take(0, 0.0)
+    hand_out.late(1.0)
+    hand_out.take(1, 1.0)
+    hand_out.result(1, FIRST, 1.5)
+    assert hand_out.stuck(29.9) == []
+    assert hand_out.stuck(30.0) == [0]
+    hand_out.gone(0)
+    assert hand_out.stuck(99.0) == []
+
+
+def test_tasks_go_out_in_order_and_answers_that_nobody_asked_for_are_refused() -> None:
+    hand_out, third, last = HandOut(), Work(0, 4, 0), Work(1, 0, 0)
+    for work in (last, SECOND, third, FIRST):
+        hand_out.add(work)
+    assert [hand_out.take(worker, 0.0) for worker in range(5)] == [FIRST, SECOND, third, last, None]
+    for worker, work in ((0, SECOND), (1, FIRST), (9, FIRST)):
+        with pytest.raises(ConfigError, match="was not given"):
+            hand_out.result(worker, work, 1.0)
+    for options in ({"timeout_s": 0.0}, {"timeout_s": float("nan")}, {"max_relaunch": -1}):
+        with pytest.raises(ConfigError, match="must be"):
+            HandOut(**options)
+
+
+def test_the_pool_shrinks_after_three_rises_and_grows_when_the_trainer_runs_dry() -> None:
+    pool = PoolSize(40, limit=20, threads=4)
+    assert pool.size == 20
+    assert [pool.check(queue) for queue in (5, 6, 7, 8)] == [20, 20, 20, 16]
+    assert [pool.check(queue) for queue in (9, 10, 10, 11)] == [16, 16, 16, 16], "not in a row"
+    assert [pool.check(queue) for queue in (6, 4, 3, 3, 2)] == [16, 16, 20, 20, 20], "never more than the limit"
+
+    # It starts with the intervals, but not with more than a hundred.
+    assert PoolSize(16, limit=1000).size == 16
+    assert PoolSize(500, limit=1000).size == 100
+    assert PoolSize(500, limit=8).size == 8
+    with pytest.raises(ConfigError, match="workers=0"):
+        PoolSize(5, limit=0)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 200), st.integers(1, 50))
+def test_the_pool_is_never_empty_nor_above_its_limit(seed: int, intervals: int, limit: int) -> None:
+    pool, rng = PoolSize(intervals, limit=limit, threads=3), random.Random(seed)
+    for _ in range(60):
+        pool.check(rng.randrange(12))
+        validate(pool)

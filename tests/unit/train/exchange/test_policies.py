@@ -11,9 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, NonFiniteError, StaleRowError
+from atta.observe.figures import MAX_ENTRIES
 from atta.train import TrainConfig
-from atta.train.exchange.messages import HeldRows, mean_absolute_difference
+from atta.train.exchange.figures import LayerErrors, job_figures
+from atta.train.exchange.messages import HeldRows, check_finite, mean_absolute_difference
 from atta.train.exchange.policies import (
     LATEST,
     NEVER,
@@ -21,11 +23,13 @@ from atta.train.exchange.policies import (
     DigestPolicy,
     PipeGcnPolicy,
     RowPolicy,
+    Rule,
     SancusPolicy,
     SatPolicy,
     SyncPeriod,
     exact,
 )
+from atta.train.reports.epochs import LayerRows, RowReport
 from atta.train.settings.servers import PHASES
 
 OWNERS, EPOCHS = 4, 90
@@ -59,10 +63,6 @@ def test_ages_of_the_two_phases(every: int) -> None:
 
 
 def played(policy: RowPolicy, change: Callable[[int], float] = lambda epoch: 1.0) -> tuple[list[Ages], list[list[int]]]:
-    """Ages that a reader of one row per owner meets, from stamps in the rows, and the epochs of the broadcasts.
-
-    In each epoch the rows grow by ``change``. They hold their epoch in the second column.
-    """
     held = HeldRows([1] * OWNERS, 1)
     rows, ages, sent = torch.zeros(OWNERS, 2, dtype=torch.float32), [], [[] for _ in range(OWNERS)]
     last, copies = [NEVER] * OWNERS, rows.clone()
@@ -77,7 +77,6 @@ def played(policy: RowPolicy, change: Callable[[int], float] = lambda epoch: 1.0
                 last[owner], copies[owner] = epoch, rows[owner]
                 sent[owner].append(epoch)
         rule = policy.reads(epoch, "forward")
-        assert rule is not None
         values, stamps = held.newest(rule, (1, "forward"))
         assert values[:, 1].tolist() == stamps.tolist()
         ages.append(Ages.of(epoch, stamps))
@@ -125,11 +124,18 @@ def test_the_gap_of_sancus_follows_the_change() -> None:
     assert all(policy.reads(7, "backward") == exact(7) for policy in (SancusPolicy(), RowPolicy()))
 
 
-def test_pipegcn_reads_the_epoch_before() -> None:
+def test_pipegcn_reads_the_epoch_before_and_gradients_have_a_period_of_their_own() -> None:
     ages, sent = played(PipeGcnPolicy())
     assert [(age.least, age.most) for age in ages] == [(0, 0)] + [(1, 1)] * (EPOCHS - 2)
     assert sent[0] == list(range(1, EPOCHS))
     assert PipeGcnPolicy().reads(9, "backward") == exact(8)
+    policy = DigestPolicy(sync_every=10, grad_sync_every=1)
+    assert policy.reads(1, "backward") is None
+    assert not policy.pulls(1, "backward")
+    for epoch in range(2, 30):
+        assert policy.reads(epoch, "backward") == exact(epoch - 1)
+        assert policy.pulls(epoch, "backward")
+        assert policy.publishes(epoch, "backward", 0)
 
 
 @given(st.integers(1, 12), st.sampled_from(PHASES))
@@ -146,25 +152,11 @@ def test_digest_keeps_the_ages_of_its_phase(every: int, phase: str) -> None:
     assert not any(policy.reads(r, "backward") or policy.publishes(r, "backward", 0) for r in range(1, 9))
 
 
-def test_gradients_have_a_period_of_their_own() -> None:
-    policy = DigestPolicy(sync_every=10, grad_sync_every=1)
-    assert policy.reads(1, "backward") is None
-    assert not policy.pulls(1, "backward")
-    for epoch in range(2, 30):
-        assert policy.reads(epoch, "backward") == exact(epoch - 1)
-        assert policy.pulls(epoch, "backward")
-        assert policy.publishes(epoch, "backward", 0)
-
-
 def test_sat_reads_as_digest_and_predicts_from_its_past() -> None:
     sat, digest = SatPolicy(sync_every=5, window=3, train_every=4), DigestPolicy(sync_every=5)
     assert played(sat) == played(digest)
     assert [r for r in range(1, 20) if sat.pulls(r, "forward")] == [1, 6, 11, 16]
     assert [r for r in range(1, 20) if sat.trains(r)] == [4, 8, 12, 16]
-
-
-def test_sat_predicts_as_far_ahead_as_rows_are_old_and_learns_beside_some_epochs() -> None:
-    sat = SatPolicy(sync_every=5, window=3, train_every=4)
     assert [r for r in range(1, 20) if sat.shares(r)] == [6, 10, 14, 18]
     assert [r for r in range(1, 6) if SatPolicy(train_every=1).shares(r)] == [2, 3, 4, 5]
     assert [round(5 * sat.ahead(r)) for r in range(1, 13)] == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
@@ -172,46 +164,39 @@ def test_sat_predicts_as_far_ahead_as_rows_are_old_and_learns_beside_some_epochs
     assert [round(3 * paper.ahead(r)) for r in range(1, 9)] == [1, 2, 2, 3, 4, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (SancusPolicy, {"bound": "rows"}),
-        (SancusPolicy, {"eps": -1}),
-        (SancusPolicy, {"eps": math.nan}),
-        (SancusPolicy, {"eps": math.inf, "bound": "gap"}),
-        (SancusPolicy, {"eps": 1.5}),
-        (SancusPolicy, {"warmup": -1}),
-        (SancusPolicy, {"clip_grad": 0.0}),
-        (SancusPolicy, {"clip_grad": math.nan}),
-        (PipeGcnPolicy, {"smooth": 1.0}),
-        (PipeGcnPolicy, {"smooth": -0.1}),
-        (PipeGcnPolicy, {"smooth": math.nan}),
-        (DigestPolicy, {"sync_every": 0}),
-        (DigestPolicy, {"phase": "late"}),
-        (DigestPolicy, {"grad_sync_every": 0}),
-        (DigestPolicy, {"average": "losses"}),
-        (DigestPolicy, {"loss": "none"}),
-        (SatPolicy, {"sync_every": 0}),
-        (SatPolicy, {"window": 1}),
-        (SatPolicy, {"window": 65}),
-        (SatPolicy, {"predictor": "gru"}),
-        (SatPolicy, {"train_every": 0}),
+SENSELESS: dict[Callable[..., Any], list[dict[str, Any]]] = {
+    SancusPolicy: [
+        {"bound": "rows"},
+        {"eps": math.inf, "bound": "gap"},
+        *({"eps": eps} for eps in (-1, math.nan, 1.5)),
+        {"warmup": -1},
+        {"clip_grad": 0.0},
+        {"clip_grad": math.nan},
     ],
-)
-def test_options_that_make_no_sense_are_named_in_one_line(kind: Callable[..., Any], options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as error:
-        kind(**options)
-    message = str(error.value)
-    assert "\n" not in message
-    name = next(name for name in options if name != "bound" or len(options) == 1)
-    assert name.replace("_", "-") in message or name.replace("_", " ") in message or "codec" in message
+    PipeGcnPolicy: [{"smooth": smooth} for smooth in (1.0, -0.1, math.nan)],
+    DigestPolicy: [
+        {"sync_every": 0},
+        {"phase": "late"},
+        {"grad_sync_every": 0},
+        {"average": "losses"},
+        {"loss": "none"},
+    ],
+    SatPolicy: [{"sync_every": 0}, {"window": 1}, {"window": 65}, {"predictor": "gru"}, {"train_every": 0}],
+}
 
 
-@pytest.mark.parametrize("codec", ["int8", "polyline", "polyline:99", "fp32"])
-def test_codecs_of_the_past_that_do_not_exist(codec: str) -> None:
-    with pytest.raises(ConfigError, match="codec") as error:
-        TrainConfig(data="x", strategy="sat", trainers=2, trainers_per_server=1, history_codec=codec)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("kind", SENSELESS)
+def test_options_that_make_no_sense_are_named_in_one_line(kind: Callable[..., Any]) -> None:
+    for options in SENSELESS[kind]:
+        with pytest.raises(ConfigError) as error:
+            kind(**options)
+        message, name = str(error.value), next(name for name in options if name != "bound" or len(options) == 1)
+        assert "\n" not in message
+        assert name.replace("_", "-") in message or name.replace("_", " ") in message or "codec" in message
+    for codec in ("int8", "polyline", "polyline:99", "fp32"):
+        with pytest.raises(ConfigError, match="codec") as error:
+            TrainConfig(data="x", strategy="sat", trainers=2, trainers_per_server=1, history_codec=codec)
+        assert "\n" not in str(error.value)
 
 
 @given(st.integers(20, 30), versions, versions)
@@ -223,3 +208,88 @@ def test_ages_of_several_readers_add_up(epoch: int, one: torch.Tensor, other: to
         assert (found.least, found.most) == (min(ages), max(ages))
     else:
         assert found == Ages()
+
+
+COUNTS = [2, 0, 3, 1]
+READ = [owner for owner, count in enumerate(COUNTS) if count]
+
+
+@given(
+    st.integers(0, 3),
+    st.lists(st.tuples(st.sampled_from(READ), st.integers(0, 3)), max_size=25),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.booleans(),
+)
+def test_a_reader_gets_the_newest_rows(history: int, puts: list[Any], oldest: int, span: int, saved: bool) -> None:
+    held, rule = HeldRows(COUNTS, history), Rule(oldest, oldest + span)
+    known: dict[int, dict[int, torch.Tensor]] = {owner: {} for owner in READ}
+    version = 0
+    for number, (owner, later) in enumerate(puts):
+        version += later + (version in known[owner])
+        known[owner][version] = torch.full((COUNTS[owner], 2), float(number))
+        held.put(owner, known[owner][version], version)
+    if saved:
+        fresh = HeldRows(COUNTS, history)
+        fresh.load_state(held.state())
+        held = fresh
+    kept = {owner: dict(list(rows.items())[-history - 1 :]) for owner, rows in known.items()}
+    assert held.nbytes == sum(rows.nbytes for of_owner in kept.values() for rows in of_owner.values())
+    wanted = {o: max((v for v in rows if oldest <= v <= oldest + span), default=None) for o, rows in kept.items()}
+    if None in wanted.values():
+        first = next(owner for owner, found in wanted.items() if found is None)
+        with pytest.raises(StaleRowError, match=f"layer 2, backward: rows of trainer {first} have versions"):
+            held.newest(rule, (2, "backward"))
+        return
+    values, versions = held.newest(rule, (2, "backward"))
+    assert versions.tolist() == [wanted[owner] for owner in READ for _ in range(COUNTS[owner])]
+    assert torch.equal(values, torch.cat([kept[owner][found] for owner, found in wanted.items() if found is not None]))
+
+
+def test_rows_of_other_trainers_are_not_taken_up() -> None:
+    held = HeldRows(COUNTS, 1)
+    held.put(2, torch.ones(3, 2), 4)
+    held.put(2, torch.ones(3, 2), 5)
+    held.put(0, torch.ones(2, 2), 6)
+    with pytest.raises(StaleRowError, match="trainer 2 have versions 4, 5; the reader may use 6 to 6"):
+        held.newest(Rule(6, 6), (1, "forward"))
+    for counts in ([2, 0, 3], [2, 0, 4, 1]):
+        with pytest.raises(ConfigError, match="saved rows"):
+            HeldRows(counts, 1).load_state(held.state())
+
+
+@given(
+    st.lists(st.floats(width=32) | st.sampled_from([math.inf, -math.inf, math.nan, 3e38, -3e38]), max_size=20),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_numbers_are_finite_if_each_is(numbers: list[float], dtype: torch.dtype) -> None:
+    values = torch.tensor([*numbers, 3e38, 3e38], dtype=torch.float32).to(dtype)
+    if all(math.isfinite(value) for value in values.tolist()):
+        check_finite(values, 2, 1, (1, "forward"))
+        return
+    with pytest.raises(NonFiniteError, match=r"trainer 2, epoch 1, layer 1: rows have an infinity or NaN") as error:
+        check_finite(values, 2, 1, (1, "forward"))
+    assert (error.value.trainer, error.value.epoch, error.value.layer) == (2, 1, 1)
+    with pytest.raises(NonFiniteError, match="gradients of rows"):
+        check_finite(values, 2, 1, (1, "backward"))
+
+
+def layer(number: int, direction: str = "forward", **more: Any) -> LayerRows:
+    return LayerRows(
+        number, direction, payload_bytes=100 * number, crossed_bytes=10 * number, pushed_bytes=0, rows=7, age_min=1,
+        age_mean=1.5, age_max=2, broadcasts=4, skipped=0, **more,
+    )  # fmt: skip
+
+
+def test_each_layer_and_direction_is_told_with_the_distances_that_were_measured_last() -> None:
+    report = RowReport([layer(1), layer(1, "backward"), layer(2, predicted_error=2.0, stale_error=3.0)])
+    first, gradients, second = job_figures("sat-1", 5, report, {})
+    assert (first.job, first.epoch, first.layer, first.direction, first.sent_bytes) == ("sat-1", 5, 1, "forward", 100)
+    assert (gradients.layer, gradients.direction, gradients.stale_error) == (1, "backward", None)
+    assert (second.layer, second.crossed_bytes, second.predicted_error, second.stale_error) == (2, 20, 2.0, 3.0)
+    errors: LayerErrors = {}
+    for measured, expected in ((None, None), (2.0, 2.0), (None, 2.0), (math.nan, 2.0), (1.0, 1.0)):
+        more = {} if measured is None else {"predicted_error": measured, "stale_error": 3.0}
+        assert job_figures("sat-1", 0, RowReport([layer(1, **more)]), errors)[0].predicted_error == expected
+    report = RowReport([layer(number) for number in range(MAX_ENTRIES + 1)])
+    assert len(job_figures("sat-1", 0, report, {})) == MAX_ENTRIES

@@ -1,0 +1,388 @@
+"""Inference: what a process does next, what stages read, what a trial says of layers, the best targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.client.inference.block import DegreeRule, Floats, LayerBlock, in_degrees, one_prepared, with_company
+from atta.client.inference.stages import Stage, layerwise_stages, sampled_stages, unread
+from atta.client.inference.task import BestTargets, InferencePlan, InferenceStep, TargetBlock, block_size, share_count
+from atta.client.inference.trial import TOLERANCE, LayerVerdict, largest_difference, layer_widths, tried
+from atta.errors import ConfigError
+from atta.partition.schema import TableSpec
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_shares_are_divided_evenly_and_without_gaps(shares: int, world: int) -> None:
+    mine = [list(InferencePlan(1, shares, rank, world).mine) for rank in range(world)]
+    assert list(chain(*mine)) == list(range(shares))
+    assert max(map(len, mine)) - min(map(len, mine)) <= 1
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_any_order_of_processes_does_each_share_once_after_the_stage_before(stages, shares, world, random) -> None:
+    plans = [InferencePlan(stages, shares, rank, world) for rank in range(world)]
+    done, runs = np.zeros((stages, shares), bool), []
+    at_work: dict[int, InferenceStep] = {}
+    while True:
+        rank = random.randrange(world)
+        if rank in at_work:
+            step = at_work.pop(rank)
+            assert not done[step.stage, step.share]
+            done[step.stage, step.share] = True
+            continue
+        step = plans[rank].next(done)
+        if step and step.share is not None:
+            assert step.stage == 0 or done[step.stage - 1].all()
+            runs.append(step)
+            at_work[rank] = step
+        if done.all():
+            break
+        # Somebody can always go on, so nobody waits for ever.
+        steps = [plan.next(done) for plan in plans]
+        assert at_work or any(step and step.share is not None for step in steps)
+    assert len(runs) == len(set(runs)) == stages * shares
+    assert all(plan.next(done) is None for plan in plans)
+
+
+def test_a_process_whose_files_are_finished_still_computes_what_others_read() -> None:
+    zero, one = (InferencePlan(2, 2, rank=rank, world=2) for rank in range(2))
+    assert zero.next(np.array([[False, False], [True, False]])) == InferenceStep(0, 0)
+    assert zero.next(np.array([[True, False], [True, False]])) is None
+    assert one.next(np.array([[True, False], [True, False]])) == InferenceStep(0, 1)
+    assert one.next(np.array([[False, True], [True, False]])) == InferenceStep(0, None)
+    assert InferencePlan(3, 2).next(np.array([[False, False], [False, False], [True, True]])) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [((0, 1), "layer"), ((1, 0), "files"), ((1, 1, 1, 1), "rank"), ((1, 1 << 17), "files")]
+)
+def test_plans_that_make_no_sense_are_refused(arguments: tuple[int, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        InferencePlan(*arguments)
+    with pytest.raises(ConfigError, match="shape"):
+        InferencePlan(2, 2).next(np.zeros((1, 2), bool))
+
+
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_every_process_and_partition_has_a_share(processes: int, parts: int) -> None:
+    shares = share_count(processes, parts)
+    assert shares % processes == 0
+    assert parts <= shares < parts + processes
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**11), st.integers(1, 4096), st.booleans())
+def test_blocks_have_bounded_memory(vertices: int, edges: int, width: int, queued: bool) -> None:
+    assert block_size(60_000, 3_000_000, 256, row_per_edge=False, queued=False) == (1 << 20) // 51  # it fits
+    assert block_size(245_000, 12_000_000, 256, row_per_edge=False, queued=False) == (1 << 17) // 50
+    by_edge = block_size(vertices, edges, width, row_per_edge=True, queued=queued)
+    summed = block_size(vertices, edges, width, row_per_edge=False, queued=queued)
+    degree = edges / vertices
+    assert 1 <= by_edge <= 1 << 15
+    assert 1 <= summed <= 1 << 15
+    assert by_edge == 1 or by_edge * degree * width * 4 <= 64 << 20
+    assert summed == 1 or summed * degree <= 1 << 20
+    assert summed == 1 or min(vertices, summed * (1 + degree)) * width * 4 <= (64 if queued else 128) << 20
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        (DegreeRule(), [3, 2, 1, 1]),
+        (DegreeRule(None), [3, 1, 1, 0]),
+        (DegreeRule(2.0, "w"), [2.25 + 0.5, 3 + 2, 4, 2]),
+        (DegreeRule(None, "w"), [2.75, 3, 4, 0]),
+    ],
+)
+def test_in_degrees_have_one_self_loop_or_those_of_the_graph(rule: DegreeRule, wanted: list[float]) -> None:
+    edges, weights = np.array([[0, 1, 1, 2, 2], [0, 0, 0, 1, 2]]), np.array([0.5, 2, 0.25, 3, 4], np.float32)
+    block = LayerBlock(np.zeros((4, 1), np.float32), edges, 4, {}, {"w": weights})
+    assert in_degrees(block, rule).tolist() == wanted
+
+
+def test_the_next_item_is_prepared_while_one_is_in_use() -> None:
+    made = []
+    prepared = one_prepared(range(4), lambda n: made.append(n) or n * n)
+    assert next(prepared) == 0
+    assert list(prepared) == [1, 4, 9]
+    assert made == [0, 1, 2, 3]
+
+    def fail(number: int) -> int:
+        if number == 1:
+            raise ConfigError("no")
+        return number
+
+    failing = one_prepared(range(4), fail)
+    assert next(failing) == 0
+    with pytest.raises(ConfigError):
+        next(failing)
+
+
+@given(
+    st.integers(1, 6), st.integers(0, 12), st.integers(1, 5), st.integers(1, 4), st.booleans(), st.integers(0, 2**32)
+)
+def test_the_best_targets_of_all(sources: int, targets: int, count: int, block: int, loops: bool, seed: int) -> None:
+    """Few different scores, so that many are equal; ids in no order."""
+    rng = np.random.default_rng(seed)
+    ids = rng.permutation(40)[:sources]
+    others = rng.permutation(40)[:targets]
+    scores = rng.integers(0, 3, (sources, targets)).astype(np.float32)
+    linked = {(int(rng.integers(40)), int(v)) for v in rng.choice(others, rng.integers(0, 9))} if targets else set()
+    best = BestTargets(ids, count, loops=loops)
+    for places in np.array_split(rng.permutation(targets), block):
+        pairs = [(u, place) for place, v in enumerate(others[places]) for u, w in linked if w == v]
+        best.take(scores[:, places], TargetBlock(others[places], np.array(pairs, np.int64).reshape(-1, 2).T))
+    expected = []
+    for row, u in enumerate(ids.tolist()):
+        free = [v for v in others.tolist() if (u, v) not in linked and not (loops and u == v)]
+        of_target = {v: float(scores[row, others.tolist().index(v)]) for v in free}
+        expected += [(u, v, of_target[v]) for v in sorted(free, key=lambda v: (-of_target[v], v))[:count]]
+    pairs, values = best.pairs()
+    assert [(*pair, score) for pair, score in zip(pairs.tolist(), values.tolist(), strict=True)] == expected
+
+
+def test_scores_that_are_no_numbers_are_never_the_best() -> None:
+    best = BestTargets(np.array([5]), 2, loops=False)
+    targets = TargetBlock(np.array([1, 2, 3]), np.empty((2, 0), np.int64))
+    best.take(np.array([[np.nan, 1, -np.inf]], np.float32), targets)
+    pairs, values = best.pairs()
+    assert (pairs.tolist(), values.tolist()) == ([[5, 2]], [1.0])
+
+
+@dataclass
+class Layer:
+    width: int = 1
+    degrees: DegreeRule | None = None
+    row_per_edge: bool = False
+    hops: int = 1
+    edge_arguments: tuple[str, ...] = ()
+
+
+class Sum(Layer):
+    """Adds up the rows of a vertex and its in-neighbours, and repeats the first number up to ``width``."""
+
+    def __call__(self, block: LayerBlock) -> Floats:
+        out = block.x.copy()
+        for _ in range(self.hops):
+            before = out.copy()
+            np.add.at(out, block.edge_index[1], before[block.edge_index[0]])
+        out = out[: block.targets]
+        if self.degrees is not None:
+            out /= block.degrees[self.degrees][: block.targets, None]
+        return np.repeat(out[:, :1], self.width, axis=1)
+
+
+COUNTED = DegreeRule()
+
+
+def reads(stage: Stage) -> set[object]:
+    used = (*stage.reads.values(), *stage.degrees.values(), *(stage.ends or ()))
+    return {rows for rows in used if rows is not None}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=5), st.booleans())
+def test_every_stage_reads_what_earlier_ones_have_written(degrees: list[bool], pairs: bool) -> None:
+    layers = [Sum(2 + number, COUNTED if counted else None) for number, counted in enumerate(degrees)]
+    assert layer_widths(layers, 7) == [7, *range(2, 2 + len(layers))]
+    stages = layerwise_stages(layers, layer_widths(layers, 7), "train", pairs=pairs)
+    assert len(stages) == len(layers) + any(degrees) + pairs
+    kept: set[object] = set()
+    for number, stage in enumerate(stages):
+        gone = unread(stages, number)
+        assert all(not gone & reads(later) for later in stages[number:])
+        kept -= gone
+        assert reads(stage) <= kept
+        assert kept <= set().union(*map(reads, stages[number:]))
+        if stage.writes is not None:
+            kept.add(stage.writes)
+    assert [stage for stage in stages if stage.writes is None] == [stages[-1]]
+    assert [stage.features for stage in stages].count(("",)) == 1
+    named = [stage for stage in stages if stage.nodes == "train"]
+    assert [stage.title for stage in named] == [f"layer {len(layers)} of {len(layers)}"]
+
+
+@pytest.mark.parametrize("hops", [(1, 1, 1), (2, 1), (1, 2), (3,)])
+def test_layers_on_a_sampled_batch_read_their_own_hops_less_each(hops: tuple[int, ...]) -> None:
+    """A path 3 -> 2 -> 1 -> 0 with one seed: three hops of one vertex each."""
+    layers = [Sum(1, hops=h) for h in hops]
+    (stage,) = sampled_stages(layers, [1] * (1 + len(layers)), None, [2])
+    assert stage.fan_outs == (2, 2, 2)
+    x = np.array([[1], [10], [100], [1000]], np.float32)
+    edges = np.array([[1, 2, 3], [0, 1, 2]])
+    found = stage.compute(LayerBlock(x, edges, 1, nodes_per_hop=[1, 1, 1, 1], edges_per_hop=[1, 1, 1]))
+    whole = x
+    for _ in range(3):
+        whole = whole + np.vstack([whole[1:], [[0]]])
+    assert found.tolist() == whole[:1].tolist() == [[1331]]
+    with pytest.raises(ConfigError, match=f"2 fan-outs for {len(layers)} layers"):
+        sampled_stages(layers, [1, 1, 1, 1], None, [2, 2])
+
+
+@pytest.mark.parametrize("rule", [DegreeRule(None), DegreeRule(2.0)])
+def test_layers_that_count_otherwise_take_degrees_of_the_batch(rule: DegreeRule) -> None:
+    """But with all neighbours those of the graph."""
+    edges, x = np.array([[1, 2, 0], [0, 0, 0]]), np.array([[3], [4], [5]], np.float32)  # the last one is a self-loop
+
+    def found(stage: Stage, degrees: Mapping[DegreeRule, Floats]) -> list[list[float]]:
+        return stage.compute(LayerBlock(x, edges, 1, degrees, nodes_per_hop=[1, 2], edges_per_hop=[3])).tolist()
+
+    (stage,) = sampled_stages([Sum(1, rule)], [1, 1], None, [2])
+    assert found(stage, {}) == [[5.0]]
+    counting, stage = sampled_stages([Sum(1, rule)], [1, 1], None, [-1])
+    assert counting.writes == stage.degrees[rule]
+    assert found(stage, {rule: np.full(3, 5, np.float32)}) == [[3.0]]
+    assert not stage.weighed
+
+
+class Weighed(Layer):
+    """Adds up the rows of in-neighbours, times the edges' weights if it asks for degrees."""
+
+    def __call__(self, block: LayerBlock) -> Floats:
+        assert (block.weights is None) == (self.degrees is None)
+        weights = np.ones(block.edge_index.shape[1]) if block.weights is None else block.weights
+        source, target = block.edge_index
+        return np.bincount(target, weights * block.x[source, 0], block.targets)[:, None].astype(np.float32)
+
+
+def test_sampled_layers_that_ask_for_degrees_get_weights() -> None:
+    """A path 2 -> 1 -> 0. Vertex 0 has an edge to itself, and 0 and 1 got one more each for the layer that asks."""
+    edges = np.array([[1, 0, 0, 2, 1], [0, 0, 0, 1, 1]])
+    weights = np.array([0.5, 0, 0.25, 2, 4], np.float32)
+    x = np.array([[3], [4], [5]], np.float32)
+    block = LayerBlock(x, edges, 1, weights=weights, nodes_per_hop=[1, 1, 1], edges_per_hop=[3, 2])
+    for asks, expected in (((COUNTED, None), 2.75 + 26), ((None, COUNTED), 0.5 * 5 + 0.25 * 7)):
+        (stage,) = sampled_stages([Weighed(degrees=one) for one in asks], [1, 1, 1], None, [2])
+        assert stage.weighed
+        assert stage.compute(block).tolist() == [[expected]]
+    (stage,) = sampled_stages([Weighed()], [1, 1], None, [2])
+    assert not stage.weighed
+
+
+class Made(Layer):
+    def __init__(self, rows: Callable[[LayerBlock], Floats], **options: Any) -> None:
+        super().__init__(**options)
+        self.rows = rows
+
+    def __call__(self, block: LayerBlock) -> Floats:
+        return self.rows(block)
+
+
+def summed(block: LayerBlock, rows: Floats | None = None) -> Floats:
+    """The rows of each vertex's edges, or of their sources."""
+    out = np.zeros_like(block.x)
+    np.add.at(out, block.edge_index[1], block.x[block.edge_index[0]] if rows is None else rows)
+    return out[: block.targets]
+
+
+def of_first_edge(block: LayerBlock) -> Floats:
+    out = np.zeros_like(block.x)
+    source, target = block.edge_index[:, ::-1]
+    out[target] = block.x[source]
+    return out[: block.targets]
+
+
+def of_longest(block: LayerBlock) -> Floats:
+    """As layers do that pad all neighbourhoods to the longest one."""
+    return summed(block) / (1 + np.bincount(block.edge_index[1], minlength=1).max())
+
+
+def scaled_within(block: LayerBlock) -> Floats:
+    scale = 1 / (1 + in_degrees(block, DegreeRule(None)))
+    return summed(block, (block.x * scale[:, None])[block.edge_index[0]])
+
+
+def scaled(block: LayerBlock) -> Floats:
+    (degrees,) = block.degrees.values()
+    return summed(LayerBlock(block.x / (1 + degrees[:, None]), block.edge_index, block.targets))
+
+
+def failing_without(first: int) -> Callable[[LayerBlock], Floats]:
+    """Looks at so many edges before those of a vertex."""
+
+    def rows(block: LayerBlock) -> Floats:
+        starts = np.searchsorted(block.edge_index[1], np.arange(block.targets))
+        empty = np.bincount(block.edge_index[1], minlength=block.targets)[: block.targets] == 0
+        if (starts[empty] < first).any():
+            raise IndexError("index out of range")
+        return summed(block)
+
+    return rows
+
+
+def failing_on_several_without(block: LayerBlock) -> Floats:
+    """As attention over padded neighbourhoods does."""
+    if block.targets > 1 and not block.edge_index.size:
+        raise RuntimeError("cannot reshape tensor of 0 elements")
+    return summed(block)
+
+
+def weighted(block: LayerBlock) -> Floats:
+    return summed(block, block.x[block.edge_index[0]] * block.edge_rows["w"][:, None])
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (Made(summed), None),
+        (Made(weighted, edge_arguments=("w",)), None),
+        (Made(scaled, degrees=DegreeRule()), None),
+        (Made(scaled_within), "far"),
+        (Made(scaled_within, hops=2), None),
+        (Made(lambda block: block.x[: block.targets] ** 2, hops=0), None),
+        (Made(lambda block: block.x[: block.targets] - block.x.mean(0), hops=0), "others"),
+        (Made(of_longest), "others"),
+        (Made(of_first_edge), "order"),
+        (Made(lambda block: np.random.default_rng().random((block.targets, 2), np.float32)), "random"),
+        (Made(lambda block: summed(block)[:, 0]), "shape"),
+        (Made(lambda block: block.x), "shape"),
+        (Made(lambda block: np.linalg.inv(block.x)), "raises"),
+        (Made(failing_without(2)), None),
+        (Made(failing_on_several_without), None),
+        (Made(failing_without(1000)), "raises"),
+    ],
+)  # fmt: skip
+def test_the_cause_is_found_by_running(layer: Made, kind: str | None) -> None:
+    verdict = tried(layer, 4, {"w": TableSpec("<f4")})
+    assert (verdict.fault.kind if verdict.fault else None) == kind, verdict
+    if verdict.fault is None:
+        assert verdict == LayerVerdict(4, None, layer.rows.__qualname__.startswith("failing"))
+    else:
+        assert (verdict.fault.off > TOLERANCE) == (kind in ("far", "others", "order", "random"))
+
+
+def test_layers_that_read_codes_in_place_of_numbers_are_tried_with_some() -> None:
+    names = np.arange(4, dtype=np.float32).reshape(2, 2)
+
+    def rows(block: LayerBlock) -> Floats:
+        if (block.x[:, 0] != block.x[:, 0].astype(int)).any():
+            raise ValueError("no codes")
+        return names[block.x[: block.targets, 0].astype(int)]
+
+    assert tried(Made(rows), 3) == LayerVerdict(2)
+
+
+def test_differences_are_parts_of_the_size_of_a_row() -> None:
+    wanted = np.array([[1, -100], [1, 2], [0, 0], [np.nan, 1]], np.float32)
+    assert largest_difference(wanted, wanted) == 0
+    assert largest_difference(wanted + np.array([[1, 0], [0, 0], [0, 0], [0, 0]]), wanted) == pytest.approx(0.01)
+    assert largest_difference(wanted + np.array([[0, 0], [0, 0], [0, 1], [0, 0]]), wanted) == pytest.approx(0.2)
+    assert largest_difference(np.nan_to_num(wanted), wanted) == np.inf
+
+
+def test_company_is_a_first_vertex_with_two_edges() -> None:
+    x, edges = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[2, 0], [1, 1]])
+    block = LayerBlock(x, edges, 2, {DegreeRule(): np.array([5, 6, 7], np.float32)}, {"w": np.array([3, 4])})
+    found = with_company(block)
+    assert found.targets == 3
+    np.testing.assert_array_equal(summed(found)[1:], summed(block))
+    assert found.edge_index.tolist() == [[4, 4, 3, 1], [0, 0, 2, 2]]
+    assert found.edge_rows["w"].tolist() == [0, 0, 3, 4]
+    assert found.degrees[DegreeRule()].tolist() == [1, 5, 6, 7, 1]
