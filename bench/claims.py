@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import atta
-from atta.observe.versions import machine, versions
+from atta.observe.packages import machine, versions
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate

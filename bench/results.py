@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atta.cli.figures import BAR_COLOUR, figure
-from atta.observe.versions import machine, versions
+from atta.observe.packages import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"

@@ -26,7 +26,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import SAGEConv
 
 import atta
-from atta.observe.versions import machine, versions
+from atta.observe.packages import machine, versions
 from atta.partition import Schema, partition_graph
 from atta.partition.importers import import_graph
 

@@ -29,7 +29,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import atta
-from atta.observe.versions import machine, versions
+from atta.observe.packages import machine, versions
 from atta.partition import GraphWriter, partition_graph
 
 Pairs = npt.NDArray[np.int64]  # [2, n]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from atta.observe.machine.addresses import HeldAddresses
+    from atta.observe.machine.held import HeldAddresses
 
 _held: list[HeldAddresses] = []
 
@@ -26,7 +26,7 @@ def held_port() -> int:
 
 
 def _hold(count: int) -> HeldAddresses:
-    from atta.observe.machine.addresses import HeldAddresses  # not before ``tests.conftest`` has chosen its build
+    from atta.observe.machine.held import HeldAddresses  # not before ``tests.conftest`` has chosen its build
 
     _held.append(HeldAddresses(count))
     return _held[-1]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import atta
-from atta.observe.machine.addresses import HeldAddresses
+from atta.observe.machine.held import HeldAddresses
 
 
 class Durable:

@@ -23,7 +23,7 @@ REASONS = {
     "bench/train/run.py": _SLOW,
     "bench/train/strategies.py": _SLOW,
     "bench/train/worker.py": _SLOW,
-    "platform/atta/observe/versions.py": "two of its six lines are for a source tree that was never installed",
+    "platform/atta/observe/packages.py": "two of its six lines are for a source tree that was never installed",
     "platform/atta/train/steps/timing.py": _GPU,
 }
 """Why a module stays below the bound."""

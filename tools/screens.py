@@ -20,7 +20,7 @@ from rich.console import Console
 import atta
 from atta.cli.cluster.top import picture
 from atta.client.watch import Watch
-from atta.observe.machine.addresses import HeldAddresses
+from atta.observe.machine.held import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, fit

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from atta.errors import AttaError, ConfigError
-from atta.observe.machine.addresses import HeldAddresses
+from atta.observe.machine.held import HeldAddresses
 
 _TOOLS = ("ip", "tc", "nsenter", "setpriv", "unshare")
 _RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?[kmg]?bit")

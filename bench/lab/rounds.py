@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from atta.client.local.starting import divided_memory
+from atta.client.local import divided_memory
 from atta.daemon.security import is_loopback
 from atta.errors import AttaError, ConfigError
-from atta.observe.extras import need
+from atta.observe.packages import need
 from atta.observe.settings import Option, check_bounds
 from atta.partition.dataset import Dataset
 from atta.wire.clusterfile import write_cluster

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from atta.errors import AttaError, ConfigError, DataError
-from atta.observe.extras import missing, not_installed
+from atta.observe.packages import missing, not_installed
 from atta.observe.settings import Option, check_bounds
 from atta.partition import Dataset, GraphWriter, partition_graph
 from atta_bench.command import measured

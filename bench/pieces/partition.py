@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import psutil
 
 from atta.errors import AttaError, ConfigError
-from atta.observe.extras import missing, not_installed
+from atta.observe.packages import missing, not_installed
 from atta.observe.settings import Option, check_bounds
 from atta.partition import Dataset, Graph
 from atta.partition.generate import GenerateOptions, generate

@@ -31,7 +31,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 import atta
 from atta.errors import AttaError
 from atta.kvstore.cache import RowCache
-from atta.kvstore.cache.ranking import HaloHeat
+from atta.kvstore.cache.choice import HaloHeat
 from atta.partition.dataset import Dataset
 from atta.samplers import LocalGraph, LocalSampler
 from atta_bench.lab.workload import ints

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from atta.errors import AttaError, ConfigError
-from atta.observe.extras import missing, not_installed
+from atta.observe.packages import missing, not_installed
 from atta.observe.settings import Option, check_bounds
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels

@@ -134,7 +134,7 @@ def pyg(task: dict[str, Any]) -> None:
     from torch_geometric.loader import NeighborLoader
 
     from atta.partition.graph import Graph
-    from atta.train.checkpoint import load_model
+    from atta.train.checkpoint.files import load_model
     from atta.train.models.layers import saved_model
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -209,7 +209,7 @@ def write_checkpoint(folder: Path, channels: int) -> None:
     import torch
 
     from atta.train import EpochReport, TrainConfig
-    from atta.train.checkpoint import save_best
+    from atta.train.checkpoint.run import save_best
     from atta.train.models import build_model
     from atta.train.reports.epochs import PHASES
 

@@ -165,7 +165,7 @@ class StrategiesBench:
         if self.stop is not None and self.stop.trainer >= trainers:
             raise ConfigError(f"--stop: there is no trainer {self.stop.trainer}; there are {trainers}, from 0")
         if self.worker_faults is not None:
-            from atta.train.dorylus.faults import WorkerFaults
+            from atta.train.dorylus.worker import WorkerFaults
 
             if "seed" in self.worker_faults:
                 raise ConfigError("--worker-faults: the seed is that of the round (--seed)")

@@ -35,7 +35,7 @@ from atta.cli.options import command, settings_options
 from atta.cli.output import json_option, plot_option, quiet_option, teller
 from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
-from atta.train.dorylus.faults import FAULTS_VARIABLE
+from atta.train.dorylus.worker import FAULTS_VARIABLE
 from atta_bench.lab.flow import flow_bytes_per_s
 from atta_bench.lab.netlab import Host, NetLab, loopback, no_namespaces
 from atta_bench.lab.processes import Measured

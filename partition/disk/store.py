@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 
 _LOCAL = ("file", "local")
 

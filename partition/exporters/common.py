@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.disk.files import chunks
 from atta.partition.graph import Graph
 from atta.partition.importers.reading.source import Array, Mask

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.observe.progress import Progress
 from atta.partition.exporters.common import lost_edge_types, lost_tables, split_mask, tensor_of
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.observe.progress import Progress
 from atta.partition.dataset import Dataset
 from atta.partition.exporters.common import lost_tables, torch_holds

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.observe.progress import Progress
 from atta.partition.disk.files import chunks, write_json
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask

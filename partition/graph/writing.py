@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -90,7 +90,6 @@ class EdgeAppender:
     def __init__(
         self, folder: Path, counts: tuple[int, int], tables: Mapping[str, TableSpec], names: Mapping[str, str]
     ) -> None:
-        """``names``: what the folder calls each of the ``tables``."""
         self._counts, self._names = counts, names
         self._src = NpyAppender(folder / "src.npy", index_dtype(counts[0]))
         self._dst = NpyAppender(folder / "dst.npy", index_dtype(counts[1]))
@@ -224,18 +223,33 @@ class GraphWriter:
         return out
 
     def add_table(self, name: str, rows: Array, node_type: str = NODE_TYPE) -> None:
-        """Add a whole node table. It is copied chunk by chunk, so it may be memory-mapped. The table ``y`` is one of
-        labels, see ``add_labels``. What ``rename`` makes ``x`` becomes float32; raises ConfigError for whole numbers
-        that float32 does not hold."""
+        """Add a whole node table. It is copied chunk by chunk, so it may be memory-mapped. Otherwise as ``add_rows``."""
         rows = np.asarray(rows)
-        new = self._renaming.table(node_type, name)
-        if new == "y":
-            rows = self._labels(rows, node_type)
-        converted = partial(as_float32, f"table {name!r} of {node_type!r}") if new == "x" != name else np.asarray
-        out = self.open_table(name, converted(rows[:0]).dtype, rows.shape[1:], node_type)
+        if self._renaming.table(node_type, name) == "y":
+            rows = self._labels(node_type, rows)  # whole, as an error names the position
         step = max(1, _CHUNK // max(1, int(np.prod(rows.shape[1:]))))
-        for lo, hi in chunks(len(rows), step):
-            out.append(converted(rows[lo:hi]))
+        blocks = (rows[lo:hi] for lo, hi in chunks(len(rows), step))
+        self.add_rows(name, rows.dtype, rows.shape[1:], blocks, node_type)
+
+    def add_rows(
+        self,
+        name: str,
+        dtype: npt.DTypeLike,
+        row_shape: tuple[int, ...],
+        blocks: Iterable[Array],
+        node_type: str = NODE_TYPE,
+    ) -> None:
+        """Add a node table block by block. The table ``y`` is one of labels, see ``add_labels``. What ``rename`` makes
+        ``x`` becomes float32; raises ConfigError for whole numbers that float32 does not hold."""
+        new = self._renaming.table(node_type, name)
+        converted: Callable[[Array], Array] = np.asarray
+        if new == "y":
+            converted = partial(self._labels, node_type)
+        elif new == "x" != name:
+            converted = partial(as_float32, f"table {name!r} of {node_type!r}")
+        out = self.open_table(name, converted(np.empty((0, *row_shape), dtype)).dtype, row_shape, node_type)
+        for block in blocks:
+            out.append(converted(block))
 
     def add_labels(self, labels: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
         """Add the table ``y``. Labels of one integer per vertex become int64 and raise the number of classes to theirs
@@ -243,7 +257,7 @@ class GraphWriter:
         does not fit into int64."""
         self.add_table("y", np.asarray(labels), node_type)
 
-    def _labels(self, y: Array, node_type: str) -> Array:
+    def _labels(self, node_type: str, y: Array) -> Array:
         if y.dtype.kind in "biu" and y.shape[1:] in ((), (1,)):
             y = y.astype(np.int64) if y.dtype == bool else _integers(f"labels of {node_type!r}", y)
             self.num_classes = max(self.num_classes or 0, int(y.max(initial=-1)) + 1)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import need
+from atta.observe.packages import need
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.dgl_sets import describes_chunks, describes_csv_set, read_chunks, read_csv_set
 from atta.partition.importers.reading.dgl_tensors import (

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from atta import _native
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import load
 from atta.observe.machine.threads import in_order
+from atta.observe.packages import load
 from atta.partition.disk.files import NpyAppender, chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME

@@ -314,7 +314,6 @@ def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
 
 
 def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOptions, *, known: bool) -> None:
-    """Add the splits. ``known``: whether they are certain to be splits of vertices."""
     splits: dict[str, tuple[str, Array]] = {}  # file and rows by name
     for name in _MASKS:
         if (path := folder / f"{name}_mask.npy").exists():

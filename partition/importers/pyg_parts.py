@@ -1,8 +1,6 @@
-"""A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
-
-Vertices and edges keep the numbers they had before. The partition of each vertex becomes the node table ``part``. Folders
-that ``atta export pyg-parts`` wrote have labels and splits as features ``y`` and ``NAME_mask``.
-"""
+"""A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it. Vertices and edges keep the numbers they
+had before. The partition of each vertex becomes the node table ``part``. Folders that ``atta export pyg-parts`` wrote
+have labels and splits as features ``y`` and ``NAME_mask``."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import PART, Scattered, add_edges, add_node_array
 from atta.partition.importers.reading.pickles import as_array, load_tensor, load_torch

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from atta.client.tables.embedding import DistEmbedding
     from atta.client.tables.tensor import DistTensor
     from atta.kvstore.spec import OptimiserSpec
-    from atta.observe.versions import __version__
+    from atta.observe.packages import __version__
     from atta.partition.importers.networkx import from_networkx
-    from atta.wire.security.credentials import Credentials
+    from atta.wire.credentials import Credentials
 
 __all__ = [
     "AttaError",
@@ -112,7 +112,7 @@ __all__ = [
 _HOMES = {
     "BatchLoader": "atta.client.loaders.batch",
     "Cluster": "atta.client.cluster",
-    "Credentials": "atta.wire.security.credentials",
+    "Credentials": "atta.wire.credentials",
     "DagLoader": "atta.client.loaders.dag",
     "DistEmbedding": "atta.client.tables.embedding",
     "DistTensor": "atta.client.tables.tensor",
@@ -125,7 +125,7 @@ _HOMES = {
     "OptimiserSpec": "atta.kvstore.spec",
     "PrefetchLoader": "atta.client.loaders.prefetch",
     "ServerLoader": "atta.client.loaders.server",
-    "__version__": "atta.observe.versions",
+    "__version__": "atta.observe.packages",
     "check": "atta.train.launching.check",
     "connect": "atta.client.cluster",
     "explain": "atta.train.launching.explain",
@@ -141,7 +141,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
-            from atta.observe.extras import EXTRAS, need
+            from atta.observe.packages import EXTRAS, need
 
             if error.name in EXTRAS:
                 need(f"atta.{name}", error.name)

@@ -117,10 +117,8 @@ class DiskFullError(DataError):
 
 
 class ChangedFileError(DataError):
-    """A file of the dataset has changed, or cannot be read any more, while a daemon serves it.
-
-    Batches since the change may have been made of it: a job goes on from a checkpoint.
-    """
+    """A file of the dataset has changed, or cannot be read any more, while a daemon serves it. Batches since the change
+    may have been made of it: a job goes on from a checkpoint."""
 
 
 class QuotaExceededError(AttaError):

@@ -1,9 +1,6 @@
-"""Atta on Ray; ``atta.train.launching.on_ray`` says how it works.
-
-import atta
-atta.ray.serve("/data/products-4p", name="products", insecure=True)
-report = atta.ray.fit(TrainConfig(cluster="ray:products", trainers=4), max_failures=3)
-"""
+"""Atta on Ray; ``atta.train.launching.on_ray`` says how it works. import atta atta.ray.serve("/data/products-4p",
+name="products", insecure=True) report = atta.ray.fit(TrainConfig(cluster="ray:products", trainers=4),
+max_failures=3)"""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ from atta.samplers.batch.items import (
     StreamPosition,
 )
 from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
-from atta.samplers.batch.sums import RowsAtHome, RowSums, WantedSums, edges_in_order, leaves_last_hop
+from atta.samplers.batch.sums import RowsAtHome, RowSums, WantedSums, last_edges, leaves_last_hop
 from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
-from atta.samplers.kernels.sums import LastEdges, split_own
+from atta.samplers.kernels.sums import LastEdges
 from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
 from atta.samplers.shard import Answer, places, without_edges
 
@@ -339,17 +339,9 @@ class BatchState:
             groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             self.out.append(f"hops/{edge_type}", 1)[:] = 0
             source, target = self.dataset.schema.endpoints(edge_type)
-            frontier = self._growths.frontiers[op.id].get(target)
-            if frontier is None or target not in self._known:
-                continue
-            starts, ids = edges_in_order(groups, frontier.start, frontier.stop)
-            low, high = self.dataset.book.range(source, self.home)
-            rows, others = split_own(ids, low, high)
-            trees = None
-            if frontier.trees is not None:
-                trees = frontier.trees[np.searchsorted(starts, others, side="right") - 1]
-            rows[others] = self._known[source].insert(ids[others].astype(np.int64, copy=False), trees)
-            self._last[edge_type] = LastEdges(frontier.start, starts, rows, others)
+            if (frontier := self._growths.frontiers[op.id].get(target)) is not None:
+                own = self.dataset.book.range(source, self.home)
+                self._last[edge_type] = last_edges(groups, frontier, own, self._known[source])
 
     def _stitch(
         self,
@@ -443,14 +435,10 @@ class BatchState:
 
     def sum_items(self, task: Task) -> list[WantedSums]:
         """What the FEATURE task of other owners asks whose rows are summed."""
-        op, found = self.plan.op(task.op), list[WantedSums]()
         assert self._sums is not None
-        for node_type, fetched in self._growths.fetched[op.inputs[0]].items():
-            tables = tuple(name for owner, name in op.tables if owner == node_type)
-            versions = {name: self.sources.get((node_type, name), 0) for name in tables}
-            for asked in self._of_task(node_type, fetched, task) if tables else ():
-                found.append(self._sums.ask(node_type, tables, asked, fetched, versions))
-        return found
+        fetched = self._growths.fetched[self.plan.op(task.op).inputs[0]]
+        asked = [(t, new, rows) for t, new in fetched.items() for rows in self._of_task(t, new, task)]
+        return [wanted for each in asked if (wanted := self._sums.ask(*each, self.sources)) is not None]
 
     def reduce(self, at_home: RowsAtHome) -> None:
         """Write the sums, when all rows have come."""

@@ -17,13 +17,13 @@ from atta.samplers.batch.items import FeatureItem, SumItem
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import Reduce
 from atta.samplers.kernels import scatter_rows
-from atta.samplers.kernels.sums import LastEdges, Sums, plan_sums, reduce_rows, width_of
+from atta.samplers.kernels.sums import LastEdges, Sums, plan_sums, reduce_rows, split_own, width_of
 from atta.samplers.shard import places
 
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.samplers.batch.layout import BatchArrays
-    from atta.samplers.batch.vertices import NewVertices, TaskRows
+    from atta.samplers.batch.vertices import NewVertices, TaskRows, Vertices
     from atta.samplers.dag.spec import Plan
     from atta.samplers.shard import Answer
 
@@ -92,11 +92,16 @@ class RowSums:
         )
 
     def ask(
-        self, node_type: str, tables: tuple[str, ...], asked: TaskRows, new: NewVertices, versions: Mapping[str, int]
-    ) -> WantedSums:
-        """What to ask the owners of ``asked`` for, which are among ``new``, the last hop's vertices. ``versions``: of the
-        tables."""
+        self, node_type: str, new: NewVertices, asked: TaskRows, sources: Mapping[tuple[str, str], int]
+    ) -> WantedSums | None:
+        """What to ask the owners of ``asked`` for, which are among ``new``, the last hop's vertices; None: nothing.
+        ``sources``: see ``BatchState``."""
         assert asked.starts is not None
+        assert self._plan.summed is not None
+        tables = tuple(name for owner, name in self._plan.summed.tables if owner == node_type)
+        if not tables:
+            return None
+        versions = {name: sources.get((node_type, name), 0) for name in tables}
         at, count, parts = asked.positions - new.start, new.stop - new.start, len(asked.starts) - 1
         owners, ids = np.full(count, -1, np.int32), np.zeros(count, np.int64)
         owners[at], ids[at] = np.repeat(np.arange(parts, dtype=np.int32), np.diff(asked.starts)), asked.rows
@@ -190,15 +195,21 @@ def leaves_last_hop(plan: Plan, arrays: Mapping[str, np.ndarray]) -> bool:
     return not needed and plan.summed is not None and plan.summed.reduce is not Reduce.GCN
 
 
-def edges_in_order(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """The edges into the vertices ``start`` to ``stop``: their bounds int64 [vertices + 1], and the internal ids of their
-    sources."""
-    counts = np.zeros(stop - start + 1, np.int64)
+def last_edges(
+    groups: Sequence[tuple[np.ndarray, Answer]], frontier: NewVertices, own: tuple[int, int], known: Vertices
+) -> LastEdges:
+    """The edges into the frontier that owners have drawn. ``own``: the internal ids of the partition's vertices, which get
+    no numbers; others are numbered by ``known``."""
+    counts = np.zeros(frontier.stop - frontier.start + 1, np.int64)
     for positions, answer in groups:
-        counts[1 + positions - start] = answer.counts
+        counts[1 + positions - frontier.start] = answer.counts
     starts = np.cumsum(counts)
     wide = any(answer.neighbors.dtype == np.int64 for _, answer in groups)
     ids = np.empty(starts[-1], np.int64 if wide else np.int32)
-    for at, answer in places(groups, start, stop):
+    for at, answer in places(groups, frontier.start, frontier.stop):
         scatter_rows(answer.neighbors.astype(ids.dtype, copy=False), at, ids)
-    return starts, ids
+    rows, others = split_own(ids, *own)
+    of = np.searchsorted(starts, others, side="right") - 1
+    trees = None if frontier.trees is None else frontier.trees[of]
+    rows[others] = known.insert(ids[others].astype(np.int64, copy=False), trees)
+    return LastEdges(frontier.start, starts, rows, others)

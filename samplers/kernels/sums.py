@@ -1,7 +1,6 @@
-"""Sums of table rows that do not depend on who adds which rows, nor on the order.
-
-Numbers are counted in units of ``2**-shift``, and whole numbers add up exactly. The table's largest number is less than
-2**34 units, so an addend is rounded by at most 2**-34 of it; float32 itself rounds that number by 2**-25."""
+"""Sums of table rows that do not depend on who adds which rows, nor on the order. Numbers are counted in units of
+``2**-shift``, and whole numbers add up exactly. The table's largest number is less than 2**34 units, so an addend is
+rounded by at most 2**-34 of it; float32 itself rounds that number by 2**-25."""
 
 from __future__ import annotations
 

@@ -40,23 +40,12 @@ from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import Graph
 from atta.simulate.profile import HopSize, Linear, Profile, load_profile, save_profile
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import (
-    BEST,
-    LAST,
-    SavedEmbeddings,
-    load_checkpoint,
-    load_weights,
-    save_best,
-    save_checkpoint,
-    seal,
-)
-from atta.train.checkpoint.files import RunPlace
-from atta.train.checkpoint.run import load_rank, place_in, save_rank
-from atta.train.checkpoint.weights import load_model
+from atta.train.checkpoint.files import BEST, LAST, RunPlace, SavedEmbeddings, load_model, load_weights, seal
+from atta.train.checkpoint.run import load_checkpoint, load_rank, place_in, save_best, save_checkpoint, save_rank
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.tokens import Role, TokenFile, issue, read_token, read_tokens
+from atta.wire.credentials import Credentials
+from atta.wire.tokens import Role, TokenFile, issue, read_token, read_tokens
 from tests.fuzz.drawing import change_value, mutated
 from tests.fuzz.targets import HANG_S, Finding
 

@@ -26,7 +26,7 @@ from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.owners import sampled
 from atta.daemon.peers.peers import Peer
 from atta.errors import AttaError
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.observe.figures import JobFigures
 from atta.partition.dataset import Dataset

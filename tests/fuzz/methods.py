@@ -20,7 +20,7 @@ from atta.client.control import Connection
 from atta.client.tables.lending import Lender
 from atta.errors import AttaError
 from atta.kvstore.durable.frames import LogPosition, frame
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import (
     backup_pb2,

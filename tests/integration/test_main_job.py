@@ -63,15 +63,6 @@ def daemons(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             daemon.kill()
 
 
-def test_inspect_describes_the_dataset_in_json_alone(dataset: Path) -> None:
-    done = atta("inspect", dataset, "--json", "-")
-    report = json.loads(done.stdout)
-    assert report["num_parts"] == 2
-    assert report["node_types"]["node"]["count"] == 3000
-    assert 0 < report["quality"]["edge_cut"] < 0.5
-    assert done.stderr == ""
-
-
 def test_train_learns_and_reports(dataset: Path, tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
     done = atta("train", "--data", dataset, *TRAIN, "--trainers", 2, "--epochs", 4, "--json", report_file)
@@ -137,11 +128,6 @@ def test_bad_input_is_one_line_that_names_it(dataset: Path, tmp_path: Path, argu
     assert len(done.stderr.splitlines()) == 1
     assert names in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_unreachable_daemon_is_a_failure_while_running() -> None:
-    done = atta("status", "--cluster", "127.0.0.1:1", code=1)
-    assert "127.0.0.1:1" in done.stderr
 
 
 def test_a_caller_that_is_killed_before_it_asks_for_a_trainer_starts_nothing() -> None:

@@ -20,8 +20,8 @@ import torch
 
 import atta
 from atta.compat import dgl as over_atta
+from atta.compat import refuse
 from atta.compat.dgl.job import dataset_of
-from atta.compat.dgl.offered import refuse
 
 _REFUSED = ("KVServer", "KVClient", "connect_to_server", "sample_etype_neighbors", "start_server")
 """Names of DGL's that would talk to servers of DGL."""

@@ -16,7 +16,6 @@ MODULES = (
     "atta.partition.methods.metis_child",
     "tests.system.cooperative",
     "tests.system.digest",
-    "tests.system.in_group",
     "tests.system.stale",
 )
 """Trainers, what they start, and processes that stand for trainers."""

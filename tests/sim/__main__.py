@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+import time
 from contextlib import closing
 
 from tests.sim.planted import PLANTED, found
-from tests.sim.seeds import several
-from tests.sim.simulation import SCENARIOS
+from tests.sim.simulation import SCENARIOS, several
 
 
 def main() -> int:
-    """Run the seeds; 1: one has failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Simulate the system under seeded faults.")
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
@@ -28,26 +27,26 @@ def main() -> int:
     if given.planted:
         return _planted(given.seeds)
     names = list(SCENARIOS) if given.scenario == "all" else [given.scenario]
-    failed, simulated, spent, kills, power_cuts = 0, 0.0, 0.0, 0, 0
+    failed, simulated, began, kills, power_cuts = 0, 0.0, time.monotonic(), 0, 0
     digest = hashlib.sha256()
     seeds = range(given.first, given.first + given.seeds)
-    with closing(several(names, seeds, jobs=given.jobs, logs=given.log)) as results:
-        for result in results:
-            simulated, spent = simulated + result.simulated_s, spent + result.cpu_s
-            kills, power_cuts = kills + result.kills, power_cuts + result.power_cuts
-            for ended in result.ended:
-                digest.update(ended.digest)
-                if ended.log:
-                    print(*ended.log, sep="\n")
-                if ended.error:
-                    failed += 1
-                    print(f"{ended.scenario}, seed {ended.seed}: {ended.error}")
-                    print(f"again: python -m tests.sim --scenario {ended.scenario} --from {ended.seed}", flush=True)
-                    if not given.go_on:
-                        return 1
-            if result.next % 1000 == 0:
-                print(f"up to seed {result.next - 1}: {failed} failed", file=sys.stderr, flush=True)
-    print(f"{given.seeds} seeds of {', '.join(names)}: {failed} failed; {simulated:.0f} simulated s in {spent:.1f} s")
+    with closing(several(names, seeds, jobs=given.jobs, logs=given.log)) as outcomes:
+        for outcome in outcomes:
+            simulated, kills = simulated + outcome.seconds, kills + outcome.kills
+            power_cuts += outcome.power_cuts
+            digest.update(outcome.digest)
+            if outcome.log:
+                print(*outcome.log, sep="\n")
+            if outcome.error:
+                failed += 1
+                print(f"{outcome.scenario}, seed {outcome.seed}: {outcome.error}")
+                print(f"again: python -m tests.sim --scenario {outcome.scenario} --from {outcome.seed}", flush=True)
+                if not given.go_on:
+                    return 1
+            if outcome.seed % 1000 == 999 and outcome.scenario == names[-1]:
+                print(f"up to seed {outcome.seed}: {failed} failed", file=sys.stderr, flush=True)
+    lasted = time.monotonic() - began
+    print(f"{given.seeds} seeds of {', '.join(names)}: {failed} failed; {simulated:.0f} simulated s in {lasted:.1f} s")
     print(f"{kills} daemons killed, {power_cuts} of them by a power cut")
     print(f"digest of the logs: {digest.hexdigest()[:16]}")
     return int(failed > 0)

@@ -13,8 +13,6 @@ from tests.sim.loop import NODE
 from tests.sim.network import Exchange, Network
 from tests.sim.threads import current
 
-__all__ = ["AioChannel", "SyncChannel"]
-
 ATTEMPTS, FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 4, 0.1, 2.0
 """As the service configuration of ``atta.wire.rpc`` says; only calls that do not stream are sent again."""
 READY_S = 0.2
@@ -23,8 +21,6 @@ CANCELLED = (grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
 
 
 class CallError(grpc.RpcError, grpc.Call, grpc.Future):  # type: ignore[misc]
-    """The error of a call to a synchronous stub."""
-
     __abstractmethods__ = frozenset()
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -41,23 +37,12 @@ class CallError(grpc.RpcError, grpc.Call, grpc.Future):  # type: ignore[misc]
 class Call:
     """What is known of a call on its caller's side; sends it again where gRPC would."""
 
-    def __init__(
-        self,
-        network: Network,
-        address: str,
-        path: str,
-        sent: Sequence[bytes],
-        *,
-        timeout: float | None,
-        metadata: Any,
-        wait_for_ready: bool | None,
-        again: bool,
-    ) -> None:
-        self._network, self._node = network, NODE.get()
-        self._address, self._path, self._sent, self._metadata = address, path, sent, metadata
-        self._until = None if timeout is None else network.loop.now + timeout
-        self._left, self._backoff = ATTEMPTS if again else 1, FIRST_BACKOFF_S
-        self._wait = bool(wait_for_ready)
+    def __init__(self, network: Network, address: str, path: str, sent: Sequence[bytes], **settings: Any) -> None:
+        self._network, self.node, timeout = network, NODE.get(), settings["timeout"]
+        self.address, self.path, self.sent, self.metadata = address, path, sent, tuple(settings["metadata"] or ())
+        self.until = None if timeout is None else network.loop.now + timeout
+        self._left, self._backoff = ATTEMPTS if settings["again"] else 1, FIRST_BACKOFF_S
+        self._wait = bool(settings["wait_for_ready"])
         self.messages: deque[bytes] = deque()
         self.status: tuple[grpc.StatusCode, str] | None = None
         self._changed: list[Callable[[], None]] = []
@@ -69,29 +54,19 @@ class Call:
         if self.status is not None:
             return
         now = self._network.loop.now
-        if self._until is not None and now >= self._until:
+        if self.until is not None and now >= self.until:
             self._end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             return
-        if self._wait and self._network.listening(self._address) is None:
+        if self._wait and self._network.listening(self.address) is None:
             self._network.later(READY_S, self._begin)
             return
-        self._exchange = Exchange(
-            self._network,
-            self._node,
-            self._address,
-            self._path,
-            self._sent,
-            until=self._until,
-            metadata=self._metadata,
-            arrived=self._arrived,
-            ended=self._attempted,
-        )
+        self._exchange = Exchange(self._network, self)
 
-    def _arrived(self, raw: bytes) -> None:
+    def arrived(self, raw: bytes) -> None:
         self.messages.append(raw)
         self._tell()
 
-    def _attempted(self, code: grpc.StatusCode, details: str) -> None:
+    def attempted(self, code: grpc.StatusCode, details: str) -> None:
         self._left -= 1
         if code is grpc.StatusCode.UNAVAILABLE and self._left > 0:
             self.messages.clear()
@@ -109,7 +84,7 @@ class Call:
                 self._network.loop.call_soon(function, context=self._context())
 
     def _context(self) -> Any:
-        return self._node.context() if self._node is not None else self._network.context
+        return self.node.context() if self.node is not None else self._network.context
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, []
@@ -117,7 +92,6 @@ class Call:
             function()
 
     def on_change(self, function: Callable[[], None]) -> None:
-        """Call it once, with the next message or the end."""
         self._changed.append(function)
 
     def add_done_callback(self, function: Callable[[Any], None]) -> None:
@@ -163,7 +137,6 @@ class SyncCall(Call):
 
     def result(self, timeout: float | None = None) -> Any:
         self._wait_for(self.done, timeout)
-        assert self.status is not None
         if self.status[0] is grpc.StatusCode.OK:
             return self.decode(self.messages[0])
         if self.status[0] is grpc.StatusCode.CANCELLED and self.status[1] == CANCELLED[1]:
@@ -172,7 +145,6 @@ class SyncCall(Call):
 
     def exception(self, timeout: float | None = None) -> Any:
         self._wait_for(self.done, timeout)
-        assert self.status is not None
         return None if self.status[0] is grpc.StatusCode.OK else CallError(*self.status)
 
     def __iter__(self) -> SyncCall:
@@ -182,7 +154,6 @@ class SyncCall(Call):
         self._wait_for(lambda: bool(self.messages) or self.status is not None)
         if self.messages:
             return self.decode(self.messages.popleft())
-        assert self.status is not None
         if self.status[0] is grpc.StatusCode.OK:
             raise StopIteration
         raise CallError(*self.status)
@@ -200,7 +171,6 @@ class AioCall(Call):
             await come
 
     def _raise(self) -> None:
-        assert self.status is not None
         if self.status == CANCELLED:
             raise asyncio.CancelledError
         if self.status[0] is not grpc.StatusCode.OK:
@@ -253,8 +223,6 @@ class _Channel:
         self._calls: dict[Any, None] = {}
 
     def _stub(self, path: str, encode: Any, decode: Any, *, again: bool, many: bool = False) -> Any:
-        """``many``: whether a request has several messages."""
-
         def begin(request: Any, timeout: float | None = None, metadata: Any = None, wait_for_ready: Any = None) -> Any:
             if self._closed:
                 raise ValueError("Cannot invoke RPC on closed channel!")
@@ -316,7 +284,6 @@ class AioChannel(_Channel):
         return grpc.ChannelConnectivity.READY if reachable else grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     async def channel_ready(self) -> None:
-        """Wait until it can be reached."""
         while self.get_state() is not grpc.ChannelConnectivity.READY:
             await asyncio.sleep(READY_S)
 

@@ -21,8 +21,6 @@ from typing import Any
 from tests.sim.loop import NODE, Node, VirtualLoop
 from tests.sim.threads import waiting_thread
 
-__all__ = ["Disk", "DiskModule", "FilesModule", "FoldersModule"]
-
 PIECE_BYTES = 64
 """A power cut leaves such pieces of a write, in any order. Those of a disk are larger, and would tear less."""
 
@@ -44,8 +42,6 @@ class _File:
 
 
 class Disk:
-    """The disks of all machines."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop, self.rng = loop, loop.rng
         self.full = self.failing = 0.0
@@ -94,7 +90,6 @@ class Disk:
             kept += file.since[: self.rng.randrange(len(file.since) + 1)]
             if kept and kept[-1][1] is not None:
                 at, data = kept.pop()
-                assert data is not None
                 kept += self._torn(at, data)
             file.forced, file.since, file.doubtful = _applied(file.forced, kept), [], []
             path = os.readlink(f"/proc/self/fd/{file.fd}")
@@ -113,7 +108,6 @@ class Disk:
         return [(at + first, piece) for first, piece in pieces if self.rng.random() < 0.5]
 
     def flip(self, path: str, at: int) -> None:
-        """One bit of a file changes."""
         with open(path, "r+b") as file:
             file.seek(at)
             (byte,) = file.read(1)
@@ -123,7 +117,6 @@ class Disk:
 
 
 def _applied(content: bytes, writes: Sequence[_Write]) -> bytes:
-    """The content of a file after some writes."""
     found = bytearray(content)
     for at, data in writes:
         if data is None:
@@ -165,7 +158,6 @@ class DiskModule:
         data = b"".join(bytes(buffer) for buffer in buffers)
         disk, node = self._disk, NODE.get()
         if node in disk.tearing:
-            assert node is not None
             data = data[: disk.rng.randrange(len(data) + 1)]
             disk.open[fd][1].since.append((at, data))
             os.pwrite(fd, data, at)
@@ -191,7 +183,6 @@ class DiskModule:
         self._disk.open[fd][1].since.append((size, None))
 
     def fsync(self, fd: int) -> None:
-        """As ``os.fsync``, without waiting for a real disk."""
         self._check()
         disk = self._disk
         if (thread := waiting_thread()) is not None:

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["NODE", "Node", "StuckError", "VirtualLoop"]
-
 MOST_STEPS = 200_000
 """At most this many rounds of the loop between two movements of the clock."""
 
@@ -41,7 +39,6 @@ class Node:
         """Added to the time of day."""
 
     def context(self) -> contextvars.Context:
-        """A context in which everything belongs to this node."""
         context = contextvars.Context()
         context.run(NODE.set, self)
         return context
@@ -141,7 +138,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise StuckError(f"not done after {self._until - 1000:g} simulated seconds")
 
     def resume(self, node: Node) -> None:
-        """A paused node goes on."""
         node.paused = False
         for handle in node.held:
             self._ready.append(handle)  # type: ignore[attr-defined]

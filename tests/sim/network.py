@@ -19,8 +19,6 @@ import grpc
 
 from tests.sim.loop import Node, VirtualLoop
 
-__all__ = ["Exchange", "Network", "SimServer", "Weather"]
-
 BROKEN = (grpc.StatusCode.UNAVAILABLE, "Socket closed")
 REFUSED = (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: Connection refused")
 LATE = (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -58,16 +56,13 @@ class Network:
         return self.weather.delay_s * (0.1 + 0.9 * self.rng.random())
 
     def later(self, delay: float, function: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
-        """Call it as the network, not as the present process."""
         return self.loop.call_later(delay, function, *args, context=self.context)
 
     def listening(self, address: str) -> SimServer | None:
-        """The daemon there, unless it is dead."""
         server = self.servers.get(address)
         return server if server is not None and server.node.alive and server.started else None
 
     def cut(self, caller: Node | None, address: str) -> str:
-        """How the link is cut; "": it works."""
         return self.cuts.get((caller.name if caller is not None else "", address), "")
 
     def break_all(self, node: Node) -> None:
@@ -126,11 +121,9 @@ class ServerContext:
         self._over = False
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call it when the call has ended."""
         self._callbacks.append(callback)
 
     def done(self) -> bool:
-        """Whether the call has been answered."""
         return self._over
 
     def end(self, *, answered: bool) -> None:
@@ -139,12 +132,10 @@ class ServerContext:
             callback(self)
 
     async def read(self) -> Any:
-        """The messages of the request, then the end."""
         await asyncio.sleep(0)
         return self._left.popleft() if self._left else grpc.aio.EOF
 
     def invocation_metadata(self) -> Any:
-        """What the caller has sent beside."""
         return self._exchange.metadata
 
     def time_remaining(self) -> float | None:
@@ -160,24 +151,11 @@ class ServerContext:
 
 
 class Exchange:
-    """One attempt of one call, on both sides. ``arrived`` is called with every message, ``ended`` once."""
+    """One attempt of one call, on both sides."""
 
-    def __init__(
-        self,
-        network: Network,
-        caller: Node | None,
-        address: str,
-        path: str,
-        sent: Sequence[bytes],
-        *,
-        until: float | None,
-        metadata: Any,
-        arrived: Callable[[bytes], None],
-        ended: Callable[[grpc.StatusCode, str], None],
-    ) -> None:
-        self.network, self.caller, self.address, self.path, self.sent = network, caller, address, path, sent
-        self.until, self.metadata = until, tuple(metadata or ())
-        self._arrived, self._ended = arrived, ended
+    def __init__(self, network: Network, call: Any) -> None:
+        self.network, self._call, self.caller, self.address = network, call, call.node, call.address
+        self.path, self.sent, self.until, self.metadata = call.path, call.sent, call.until, call.metadata
         self.over = False
         """Whether the caller has its answer."""
         self._node: Node | None = None
@@ -220,7 +198,6 @@ class Exchange:
         network.later(delay, self._deliver)
 
     def _deliver(self) -> None:
-        """The request reaches the daemon's process."""
         server = self.network.listening(self.address)
         if server is None:
             self.finish(*REFUSED)
@@ -250,7 +227,6 @@ class Exchange:
         except asyncio.CancelledError:
             status = grpc.StatusCode.CANCELLED, "CANCELLED"
         except _AbortError:
-            assert context.status is not None
             status = context.status
         except Exception as error:
             status = grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}"
@@ -259,7 +235,6 @@ class Exchange:
         self._to_caller(self._answered, *status)
 
     def _to_caller(self, function: Callable[..., None], *args: Any) -> None:
-        """Messages of one call stay in order."""
         if self._mute or self.network.cut(self.caller, self.address):
             return
         at = max(self._next, self.network.loop.now + self.network.delay())
@@ -272,7 +247,7 @@ class Exchange:
 
     def _message(self, raw: bytes) -> None:
         if not self.over:
-            self._arrived(raw)
+            self._call.arrived(raw)
 
     def _answered(self, code: grpc.StatusCode, details: str) -> None:
         self.finish(*(BROKEN if self._answer_lost else (code, details)), reached=True)
@@ -288,7 +263,7 @@ class Exchange:
         self._note(f"ends {code.name}")
         if not reached and not self._mute:
             self.network.later(self.network.delay(), self._give_up)
-        self._ended(code, details)
+        self._call.attempted(code, details)
 
     def _give_up(self) -> None:
         if self._task is not None and self._node is not None:

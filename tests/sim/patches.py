@@ -31,14 +31,9 @@ from tests.sim.loop import NODE, VirtualLoop
 from tests.sim.network import Network, SimServer
 from tests.sim.threads import QueueModule, ThreadingModule, current
 
-__all__ = ["installed"]
-
 MEMORY_BYTES = 4 << 30
 """What every simulated machine has left."""
-ON_DISK = (
-    *(f"atta.kvstore.durable.{name}" for name in ("logfile", "store", "backup")),
-    "atta.partition.disk.staging",
-)
+ON_DISK = (*(f"atta.kvstore.durable.{name}" for name in ("logfile", "store", "backup")), "atta.partition.disk.staging")
 
 
 class TimeModule:
@@ -59,7 +54,6 @@ class TimeModule:
     perf_counter_ns = monotonic_ns
 
     def time(self) -> float:
-        """The time of day, which may jump."""
         node = NODE.get()
         return 1.8e9 + self._loop.now + (node.clock_s if node is not None else 0.0)
 
@@ -119,10 +113,7 @@ def _clock_defaults() -> list[tuple[FunctionType, Any, Any]]:
     return found
 
 
-_OPENED = {
-    "map_array": cache(atta.partition.dataset.map_array),
-    "check_file": cache(atta.partition.dataset.check_file),
-}
+_OPENED = {"map_array": cache(atta.partition.dataset.map_array), "check_file": cache(atta.partition.dataset.check_file)}
 
 
 async def _at_once(function: Callable[..., Any], *args: Any) -> Any:
@@ -179,7 +170,7 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(sys.modules[name], "_JITTER", random.Random(loop.rng.random()))
     put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
     put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 60.0)  # there is none: looking costs steps
-    for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.graph"):
+    for name in ("atta.daemon.engine.slots", "atta.daemon.services.opening", "atta.daemon.graph"):
         put(sys.modules[name], "available_bytes", lambda: MEMORY_BYTES)  # what the real machine has is no seed's choice
     room = lambda: contextlib.nullcontext((MEMORY_BYTES, MEMORY_BYTES))  # noqa: E731
     put(sys.modules["atta.daemon.graph"], "machine_room", room)

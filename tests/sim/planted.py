@@ -22,10 +22,8 @@ from atta.kvstore.durable.logfile import LogFile
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.sequences import Sequences, _ClientPushes
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.parameters.jobs import ArrivalJob
+from atta.kvstore.parameter_jobs import ArrivalJob
 from tests.sim.simulation import Outcome, simulate
-
-__all__ = ["PLANTED", "Planted", "found"]
 
 
 @dataclass(frozen=True)

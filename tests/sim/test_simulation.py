@@ -1,9 +1,10 @@
-"""150 seeds over all scenarios, and as many more where long tests run. ``python -m tests.sim`` runs any number."""
+"""Invariants hold for seeds of all scenarios, and planted bugs are found. ``python -m tests.sim`` runs any number."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.sim.planted import PLANTED, found
 from tests.sim.simulation import SCENARIOS, simulate
 
 SEEDS = {"tables": 20, "promotion": 7, "sessions": 18, "weights": 60, "leases": 45}
@@ -28,3 +29,21 @@ def test_a_seed_repeats_its_log(scenario: str) -> None:
     first, second = simulate(scenario, 1), simulate(scenario, 1)
     assert first.log == second.log
     assert len(first.log) > 50
+
+
+FEW = 12
+MANY = 40
+QUICK = ["numbers of pushes are forgotten", "the cursor is off by one"]
+
+
+@pytest.mark.parametrize("bug", QUICK)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    assert found(bug, FEW) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nine_of_ten_planted_bugs_are_found() -> None:
+    assert len(PLANTED) >= 10
+    missed = [bug for bug in PLANTED if found(bug, MANY) is None]
+    assert len(missed) <= len(PLANTED) // 10, f"not found within {MANY} seeds: {missed}"

@@ -19,8 +19,6 @@ from greenlet import getcurrent, greenlet
 
 from tests.sim.loop import NODE, Node, VirtualLoop
 
-__all__ = ["KilledError", "QueueModule", "SimThread", "ThreadingModule", "current", "waiting_thread"]
-
 _CURRENT: list[SimThread] = []
 """The simulated thread that runs now, if one does."""
 WAKE_S = 2e-4
@@ -43,8 +41,6 @@ def waiting_thread() -> SimThread | None:
 
 
 class SimThread:
-    """A thread of a simulated process."""
-
     def __init__(
         self,
         loop: VirtualLoop,
@@ -65,32 +61,27 @@ class SimThread:
         self.error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin a little later."""
         self._alive, self._parked = True, True
         if self.node is not None:
             self.node.threads.append(self)
         self._soon(self._round)
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
         return self._alive
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
         if self._alive:
             waiter = current()
             self._joining.append(waiter.waker())
             waiter.park(timeout)
 
     async def ended(self) -> None:
-        """Wait for its end, on the event loop."""
         if self._alive:
             over = self._loop.create_future()
             self._joining.append(lambda: over.done() or over.set_result(None))  # type: ignore[func-returns-value]
             await over
 
     def kill(self) -> None:
-        """End it where it waits."""
         self._killed = True
         if self._parked:
             self._switch(self._round)
@@ -161,7 +152,6 @@ class SimLock:
         self._held, self._waiting = False, deque[Callable[[], None]]()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it; waits for whoever has it."""
         while self._held:
             if not blocking:
                 return False
@@ -173,13 +163,11 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Let the next one have it."""
         self._held = False
         while self._waiting:
             self._waiting.popleft()()
 
     def locked(self) -> bool:
-        """Whether somebody has it."""
         return self._held
 
     def __enter__(self) -> bool:
@@ -204,7 +192,6 @@ class SimCondition:
         return False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for ``notify``."""
         thread = current()
         wake = thread.waker()
         self._waiting.append(wake)
@@ -216,20 +203,17 @@ class SimCondition:
         return woken
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until ``predicate()``."""
         while not predicate():
             if not self.wait(timeout):
                 return predicate()
         return True
 
     def notify(self, n: int = 1) -> None:
-        """Wake some."""
         woken, self._waiting = self._waiting[:n], self._waiting[n:]
         for wake in woken:
             wake()
 
     def notify_all(self) -> None:
-        """Wake all."""
         self.notify(len(self._waiting))
 
 
@@ -238,7 +222,6 @@ class SimSemaphore:
         self._value, self._changed = value, SimCondition()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take one."""
         while not self._value:
             if not blocking or timeout == 0 or not self._changed.wait(timeout):
                 return False
@@ -246,7 +229,6 @@ class SimSemaphore:
         return True
 
     def release(self, n: int = 1) -> None:
-        """Give some back."""
         self._value += n
         self._changed.notify(n)
 
@@ -256,20 +238,16 @@ class SimEvent:
         self._set, self._changed = False, SimCondition()
 
     def is_set(self) -> bool:
-        """Whether it is."""
         return self._set
 
     def set(self) -> None:
-        """Set it."""
         self._set = True
         self._changed.notify_all()
 
     def clear(self) -> None:
-        """Take it back."""
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set."""
         return self._set or self._changed.wait_for(self.is_set, timeout)
 
 
@@ -278,28 +256,20 @@ class SimQueue:
         self._items, self._changed = deque[Any](), SimCondition()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Add one."""
         self._items.append(item)
         self._changed.notify()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest; waits for one."""
         while not self._items:
             if not block or not self._changed.wait(timeout):
                 raise real_queue.Empty
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
-        """Take the oldest."""
         return self.get(block=False)
 
     def empty(self) -> bool:
-        """Whether there is none."""
         return not self._items
-
-    def qsize(self) -> int:
-        """How many there are."""
-        return len(self._items)
 
 
 class ThreadingModule:
@@ -309,17 +279,8 @@ class ThreadingModule:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
-    def Thread(
-        self,
-        group: None = None,
-        target: Any = None,
-        name: str | None = None,
-        args: Any = (),
-        kwargs: Any = None,
-        *,
-        daemon: bool | None = None,
-    ) -> SimThread:
-        return SimThread(self._loop, target, name, args, kwargs)
+    def Thread(self, group: None = None, *given: Any, daemon: bool | None = None, **named: Any) -> SimThread:
+        return SimThread(self._loop, *given, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real_threading, name)

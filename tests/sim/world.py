@@ -18,8 +18,6 @@ from tests.sim.network import Network
 from tests.sim.patches import installed
 from tests.sim.threads import SimThread
 
-__all__ = ["World"]
-
 MOST_COLLECTIONS = 5
 
 
@@ -41,7 +39,6 @@ class World:
     @classmethod
     @contextmanager
     def of(cls, seed: int, data: Path, *, until_s: float = 600.0) -> Iterator[World]:
-        """A world in which the system is simulated."""
         world = cls(seed, data, until_s=until_s)
         with installed(world.loop, world.network, world.disk):
             try:
@@ -71,27 +68,17 @@ class World:
         self.loop.event(text)
 
     def run(self, main: Callable[[], Any]) -> None:
-        """Run the coroutine ``main()`` to its end."""
         self.loop.run_until_complete(main())
 
     # -- daemons -------------------------------------------------------------------------------------------------------
 
     def address(self, part: int, replica: int = 0) -> str:
-        """Where a daemon listens."""
         return f"daemon-{part}-{replica}:{7000 + part}"
 
     async def serve(self, part: int, replica: int = 0, **settings: Any) -> None:
-        """Start a daemon, and wait until it serves."""
         address = self.address(part, replica)
-        settings = {
-            "threads": 1,
-            "verify": False,
-            "memory": "copy",
-            "links": False,
-            "trace_events": 0,
-            "insecure": True,
-            **settings,
-        }
+        plain = {"threads": 1, "verify": False, "memory": "copy", "links": False, "trace_events": 0, "insecure": True}
+        settings = {**plain, **settings}
         log_bytes = settings.pop("log_bytes", None)
         config = DaemonConfig(str(self.data), range(part, part + 1), listen=address, **settings)
         if log_bytes is not None:  # shorter than an operator may choose, so that there are many checkpoints
@@ -137,7 +124,6 @@ class World:
         self.network.break_all(node)
 
     async def pause(self, address: str, seconds: float) -> None:
-        """Stop a process for a while."""
         node = self.nodes[address]
         if node.alive and not node.paused:
             self.event(f"{node.name}: is stopped for {seconds:.3f} s")
@@ -149,7 +135,6 @@ class World:
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def client(self, name: str, work: Callable[[], None]) -> SimThread:
-        """Start ``work`` on a thread of a process of its own."""
         node = self.nodes[name] = Node(name)
         thread: list[SimThread] = []
 
@@ -161,7 +146,6 @@ class World:
         return thread[0]
 
     async def ended(self, threads: Mapping[str, SimThread]) -> None:
-        """Wait until all threads have ended."""
         for thread in threads.values():
             await thread.ended()
         for name, thread in threads.items():

@@ -32,7 +32,7 @@ import numpy as np
 import atta
 from atta.errors import AttaError
 from atta.kvstore.spec import MutableSpec
-from atta.observe.machine.addresses import HeldAddresses
+from atta.observe.machine.held import HeldAddresses
 from atta.partition import GraphWriter, partition_graph
 from atta.wire.clusterfile import write_cluster
 from tests.soak.proxy import Proxy

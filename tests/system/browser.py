@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from atta.observe.machine.addresses import HeldAddresses
+from atta.observe.machine.held import HeldAddresses
 from tests.waiting import eventually
 
 __all__ = ["Browser", "missing"]

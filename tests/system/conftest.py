@@ -255,3 +255,33 @@ def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
         return text
 
     return said
+
+
+@pytest.fixture(scope="session")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a ``graph`` of 400 vertices in three classes, and with its two ``parts``."""
+    from atta.partition import partition_graph
+    from atta.partition.generate import GenerateOptions, generate
+
+    folder = tmp_path_factory.mktemp("classes")
+    options = GenerateOptions(
+        nodes=400, edges=4000, features=6, classes=3, seed=5, train=0.4, val=0.2, test=0.4, inter=0.2
+    )
+    generate("sbm", folder / "graph", options)
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def learnable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, atta.LocalCluster]]:
+    """A graph of 600 vertices in four classes, and the two daemons of its parts."""
+    from atta.partition import partition_graph
+    from atta.partition.generate import GenerateOptions, generate
+
+    folder = tmp_path_factory.mktemp("learnable")
+    shares = {"train": 0.4, "val": 0.2, "test": 0.4}
+    options = GenerateOptions(600, 6000, features=12, classes=4, seed=3, **shares, inter=0.3, signal=0.5)
+    generate("sbm", folder / "graph", options)
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
+    with atta.local(folder / "parts", threads=1) as running:
+        yield folder / "graph", running

@@ -1,4 +1,4 @@
-"""Runs that are killed in mid-epoch, and what they must come to."""
+"""Runs that are killed in mid-epoch, and what they must come to. Training on the whole graph in this process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import contextlib
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 
+from atta.partition import Graph
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import LAST, place_in
+from atta.train.checkpoint.files import LAST
+from atta.train.checkpoint.run import place_in
 from atta.train.config import option_words
 from atta.train.launching.trainers import pulse_file
 
@@ -63,3 +67,25 @@ def assert_same(found: list[EpochReport], folder: Path, through: list[EpochRepor
     mine, its = weights(folder), weights(other)
     assert mine.keys() == its.keys()
     assert all(torch.equal(mine[name], its[name]) for name in mine)
+
+
+def whole(graph: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Features, classes, edges [2, E], and the vertices of each split."""
+    opened = Graph.open(graph)
+    x, y = (torch.from_numpy(np.array(opened.table("node", name))) for name in ("x", "y"))
+    splits = {s: torch.from_numpy(np.array(opened.split("node", s))).long() for s in ("train", "val", "test")}
+    found = opened.edges(opened.schema.edge_types[0])
+    edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
+    return x.float(), y.long().reshape(-1), edges, splits
+
+
+def descend(model: torch.nn.Module, lr: float, epochs: int, loss_of: Callable[[int], torch.Tensor]) -> list[float]:
+    """Losses of each epoch, with one step of Adam after it."""
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr), []
+    for epoch in range(epochs):
+        optimizer.zero_grad()
+        loss = loss_of(epoch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

@@ -29,9 +29,8 @@ from atta.train.cooperative import TrainerBatch
 from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.exchange import predictions
-from atta.train.exchange.digest import DigestTrainer
 from atta.train.exchange.predictions import Guard
-from atta.train.exchange.trainer import ExchangeTrainer
+from atta.train.exchange.trainer import DigestTrainer, ExchangeTrainer
 from atta.train.steps.timing import Stopwatch
 from atta.train.strategies import STRATEGIES
 

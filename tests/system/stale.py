@@ -26,7 +26,6 @@ from atta.train.exchange.codecs import packing
 from atta.train.exchange.figures import RowFigures
 from atta.train.exchange.messages import RowSetting, StaleRows
 from atta.train.exchange.policies import PipeGcnPolicy, RowPolicy, SancusPolicy
-from atta.train.settings.servers import MESSAGE_CODECS
 from tests.system.cooperative import WORLD, Case, build, found_rows
 
 WIDTH = 6
@@ -92,8 +91,6 @@ FROZEN = tuple(
     for model in ("sage", "gcn", "gat")
     for across in ("servers", "trainers")
 )
-SINGLE = Case("sage", layers=3, across=True, dtype="float32")
-CODECS = tuple(StaleCase("exchange", base=SINGLE, codec=codec) for codec in MESSAGE_CODECS)
 CHECKPOINTED = tuple(
     StaleCase(system, options, base=Case("deepergcn" + end, layers=3, across=True))
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}), ("pipegcn", {"smooth": 0.9}))
@@ -120,7 +117,7 @@ RECOMPUTED = tuple(
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}))
     for end in ("", "-checkpointed")
 )
-TRAINED = (*(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CODECS, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
+TRAINED = (*(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
 DRIVEN = (
     *(
         StaleCase("sancus", {"bound": bound, "eps": eps, "warmup": 3}, rows=rows)
@@ -134,7 +131,7 @@ DRIVEN = (
 )
 
 QUICK = (
-    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, FROZEN[0], FROZEN[5], CODECS[0], CODECS[-1], *CHECKPOINTED),
+    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, FROZEN[0], FROZEN[5], *CHECKPOINTED),
     *(DROPPED[1], DROPPED[6], STALE_DROPPED[1], *RECOMPUTED),
     *(case for case in DRIVEN if case.system != "sancus" or case.options["eps"] in (1, 2.5)),
 )

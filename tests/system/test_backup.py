@@ -19,8 +19,7 @@ import pytest
 import atta
 from atta.client.control import Connection
 from atta.errors import AttaError, ConfigError
-from atta.kvstore.initial import Normal
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, Normal
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import read_cluster, write_cluster
 from tests.addresses import held_addresses

@@ -13,7 +13,7 @@ import pytest
 import atta
 from atta.cli.cert import make_certificate
 from atta.client.control import Connection
-from atta.wire.security.credentials import Credentials
+from atta.wire.credentials import Credentials
 from tests.system.conftest import SmallGraph
 from tests.system.test_daemon_down import run
 from tests.system.test_daemon_life import daemon as started

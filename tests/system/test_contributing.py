@@ -129,16 +129,16 @@ def test_a_training_strategy(parts_of: Callable[[int], Path], tmp_path: Path) ->
     assert re.findall(r"^\+[^+].*", diff.read_text().split("halving.py")[0], re.MULTILINE) == ['+    "halving",']
     env = applied(diff, tmp_path)
     words = f"-m atta.cli.main train --data {parts_of(1)} --epochs 4 --num-neighbors 4,3 --batch-size 40 --hidden 8 --dropout 0.2"
-    words += f" --device cpu --threads 1 --json {tmp_path}/run.json --checkpoint {tmp_path} --strategy"
+    words += f" --device cpu --threads 1 --json {tmp_path}/run.json --checkpoint {tmp_path}/run --strategy"
     said = run(env, tmp_path, *words.split(), "halving")
     meeting = str(tmp_path / "meeting")
-    wanted = json.loads(run({**os.environ}, tmp_path, "-c", WITH_TORCHS_OWN_SCHEDULE, str(parts_of(1)), meeting))
+    wanted = json.loads(run({**os.environ}, parts_of(1), "-c", WITH_TORCHS_OWN_SCHEDULE, str(parts_of(1)), meeting))
     assert wanted["rates"] == [0.01, 0.005, 0.0025, 0.00125]
     report = json.loads((tmp_path / "run.json").read_text())
     assert report["strategy"] == "halving"
     assert [epoch["loss"] for epoch in report["epochs"]] == pytest.approx(wanted["losses"], rel=1e-5)
     assert "seeds/s" in said
-    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    saved = torch.load(tmp_path / "run/checkpoint.pt", weights_only=True)
     assert saved["optimizer"]["param_groups"][0]["lr"] == wanted["rates"][-1]
     refused = subprocess.run(
         [sys.executable, *words.split(), "halving:eas=1,5"], env=env, capture_output=True, text=True, check=False

@@ -20,9 +20,9 @@ from torch.nn.utils import parameters_to_vector
 import atta
 from atta.errors import AttaError
 from atta.train import TrainConfig, fit
-from atta.train.dorylus.faults import FAULTS_VARIABLE
 from atta.train.dorylus.progress import stages_of
 from atta.train.dorylus.trainer import IntervalTrainer
+from atta.train.dorylus.worker import FAULTS_VARIABLE
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
 from tests.system.cuts import trainers_of, weights

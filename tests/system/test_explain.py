@@ -15,7 +15,7 @@ import atta
 from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig
-from atta.train.checkpoint import save_best
+from atta.train.checkpoint.run import save_best
 from atta.train.models import build_model
 from atta.train.reports.epochs import PHASES, EpochReport
 

@@ -29,7 +29,8 @@ from atta.client.inference.sinks import DESCRIPTION
 from atta.errors import AttaError, ConfigError, DataError
 from atta.observe.progress import Silent
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best, seal
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, seal
+from atta.train.checkpoint.run import save_best
 from atta.train.launching import predictors
 from atta.train.models import SampledModel, build_model
 from atta.train.models.layers import digest_of

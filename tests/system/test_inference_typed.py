@@ -17,7 +17,8 @@ import atta
 from atta.cli import main as root
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint import SavedEmbeddings, save_best
+from atta.train.checkpoint.files import SavedEmbeddings
+from atta.train.checkpoint.run import save_best
 from atta.train.models.links import PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel, TypedModel
 from atta.train.reports.epochs import PHASES, EpochReport

@@ -1,7 +1,8 @@
-"""New versions of tables on real daemons: what sessions see, what a killed daemon serves, and memory."""
+"""New versions of edges and rows on real daemons: batches are those of the graph cut anew, what sessions see, memory."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,88 +11,304 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import atta
 from atta.cli.main import cli
-from atta.client.tables.versions import publish
-from atta.errors import AttaError, UnknownNameError
+from atta.client.tables.versions import publish, publish_edges
+from atta.daemon.daemon import Daemon
+from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.kvstore.live import book
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.live.writing import NewRows, write_version
+from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
+from atta.partition.disk.files import check_file
+from atta.partition.graph import GraphWriter
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running
+from tests.unit.operators.test_contract import OPTIONS
+
+OLD = 2200
+"""So many edges of the small graph are there from the beginning. The others come later."""
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"weight_attr": "weight"},
+    {"replace": True, "frontier": "all"},
+    {"num_neighbors": [-1, 2]},
+    {"method": "labor"},
+    {"disjoint": True},
+    {"time_attr": "time", "unbiased": True},
+    {"edge_norm": "gcn", "unbiased": True},
+    {"edge_norm": "both"},
+    {"edge_norm": "gcn", "norm_attr": "weight", "unbiased": True},
+]
+
+
+def edge_tables(graph: SmallGraph, at: np.ndarray) -> dict[str, np.ndarray]:
+    return {"weight": graph.edge_weight[at], "time": graph.edge_time[at], "note": graph.note[at]}
+
+
+def cut(graph: SmallGraph, at: np.ndarray, to: Path, parts: int, method: str) -> Path:
+    with GraphWriter(to / "graph") as writer:
+        tables = {"x": graph.x, "y": graph.y}
+        writer.add_nodes("node", len(graph.ids), ids=graph.ids, tables=tables, splits={"train": graph.train})
+        writer.add_edges("node__to__node", graph.src[at], graph.dst[at], tables=edge_tables(graph, at))
+    partition_graph(to / "graph", to / "data", parts=parts, method=method, seed=1)
+    return to / "data"
 
 
 class Live:
-    """Two daemons of one dataset, which can be killed and started again."""
+    """Daemons of the graph with its old edges: one of partition 0, one of partitions 1 and 2."""
 
-    def __init__(self, graph: SmallGraph, folder: Path) -> None:
-        self.graph, self.data, self.running = graph, folder / "data", Running()
-        shutil.copytree(graph.dataset(2, "random"), self.data)
-        self.peers = dict(enumerate(held_addresses(2)))
-        for part in range(2):
-            self.start(part)
-        self.cluster = atta.connect([*self.peers.values()], deadline_s=20)
+    def __init__(self, graph: SmallGraph, data: Path) -> None:
+        self.graph, self.data, self.folder, self.running = graph, data, data.parent, Running()
+        self.served = {0: range(1), 1: range(1, 3)}
+        self.addresses = held_addresses(len(self.served))
+        self.peers = {part: self.addresses[n] for n, parts in self.served.items() for part in parts}
+        self.targets = dict(enumerate(self.addresses))
+        self.daemons: dict[int, Daemon] = {}
+        for number in self.served:
+            self.start(number)
+        self.cluster = atta.connect(self.addresses, deadline_s=20)
         self.order = np.argsort(graph.ids)
-        self.ranks = np.argsort(self.order)
 
-    def start(self, part: int) -> None:
+    def start(self, number: int) -> None:
         options: dict[str, Any] = {"cache_bytes": 1 << 20, "cache_fill": 0, "buffer_bytes": 64 << 20}
-        setattr(self, f"daemon{part}", self.running.start(self.data, part, self.peers[part], self.peers, **options))
+        where = self.data, self.served[number], self.addresses[number], self.peers
+        self.daemons[number] = self.running.start(*where, **options)
 
-    def held(self, part: int) -> float:
-        """Bytes of later versions that a daemon holds."""
-        return float(getattr(self, f"daemon{part}")._stats()["tables_version_bytes"])
+    def kill(self, number: int) -> None:
+        self.running.kill(self.addresses[number])
 
-    def publish(self, x: np.ndarray, **more: Any) -> int:
-        path = self.data.parent / "x.npy"
-        np.save(path, x[self.order])
-        return publish(self.data, "x", path, self.peers, **more).number
+    def look(self) -> None:
+        self.cluster.stats()  # ends of sessions have come before it
+        for daemon in self.daemons.values():
+            self.running.run(daemon.graph.versions._look())
+
+    def held(self) -> float:
+        return sum(float(daemon._stats()["tables_version_bytes"]) for daemon in self.daemons.values())
+
+    def rows(self, x: np.ndarray, **more: Any) -> int:
+        np.save(self.folder / "x.npy", x[self.order])
+        return publish(self.data, "x", self.folder / "x.npy", self.targets, **more).number
+
+    def write(self, at: np.ndarray) -> Path:
+        """A folder of edges as ``atta update edges`` takes it."""
+        (self.folder / "new").mkdir(exist_ok=True)
+        arrays = {"src": self.graph.src_ids[at], "dst": self.graph.dst_ids[at], **edge_tables(self.graph, at)}
+        for table, array in arrays.items():
+            np.save(self.folder / "new" / f"{table}.npy", array)
+        return self.folder / "new"
+
+    def publish(self, **what: Any) -> int:
+        return publish_edges(self.data, None, self.targets, **what).number
+
+    def remove(self, ids: np.ndarray) -> int:
+        np.save(self.folder / "gone.npy", ids)
+        return self.publish(removed=self.folder / "gone.npy")
 
     def loader(self, **more: Any) -> atta.NeighborLoader:
         return atta.NeighborLoader(self.cluster, [4, 4], input_nodes="train", batch_size=20, job="live", **more)
 
-    def rows(self, batch: Any, x: np.ndarray) -> bool:
-        """Whether a batch has the rows of ``x``."""
-        data = batch.to_pyg()
-        at = self.order[np.searchsorted(self.graph.ids[self.order], data.n_id.numpy())]
-        return bool(np.array_equal(data.x.numpy(), x[at])) and bool(np.array_equal(data.y.numpy(), self.graph.y[at]))
+    def has(self, batch: atta.MiniBatch, x: np.ndarray) -> bool:
+        at = self.order[np.searchsorted(self.graph.ids[self.order], batch.n_id())]
+        return np.array_equal(batch.table("x"), x[at]) and np.array_equal(batch.table("y"), self.graph.y[at])
 
-    def close(self) -> None:
-        self.cluster.close()
-        self.running.kill_all()
+
+@pytest.fixture(scope="module")
+def old(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cut(small_graph, np.arange(OLD), tmp_path_factory.mktemp("old"), 3, "random")
 
 
 @pytest.fixture
-def live(small_graph: SmallGraph, tmp_path: Path) -> Iterator[Live]:
-    found = Live(small_graph, tmp_path)
+def live(small_graph: SmallGraph, old: Path, tmp_path: Path) -> Iterator[Live]:
+    found = Live(small_graph, shutil.copytree(old, tmp_path / "data"))
     yield found
-    found.close()
+    found.cluster.close()
+    found.running.kill_all()
+
+
+Found = list[tuple[Any, ...]]
+
+
+def of_batch(batch: atta.MiniBatch, ids: np.ndarray | None = None) -> tuple[Any, ...]:
+    n_id, e_id, (row, col) = batch.n_id(), batch.e_id(), batch.edge_index()
+    assert e_id is not None
+    named = e_id if ids is None else np.where(e_id < 0, e_id, ids[e_id])
+    tables = {name: rows.tolist() for name, rows in batch.edge_tables().items()}
+    if (weight := batch.edge_weight()) is not None:
+        tables["weight of norm"] = weight.tolist()
+    return n_id.tolist(), row.tolist(), col.tolist(), named.tolist(), tables
+
+
+def sampled(cluster: atta.Cluster, graph: SmallGraph, kind: dict[str, Any], ids: np.ndarray | None = None) -> Found:
+    more: dict[str, Any] = {"num_neighbors": [4, 3], "edge_tables": ["note", "weight"], "input_nodes": "train", **kind}
+    if "time_attr" in kind:
+        more |= {"input_nodes": graph.train_ids, "input_time": np.arange(len(graph.train_ids)) % 50}
+    loader = atta.NeighborLoader(cluster, batch_size=16, shuffle=True, seed_policy="global", seed=7, **more)
+    return [of_batch(batch, ids) for batch in loader]
+
+
+def operated(cluster: atta.Cluster, graph: SmallGraph, name: str, options: dict[str, Any]) -> Found:
+    seeds = graph.ids[np.random.default_rng(2).permutation(300)[:40]]
+    how: dict[str, Any] = {"input_nodes": seeds, "batch_size": 20, "seed": 9, "seed_policy": "global"}
+    return [of_batch(batch) for batch in atta.BatchLoader(cluster, name, options, **how)]
+
+
+def linked(cluster: atta.Cluster, graph: SmallGraph, strategy: str) -> Found:
+    links = np.stack([graph.src_ids[:60], graph.dst_ids[:60]])
+    negatives = {"mode": "binary", "amount": 2, "strategy": strategy}
+    how: dict[str, Any] = {"batch_size": 20, "seed": 3, "seed_policy": "global", "neg_sampling": negatives}
+    loader = atta.LinkNeighborLoader(cluster, [3, 2], links, **how)
+    return [(*of_batch(batch), batch.links()["edge_label_index"].tolist()) for batch in loader]
+
+
+@pytest.mark.filterwarnings("ignore:edge_tables")
+def test_added_edges_give_the_batches_of_the_graph_cut_anew(live: Live, small_graph: SmallGraph) -> None:
+    graph = small_graph
+    before = sampled(live.cluster, graph, {})
+    assert live.publish(added=live.write(np.arange(OLD, 2600))) == 1
+    words = ["update", "edges", "--cluster", ",".join(live.addresses), "--data", str(live.data)]
+    more = ["--from", str(live.write(np.arange(2600, 3000))), "--json", str(live.folder / "told.json")]
+    told = CliRunner().invoke(cli, [*words, *more])
+    assert told.exit_code == 0, told.output
+    counts = {"added": 400, "gone": 0, "replaced": False, "removed": [], "untold": []}
+    wanted = {"schema": 1, "version": 2, "edge_type": "node__to__node", **counts}
+    assert json.loads((live.folder / "told.json").read_text()) == wanted
+    told = CliRunner().invoke(cli, [*words, "--remove", str(live.folder / "none.npy")])
+    assert "none.npy: the file is missing" in str(told.exception)
+    with atta.local(graph.dataset(2, "metis"), threads=1) as anew:
+        for kind in KINDS:
+            found = sampled(live.cluster, graph, kind)
+            assert found == sampled(anew, graph, kind), kind
+            assert found != before
+        for name, options in OPTIONS:
+            assert operated(live.cluster, graph, name, options) == operated(anew, graph, name, options), name
+        for strategy in ("uniform", "degree", "in_batch", "exact"):
+            assert linked(live.cluster, graph, strategy) == linked(anew, graph, strategy), strategy
+    assert sum(stats.get("remote_rows", 0) for stats in live.cluster.stats()) > 0, "vertices of both daemons"
+    wanted = sampled(live.cluster, graph, {})
+    live.kill(1)
+    live.start(1)  # with the newest edges
+    for home in (0, 1):
+        assert sampled(live.cluster, graph, {"home": home}) == wanted
+
+
+@pytest.mark.filterwarnings("ignore:edge_tables")
+def test_removed_and_replaced_edges(live: Live, small_graph: SmallGraph, tmp_path: Path) -> None:
+    graph = small_graph
+    gone = np.random.default_rng(4).permutation(OLD)[:500]
+    left = np.setdiff1d(np.arange(OLD), gone)
+    assert live.remove(gone) == 1
+    data = cut(graph, left, tmp_path / "left", 2, "metis")
+    with atta.local(data, threads=1) as anew:  # it has numbered its edges anew
+        for kind in KINDS:
+            assert sampled(live.cluster, graph, kind) == sampled(anew, graph, kind, left), kind
+    live.publish(added=live.write(np.arange(OLD, 2300)))
+    ids = np.concatenate([left, np.arange(OLD, 2300)])
+    with atta.local(cut(graph, ids, tmp_path / "more", 2, "metis"), threads=1) as anew:
+        assert sampled(live.cluster, graph, {}) == sampled(anew, graph, {}, ids)
+    live.publish(added=live.write(gone), replaces=True)
+    with atta.local(cut(graph, gone, tmp_path / "other", 2, "metis"), threads=1) as anew:
+        for kind in KINDS[:3]:
+            assert sampled(live.cluster, graph, kind) == sampled(anew, graph, kind), kind
+
+
+def test_a_session_draws_from_one_version(live: Live, monkeypatch: pytest.MonkeyPatch, small_graph: SmallGraph) -> None:
+    monkeypatch.setattr(book, "IDLE_S", 0.0)
+
+    def loader() -> atta.NeighborLoader:
+        how: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 7, "seed_policy": "global"}
+        return atta.NeighborLoader(live.cluster, [4, 3], input_nodes="train", edge_tables=["note", "weight"], **how)
+
+    whole = [of_batch(batch) for batch in loader()]
+    reading = iter(loader())
+    first = next(reading)
+    live.publish(added=live.write(np.arange(OLD, 2600)))
+    between = iter(loader())
+    found = [next(between)]
+    assert live.rows(small_graph.x + 1) == 2
+    live.remove(np.arange(700))
+    assert live.held() > 0
+    assert [of_batch(batch) for batch in (first, *reading)] == whole
+    found += between
+    assert {batch.version for batch in found} == {1}
+    with atta.local(cut(small_graph, np.arange(2600), live.folder / "then", 2, "metis"), threads=1) as anew:
+        assert [of_batch(batch) for batch in found] == sampled(anew, small_graph, {})
+    newest = [*loader()]
+    assert {batch.version for batch in newest} == {3}
+    assert live.has(newest[0], small_graph.x + 1), "rows of version 2, edges of version 3"
+    del first, newest, found
+    live.look()
+    for daemon in live.daemons.values():
+        sources = {(name, kind): source for name, kind, source in daemon.graph.versions._live}
+        assert sources == {("node", "x"): 2, ("node__to__node", "edges"): 3}, "version 1 is let go of"
+
+
+def test_altered_edges_are_in_force_nowhere(
+    live: Live, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sampled(live.cluster, small_graph, {})
+
+    def altered(path: Path, record: Any, *, verify: bool) -> None:
+        if "part-0002" in str(path) and path.name == "indices.npy":
+            raise DataError(path, "altered")
+        check_file(path, record, verify=verify)
+
+    monkeypatch.setattr("atta.kvstore.live.folder.check_file", altered)
+    with pytest.raises(AttaError, match=r"part-0002/edges/node__to__node/indices\.npy: altered"):
+        live.publish(added=live.write(np.arange(OLD, 3000)))
+    assert sampled(live.cluster, small_graph, {}) == before
+    monkeypatch.undo()
+    assert live.publish(added=live.write(np.arange(OLD, 3000))) == 1
+
+
+def test_edges_that_do_not_fit_are_refused(live: Live) -> None:
+    for breaks, cause in (
+        ({"src": np.array([10**6])}, "1000000 is not a vertex"),
+        ({"dst": np.arange(2)}, "1 sources and 2 targets"),
+        ({"src": np.array([0.5])}, r"src.npy is float64\[1\]"),
+        ({"weight": np.zeros(1)}, r"weight.npy is <f8\[1\], must be <f4\[1\]"),
+        ({"note": np.zeros((1, 2), np.float32)}, r"note.npy is <f4\[1, 2\], must be <f4\[1, 3\]"),
+        ({"gone": np.array([OLD])}, f"edge {OLD} of node__to__node, to be removed, does not exist"),
+        ({"gone": np.array([4, 4])}, "edge 4 is to be removed twice"),
+        ({"replaces": True, "gone": np.array([4])}, "to replace all edges"),
+    ):
+        what: dict[str, Any] = {"added": live.write(np.array([OLD])), "replaces": breaks.pop("replaces", False)}
+        for name, array in breaks.items():
+            path = live.folder / "gone.npy" if name == "gone" else what["added"] / f"{name}.npy"
+            np.save(path, array)
+            what |= {"removed": path} if name == "gone" else {}
+        with pytest.raises(ConfigError, match=cause):
+            live.publish(**what)
+        assert [*live.data.parent.glob("data.versions/0*")] == []
+    with pytest.raises(UnknownNameError, match="edge type"):
+        publish_edges(live.data, "node__likes__node", live.targets, added=what["added"])
+    with pytest.raises(ConfigError, match="neither edges to add"):
+        live.publish()
+
+
+# -- new rows -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_session_reads_one_version_and_later_ones_the_next(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book, "IDLE_S", 0.0)
     old, first, second = live.graph.x, live.graph.x + 1, live.graph.x * 3
     reading = iter(live.loader(shuffle=True))
-    assert live.rows(next(reading), old)
-    assert live.publish(first) == 1
+    assert live.has(next(reading), old)
+    assert live.rows(first) == 1
     between = iter(live.loader(shuffle=True))
     batch = next(between)
-    assert (batch.version, live.rows(batch, first)) == (1, True)
-    assert live.publish(second) == 2
-    one = live.held(0)
+    assert (batch.version, live.has(batch, first)) == (1, True)
+    assert live.rows(second) == 2
+    both = live.held()
     for loader, version, x in ((reading, 0, old), (between, 1, first), (iter(live.loader()), 2, second)):
         for batch in loader:
             assert batch.version == version
-            assert live.rows(batch, x)
-    live.cluster.stats()  # the sessions' ends have come before it
-    live.running.run(live.daemon0.graph.versions._look())
-    assert live.held(0) == one / 2, "the rows of version 1 are let go of"
+            assert live.has(batch, x)
+    live.look()
+    assert live.held() == live.graph.x.nbytes < both, "the rows of version 1 are let go of"
     assert sum(s.get("remote_rows", 0) for s in live.cluster.stats()) > 0, "rows came from both daemons"
 
 
@@ -101,12 +318,12 @@ def test_a_cursor_names_its_version(live: Live) -> None:
     next(reading)
     state = loader.state_dict()
     assert state["tables_version"] == 0
-    live.publish(live.graph.x + 1)
+    live.rows(live.graph.x + 1)
     again = live.loader()
     again.load_state_dict(state)
     rest = [*again]
     assert len(rest) == len(loader) - 1
-    assert all(batch.version == 0 and live.rows(batch, live.graph.x) for batch in rest)
+    assert all(batch.version == 0 and live.has(batch, live.graph.x) for batch in rest)
     assert all(batch.version == 1 for batch in again), "the next epoch has the newest"
     gone = live.loader()
     gone.load_state_dict({**state, "tables_version": 7})
@@ -119,19 +336,19 @@ def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
     folder, new = VersionFolder(live.data, dataset.dataset_id), live.graph.x - 4
     with folder.updating():
         version = write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None))
-    for part in range(2):
-        live.running.run(getattr(live, f"daemon{part}").graph.versions.prepare(version.number, version.id))
-    live.running.kill(live.peers[1])
+    for daemon in live.daemons.values():
+        live.running.run(daemon.graph.versions.prepare(version.number, version.id))
+    live.kill(1)
     live.start(1)
-    assert all(batch.version == 0 and live.rows(batch, live.graph.x) for batch in live.loader())
-    live.running.kill(live.peers[1])
+    assert all(batch.version == 0 and live.has(batch, live.graph.x) for batch in live.loader())
+    live.kill(1)
     with pytest.raises(AttaError, match="part 1 at"):
-        live.publish(new)
+        live.rows(new)
     assert folder.committed() == {}
     folder.commit(version.number)  # whoever publishes dies here: nobody is told
     live.start(1)
-    live.running.run(live.daemon0.graph.versions._look())
-    assert all(batch.version == 1 and live.rows(batch, new) for batch in live.loader())
+    live.look()
+    assert all(batch.version == 1 and live.has(batch, new) for batch in live.loader())
 
 
 def test_a_daemon_that_was_not_told_answers_its_peers(live: Live) -> None:
@@ -139,75 +356,19 @@ def test_a_daemon_that_was_not_told_answers_its_peers(live: Live) -> None:
     folder = VersionFolder(live.data, dataset.dataset_id)
     with folder.updating():
         folder.commit(write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None)).number)
-    live.running.run(live.daemon0.graph.versions._look())
+    live.running.run(live.daemons[0].graph.versions._look())
     batches = [*live.loader(home=0)]
-    assert all(batch.version == 1 and live.rows(batch, new) for batch in batches)
+    assert all(batch.version == 1 and live.has(batch, new) for batch in batches)
 
 
 def test_unread_versions_leave_the_disk(live: Live) -> None:
     reading = iter(live.loader())
-    live.publish(live.graph.x + 1)
+    live.rows(live.graph.x + 1)
     held = iter(live.loader())
     first = next(held)
     for step in range(2, 5):
-        live.publish(live.graph.x + step, keep=1)
+        live.rows(live.graph.x + step, keep=1)
     assert sorted(p.name for p in (live.data.parent / "data.versions").iterdir() if p.is_dir()) == ["0001", "0004"]
-    assert live.rows(first, live.graph.x + 1)
-    assert all(batch.version == 1 and live.rows(batch, live.graph.x + 1) for batch in held)
+    assert live.has(first, live.graph.x + 1)
+    assert all(batch.version == 1 and live.has(batch, live.graph.x + 1) for batch in held)
     assert all(batch.version == 0 for batch in reading)
-
-
-def test_the_command(live: Live, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", live.graph.x[live.order] + 1)
-    words = ["update", "features", "--cluster", ",".join(live.peers.values()), "--data", str(live.data)]
-    told = CliRunner().invoke(cli, [*words, "--table", "x", "--from", str(tmp_path / "x.npy"), "--json", "-"])
-    assert told.exit_code == 0, told.output
-    assert '"version": 1' in told.stdout
-    assert all(batch.version == 1 for batch in live.loader())
-
-
-class History(RuleBasedStateMachine):
-    """Publish, open, read and close on real daemons against plain arrays."""
-
-    live: Live
-
-    @initialize()
-    def begin(self) -> None:
-        self.live.cluster.stats()
-        newest = self.live.daemon0.graph.versions.book.newest
-        self.truth = {newest: self.live.graph.x + newest}
-        self.sessions: list[tuple[Any, int]] = []
-
-    @rule()
-    def publish(self) -> None:
-        number = max(self.truth) + 1
-        assert self.live.publish(self.live.graph.x + number) == number
-        self.truth[number] = self.live.graph.x + number
-
-    @precondition(lambda self: len(self.sessions) < 4)
-    @rule(home=st.integers(0, 1))
-    def open(self, home: int) -> None:
-        self.sessions.append((iter(self.live.loader(home=home, shuffle=True)), max(self.truth)))
-
-    @precondition(lambda self: self.sessions)
-    @rule(at=st.integers(0, 3), ends=st.booleans())
-    def read(self, at: int, *, ends: bool) -> None:
-        reading, version = self.sessions[at % len(self.sessions)]
-        batch = next(reading, None)
-        if batch is not None:
-            assert batch.version == version
-            assert self.live.rows(batch, self.truth[version])
-        if ends or batch is None:
-            reading.close()
-            self.sessions.pop(at % len(self.sessions))
-
-    def teardown(self) -> None:
-        for reading, _ in getattr(self, "sessions", []):
-            reading.close()
-
-
-def test_histories(live: Live) -> None:
-    machine = type("OfDaemons", (History,), {"live": live})
-    run_state_machine_as_test(machine, settings=settings(max_examples=4, stateful_step_count=10, deadline=None))
-    live.cluster.stats()
-    assert live.daemon0.graph.versions.book.in_use() == []

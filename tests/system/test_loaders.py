@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -32,77 +31,48 @@ def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
 
 @pytest.fixture
 def opened(cluster: atta.LocalCluster) -> Any:
-    """Number of sessions opened since the test began."""
     before = sum(s["sessions_opened"] for s in cluster.stats())
     return lambda: sum(s["sessions_opened"] for s in cluster.stats()) - before
 
 
-def flags() -> list[dict[str, Any]]:
-    values = itertools.product(["local", "global"], [True, False], [True, False])
-    return [{"seed_policy": policy, "pad": pad, "drop_last": drop} for policy, pad, drop in values]
-
-
-@pytest.mark.parametrize("options", flags(), ids=str)
+@pytest.mark.parametrize(
+    "options", [{"pad": pad, "drop_last": drop} for pad in (True, False) for drop in (True, False)]
+)
+@pytest.mark.parametrize("policy", ["local", "global"])
 def test_a_loader_is_as_long_as_its_epoch(
-    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
+    cluster: atta.LocalCluster, small_graph: SmallGraph, policy: str, options: dict[str, Any]
 ) -> None:
-    given = [("train", 25, 3), (small_graph.train_ids[:50], 12, 4), (None, 90, 2), (small_graph.ids[:3], 1, 4)]
-    seen: Counter[int] = Counter()
-    for (source, size, world), shuffle in zip(given, itertools.cycle([True, False]), strict=False):
-        for rank in range(world):
-            loader = atta.NeighborLoader(
-                cluster, input_nodes=source, batch_size=size, rank=rank, world_size=world, shuffle=shuffle,
-                **NOTHING, **options,
-            )  # fmt: skip
-            if size == 1 and options["pad"] and options["drop_last"]:  # fewer seeds than ranks
-                for refused in (lambda it=loader: next(iter(it)), lambda it=loader: len(it)):
-                    with pytest.raises(atta.ConfigError, match="drop_last leaves no batch: 3 seeds"):
-                        refused()
-                continue
-            batches = list(iter(loader))
-            assert len(loader) == len(batches), (rank, world)
-            if source is given[0][0]:
-                seen.update(v for batch in batches for v in batch.n_id().tolist())
-    if not options["pad"] and not options["drop_last"]:
-        assert sorted(seen.elements()) == sorted(small_graph.train_ids.tolist())
-
-
-@pytest.mark.parametrize("pad", [True, False])
-def test_given_batches_are_dealt_out(cluster: atta.LocalCluster, small_graph: SmallGraph, pad: bool) -> None:
-    groups = [sorted(group.tolist()) for group in np.array_split(small_graph.ids[:70], 7)]
-    for world in (1, 3, 4, 9):
-        found = []
-        for rank in range(world):
-            loader = atta.BatchLoader(cluster, "induced", batches=groups, rank=rank, world_size=world, pad=pad)
-            mine = [sorted(batch.n_id().tolist()) for batch in iter(loader)]
-            assert len(mine) == len(loader)
-            own = groups[rank::world]
-            assert mine[: len(own)] == own
-            assert mine[len(own) :] in ([], [own[0] if own else groups[rank % 7]])
-            found += mine
-            drawn = atta.BatchLoader(
-                cluster, "saint-nodes", {"budget": 3}, batches=7, rank=rank, world_size=world, pad=pad
-            )
-            assert len(drawn) == len(list(iter(drawn))) == len(mine)
-        if not pad:
-            assert sorted(found) == sorted(groups)
-
-
-def test_edges_as_seeds_are_counted(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    """``unit/dag/test_seeds.py`` has what ranks get."""
     links = np.stack([small_graph.src_ids[:50], small_graph.dst_ids[:50]])
-    for rank, pad in itertools.product(range(4), (True, False)):
-        loader = atta.LinkNeighborLoader(
-            cluster,
-            [2],
-            links,
-            batch_size=6,
-            neg_sampling="binary",
-            rank=rank,
-            world_size=4,
-            pad=pad,
-            seed_policy="global",
-        )
-        assert len(loader) == len(list(iter(loader)))
+    seen: list[int] = []
+    for rank in range(3):
+        how = {"rank": rank, "world_size": 3, "seed_policy": policy, "shuffle": True, **options}
+        loader = atta.NeighborLoader(cluster, batch_size=25, **NOTHING, **how)
+        batches = list(loader)
+        seen += [v for batch in batches for v in batch.n_id().tolist()]
+        assert len(loader) == len(batches)
+        linked = atta.LinkNeighborLoader(cluster, [2], links, batch_size=6, neg_sampling="binary", **how)
+        assert len(linked) == len(list(linked))
+    assert options["pad"] or options["drop_last"] or sorted(seen) == sorted(small_graph.train_ids.tolist())
+    few = atta.NeighborLoader(cluster, [2], small_graph.ids[:3], batch_size=1, rank=3, world_size=4, **options)
+    if options["pad"] and options["drop_last"]:  # fewer seeds than ranks
+        for ask in (lambda: next(iter(few)), lambda: len(few)):
+            with pytest.raises(atta.ConfigError, match="drop_last leaves no batch: 3 seeds"):
+                ask()
+    else:
+        assert len(few) == len(list(few))
+
+
+def test_given_batches_are_dealt_out(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    groups = [sorted(group.tolist()) for group in np.array_split(small_graph.ids[:70], 7)]
+    for rank, pad in itertools.product(range(3), (True, False)):
+        how = {"rank": rank, "world_size": 3, "pad": pad}
+        loader = atta.BatchLoader(cluster, "induced", batches=groups, **how)
+        mine, own = [sorted(batch.n_id().tolist()) for batch in loader], groups[rank::3]
+        assert len(mine) == len(loader) == (3 if pad else len(own))
+        assert mine[: len(own)] == own
+        drawn = atta.BatchLoader(cluster, "saint-nodes", {"budget": 3}, batches=7, **how)
+        assert len(drawn) == len(list(drawn)) == len(mine)
 
 
 def test_the_length_asks_no_daemon(cluster: atta.LocalCluster, opened: Any) -> None:
@@ -138,6 +108,8 @@ BIG = 2**63 + 5
         ({"input_nodes": [BIG]}, str(BIG)),
         ({"input_nodes": [1, BIG]}, str(BIG)),
         ({"input_nodes": [2**70, 1]}, str(2**70)),
+        ({"input_nodes": "tran"}, "train"),
+        ({"input_nodes": ("paper", "train")}, "paper"),
         ({"input_nodes": [1.5]}, "float64 such as 1.5"),
         ({"input_nodes": np.array([np.nan])}, "nan"),
         ({"input_nodes": [[1], [2, 3]]}, "input_nodes"),
@@ -148,6 +120,8 @@ BIG = 2**63 + 5
         ({"batch_size": 1 << 40}, f"batch_size {1 << 40}"),
         ({"batch_size": "8"}, "batch_size '8'"),
         ({"batch_size": None}, "batch_size None"),
+        ({"num_neighbors": [5, -2]}, "-2"),
+        ({"num_neighbors": [10**8]}, "100000000"),
         ({"num_neighbors": [2.5]}, "2.5"),
         ({"num_neighbors": [float("nan")]}, "nan"),
         ({"num_neighbors": [True]}, "True"),
@@ -167,10 +141,12 @@ BIG = 2**63 + 5
         ({"share": "1"}, "share '1'"),
         ({"rank": -1, "world_size": 2}, "rank -1"),
         ({"rank": 0.5, "world_size": 2}, "rank 0.5"),
+        ({"rank": 2, "world_size": 2}, "rank 2"),
         ({"world_size": 0}, "world_size 0"),
         ({"shuffle": "no"}, "shuffle 'no': must be True or False"),
         ({"pad": None}, "pad None"),
         ({"replace": 2}, "replace 2"),
+        ({"frontier": "some"}, "frontier"),
         ({"codec": "fp61"}, "fp16"),
         ({"transform": 3}, "transform 3"),
         ({"tables": 3}, "tables 3: must be a name or a list of names"),
@@ -220,6 +196,19 @@ def test_an_empty_split_is_named(tmp_path: Path) -> None:
         ({"neg_sampling": {"mode": "binary", "amount": True}}, "amount of negatives True"),
         ({"neg_sampling": {"mode": "binary", "amuont": 2}}, "did you mean 'amount'"),
         ({"exclude_edges": "revers"}, "did you mean 'reverse'"),
+        ({"edge_label_index": np.zeros((3, 2), np.int64)}, r"integers \[2, E\]"),
+        ({"edge_label_index": np.zeros((2, 3))}, r"must be integers, not float64"),
+        ({"edge_label": [1, 2]}, "2 labels for 1"),
+        ({"edge_label_time": [1, 2]}, "1 integers"),
+        ({"edge_label_time": [0]}, "no other has a use"),
+        ({"time_attr": "time"}, "needs their times"),
+        ({"neg_sampling": "ternary"}, "ternary"),
+        ({"neg_sampling": {"mode": "triplet", "amount": 1.5}}, "whole number"),
+        ({"neg_sampling": {"mode": "binary", "amount": 0}}, "above 0"),
+        ({"neg_sampling": {"mode": "binary", "strategy": "best"}}, "best"),
+        ({"neg_sampling": {"kind": "binary"}}, "unknown kind"),
+        ({"reverse_type": "node__from__node"}, "node__from__node"),
+        ({"method": "labor", "weight_attr": "weight"}, "one way"),
     ],
 )
 def test_mistakes_about_edges_are_named_at_once(
@@ -229,20 +218,30 @@ def test_mistakes_about_edges_are_named_at_once(
         atta.LinkNeighborLoader(cluster, [2], **{"edge_label_index": [[1], [2]], **options})
 
 
+def test_mistakes_that_only_the_daemon_knows(cluster: atta.LocalCluster) -> None:
+    for loader, words in (
+        (atta.LinkNeighborLoader(cluster, [2], np.array([[-5], [-6]])), r"-[56] is not a vertex"),
+        (atta.NeighborLoader(cluster, [2], [10**12]), "1000000000000"),
+        (atta.NeighborLoader(cluster, [2], share=1e6), "share 1e"),
+        (atta.BatchLoader(cluster, "shadowy", input_nodes="train"), "shadow"),
+    ):
+        with pytest.raises(atta.ConfigError, match=words):
+            next(iter(loader))
+
+
 @pytest.mark.parametrize(
     ("name", "operator_options", "options", "words"),
     [
-        (
-            "shadow",
-            {"dpeth": 2},
-            {"input_nodes": "train"},
-            "option of operator 'shadow': 'dpeth'; did you mean 'depth'",
-        ),
+        ("shadow", {"dpeth": 2}, {"input_nodes": "train"}, "operator 'shadow': 'dpeth'; did you mean 'depth'"),
+        ("shadow", {"depth": -1}, {"input_nodes": "train"}, "depth -1"),
+        ("ladies", {"layers": [0]}, {"input_nodes": "train"}, r"layers\[0\]"),
+        ("shadow", {}, {}, "input_nodes or batches"),
         ("saint-nodes", {}, {"batches": 2}, "option 'budget' is missing"),
         ("saint-nodes", {"budget": 2.5}, {"batches": 2}, "budget 2.5"),
         ("pagerank", {"count": 2, "alpha": float("nan")}, {"input_nodes": "train"}, "nan"),
         ("shadow", ["depth"], {"input_nodes": "train"}, "mapping"),
         ("saint-nodes", {"budget": 5}, {"batches": 0}, "batches 0"),
+        ("saint-nodes", {"budget": 5}, {"batches": (1 << 31) + 1}, "batches 2147483649: must be a whole number, 1 to"),
         ("saint-nodes", {"budget": 5}, {"batches": 2.5}, "batches 2.5"),
         ("saint-nodes", {"budget": 5}, {"batches": True}, "batches True"),
         ("saint-nodes", {"budget": 5}, {"batches": 2, "shuffle": True}, "without shuffle"),

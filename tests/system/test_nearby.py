@@ -57,9 +57,8 @@ def test_a_consumer_that_keeps_its_batches(cluster: atta.Cluster) -> None:
         assert np.array_equal(batch.n_id(), other.n_id())
 
 
-@pytest.mark.parametrize("links", [(), ("--no-links",)], ids=["socket", "grpc"])
-def test_a_forked_child_leaves_its_parents_session_alone(links: tuple[str, ...], small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(1, "metis"), threads=1, options=links) as cluster:
+def test_a_forked_child_leaves_its_parents_session_alone(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "metis"), threads=1, options=("--no-links",)) as cluster:
         loader = atta.NeighborLoader(cluster, [4, 3], batch_size=16, rank=0, world_size=1)
         iterator = iter(loader)
         first = next(iterator).batch_id

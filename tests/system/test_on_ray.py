@@ -15,16 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
 import atta
 import atta.ray
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnavailableError
-from atta.observe.extras import missing
-from atta.partition import partition_graph
-from atta.partition.generate import GenerateOptions, generate
+from atta.observe.packages import missing
 from atta.train import TrainConfig, fit
 from atta.train.launching.on_ray import serving
 from tests.waiting import eventually
@@ -38,13 +35,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ray")
-    shares = {"train": 0.4, "val": 0.2, "test": 0.4}
-    sizes = {"nodes": 400, "edges": 4000, "features": 6, "classes": 3, "seed": 5}
-    generate("sbm", folder / "graph", GenerateOptions(**sizes, **shares, inter=0.2))  # type: ignore[arg-type]
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
-    return folder / "parts"
+def parts(classes: Path) -> Path:
+    return classes / "parts"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +77,6 @@ def losses(report: Any) -> list[float]:
 
 @pytest.fixture(scope="module")
 def expected(parts: Path) -> list[float]:
-    """The losses of ``atta train`` with one thread per trainer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         return losses(fit(replace(config(), cluster=None, data=str(parts))))
@@ -93,7 +84,6 @@ def expected(parts: Path) -> list[float]:
 
 @contextmanager
 def meanwhile(action: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread while the block runs."""
     thread = threading.Thread(target=action)
     thread.start()
     yield
@@ -101,7 +91,6 @@ def meanwhile(action: Callable[[], None]) -> Iterator[None]:
 
 
 def alive(words: str) -> list[psutil.Process]:
-    """Processes of Atta whose command has ``words``."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
@@ -116,28 +105,11 @@ def trainers() -> list[psutil.Process]:
     return [process for process in alive("atta.train.launching.worker") if process in own]
 
 
-def test_batches_are_those_of_daemons_started_by_hand(served: atta.ray.Served, parts: Path) -> None:
-    def batches(cluster: atta.Cluster) -> list[Any]:
-        loader = atta.NeighborLoader(cluster, [3, 3], "train", batch_size=16, shuffle=True, seed=3)
-        return [batch.to_pyg() for batch in loader]
-
-    with atta.connect("ray:small") as on_ray, atta.local(parts, threads=1) as by_hand:
-        found, wanted = batches(on_ray), batches(by_hand)
-    assert len(found) == len(wanted) > 5
-    for a, b in zip(found, wanted, strict=True):
-        for name in ("n_id", "edge_index", "e_id", "x", "y"):
-            np.testing.assert_array_equal(a[name].numpy(), b[name].numpy())
-
-
 def test_commands_take_the_name(served: atta.ray.Served) -> None:
     command = [sys.executable, "-m", "atta.cli.main", "status", "--cluster", "ray:small", "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert [d["error"] for d in json.loads(done.stdout)["daemons"]] == [None, None]
-
-
-def test_losses_are_those_of_atta_train(served: atta.ray.Served, expected: list[float]) -> None:
-    assert losses(atta.ray.fit(config())) == pytest.approx(expected, abs=1e-5)
 
 
 def test_trainers_run_elsewhere_where_their_homes_are_full(
@@ -213,7 +185,7 @@ def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Pa
     extra = nodes.add_node(num_cpus=2, resources={"lost": 1})
     nodes.wait_for_nodes()
     with atta.ray.serve(parts, name="moving", insecure=True, buffer_bytes=64 * MIB) as running:
-        where = atta.wire.named.ask_ray(running.target).nodes
+        where = atta.wire.clusterfile.ask_ray(running.target).nodes
         if extra.node_id not in where:  # Ray chose the others: lose one of those
             extra = next(n for n in nodes.worker_nodes if n.node_id in where)
         lost: list[bool] = []
@@ -229,7 +201,7 @@ def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Pa
         assert lost
         assert len(losses(report)) == 12
         assert losses(report)[:3] == pytest.approx(expected, abs=1e-5)
-        assert extra.node_id not in atta.wire.named.ask_ray(running.target).nodes
+        assert extra.node_id not in atta.wire.clusterfile.ask_ray(running.target).nodes
     assert ray.is_initialized()
 
 

@@ -1,7 +1,5 @@
-"""Batch operators in daemons: every placement makes the local batch.
-
-Users' operators work; their mistakes are named.
-"""
+"""Batch operators and servers' subgraphs in daemons: every placement gives what a local graph gives. Users' operators work;
+their mistakes are named."""
 
 from __future__ import annotations
 
@@ -15,9 +13,15 @@ import numpy as np
 import pytest
 
 import atta
+from atta.client.loaders.seeds import part_seeds
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition import partition_graph
+from atta.partition.generate import GenerateOptions, generate
+from atta.samplers.dag.spec import Hops, batch_spec, neighbor_spec
 from atta.samplers.local.graph import LocalGraph
-from atta.samplers.operators import BUILT_IN, sample_locally
+from atta.samplers.local.server import Rule, ServerGraph
+from atta.samplers.local.server import server_subgraph as extracted_locally
+from atta.samplers.operators import BUILT_IN, Closure, ExpansionAware, sample_locally
 from tests.system.conftest import SmallGraph
 from tests.unit.operators.test_contract import OPTIONS
 
@@ -27,6 +31,13 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator"
 @pytest.fixture(scope="module")
 def local_graph(small_graph: SmallGraph) -> LocalGraph:
     return LocalGraph.from_edges(small_graph.src, small_graph.dst, len(small_graph.ids), keys=small_graph.ids)
+
+
+@pytest.fixture
+def placements(placements: dict[str, atta.LocalCluster]) -> dict[str, atta.LocalCluster]:
+    """``unit/placement`` has any other."""
+    names = ("1 parts by random, 1 threads", "2 parts by random, 2 threads", "4 parts by metis on 2 daemons, 1 threads")
+    return {name: placements[name] for name in names}
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
@@ -134,35 +145,6 @@ def test_batches_without_seeds(placements: dict[str, atta.LocalCluster], local_g
             assert batch.batch_size == 0
 
 
-def test_cluster_gcn_by_lists_of_ids(placements: dict[str, atta.LocalCluster], small_graph: SmallGraph) -> None:
-    clusters = np.array_split(np.random.default_rng(3).permutation(small_graph.ids), 7)
-    groups = [np.concatenate(clusters[:3]), np.concatenate(clusters[3:5]), np.concatenate(clusters[5:])]
-    for cluster in placements.values():
-        made = list(atta.BatchLoader(cluster, "induced", batches=groups))
-        assert [sorted(b.n_id().tolist()) for b in made] == [sorted(g.tolist()) for g in groups]
-        for batch in made:
-            inside = np.isin(small_graph.src_ids, batch.n_id()) & np.isin(small_graph.dst_ids, batch.n_id())
-            ids = batch.e_id()
-            assert ids is not None
-            assert np.array_equal(np.sort(ids), np.flatnonzero(inside))
-
-
-def test_what_is_wrong_is_named(placements: dict[str, atta.LocalCluster], small_graph: SmallGraph) -> None:
-    cluster = next(iter(placements.values()))
-    ids = small_graph.train_ids
-    for name, options, kind, words in [
-        ("shadowy", {}, UnknownNameError, "shadow"),
-        ("shadow", {"depth": -1}, ConfigError, "depth -1"),
-        ("shadow", {"deep": 1}, ConfigError, "deep"),
-        ("ladies", {"layers": [0]}, ConfigError, r"layers\[0\]"),
-    ]:
-        with pytest.raises(kind, match=words):
-            next(iter(atta.BatchLoader(cluster, name, options, input_nodes=ids, batch_size=8)))
-    with pytest.raises(ConfigError, match="input_nodes or batches"):
-        atta.BatchLoader(cluster, "shadow")
-    assert len(next(iter(atta.BatchLoader(cluster, "shadow", input_nodes=ids, batch_size=8))).n_id())
-
-
 # -- a user's package --------------------------------------------------------------------------------------------------
 
 FAULTY = """
@@ -240,14 +222,6 @@ def test_the_example_runs_in_daemons(
         expected = sample_locally(local_graph, Snowball(**options), seeds, number=number)
         assert np.array_equal(batch.n_id(), expected.n_id)
         assert np.array_equal(batch.e_id(), expected.e_id)
-        members = set(seeds.tolist())
-        for _ in range(3):  # by brute force
-            into: dict[int, int] = {}
-            for s, d in zip(small_graph.src.tolist(), small_graph.dst.tolist(), strict=True):
-                if d in members and s not in members:
-                    into[s] = into.get(s, 0) + 1
-            members |= set(sorted(into, key=lambda v: (-into[v], small_graph.ids[v]))[:8])
-        assert sorted(batch.n_id().tolist()) == sorted(small_graph.ids[list(members)].tolist())
     with pytest.raises(ConfigError, match="width 0"):
         next(iter(atta.BatchLoader(extended, "snowball", {"width": 0}, input_nodes=small_graph.train_ids)))
 
@@ -290,3 +264,125 @@ def test_packages_that_do_not_load_and_names_that_are_taken(
         next(iter(atta.BatchLoader(extended, "absent", input_nodes=small_graph.train_ids)))
     batch = next(iter(atta.BatchLoader(extended, "shadow", input_nodes=small_graph.train_ids, batch_size=8)))
     assert len(batch.tree()) > 8  # Atta's own error, not the package's
+
+
+# -- subgraphs of servers ----------------------------------------------------------------------------------------------
+
+
+RULES: list[Rule] = [
+    Closure(0),
+    Closure(2),
+    ExpansionAware(1, 2),
+    ExpansionAware(2, 3, resample=4),
+    ExpansionAware(2, 2, "degree"),
+    ExpansionAware(3, -1),
+]
+
+
+def position(graph: SmallGraph, ids: np.ndarray) -> np.ndarray:
+    return np.argsort(graph.ids)[np.searchsorted(np.sort(graph.ids), ids)]
+
+
+def check(found: ServerGraph, expected: ServerGraph, graph: SmallGraph) -> None:
+    for name in ("n_id", "hop", "row", "col", "e_id", "degree"):
+        mine, other = getattr(found, name), getattr(expected, name)
+        assert mine.dtype == other.dtype, name
+        assert np.array_equal(mine, other), name
+    at = position(graph, found.n_id)
+    assert found.tables.keys() == {"x", "y"}
+    assert np.array_equal(found.tables["x"], graph.x[at])
+    assert np.array_equal(found.tables["y"], graph.y[at])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_placement_gives_the_local_subgraph(
+    placements: dict[str, atta.LocalCluster], small_graph: SmallGraph, local_graph: LocalGraph, rule: Rule
+) -> None:
+    inner = np.random.default_rng(4).permutation(300)[:60]
+    expected = extracted_locally(local_graph, inner, rule, seed=5)
+    for cluster in placements.values():
+        for part in {0, cluster.num_parts - 1}:
+            found = atta.server_subgraph(cluster, small_graph.ids[inner], rule, part=part, seed=5)
+            check(found, expected, small_graph)
+            at = position(small_graph, found.n_id)
+            assert found.splits.keys() == {"train", "val"}
+            assert np.array_equal(found.splits["train"], np.isin(at, small_graph.train))
+
+
+def test_servers_are_partitions(
+    placements: dict[str, atta.LocalCluster], small_graph: SmallGraph, local_graph: LocalGraph
+) -> None:
+    for cluster in placements.values():
+        owned = []
+        for part in range(cluster.num_parts):
+            found = atta.server_subgraph(cluster, part=part, splits=())
+            mine = found.n_id[found.inner]
+            assert (np.diff(mine) > 0).all()
+            check(found, extracted_locally(local_graph, position(small_graph, mine)), small_graph)
+            assert found.splits == {}
+            owned.append(mine)
+        assert np.array_equal(np.sort(np.concatenate(owned)), np.sort(small_graph.ids))
+
+
+def test_several_subgraphs_one_after_another(
+    placements: dict[str, atta.LocalCluster], small_graph: SmallGraph, local_graph: LocalGraph
+) -> None:
+    chunks = [np.arange(0, 50), np.arange(50, 50), np.arange(50, 53)]
+    for cluster in placements.values():
+        part = cluster.num_parts - 1
+        ids = [small_graph.ids[chunk] for chunk in chunks]
+        loader = atta.ServerLoader(cluster, ids, Closure(1), part=part)
+        sizes = list(atta.ServerLoader(cluster, ids, Closure(0), part=part, transform=lambda found: found.num_nodes))
+        assert sizes == [50, 0, 3]
+        for _ in range(2):
+            made = list(loader)
+            assert len(made) == 3
+            for chunk, found in zip(chunks, made, strict=True):
+                check(found, extracted_locally(local_graph, chunk, Closure(1)), small_graph)
+
+
+def test_repeated_ids_and_chosen_tables(placements: dict[str, atta.LocalCluster], small_graph: SmallGraph) -> None:
+    for cluster in placements.values():
+        found = atta.server_subgraph(cluster, small_graph.ids[[7, 3, 7]], tables=["y"], splits=["val"], edge_ids=False)
+        assert found.n_id[:2].tolist() == small_graph.ids[[7, 3]].tolist()
+        assert found.num_inner == 2
+        assert set(found.tables) == {"y"}
+        assert set(found.splits) == {"val"}
+        assert found.e_id is None
+        assert found.co_batch([0], 1).e_id is None
+
+
+def test_a_split_without_members(tmp_path: Path) -> None:
+    options = GenerateOptions(nodes=60, edges=300, features=4, classes=2, train=0.5, val=0.0, test=0.0)
+    generate("sbm", tmp_path / "graph", options)
+    partition_graph(tmp_path / "graph", tmp_path / "parts", parts=1, method="random")
+    with atta.local(tmp_path / "parts", threads=1) as cluster:
+        found = atta.server_subgraph(cluster, part=0)
+    assert {name: int(mask.sum()) for name, mask in found.splits.items()} == {"train": 30, "val": 0, "test": 0}
+
+
+def test_what_is_wrong_with_a_subgraph_is_named(
+    placements: dict[str, atta.LocalCluster], small_graph: SmallGraph
+) -> None:
+    cluster, ids = next(iter(placements.values())), small_graph.ids[:3]
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"part": 1}, ConfigError, "part 1"),
+        ({"inner": [123456]}, ConfigError, "123456"),
+        ({"inner": np.ones(300, dtype=bool)}, ConfigError, "mask"),
+        ({"inner": ids, "edge_type": "edges"}, UnknownNameError, "edges"),
+        ({"inner": ids, "tables": ["z"]}, UnknownNameError, "z"),
+        ({"inner": ids, "splits": ["tests"]}, UnknownNameError, "tests"),
+    ]
+    for given, error, words in cases:
+        with pytest.raises(error, match=words):
+            atta.server_subgraph(cluster, **given)
+
+
+def test_daemons_check_for_themselves(placements: dict[str, atta.LocalCluster]) -> None:
+    cluster = next(iter(placements.values()))
+    whole = batch_spec(cluster.schema, "closure", {"hops": 1})
+    with pytest.raises(ConfigError, match="partition 1 of 1"):
+        next(iter(atta.DagLoader(cluster, whole, input_nodes=part_seeds("node", 1))))
+    hops = neighbor_spec(cluster.schema, Hops([2]), seed_type="node")
+    with pytest.raises(ConfigError, match="only a batch operator"):
+        next(iter(atta.DagLoader(cluster, hops, input_nodes=part_seeds("node", 0))))

@@ -19,7 +19,7 @@ from atta.errors import (
     UnknownClientError,
     UnknownNameError,
 )
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -80,53 +80,25 @@ def test_intervals_are_summed_and_their_version_is_pinned(cluster: atta.LocalClu
 
 def test_a_job_goes_on_from_what_another_one_was(cluster: atta.LocalCluster) -> None:
     adam = dataclasses.replace(SUMMED, name="first", optimiser=VectorStep("adam", 0.1))
-    jobs = cluster.weights(adam), cluster.weights(dataclasses.replace(adam, name="second"))
-
-    def epochs(job: JobWeights, numbers: range) -> None:
-        for epoch in numbers:
-            for interval in (0, 1):
-                job.begin(interval, epoch, within_s=5)
-            for interval in (0, 1):
-                for layer, width in enumerate(adam.layers):
-                    gradient = np.full(width, 1.0 + epoch + interval)
-                    assert job.push(interval, epoch, gradient, layer=layer, version=epoch).applied
-
-    jobs[0].create(ZEROS)
-    epochs(jobs[0], range(2))
-    state = jobs[0].state()
-    assert (state.version, len(state.moments)) == (2, 10)
-    assert jobs[1].create(ZEROS, state) == 2
-    with pytest.raises(ConfigError, match="epoch 3 cannot begin, the next is 2"):
-        jobs[1].begin(0, 3, within_s=5)
-    for job in jobs:
-        epochs(job, range(2, 4))
-    first, second = (job.state() for job in jobs)
-    assert first.version == second.version == 4
-    assert first.values.tobytes() == second.values.tobytes()
-    assert first.moments.tobytes() == second.moments.tobytes()
-    bad = JobState(2, ZEROS, np.zeros(9))
+    first, second, third = (
+        cluster.weights(dataclasses.replace(adam, name=name)) for name in ("first", "second", "third")
+    )
+    first.create(ZEROS)
+    for interval in (0, 1):
+        first.begin(interval, 0, within_s=5)
+        for layer, width in enumerate(adam.layers):
+            assert first.push(interval, 0, np.full(width, 1.0 + interval), layer=layer, version=0).applied
+    state = first.state()
+    assert (state.version, len(state.moments)) == (1, 10)
+    assert second.create(ZEROS, state) == 1
+    with pytest.raises(ConfigError, match="epoch 2 cannot begin, the next is 1"):
+        second.begin(0, 2, within_s=5)
+    again = second.state()
+    assert again.values.tobytes() == state.values.tobytes()
+    assert again.moments.tobytes() == state.moments.tobytes()
     with pytest.raises(ConfigError, match=r"takes <f8 \[10\]"):
-        cluster.weights(dataclasses.replace(adam, name="third")).create(ZEROS, bad)
-    for job in jobs:
-        job.drop()
-
-
-def test_a_fast_trainer_waits_until_the_slow_one_has_stepped(cluster: atta.LocalCluster) -> None:
-    job = cluster.weights(dataclasses.replace(SPEC, name="waiting"))
-    job.create(ZEROS)
-    for member in (0, 1):
-        job.join(member, 1)
-        job.begin(member, 0, life=1, within_s=5)
-    job.push(0, 0, ONES, life=1)
-    with pytest.raises(DeadlineError, match="step 1 of member 0"):
-        job.begin(0, 1, life=1, within_s=0.1)
-    versions: list[int] = []
-    waiting = threading.Thread(target=lambda: versions.append(job.begin(0, 1, life=1, within_s=20).version))
-    waiting.start()
-    job.push(1, 0, ONES, life=1)
-    waiting.join(timeout=20)
-    assert versions == [2]
-    job.drop()
+        third.create(ZEROS, JobState(2, ZEROS, np.zeros(9)))
+    first.drop(), second.drop()
 
 
 def test_a_silent_trainer_holds_others_until_its_lease_is_over(cluster: atta.LocalCluster) -> None:
@@ -136,6 +108,8 @@ def test_a_silent_trainer_holds_others_until_its_lease_is_over(cluster: atta.Loc
         job.join(member, 1)
         job.begin(member, 0, life=1, within_s=5)
     job.push(0, 0, ONES, life=1)
+    with pytest.raises(DeadlineError, match="step 1 of member 0"):
+        job.begin(0, 1, life=1, within_s=0.1)
     assert job.begin(0, 1, life=1, within_s=20).version == 1
     with pytest.raises(UnknownClientError, match="its lease is over"):
         job.push(1, 0, ONES, life=1)

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from atta.observe.extras import missing
+from atta.observe.packages import missing
 from atta.partition import partition_graph
 from atta.partition.cutting.by_tasks import partition_by_tasks
 from atta.partition.cutting.tasks import TaskSizes

@@ -62,13 +62,11 @@ class Example:
     batch: Any
 
     def of(self, *services: str) -> list[tuple[Call, Any, Any]]:
-        """Calls of some services, with the messages in both directions."""
         found = [call for call in self.calls if call.method.split(".")[0] in services]
         return [(call, *messages(call)) for call in found]
 
     @property
     def header(self) -> session_pb2.BatchHeader:
-        """The description of the batch that the client received."""
         headers = [reply.header for call, _, reply in self.of("SessionService") if call.method.endswith("Next")]
         return next(header for header in headers if header.arrays)
 
@@ -128,7 +126,6 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
 
 
 def table(*rows: Sequence[object]) -> list[str]:
-    """Rows of a table as the page has them."""
     return ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import atta
-from atta.observe.extras import missing
+from atta.observe.packages import missing
 from atta_bench.lab.netlab import Host, NetLab
 from tests.system.test_on_ray import alive, expected, parts
 from tests.waiting import eventually
@@ -53,7 +53,6 @@ with open(out, "w") as file:
 
 
 def digest(cluster: atta.Cluster) -> str:
-    """Of all batches of an epoch: vertices, edges, their ids, and rows."""
     found = hashlib.sha256()
     for batch in atta.NeighborLoader(cluster, [3, 3], "train", batch_size=16, shuffle=True, seed=3):
         data = batch.to_pyg()
@@ -73,7 +72,6 @@ def start(host: Host, words: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[list[Host]]:
-    """Two hosts with Ray."""
     with NetLab(2, shm_bytes=1 << 30) as lab:
         head, other = lab.hosts
         store = f"--object-store-memory={200 << 20}"

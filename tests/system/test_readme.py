@@ -47,7 +47,6 @@ def run(words: Sequence[str], folder: Path, prefix: Sequence[str] = ()) -> str:
 
 
 def answers(folder: Path, prefix: Sequence[str]) -> bool:
-    """Whether all daemons of the cluster file do."""
     command = [*prefix, "atta", "status", "--cluster", "cluster.toml", "--json", "-"]
     env = {**os.environ, "PATH": PATH}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False).returncode == 0

@@ -1,34 +1,32 @@
-"""What ``atta render`` writes runs: commands and environments of containers, and the batch script under stubs of Slurm.
-
-They are processes of this machine. Addresses of loopback stand for host names, one for each pod or node.
+"""What ``atta render`` writes runs: the batch script under stubs of Slurm, where addresses of loopback stand for nodes,
+and the pods of Kubernetes, where host names resolve late, as on a cluster that is still starting.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from atta.cli.cluster.rendering.manifests import (
     CLUSTER,
-    DATA,
     DeploymentPlan,
     KubernetesPlan,
     kubernetes_manifest,
     slurm_script,
 )
-from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
-from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph.needs import needs_of
+from atta_bench.lab.netlab import Host, NetLab
 from tests.addresses import held_port
 
 pytestmark = pytest.mark.slow
@@ -37,7 +35,6 @@ ATTA = (sys.executable, "-m", "atta.cli.main")
 TRAIN = ("--model", "sage", "--layers", "2", "--hidden", "8", "--dropout", "0", "--device", "cpu", "--epochs", "2",
          "--num-neighbors", "3", "--batch-size", "16")  # fmt: skip
 HOSTS = ("127.0.0.1", "127.0.0.2")
-POD = "import socket, sys; host = sys.argv.pop(1); socket.gethostname = lambda: host; from atta.cli.main import main; main()"
 SRUN = """#!/bin/bash
 # Runs the command once per task, as srun does. A node is an address of loopback, so "any address" is that one.
 tasks=1
@@ -61,13 +58,8 @@ exit $code
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("torch_geometric")
-    folder = tmp_path_factory.mktemp("rendered")
-    sizes = {"nodes": 400, "edges": 4000, "features": 6, "classes": 3, "seed": 5}
-    generate("sbm", folder / "graph", GenerateOptions(**sizes, train=0.4, val=0.2, test=0.4, inter=0.2))  # type: ignore[arg-type]
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
-    return folder / "parts"
+def dataset(classes: Path) -> Path:
+    return classes / "parts"
 
 
 @pytest.fixture(scope="module")
@@ -86,76 +78,10 @@ def losses(report: Path) -> list[float]:
     return [epoch["loss"] for epoch in json.loads(report.read_text())["epochs"]]
 
 
-def plan(dataset: Path, data: str) -> DeploymentPlan:
-    numbers = (held_port() for _ in range(4))
-    ports = dict(zip(("port", "link_port", "metrics_port", "meeting_port"), numbers, strict=True))
+def plan(dataset: Path, **more: int) -> DeploymentPlan:
     needs = tuple(needs_of(Dataset.open(dataset)))
-    return DeploymentPlan("run", data, needs, nodes=2, trainers=2, train=TRAIN, tls=False, buffer=1 << 28, **ports)
-
-
-@pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that the test starts; none is left behind."""
-    found: list[subprocess.Popen[str]] = []
-    yield found
-    for process in found:
-        process.send_signal(signal.SIGTERM)
-    for process in found:
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
-
-
-def start(pod: str, words: Sequence[str], env: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", POD, pod, *words]
-    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def test_containers_of_kubernetes_train(
-    dataset: Path, by_hand: list[float], tmp_path: Path, started: list[subprocess.Popen[str]]
-) -> None:
-    found = KubernetesPlan(plan(dataset, DATA), "atta:1", "claim")
-    objects = {
-        document["kind"]: document["spec"]
-        for document in yaml.safe_load_all(kubernetes_manifest(found))
-        if "spec" in document
-    }
-    (config,) = (
-        d["data"]["cluster.toml"] for d in yaml.safe_load_all(kubernetes_manifest(found)) if d["kind"] == "ConfigMap"
-    )
-    names = dict(zip(found.daemon_hosts(), HOSTS, strict=True))
-    names |= {f"run-trainer-{n}.run-trainer": address for n, address in enumerate(HOSTS)}
-    names |= {CLUSTER: str(tmp_path / "cluster.toml"), DATA: str(dataset)}
-
-    def here(text: str) -> str:
-        for name, local in names.items():
-            text = text.replace(name, local)
-        return text
-
-    def begin(kind: str, pod: str, address: str, more: Sequence[str] = (), **variables: str) -> subprocess.Popen[str]:
-        (container,) = objects[kind]["template"]["spec"]["containers"]
-        told = {entry["name"]: entry["value"] for entry in container["env"]}
-        words: list[Any] = [here(word).replace("0.0.0.0", address) for word in container["args"]]
-        process = start(pod, [container["command"][1], *words, *more], environment(**told, **variables))
-        started.append(process)
-        return process
-
-    (tmp_path / "cluster.toml").write_text(here(config))
-    trainers = []
-    for node in range(objects["Job"]["completions"]):  # trainers come first
-        report = ("--json", str(tmp_path / f"{node}.json"))
-        index = str(node)
-        trainers.append(begin("Job", f"run-trainer-{node}", HOSTS[node], report, JOB_COMPLETION_INDEX=index))
-    for part in range(objects["StatefulSet"]["replicas"]):
-        begin("StatefulSet", f"run-daemon-{part}", HOSTS[part])
-    for trainer in trainers:
-        assert trainer.wait(150) == 0, trainer.communicate()[1]
-    assert losses(tmp_path / "0.json") == pytest.approx(by_hand, rel=1e-5)
-    assert losses(tmp_path / "1.json") == losses(tmp_path / "0.json")
+    more |= {"nodes": 2, "trainers": 2, "buffer": 1 << 28}
+    return DeploymentPlan("run", str(dataset), needs, train=TRAIN, tls=False, **more)
 
 
 def test_the_script_of_slurm_trains(dataset: Path, by_hand: list[float], tmp_path: Path) -> None:
@@ -170,7 +96,8 @@ def test_the_script_of_slurm_trains(dataset: Path, by_hand: list[float], tmp_pat
         (stubs / name).write_text(text)
         (stubs / name).chmod(0o755)
     script = tmp_path / "run.sbatch"
-    script.write_text(slurm_script(plan(dataset, str(dataset)), {}, {}))
+    ports = {name: held_port() for name in ("port", "link_port", "metrics_port", "meeting_port")}
+    script.write_text(slurm_script(plan(dataset, **ports), {}, {}))
     env = environment(
         PATH=f"{stubs}:{os.environ['PATH']}", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="node[1-2]",
         SLURM_SUBMIT_DIR=str(tmp_path), REPORT=str(tmp_path / "report.json"),
@@ -181,3 +108,99 @@ def test_the_script_of_slurm_trains(dataset: Path, by_hand: list[float], tmp_pat
     assert losses(tmp_path / "report.json") == pytest.approx(by_hand, rel=1e-5)
     assert set(logs) == {"daemon-0.log", "daemon-1.log"}
     assert all("stopped" in log for log in logs.values())  # they have drained
+
+
+# -- pods, each in a network namespace with a host name of its own -----------------------------------------------------
+
+UNKNOWN_S = 30
+"""How long the names of other pods do not resolve."""
+
+
+class Pod:
+    """A container's process on a host of its own. Its /etc/hosts lists itself, and later all pods, as a cluster's DNS
+    would."""
+
+    def __init__(self, name: str, service: str, host: Host, folder: Path) -> None:
+        self.name, self.host, self.folder = name, host, folder
+        self.line = f"{host.address} {name}.{service} {name}\n"
+        folder.mkdir()
+        self.hosts, self.log = folder / "hosts", folder / "log"
+        self.tell([self])
+        (folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def tell(self, pods: Sequence[Pod]) -> None:
+        """Let the names of ``pods`` resolve. The file stays the same one, as it is mounted."""
+        self.hosts.write_text("127.0.0.1 localhost\n" + "".join(pod.line for pod in pods))
+
+    def start(self, words: Sequence[str], env: dict[str, str]) -> None:
+        files = [(self.hosts, "/etc/hosts"), (self.folder / "resolv.conf", "/etc/resolv.conf")]
+        mounts = [f"mount --bind {shlex.quote(str(file))} {place}" for file, place in files]
+        named = f"echo {self.name} > /proc/sys/kernel/hostname"
+        script = " && ".join([*mounts, named, f"exec {shlex.join(words)}"])
+        with self.log.open("wb") as log:
+            command = ["unshare", "--uts", "sh", "-c", script]
+            self.process = self.host.popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+
+
+@pytest.fixture
+def lab() -> Iterator[NetLab]:
+    with NetLab(4) as found:
+        yield found
+
+
+@pytest.mark.netns
+@pytest.mark.timeout(300)
+def test_pods_train_although_names_resolve_late(
+    dataset: Path, by_hand: list[float], lab: NetLab, tmp_path: Path
+) -> None:
+    cluster = KubernetesPlan(plan(dataset, cache=1 << 26), "atta:1", "claim")
+    objects = [*yaml.safe_load_all(kubernetes_manifest(cluster))]
+    specs = {found["kind"]: found["spec"] for found in objects if "spec" in found}
+    names = {found["kind"]: found["metadata"]["name"] for found in objects}
+    (config,) = (found["data"]["cluster.toml"] for found in objects if found["kind"] == "ConfigMap")
+    (tmp_path / "cluster.toml").write_text(config)
+    counts = {"Job": specs["Job"]["completions"], "StatefulSet": specs["StatefulSet"]["replicas"]}
+    assert counts == {"Job": 2, "StatefulSet": 2}
+    assert specs["Job"]["template"]["spec"]["subdomain"] == names["Job"]
+    assert specs["StatefulSet"]["serviceName"] == names["StatefulSet"]
+
+    hosts = iter(lab.hosts)
+    pods = {
+        kind: [Pod(f"{names[kind]}-{i}", names[kind], next(hosts), tmp_path / f"{kind}-{i}") for i in range(count)]
+        for kind, count in counts.items()
+    }
+    everybody = [pod for of_kind in pods.values() for pod in of_kind]
+
+    def start(kind: str, index: int, more: Sequence[str] = (), **variables: str) -> None:
+        (container,) = specs[kind]["template"]["spec"]["containers"]
+        command = [*container["command"], *container["args"], *more]
+        words = [str(tmp_path / "cluster.toml") if word == CLUSTER else word for word in command]
+        assert words[0] == "atta"
+        told = {entry["name"]: entry["value"] for entry in container["env"]}
+        pods[kind][index].start([*ATTA, *words[1:]], {**told, "OMP_NUM_THREADS": "1", **variables})
+
+    try:
+        for index in range(2):
+            report = ("--json", str(tmp_path / f"{index}.json"))
+            start("Job", index, report, JOB_COMPLETION_INDEX=str(index))
+        for index in range(2):
+            start("StatefulSet", index)
+        time.sleep(UNKNOWN_S)
+        running = {pod.name: pod.process is not None and pod.process.poll() is None for pod in everybody}
+        assert all(running.values()), (running, *(pod.log.read_text() for pod in everybody))
+        for pod in everybody:
+            pod.tell(everybody)
+        for pod in pods["Job"]:
+            assert pod.process is not None
+            assert pod.process.wait(150) == 0, pod.log.read_text()
+        assert losses(tmp_path / "0.json") == pytest.approx(by_hand, rel=1e-5)
+        assert losses(tmp_path / "1.json") == losses(tmp_path / "0.json")
+        for pod in pods["StatefulSet"]:  # they end as an engine would end them
+            assert pod.process is not None
+            pod.process.send_signal(signal.SIGTERM)
+            assert pod.process.wait(60) == 0
+    finally:
+        for pod in everybody:
+            if pod.process is not None and pod.process.poll() is None:
+                os.kill(pod.process.pid, signal.SIGKILL)

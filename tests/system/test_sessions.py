@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import atta
 from atta.daemon.peers.peers import PULL_BYTES
 from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from tests.addresses import held_addresses, held_port
+from tests.addresses import held_port
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -33,25 +32,6 @@ def open_sessions(cluster: atta.Cluster) -> float:
 
 def eventually_closed(cluster: atta.Cluster) -> bool:
     return eventually(lambda: open_sessions(cluster) == 0)
-
-
-def test_ranks_get_equally_many_batches_and_all_seeds(cluster: atta.Cluster, small_graph: SmallGraph) -> None:
-    for policy in ("local", "global"):
-        for world in (1, 2, 3, 5):
-            seen: list[int] = []
-            counts = set()
-            for rank in range(world):
-                loader = atta.NeighborLoader(
-                    cluster, [2], batch_size=7, shuffle=True, seed_policy=policy, rank=rank, world_size=world
-                )
-                batches = [b.n_id()[: b.batch_size].tolist() for b in loader]
-                assert len(batches) == len(loader)
-                counts.add(len(batches))
-                seen += [v for b in batches for v in b]
-            assert len(counts) == 1, f"{policy}, {world} ranks: unequal batch counts {counts}"
-            assert set(seen) == set(small_graph.train_ids.tolist())
-            # Padding repeats fewer than one batch per rank.
-            assert len(seen) < len(small_graph.train_ids) + 7 * world
 
 
 def test_the_next_epoch_is_prepared_while_one_ends(cluster: atta.Cluster) -> None:
@@ -91,38 +71,6 @@ def test_tables_of_the_seeds_alone(cluster: atta.Cluster) -> None:
             assert len(some.to_pyg().y) == some.batch_size
 
 
-def test_input_id_is_the_position_in_the_input(cluster: atta.Cluster, small_graph: SmallGraph) -> None:
-    wanted = small_graph.ids[[5, 3, 200, 17, 60, 4]]
-    loader = atta.NeighborLoader(cluster, [2], input_nodes=wanted, batch_size=4, shuffle=True, pad=False)
-    for batch in loader:
-        assert np.array_equal(wanted[batch.input_id], batch.n_id()[: batch.batch_size])
-
-
-@pytest.mark.parametrize("machine", ["this one", "another"])
-def test_iterator_collected_mid_epoch(cluster: atta.Cluster, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if machine == "another":
-        monkeypatch.setattr("atta.client.cluster.machine_id", lambda: machine)
-    iterator = iter(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
-    first = next(iterator)
-    content = first.table("x").copy()
-    del iterator
-    gc.collect()
-    assert eventually_closed(cluster)
-    for _ in range(3):  # other sessions reuse slots, but never a slot that a consumer still reads
-        list(atta.NeighborLoader(cluster, [3, 3], batch_size=4))
-    assert np.array_equal(first.table("x"), content)
-
-
-def test_keeping_all_batches_neither_blocks_nor_overwrites(cluster: atta.Cluster) -> None:
-    loader = atta.NeighborLoader(cluster, [3, 3], batch_size=4, seed=2)
-    kept = list(loader)
-    assert len(kept) == len(loader) > 20
-    loader.set_epoch(0)
-    for old, new in zip(kept, loader, strict=True):
-        assert np.array_equal(old.table("x"), new.table("x"))
-        assert np.array_equal(old.n_id(), new.n_id())
-
-
 def test_the_last_batch_of_an_epoch_gives_its_slot_back(small_graph: SmallGraph) -> None:
     with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
         loader = atta.NeighborLoader(cluster, [3, 3], batch_size=4, seed=2)
@@ -156,123 +104,36 @@ def test_two_loaders_at_once(cluster: atta.Cluster) -> None:
     assert together == alone
 
 
-def test_resume_continues_the_very_epoch(cluster: atta.Cluster) -> None:
-    loader = atta.NeighborLoader(cluster, [3, 3], batch_size=8, shuffle=True, seed=4)
-    whole = [b.n_id().tolist() for b in loader]
-    assert [b.n_id().tolist() for b in loader.resume(epoch=0, batch=3)] == whole[3:]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"input_nodes": np.array([10**12])}, atta.ConfigError, "1000000000000"),
-        ({"input_nodes": "tran"}, atta.UnknownNameError, "train"),
-        ({"tables": ["z"]}, atta.UnknownNameError, "z"),
-        ({"num_neighbors": [5, -2]}, atta.ConfigError, "-2"),
-        ({"num_neighbors": [10**8]}, atta.ConfigError, "100000000"),
-        ({"rank": 2, "world_size": 2}, atta.ConfigError, "rank 2"),
-        ({"input_nodes": ("paper", "train")}, atta.UnknownNameError, "paper"),
-        ({"input_nodes": np.array([], dtype=np.int64)}, atta.ConfigError, "seed"),
-        ({"frontier": "some"}, atta.ConfigError, "frontier"),
-        ({"share": 1e6}, atta.ConfigError, "share 1e"),
-    ],
-)
-def test_bad_arguments(cluster: atta.Cluster, options: dict[str, object], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        list(atta.NeighborLoader(cluster, **{"num_neighbors": [2], "batch_size": 4, **options}))  # type: ignore[arg-type]
-    assert len(list(atta.NeighborLoader(cluster, [2], batch_size=64))) > 0  # the daemon goes on serving
-
-
-def test_unreachable_daemon() -> None:
-    with pytest.raises(atta.UnavailableError, match=r"127\.0\.0\.1"):
-        atta.connect(held_addresses(1)[0], deadline_s=3)
-
-
-def test_daemons_of_different_datasets(small_graph: SmallGraph) -> None:
-    with (
-        atta.local(small_graph.dataset(2, "metis"), threads=1) as a,
-        atta.local(small_graph.dataset(2, "random"), threads=1) as b,
-        pytest.raises(atta.WrongDatasetError, match="serves dataset"),
-    ):
-        atta.connect([a.addresses[0], b.addresses[1]])
-
-
-def test_daemons_in_the_wrong_order(cluster: atta.Cluster) -> None:
+def test_daemons_that_do_not_belong_together(cluster: atta.Cluster, placements: dict[str, atta.LocalCluster]) -> None:
+    other = placements["2 parts by random, 2 threads"]
+    with pytest.raises(atta.WrongDatasetError, match="serves dataset"):
+        atta.connect([cluster.addresses[0], other.addresses[1]])
     with pytest.raises(atta.WrongDatasetError, match="partition 1"):
-        atta.connect(list(reversed(cluster.addresses)))
-
-
-def test_dead_peer_reaches_the_iterator(small_graph: SmallGraph) -> None:
-    options = ("--peer-deadline", "1s", "--cache", "0")  # a full cache would do without the peer
-    with atta.local(small_graph.dataset(2, "random"), threads=1, options=options) as broken:
-        loader = atta.NeighborLoader(broken, [5, 5], batch_size=8, rank=0, world_size=2, reconnect=0)
-        list(loader)
-        os.kill(broken.pids[1], signal.SIGKILL)
-        with pytest.raises(atta.AttaError, match=broken.addresses[1]):
-            list(loader)
-
-
-@pytest.mark.parametrize("taken", [0, 1, 2])
-def test_dead_home_reaches_the_iterator(small_graph: SmallGraph, taken: int) -> None:
-    """The daemon dies while the client waits for the next batch: the iterator soon ends with an error."""
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
-        batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=4, reconnect=0))
-        for _ in range(taken):
-            next(batches)
-        os.kill(cluster.pids[0], signal.SIGKILL)
-        with pytest.raises(atta.DaemonEndedError, match="partition 0 was killed by SIGKILL; out of memory"):
-            for _ in batches:
-                pass
-
-
-def test_lease_of_a_killed_client_runs_out(small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--lease", "1s")) as running:
-        script = (
-            "import atta, sys, time; c = atta.connect(sys.argv[1]);"
-            "i = iter(atta.NeighborLoader(c, [2], batch_size=2)); next(i); print('up', flush=True); time.sleep(60)"
-        )
-        client = subprocess.Popen([sys.executable, "-c", script, running.addresses[0]], stdout=subprocess.PIPE)
-        assert client.stdout is not None
-        assert client.stdout.readline() == b"up\n"
-        time.sleep(2.5)  # longer than the lease: an idle client that is alive keeps its session
-        assert open_sessions(running) == 1
-        client.kill()
-        client.wait()
-        assert eventually_closed(running)
-
-
-def serve(path: object, port: int, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", "0"]
-    return subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}", *options], stderr=subprocess.PIPE, text=True)
+        atta.connect(cluster.addresses[::-1])
 
 
 def test_sigterm_drains_and_exits_0(small_graph: SmallGraph) -> None:
+    """And another daemon does not start at the same port."""
     port = held_port()
-    daemon = serve(small_graph.dataset(1, "random"), port)
+    command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(small_graph.dataset(1, "random"))]
+    command += ["--part", "0", "--listen", f"127.0.0.1:{port}"]
+    daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with atta.connect(f"127.0.0.1:{port}", wait=True) as running:
+        second = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+        assert second.returncode == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in second.stderr
+        assert "Traceback" not in second.stderr
         loader = atta.NeighborLoader(running, [2, 2], batch_size=16)
         iterator = iter(loader)
         next(iterator)
         daemon.send_signal(signal.SIGTERM)
-        rest = list(iterator)  # a running session may finish
-        assert len(rest) == len(list(range(1 + len(rest)))) - 1 > 2
+        assert len(list(iterator)) == len(loader) - 1 > 2  # a running session may finish
     assert daemon.wait(timeout=20) == 0
     assert daemon.stderr is not None
     assert "drain" in daemon.stderr.read()
 
 
-def test_second_daemon_on_the_same_port(small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(1, "random"), threads=1) as running:
-        port = int(running.addresses[0].rpartition(":")[2])
-        second = serve(small_graph.dataset(1, "random"), port)
-        _, errors = second.communicate(timeout=30)
-        assert second.returncode == 2
-        assert f"cannot listen on 127.0.0.1:{port}" in errors
-        assert "Traceback" not in errors
-
-
 def rows_of(cluster: atta.Cluster, **options: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Ids, rows and labels of an epoch, and the number of bytes from other daemons."""
     batches = list(atta.NeighborLoader(cluster, [4, 4], "train", batch_size=32, **options))
     ids = np.concatenate([b.n_id() for b in batches])
     x, y = (np.concatenate([b.tables["node"][name] for b in batches]) for name in ("x", "y"))
@@ -280,31 +141,38 @@ def rows_of(cluster: atta.Cluster, **options: str) -> tuple[np.ndarray, np.ndarr
 
 
 @pytest.mark.parametrize("cache", ["0", "100"])
-@pytest.mark.parametrize(("codec", "share"), [("fp16", 2**-11), ("bf16", 2**-8), ("int8", 1 / 254)])
-def test_rows_in_a_codec(small_graph: SmallGraph, codec: str, share: float, cache: str) -> None:
+def test_rows_in_a_codec(small_graph: SmallGraph, cache: str) -> None:
     """Remote rows lose only what the codec loses, labels lose nothing. Rows kept for all sessions stay exact."""
+    shares = {"fp16": 2**-11, "bf16": 2**-8, "int8": 1 / 254}
     with atta.local(small_graph.dataset(3, "random"), threads=1, options=("--cache-share", cache)) as cluster:
-        ids, coded, labels, coded_bytes = rows_of(cluster, codec=codec)
-        same_ids, exact, same_labels, exact_bytes = rows_of(cluster)
+        found = {codec: rows_of(cluster, codec=codec) for codec in shares}
+        ids, exact, labels, exact_bytes = rows_of(cluster)
+        assert np.array_equal(exact, rows_of(cluster)[1])
+        with pytest.raises(atta.UnknownNameError, match="did you mean"):
+            rows_of(cluster, codec="fp16x")
+    for codec, (same_ids, coded, same_labels, coded_bytes) in found.items():
         assert np.array_equal(ids, same_ids)
         assert np.array_equal(labels, same_labels)
-        assert np.array_equal(exact, rows_of(cluster)[1])
         assert np.abs(coded - exact).max() > 0
-        assert (np.abs(coded - exact) <= share * 1.001 * np.abs(exact).max(axis=1, keepdims=True)).all()
+        assert (np.abs(coded - exact) <= shares[codec] * 1.001 * np.abs(exact).max(axis=1, keepdims=True)).all()
         assert cache != "0" or coded_bytes < exact_bytes
-        with pytest.raises(atta.UnknownNameError, match="did you mean"):
-            rows_of(cluster, codec=codec + "x")
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wide")
+    generate("powerlaw", folder / "g", GenerateOptions(nodes=3000, edges=30_000, features=600, classes=3))
+    partition_graph(folder / "g", folder / "d", parts=2, method="random")
+    return folder
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("cache", ["0", "100"])
-def test_rows_of_several_messages_reach_their_places(tmp_path: Path, threads: int, cache: str) -> None:
+def test_rows_of_several_messages_reach_their_places(wide: Path, threads: int, cache: str) -> None:
     """Rows fill two messages. The event loop (one worker) or threads move them, with or without a cache and a codec."""
-    generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=3000, edges=30_000, features=600, classes=3))
-    partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
-    table = np.load(tmp_path / "g" / "nodes" / "node" / "x.npy")
+    table = np.load(wide / "g" / "nodes" / "node" / "x.npy")
     options = ("--cache-share", cache, "--cache-fill", "0")
-    with atta.local(tmp_path / "d", threads=threads, options=options) as cluster:
+    with atta.local(wide / "d", threads=threads, options=options) as cluster:
         for epoch, codec in enumerate(["", "", "fp16"]):
             how = {"batch_size": 3000, "rank": 0, "world_size": 1, "codec": codec}
             (batch,) = atta.NeighborLoader(cluster, [2], np.arange(3000), seed_policy="global", **how)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import atta
-from atta.daemon.services.tables import LEASE_LOOK_S
 from atta.train.exchange.policies import LATEST, Rule, exact
 from atta.train.exchange.tables import DaemonTable
 from tests.system.conftest import SmallGraph
-from tests.waiting import eventually
 
 WIDTHS = {1: 5, 2: 3}
 
@@ -130,31 +122,3 @@ def test_daemons_without_room_name_the_bytes_and_keep_nothing(cluster: atta.Loca
     with pytest.raises(atta.QuotaExceededError, match=f"stale rows need {need} bytes on the daemons together"):
         table(cluster, "large", {1: 2000, 2: 8000})
     assert set(cluster.tables.specs()) == before
-
-
-@pytest.mark.slow
-def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: atta.LocalCluster) -> None:
-    """Its tables go when their lease is over. Those of another job, which neither pushes nor pulls meanwhile, stay."""
-    began, lease_s = time.monotonic(), 10.0
-    other = table(cluster, "alive", {1: 5}, lease_s=lease_s)
-    program = textwrap.dedent("""
-        import sys, time, atta
-        from atta.train.exchange.tables import DaemonTable
-        cluster = atta.connect(sys.argv[1])
-        DaemonTable(cluster.tables, {1: 5}, 300, job="dead", node_type="node", lease_s=2.0)
-        print("made", flush=True)
-        time.sleep(600)
-    """)
-    command = [sys.executable, "-c", program, str(cluster.cluster_file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "made\n"
-        assert {"dead.1.0", "dead.1.1"} <= set(cluster.tables.specs())
-        job.send_signal(signal.SIGKILL)
-    assert eventually(lambda: not [name for name in cluster.tables.specs() if name.startswith("dead.")], seconds=60)
-    time.sleep(max(0.0, began + lease_s + 2 * LEASE_LOOK_S - time.monotonic()))
-    rows = other.locate(small_graph.ids[:2])
-    other.publish(1, rows, torch.ones(2, 5), 0)
-    other.flush()
-    assert np.array_equal(fetched(other, 1, rows, exact(0))[0].numpy(), np.ones((2, 5)))
-    other.close(delete=True)

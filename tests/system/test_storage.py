@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import atta
-from atta.observe.extras import missing
+from atta.observe.packages import missing
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
-from atta.partition.generate import GenerateOptions, generate
 from tests.addresses import held_port
 from tests.waiting import eventually
 
@@ -31,18 +30,7 @@ TRAIN = ("--trainers", "2", "--num-neighbors", "3,3", "--batch-size", "16", "--h
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("storage")
-    shares = {"train": 0.4, "val": 0.2, "test": 0.4}
-    sizes = {"nodes": 400, "edges": 4000, "features": 6, "classes": 3, "seed": 5}
-    generate("sbm", folder / "graph", GenerateOptions(**sizes, **shares, inter=0.2))  # type: ignore[arg-type]
-    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bucket of an S3 that runs here."""
     if lacking := missing("moto", "flask", "s3fs"):
         pytest.skip(f"{', '.join(lacking)} not installed")
     port = held_port()
@@ -88,10 +76,10 @@ def losses(report: Path) -> list[float]:
 
 
 @pytest.mark.timeout(600)
-def test_the_commands_on_storage(graph: Path, tmp_path: Path, bucket: str) -> None:
+def test_the_commands_on_storage(classes: Path, tmp_path: Path, bucket: str) -> None:
     """Partition, serve, train in two goes, and predict; everything but caches lies on storage."""
     data, runs, out = (f"{bucket}/{name}" for name in ("data", "runs", "out"))
-    run("partition", str(graph / "graph"), data, "--parts", "2", "--method", "metis", "--seed", "0")
+    run("partition", str(classes / "graph"), data, "--parts", "2", "--method", "metis", "--seed", "0")
     ports = [held_port() for _ in range(2)]
     entries = (f'[[daemon]]\npart = {part}\naddress = "127.0.0.1:{port}"\n' for part, port in enumerate(ports))
     (tmp_path / "cluster.toml").write_text("".join(entries))
@@ -102,12 +90,12 @@ def test_the_commands_on_storage(graph: Path, tmp_path: Path, bucket: str) -> No
             command = [*ATTA, "serve", "--data", data, "--data-cache", str(tmp_path / f"disk-{part}"), *place]
             daemons.append(subprocess.Popen([*command, "--threads", "1"], stderr=subprocess.DEVNULL))
         with atta.connect(tmp_path / "cluster.toml", wait=True, deadline_s=120) as cluster:
-            assert cluster.dataset_id == Dataset.open(graph / "parts").dataset_id
+            assert cluster.dataset_id == Dataset.open(classes / "parts").dataset_id
         for part in range(2):
             folders = {path.name for path in (tmp_path / f"disk-{part}" / cluster.dataset_id).iterdir()}
             assert folders == {"manifest.json", "shared", f"part-{part:04d}"}
         there = ("--cluster", str(tmp_path / "cluster.toml"), *TRAIN)
-        run("train", "--data", str(graph / "parts"), *TRAIN, "--epochs", "4", "--json", str(tmp_path / "here.json"))
+        run("train", "--data", str(classes / "parts"), *TRAIN, "--epochs", "4", "--json", str(tmp_path / "here.json"))
         run("train", *there, "--epochs", "2", "--checkpoint", runs)
         again = ("--checkpoint", runs, "--resume", "--json", str(tmp_path / "there.json"))
         run("train", *there, "--epochs", "4", *again)
@@ -139,9 +127,9 @@ def predictions(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_daemons_of_this_process_read_storage(graph: Path, bucket: str) -> None:
-    partition_graph(graph / "graph", f"{bucket}/data", parts=2, method="metis", seed=0)
-    with atta.local(f"{bucket}/data", threads=1) as there, atta.local(graph / "parts", threads=1) as here:
+def test_daemons_of_this_process_read_storage(classes: Path, bucket: str) -> None:
+    partition_graph(classes / "graph", f"{bucket}/data", parts=2, method="metis", seed=0)
+    with atta.local(f"{bucket}/data", threads=1) as there, atta.local(classes / "parts", threads=1) as here:
         batches = [
             [batch.to_pyg() for batch in atta.NeighborLoader(cluster, [3], "train", batch_size=32, seed=1)]
             for cluster in (there, here)

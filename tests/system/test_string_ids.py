@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from torch_geometric.nn import SAGEConv
 
 import atta
 from atta.cli.main import cli
 from atta.errors import ConfigError, DataError, RemoteError, UnknownNameError
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.graph.strings import to_rows
+from atta.train.launching.predictors import read_ids
+from tests.system.test_inference import checkpoint
 
 PAPERS, AUTHORS = 90, 40
 
@@ -183,33 +187,23 @@ def test_two_vertices_with_one_name_are_refused(tmp_path: Path, part: list[int],
         assert cluster.ids.strings([0, 1, 2]).tolist() == ["same", "same", "x"]
 
 
-def rows_of(found: Any) -> dict[str, list[float]]:
-    return dict(zip(found.ids.tolist(), found.values.tolist(), strict=True))
-
-
 @pytest.mark.parametrize("sampled", [None, [-1]])
-def test_predictions_have_the_users_strings(
-    graph: Named, plain: atta.LocalCluster, tmp_path: Path, sampled: list[int] | None
-) -> None:
-    torch, nn = pytest.importorskip("torch"), pytest.importorskip("torch_geometric.nn")
+def test_predictions_have_the_users_strings(graph: Named, plain: atta.LocalCluster, sampled: list[int] | None) -> None:
     torch.manual_seed(1)
-    layers = [nn.SAGEConv(6, 5), torch.nn.ReLU(), nn.SAGEConv(5, 2)]
+    layers = [SAGEConv(6, 5), torch.nn.ReLU(), SAGEConv(5, 2)]
     x, edges = torch.from_numpy(graph.x), torch.from_numpy(graph.cites)
     with torch.no_grad():
         whole = layers[2](layers[0](x, edges).relu(), edges).numpy()
-    expected = dict(zip(graph.papers, whole, strict=True))
-    in_memory = rows_of(atta.predict(plain, layers, num_neighbors=sampled))
-    assert in_memory.keys() == expected.keys()
-    for name, row in in_memory.items():
-        np.testing.assert_allclose(row, expected[name], rtol=1e-5, atol=1e-5)
-    some = rows_of(atta.predict(plain, layers, graph.papers[5:9], num_neighbors=sampled))
-    assert sorted(some) == sorted(graph.papers[5:9])
-    for name, row in some.items():
-        np.testing.assert_allclose(row, in_memory[name], rtol=1e-5, atol=1e-5)
+    some = graph.papers[5:9]
+    for asked, wanted in ((None, graph.papers), (some, some)):
+        found = atta.predict(plain, layers, asked, num_neighbors=sampled)
+        assert sorted(found.ids) == sorted(wanted)
+        of = [graph.number[name] for name in found.ids]
+        np.testing.assert_allclose(found.values, whole[of], rtol=1e-5, atol=1e-5)
     pairs = [[graph.papers[3], graph.papers[70]], [graph.papers[70], graph.papers[70]]]
     scored = atta.predict(plain, layers, links=pairs, num_neighbors=sampled)
     assert scored.ids.tolist() == pairs
-    np.testing.assert_allclose(scored.values, [expected[a] @ expected[b] for a, b in pairs], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scored.values, [whole[3] @ whole[70], whole[70] @ whole[70]], rtol=1e-4, atol=1e-5)
     if sampled is None:
         atta.predict(plain, layers, "train", table="by-number")
         table = plain.tables.open("by-number")
@@ -222,48 +216,37 @@ def test_predictions_have_the_users_strings(
 def test_the_command_reads_and_writes_strings(
     graph: Named, plain: atta.LocalCluster, tmp_path: Path, form: str
 ) -> None:
-    pytest.importorskip("torch_geometric")
-    from tests.system.test_inference import checkpoint
-
     folder, _ = checkpoint(tmp_path / "saved", "sage", channels=6)
     command = ["predict", "--cluster", ",".join(plain.addresses), "--checkpoint", str(folder), "--format", form]
 
-    def run(*options: str) -> Any:
-        done = CliRunner().invoke(cli, [*command, "--out", str(tmp_path / options[0][2:]), *options])
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
+    def run(option: str, lines: list[str]) -> Any:
+        (tmp_path / "ids.txt").write_text("".join(f"{line}\n" for line in lines))
+        words = ["--out", str(tmp_path / option), f"--{option}", str(tmp_path / "ids.txt")]
+        done = CliRunner().invoke(cli, [*command, *words], standalone_mode=False)
+        if done.exception is not None:
             raise done.exception
-        assert done.exit_code == 0, done.output
-        paths = sorted((tmp_path / options[0][2:]).glob(f"part-*.{form}"))
+        paths = sorted((tmp_path / option).glob(f"part-*.{form}"))
         if form == "npy":
             found = np.concatenate([np.load(path) for path in paths])
             return {name: found[name].tolist() for name in found.dtype.names}
-        parquet = pytest.importorskip("pyarrow.parquet")
-        tables = [parquet.read_table(path) for path in paths]
+        tables = [pytest.importorskip("pyarrow.parquet").read_table(path) for path in paths]
         assert {str(table.schema.field(0).type) for table in tables} == {"string"}
         return {name: [v for table in tables for v in table[name].to_pylist()] for name in tables[0].column_names}
 
-    (tmp_path / "ids.txt").write_text("\n".join(graph.papers[20:60]) + "\n")
-    chosen = run("--ids", str(tmp_path / "ids.txt"))
+    chosen, whole = run("ids", graph.papers[20:60]), atta.predict(plain, folder)
     assert sorted(chosen["id"]) == sorted(graph.papers[20:60])
-    whole = rows_of(atta.predict(plain, folder))
-    for name, row in zip(chosen["id"], chosen["embedding"], strict=True):
-        np.testing.assert_allclose(row, whole[name], rtol=1e-5, atol=1e-5)
-    (tmp_path / "pairs.txt").write_text(
-        "".join(f"{a}\t{b}\n" for a, b in zip(graph.papers, graph.papers[1:], strict=False))
-    )
-    scored = run("--links", str(tmp_path / "pairs.txt"))
+    place = {name: number for number, name in enumerate(whole.ids.tolist())}
+    of = [place[name] for name in chosen["id"]]
+    np.testing.assert_allclose(chosen["embedding"], whole.values[of], rtol=1e-5, atol=1e-5)
+    scored = run("links", [f"{a}\t{b}" for a, b in zip(graph.papers, graph.papers[1:], strict=False)])
     assert scored["source"] == graph.papers[:-1]
     assert scored["target"] == graph.papers[1:]
     if form == "npy":
-        (tmp_path / "ids.txt").write_text("nobody\nnowhere\n")
         with pytest.raises(UnknownNameError, match="'nobody', 'nowhere' "):
-            run("--ids", str(tmp_path / "ids.txt"))
+            run("ids", ["nobody", "nowhere"])
 
 
 def test_an_explanation_names_vertices_by_strings(graph: Named, plain: atta.LocalCluster, tmp_path: Path) -> None:
-    pytest.importorskip("torch_geometric")
-    from tests.system.test_inference import checkpoint
-
     checkpoint(tmp_path, "sage", layers=1, channels=6)
     cited = graph.papers[graph.cites[1, 0]]
     found = atta.explain(plain, tmp_path, cited, epochs=2, out=tmp_path / "why.svg")
@@ -275,8 +258,6 @@ def test_an_explanation_names_vertices_by_strings(graph: Named, plain: atta.Loca
 
 
 def test_files_of_ids(tmp_path: Path) -> None:
-    from atta.train.launching.predictors import read_ids
-
     file = tmp_path / "ids.txt"
     for text, columns, expected in [
         ("a b\n\n c,d \n", 1, ["a b", "c,d"]),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch_geometric.sampler.base import SubgraphType
 
 import atta
 from atta.partition import GraphWriter, partition_graph
@@ -34,9 +35,6 @@ class Case:
         self.note = {e: rng.random((ends.shape[1], 2), dtype=np.float32) for e, ends in rows.items()}
         self.clusters: list[Any] = []
 
-    def around(self, e_id: np.ndarray, edge_type: str) -> set[tuple[int, int]]:
-        return set(zip(*self.ends[edge_type][:, e_id].tolist(), strict=True))
-
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
@@ -54,7 +52,6 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
 
 
 def same(batches: list[Any]) -> Any:
-    """One of the batches, all of whose arrays are equal."""
     first, *others = batches
     for other in others:
         assert first.arrays.keys() == other.arrays.keys()
@@ -70,7 +67,6 @@ def pairs(case: Case, make: Any, **options: Any) -> Iterator[Any]:
 
 
 def check_ends(case: Case, batch: Any, edge_type: str) -> None:
-    """Edges are what their ids say, and so are their rows and those of their vertices."""
     source, _, target = edge_type.split("__")
     row, col = batch.edge_index(edge_type)
     ends = np.stack([batch.n_id(source)[row], batch.n_id(target)[col]])
@@ -89,35 +85,28 @@ NOTES = {"edge_tables": {e: ["note"] for e in (CITES, BY, WRITES)}}
 def test_induced_has_all_edges_among_the_vertices(case: Case, disjoint: bool, frontier: str) -> None:
     how = {"input_nodes": ("paper", case.ids["paper"]), "batch_size": 9, "disjoint": disjoint, "frontier": frontier}
     plain = pairs(case, atta.NeighborLoader, num_neighbors=[3, 2], **how)
-    for drawn, batch in zip(
-        plain,
-        pairs(case, atta.NeighborLoader, num_neighbors=[3, 2], subgraph_type="induced", **NOTES, **how),
-        strict=True,
-    ):
+    induced = pairs(case, atta.NeighborLoader, num_neighbors=[3, 2], subgraph_type="induced", **NOTES, **how)
+    for drawn, batch in zip(plain, induced, strict=True):
         for node_type in case.counts:
             assert np.array_equal(batch.n_id(node_type), drawn.n_id(node_type))
             assert batch.num_sampled_nodes(node_type) == drawn.num_sampled_nodes(node_type)
         for edge_type, ends in case.ends.items():
             check_ends(case, batch, edge_type)
             source, _, target = edge_type.split("__")
-            trees = range(batch.batch_size) if disjoint else [None]
+            of = {t: batch.tree(t) if disjoint else np.zeros(len(batch.n_id(t)), int) for t in case.counts}
             found: Counter[Any] = Counter()
-            for tree in trees:
-                there = {t: batch.n_id(t)[batch.tree(t) == tree] if disjoint else batch.n_id(t) for t in case.counts}
+            for tree in range(batch.batch_size if disjoint else 1):
+                there = {t: batch.n_id(t)[of[t] == tree] for t in case.counts}
                 among = np.isin(ends[0], there[source]) & np.isin(ends[1], there[target])
                 found.update((tree, e) for e in np.flatnonzero(among).tolist())
-            at = (
-                batch.tree(target)[batch.edge_index(edge_type)[1]].tolist()
-                if disjoint
-                else [None] * len(batch.e_id(edge_type))
-            )
+            at = of[target][batch.edge_index(edge_type)[1]].tolist()
             assert Counter(zip(at, batch.e_id(edge_type).tolist(), strict=True)) == found
 
 
 def test_bidirectional_has_every_reverse_once(case: Case) -> None:
     how = {"input_nodes": ("paper", case.ids["paper"]), "batch_size": 9, "num_neighbors": [3, 2]}
-    plain = pairs(case, atta.NeighborLoader, **how)
-    for drawn, batch in zip(plain, pairs(case, atta.NeighborLoader, subgraph_type="bidirectional", **how), strict=True):
+    plain, both = pairs(case, atta.NeighborLoader, **how), SubgraphType("bidirectional")
+    for drawn, batch in zip(plain, pairs(case, atta.NeighborLoader, subgraph_type=both, **how), strict=True):
         for edge_type, reverse in ((CITES, CITES), (BY, WRITES), (WRITES, BY)):
             ends = [tuple(pair) for pair in drawn.edge_index(edge_type).T.tolist()]
             ends += [tuple(pair) for pair in drawn.edge_index(reverse)[::-1].T.tolist()]
@@ -131,21 +120,6 @@ def test_bidirectional_has_every_reverse_once(case: Case) -> None:
             {a, b} == {c, d}
             for a, b, c, d in zip(*batch.n_id("paper")[[row, col]].tolist(), *known.tolist(), strict=True)
         )
-
-
-def test_bidirectional_is_that_of_pyg(case: Case) -> None:
-    torch = pytest.importorskip("torch")
-    sampler = pytest.importorskip("torch_geometric.sampler")
-    how = {"input_nodes": ("paper", case.ids["paper"]), "batch_size": 30, "num_neighbors": [2, 2]}
-    drawn = next(pairs(case, atta.NeighborLoader, **how))
-    batch = next(pairs(case, atta.NeighborLoader, subgraph_type=sampler.base.SubgraphType("bidirectional"), **how))
-    types = {tuple(e.split("__")): torch.from_numpy(drawn.edge_index(e)) for e in case.ends}
-    row, col = ({e: ends[i] for e, ends in types.items()} for i in (0, 1))
-    expected = sampler.HeteroSamplerOutput({}, row, col, None).to_bidirectional()
-    for edge_type in types:
-        ends = torch.stack([expected.row[edge_type], expected.col[edge_type]])
-        mine = batch.edge_index("__".join(edge_type))
-        assert sorted(ends.T.tolist()) == sorted(mine.T.tolist())
 
 
 def test_links_with_all_edges_among_the_vertices(case: Case) -> None:
@@ -188,11 +162,8 @@ def votes(case: Case, known: dict[str, set[int]], expanded: dict[str, set[int]])
 
 def test_hgt_takes_what_budgets_allow(case: Case) -> None:
     number = {"paper": [4, 100], "author": [3, 100]}
-    how = {
-        "num_samples": number,
-        "input_nodes": ("paper", np.setdiff1d(case.ids["paper"], case.ids["paper"][7])),
-        "batch_size": 5,
-    }
+    seeds = np.setdiff1d(case.ids["paper"], case.ids["paper"][7])
+    how = {"num_samples": number, "input_nodes": ("paper", seeds), "batch_size": 5}
     for batch in pairs(case, atta.HGTLoader, **NOTES, **how):
         sizes = {t: batch.num_sampled_nodes(t) for t in case.counts}
         n_id = {t: batch.n_id(t).tolist() for t in case.counts}
@@ -246,13 +217,8 @@ def test_hgt_draws_by_the_squares_of_votes(case: Case) -> None:
 def test_seeds_of_several_types(case: Case, shuffle: bool, subgraph_type: str) -> None:
     """Every seed comes once, its in-edges are all there, and whoever asks for a type gets positions in the type's ids."""
     given = {"paper": case.ids["paper"][:33], "author": case.ids["author"][5:25]}
-    how = {
-        "num_neighbors": [-1],
-        "input_nodes": given,
-        "batch_size": 7,
-        "shuffle": shuffle,
-        "subgraph_type": subgraph_type,
-    }
+    how = {"num_neighbors": [-1], "input_nodes": given, "batch_size": 7, "shuffle": shuffle}
+    how["subgraph_type"] = subgraph_type
     seen: dict[str, list[int]] = {t: [] for t in given}
     batches = list(pairs(case, atta.NeighborLoader, **NOTES, **how))
     assert [batch.batch_size for batch in batches] == [7] * 7 + [4]
@@ -281,17 +247,8 @@ def test_seeds_of_several_types_go_round_the_ranks(case: Case) -> None:
         for policy in ("local", "global"):
             seen = []
             for rank in range(3):
-                loader = atta.NeighborLoader(
-                    cluster,
-                    [2],
-                    given,
-                    batch_size=8,
-                    shuffle=True,
-                    rank=rank,
-                    world_size=3,
-                    pad=False,
-                    seed_policy=policy,
-                )
+                how = {"batch_size": 8, "shuffle": True, "rank": rank, "world_size": 3, "seed_policy": policy}
+                loader = atta.NeighborLoader(cluster, [2], given, pad=False, **how)
                 batches = list(loader)
                 assert len(batches) == len(loader)
                 seen += [(t, v) for batch in batches for t in given for v in given[t][batch.seeds_of(t)].tolist()]

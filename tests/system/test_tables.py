@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,12 @@ from torch import nn
 
 import atta
 from atta.cli.main import cli
-from atta.kvstore.initial import Normal, Uniform
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MutableSpec, Normal, OptimiserSpec, Uniform
+from atta.partition import Dataset
 from atta.protos.v1 import table_pb2
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
+from tests.system.running import daemons
 
 
 @pytest.fixture(scope="module")
@@ -34,43 +35,34 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(small_graph: SmallGraph, snapshots: Path) -> Iterator[atta.LocalCluster]:
+def running(small_graph: SmallGraph, snapshots: Path) -> Iterator[atta.LocalCluster]:
     with atta.local(small_graph.dataset(3, "random"), threads=2, options=("--snapshots", str(snapshots))) as cluster:
         yield cluster
 
 
+@pytest.fixture
+def cluster(running: atta.LocalCluster) -> Iterator[atta.LocalCluster]:
+    yield running
+    for name in running.tables.specs():
+        running.tables.delete(name)
+
+
 def test_rows_by_number(cluster: atta.Cluster) -> None:
-    rng, shadow = np.random.default_rng(0), np.zeros((1000, 3, 2), np.float64)
-    table = atta.DistTensor(cluster, shadow.shape, name="numbers", dtype=np.float64)
-    for _ in range(30):
-        rows = rng.integers(0, 1000, 200)
-        values = rng.random((200, 3, 2))
-        if rng.random() < 0.5:
-            table[rows] = values
-            shadow[rows] = values
-        else:
-            table.add(rows, values)
-            np.add.at(shadow, rows, values)
-        ask = rng.integers(0, 1000, 500)
-        assert np.allclose(table[ask], shadow[ask], rtol=0, atol=1e-12)
-    assert np.allclose(table[:], shadow, rtol=0, atol=1e-12)
-    assert np.array_equal(table[10:20:3], table[[10, 13, 16, 19]])
-    table.delete()
-    with pytest.raises(atta.UnknownNameError, match="numbers"):
-        table[[1]]
-
-
-def test_numbers_of_numpy_and_of_torch(cluster: atta.Cluster) -> None:
+    """Numbers are numpy's, torch's or Python's."""
     table = atta.DistTensor(
-        cluster, (np.int64(5), np.int32(2)), name="mixed", dtype=torch.float32, max_rows=np.int64(6)
+        cluster, (np.int64(5), np.int32(2)), name="numbers", dtype=torch.float32, max_rows=np.int64(6)
     )
     assert (table.shape, table.dtype) == ((5, 2), np.float32)
     table[[0, 1]] = torch.arange(4.0, requires_grad=True).reshape(2, 2)
     table[[2]] = torch.tensor([0.5, -3.0], dtype=torch.bfloat16)
-    table[[3]] = [7, 8]
+    table[[3]] = [7, 7]
+    table.add([3, 3], [[0, 0.5], [0, 0.5]])
     assert [row.tolist() for row in table] == [[0, 1], [2, 3], [0.5, -3], [7, 8], [0, 0]]
     assert np.array_equal(np.asarray(table), table[:])
+    assert np.array_equal(table[1:5:2], table[[1, 3]])
     table.delete()
+    with pytest.raises(atta.UnknownNameError, match="numbers"):
+        table[[1]]
 
 
 def test_rows_by_the_ids_of_vertices_and_edges(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
@@ -94,20 +86,14 @@ def test_rows_by_the_ids_of_vertices_and_edges(small_graph: SmallGraph, cluster:
     assert np.array_equal(marks[[5, edges - 1, 0]], [15, 3 * edges - 3, 0])
     with pytest.raises(atta.ConfigError, match=r"not an edge of .*version 0"):
         marks[[edges]]
-    state.delete(), marks.delete()
 
 
 def test_rows_lie_with_their_vertices(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
     """A vertex's owner also owns its row: the row range is the partition book's."""
-    from atta.partition import Dataset
-
     dataset = Dataset.open(small_graph.dataset(3, "random"))
-    spec = MutableSpec("placed", len(small_graph.ids), row_shape=(2,), policy="nodes:node")
-    table = cluster.tables.create(spec)
-    firsts = [shard.first_row for shard in table._shards]
-    assert firsts == dataset.book.offsets["node"][:-1].tolist()
+    table = cluster.tables.create(MutableSpec("placed", len(small_graph.ids), policy="nodes:node"))
+    assert [shard.first_row for shard in table._shards] == dataset.book.offsets["node"][:-1].tolist()
     assert np.array_equal(table.locate(dataset.ids("node")), np.arange(len(small_graph.ids)))
-    cluster.tables.delete("placed")
 
 
 def test_creating_again_opens(cluster: atta.Cluster) -> None:
@@ -122,10 +108,9 @@ def test_creating_again_opens(cluster: atta.Cluster) -> None:
     assert "again" in cluster.tables.specs()
     first.delete()
     first.delete()  # deleting twice is the same as once
-    anew = atta.DistTensor(cluster, (50, 2), name="again")
+    atta.DistTensor(cluster, (50, 2), name="again")
     with pytest.raises(atta.UnknownNameError, match="'again' is not the one that was opened: it was created anew"):
         first._table.refresh()
-    anew.delete()
 
 
 def test_content_does_not_depend_on_the_number_of_daemons(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
@@ -148,66 +133,61 @@ def test_content_does_not_depend_on_the_number_of_daemons(small_graph: SmallGrap
 
 
 def test_growth(cluster: atta.Cluster) -> None:
-    table = atta.DistTensor(cluster, (10, 2), name="grows", init=Normal(0, 1, seed=1), max_rows=40)
+    options: dict[str, Any] = {"name": "grows", "init": Normal(0, 1, seed=1), "max_rows": 40}
+    table, *others = (atta.DistTensor(cluster, (10, 2), **options) for _ in range(4))
     before = table[:]
-    others = [atta.DistTensor(cluster, (10, 2), name="grows", init=Normal(0, 1, seed=1), max_rows=40) for _ in range(3)]
     table.grow(40)
     assert len(table) == len(others[0]) == len(others[1][:]) == 40
     assert np.array_equal(others[2][[39]], table[[39]])
-    whole = atta.DistTensor(cluster, (40, 2), name="whole", init=Normal(0, 1, seed=1))
     assert np.array_equal(table[:10], before)
+    whole = atta.DistTensor(cluster, (40, 2), **{**options, "name": "whole"})
     assert np.array_equal(table[:], whole[:])
     for rows, words in [(41, "to 41 rows; it may have 40"), (39, "has 40 rows.*to 39"), (3, "has 40 rows.*to 3$")]:
         with pytest.raises(atta.ConfigError, match=words):
             table.grow(rows)
-    table.delete(), whole.delete()
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda c: atta.DistTensor(c, (10**9, 1000), name="big"), atta.QuotaExceededError, "bytes"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="../x"), atta.ConfigError, "table name"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t", policy="nodes:nod"), atta.UnknownNameError, "node"),
-        (
-            lambda c: atta.DistTensor(c, (10, 2), name="t", policy="nodes:node"),
-            atta.ConfigError,
-            "10 rows, but there are",
-        ),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t", policy="hash"), atta.ConfigError, "policy"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t", dtype="O"), (atta.ConfigError, TypeError), "dtype|object"),
-        (lambda c: atta.DistEmbedding(c, 10, 2, name="t", optimizer="adan"), atta.ConfigError, "adan"),
-        (lambda c: atta.DistEmbedding(c, 10, 2, name="t", push="sometimes"), atta.ConfigError, "sometimes"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t", dtype=torch.bfloat16), atta.ConfigError, "bfloat16 is none"),
-        (lambda c: atta.DistTensor(c, 10, name="t"), atta.ConfigError, "shape 10: must be a number of rows"),
-        (lambda c: atta.DistTensor(c, (), name="t"), atta.ConfigError, "must be a number of rows"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t", init=5), atta.ConfigError, "init 5"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t", codec="zip"), atta.ConfigError, "zip"),
-        (
-            lambda c: atta.DistTensor(c, (9,), name="t", dtype="i1", codec="fp16"),
-            atta.ConfigError,
-            "'fp16' is for float32",
-        ),
-        (lambda c: atta.DistEmbedding(c, 10, 2, name="t", codec="zip"), atta.ConfigError, "zip"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t").grow(-1), atta.ConfigError, "rows -1: must be a whole number"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t").grow(14.5), atta.ConfigError, r"rows 14\.5"),
-        *(
-            (
-                lambda c, odd=odd: atta.DistTensor(c, (10,), name="t", dtype="i1").__setitem__([1], odd),
-                atta.ConfigError,
-                "table t: values are not int8: ",
-            )
-            for odd in (300, None, "x", 1j, np.nan, [[1], [2, 3]])
-        ),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t")[[-1]], atta.ConfigError, "row -1"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t").__setitem__([1], np.zeros(3)), atta.ConfigError, "values"),
-        (lambda c: c.tables.load("nothing"), atta.RemoteError, "nothing/part-0000: no such folder"),
-        (lambda c: c.tables.save("../up"), atta.ConfigError, "snapshot name '../up'"),
-    ],
-)
-def test_bad_requests(cluster: atta.Cluster, make, error, words) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(error, match=words):
-        make(cluster)
+def test_bad_requests(cluster: atta.Cluster) -> None:
+    config, quota, unknown, remote = atta.ConfigError, atta.QuotaExceededError, atta.UnknownNameError, atta.RemoteError
+
+    def tensor(shape: Any = (10, 2), name: str = "t", **options: Any) -> atta.DistTensor:
+        return atta.DistTensor(cluster, shape, name=name, **options)
+
+    def embedding(**options: Any) -> None:
+        atta.DistEmbedding(cluster, 10, 2, name="t", **options)
+
+    def put(odd: Any, **options: Any) -> None:
+        tensor(**options)[[1]] = odd
+
+    for make, error, words in (
+        (lambda: tensor((10**9, 1000)), quota, "bytes"),
+        (lambda: tensor(name="../x"), config, "table name"),
+        (lambda: tensor(policy="nodes:nod"), unknown, "node"),
+        (lambda: tensor(policy="nodes:node"), config, "10 rows, but there are"),
+        (lambda: tensor(policy="hash"), config, "policy"),
+        (lambda: tensor(dtype="O"), (config, TypeError), "dtype|object"),
+        (lambda: tensor(dtype=torch.bfloat16), config, "bfloat16 is none"),
+        (lambda: tensor(10), config, "shape 10: must be a number of rows"),
+        (lambda: tensor(()), config, "must be a number of rows"),
+        (lambda: tensor(init=5), config, "init 5"),
+        (lambda: tensor(codec="zip"), config, "zip"),
+        (lambda: tensor((9,), dtype="i1", codec="fp16"), config, "'fp16' is for float32"),
+        (lambda: tensor().grow(-1), config, "rows -1: must be a whole number"),
+        (lambda: tensor().grow(14.5), config, r"rows 14\.5"),
+        (lambda: tensor()[[-1]], config, "row -1"),
+        (lambda: put(np.zeros(3)), config, "values"),
+        (lambda: embedding(optimizer="adan"), config, "adan"),
+        (lambda: embedding(push="sometimes"), config, "sometimes"),
+        (lambda: embedding(codec="zip"), config, "zip"),
+        (lambda: cluster.tables.load("nothing"), remote, "nothing/part-0000: no such folder"),
+        (lambda: cluster.tables.save("../up"), config, "snapshot name '../up'"),
+    ):
+        with pytest.raises(error, match=words):  # type: ignore[call-overload]
+            make()
+        cluster.tables.delete("t")
+    for odd in (300, None, "x", 1j, np.nan, [[1], [2, 3]]):
+        with pytest.raises(config, match="table t: values are not int8: "):
+            put(odd, shape=(10,), dtype="i1")
     cluster.tables.delete("t")
     assert [len(c) > 0 for c in cluster.stats()] == [True] * 3  # all keep serving
 
@@ -236,7 +216,6 @@ def test_embedding_trains_as_torch_does(cluster: atta.Cluster, kind: str) -> Non
             loss.backward()
         optimiser.step()
     assert torch.allclose(remote.state_dict()["weight"], dense.weight.detach(), atol=1e-6, rtol=1e-6)
-    cluster.tables.delete(f"e-{kind}")
 
 
 def test_rows_that_are_prefetched_are_those_of_a_forward_pass(cluster: atta.Cluster) -> None:
@@ -258,7 +237,6 @@ def test_rows_that_are_prefetched_are_those_of_a_forward_pass(cluster: atta.Clus
     remote.prefetch(others)
     remote.forget()
     assert torch.equal(remote(others), weight[others])
-    cluster.tables.delete("ahead")
 
 
 def test_rows_that_were_prefetched_long_ago_are_asked_for_again(cluster: atta.Cluster) -> None:
@@ -269,7 +247,6 @@ def test_rows_that_were_prefetched_long_ago_are_asked_for_again(cluster: atta.Cl
         remote.prefetch(ids)
         time.sleep(1.0)
         assert torch.equal(remote(ids), weight)
-    cluster.tables.delete("late")
 
 
 def test_gradients_of_several_backward_passes(cluster: atta.Cluster) -> None:
@@ -286,7 +263,6 @@ def test_gradients_of_several_backward_passes(cluster: atta.Cluster) -> None:
     assert torch.allclose(remote.state_dict()["weight"] - start, change)
     remote.eval()
     assert not remote(torch.tensor([4])).requires_grad
-    cluster.tables.delete("acc")
 
 
 @pytest.mark.parametrize("push", ["backward", "manual"])
@@ -309,20 +285,6 @@ def test_no_gradient_is_lost_whatever_the_order_of_the_passes(cluster: atta.Clus
     assert torch.allclose(remote.state_dict()["weight"], dense.weight.detach(), atol=1e-6)
     del first, second, twice, losses
     assert not any(isinstance(o, torch.Tensor) and o.is_leaf and o.shape == (1, 2) for o in gc.get_objects())
-    cluster.tables.delete("order")
-
-
-def test_state_dict_round_trip(cluster: atta.Cluster, small_graph: SmallGraph) -> None:
-    model = nn.Sequential(atta.DistEmbedding(cluster, 30, 4, name="s", optimizer="sgd", lr=0.1), nn.Linear(4, 2))
-    model(torch.arange(30)).sum().backward()
-    state = model.state_dict()
-    model(torch.arange(30)).pow(2).sum().backward()
-    assert not torch.equal(model.state_dict()["0.weight"], state["0.weight"])
-    model.load_state_dict(state)
-    assert torch.equal(model.state_dict()["0.weight"], state["0.weight"])
-    with pytest.raises(RuntimeError, match="weight"):
-        model.load_state_dict({**state, "0.weight": torch.zeros(3, 3)})
-    cluster.tables.delete("s")
 
 
 @pytest.mark.parametrize("policy", ["nodes:node", "edges:node__to__node"])
@@ -340,6 +302,8 @@ def test_a_state_goes_on_where_the_graph_is_cut_anew(
         assert torch.equal(there.eval()(ids), here(ids))
         assert there.steps == 1
         extra = saved["_extra_state"]
+        with pytest.raises(RuntimeError, match="weight"):
+            there.load_state_dict(saved | {"weight": torch.zeros(3, 3)})
         wrong = [(extra | {"version": 2}, "table v: state version 2; this release reads 1")]
         if policy == "nodes:node":
             assert torch.equal(extra["ids"], ids.sort().values)
@@ -350,7 +314,6 @@ def test_a_state_goes_on_where_the_graph_is_cut_anew(
         for state, words in wrong:
             with pytest.raises(atta.ConfigError, match=words):
                 there.load_state_dict(saved | {"_extra_state": state})
-    cluster.tables.delete("v")
 
 
 @pytest.mark.parametrize(("codec", "error"), [("fp16", 1e-3), ("bf16", 8e-3), ("int8", 8e-3)])
@@ -362,12 +325,9 @@ def test_codecs_lose_no_more_than_they_say(cluster: atta.Cluster, codec: str, er
     assert 0 < np.abs(coded[:] - values).max() <= 2 * error
     coded[:] = values
     assert 0 < np.abs(plain[:] - values).max() <= 2 * error
-    plain.delete()
 
 
 def test_snapshot_goes_back_and_clients_go_on(cluster: atta.Cluster) -> None:
-    for name in cluster.tables.specs():
-        cluster.tables.delete(name)
     embedding = atta.DistEmbedding(cluster, 40, 4, name="snap", optimizer="adam", lr=0.1)
 
     def train(seed: int) -> torch.Tensor:
@@ -388,7 +348,6 @@ def test_snapshot_goes_back_and_clients_go_on(cluster: atta.Cluster) -> None:
     with atta.connect(cluster.addresses) as other:
         other.tables.load("first")
     assert torch.equal(train(1), once)  # also for a client that did not load
-    cluster.tables.delete("snap")
 
 
 def test_a_write_beyond_the_rows_of_a_snapshot_changes_nothing(cluster: atta.LocalCluster) -> None:
@@ -407,13 +366,10 @@ def test_a_write_beyond_the_rows_of_a_snapshot_changes_nothing(cluster: atta.Loc
         assert theirs.shape == (4, 1)
         theirs[:] = 3
     assert table[:].tolist() == [[3.0]] * 4
-    table.delete()
 
 
 def test_a_step_that_meets_a_load_is_counted_from_the_snapshot(cluster: atta.Cluster) -> None:
     """The step got its number before the load. Here the load meets it on all owners at once."""
-    for name in cluster.tables.specs():
-        cluster.tables.delete(name)
     table = cluster.tables.create(MutableSpec("late", 9, optimiser=OptimiserSpec.adam(0.1)))
     rows, gradients = np.arange(9), np.linspace(-1, 1, 9, dtype=np.float32)
     for _ in range(2):
@@ -428,27 +384,21 @@ def test_a_step_that_meets_a_load_is_counted_from_the_snapshot(cluster: atta.Clu
     assert table.step == 3
     assert np.array_equal(table.pull(rows).values, third)
     assert [info.step for info in cluster.tables._look("late")] == [3, 3, 3]
-    cluster.tables.delete("late")
 
 
-class Lost(grpc.RpcError):
+class NoAnswer(grpc.RpcError):
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
         return "connection reset"
 
-
-class NoAnswer:
-    """A push whose answer is lost."""
-
     def result(self) -> None:
-        raise Lost
+        raise self
 
 
 def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: atta.Cluster) -> None:
     """The answer is lost. By the second try, the owner has forgotten the client, so the caller gets an error."""
-
     table = cluster.tables.create(MutableSpec("doubt", 9))
     ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
     (push,) = ticket._sent
@@ -458,7 +408,6 @@ def test_a_push_that_may_have_been_applied_is_not_sent_as_a_new_one(cluster: att
     with pytest.raises(atta.UnknownClientError, match="may have been applied or not"):
         ticket.wait()
     assert table.pull(np.array([0])).values.tolist() == [1.0]
-    cluster.tables.delete("doubt")
 
 
 @pytest.mark.parametrize("in_snapshot", [True, False])
@@ -466,8 +415,6 @@ def test_a_push_whose_answer_is_lost_when_a_snapshot_is_loaded_is_applied_once(
     cluster: atta.Cluster, in_snapshot: bool
 ) -> None:
     """The push is in the snapshot or it is not: the client can tell both cases."""
-    for name in cluster.tables.specs():
-        cluster.tables.delete(name)
     table = cluster.tables.create(MutableSpec("once", 9))
     cluster.tables.save("before")
     ticket = table.push(np.array([0]), np.ones(1, np.float32), "add")
@@ -479,7 +426,6 @@ def test_a_push_whose_answer_is_lost_when_a_snapshot_is_loaded_is_applied_once(
     ticket._sent = [replace(push, future=NoAnswer())]
     ticket.wait()
     assert table.pull(np.array([0])).values.tolist() == [1.0]
-    cluster.tables.delete("once")
 
 
 def test_parts_that_were_not_saved_together_are_not_loaded(cluster: atta.Cluster, snapshots: Path) -> None:
@@ -491,14 +437,10 @@ def test_parts_that_were_not_saved_together_are_not_loaded(cluster: atta.Cluster
     shutil.copytree(snapshots / "two" / "part-0002", snapshots / "one" / "part-0002")
     with pytest.raises(atta.DataError, match="snapshot one: its parts were not saved together"):
         cluster.tables.load("one")
-    table.delete()
 
 
 def test_a_save_that_not_all_daemons_came_to_is_passed_over(cluster: atta.LocalCluster) -> None:
-    """The process that saved was killed.
-
-    The older snapshot, which all owners have, is loaded, and the error says so.
-    """
+    """The process that saved was killed. The older snapshot, which all owners have, is loaded, and the error says so."""
     table = atta.DistTensor(cluster, (30,), name="passed")
     table[:] = 1.0
     cluster.tables.save("half")
@@ -516,7 +458,6 @@ def test_a_save_that_not_all_daemons_came_to_is_passed_over(cluster: atta.LocalC
     abort = table_pb2.SnapshotRequest(name="half", snapshot=prepare.snapshot, phase=table_pb2.SnapshotRequest.ABORT)
     cluster._connections[0].call("TableService.Save", abort)
     cluster.tables.load("half")
-    table.delete()
 
 
 def test_a_save_that_one_daemon_cannot_do_leaves_the_old_snapshot(cluster: atta.Cluster, snapshots: Path) -> None:
@@ -537,7 +478,6 @@ def test_a_save_that_one_daemon_cannot_do_leaves_the_old_snapshot(cluster: atta.
     table[:] = 3.0
     cluster.tables.load("again")
     assert table[:].tolist() == [2.0] * 30
-    table.delete()
 
 
 def test_tables_that_are_not_the_same_everywhere(cluster: atta.Cluster) -> None:
@@ -549,10 +489,7 @@ def test_tables_that_are_not_the_same_everywhere(cluster: atta.Cluster) -> None:
     for ask in (lambda: cluster.tables.create(spec), lambda: cluster.tables.open("torn")):
         with pytest.raises(atta.UnknownNameError, match=f"lost on {second.address}.*atta tables load"):
             ask()
-    for use in (
-        lambda: table.pull(np.array([12])),
-        lambda: table.push(np.array([12]), np.ones(1, np.float32)).wait(),
-    ):
+    for use in (lambda: table.pull(np.array([12])), lambda: table.push(np.array([12]), np.ones(1, np.float32)).wait()):
         with pytest.raises(atta.UnknownNameError, match="part 1: mutable table 'torn' is not here any more"):
             use()
     with pytest.raises(atta.RemoteError, match="does not have the same tables as part 0: torn"):
@@ -568,7 +505,6 @@ def test_tables_that_are_not_the_same_everywhere(cluster: atta.Cluster) -> None:
     cluster.tables.create(spec)
     with pytest.raises(atta.UnknownNameError, match="created anew"):
         table.pull(np.array([12]))
-    cluster.tables.delete("torn")
 
 
 def test_creating_goes_on_where_it_was_broken_off(cluster: atta.Cluster) -> None:
@@ -579,80 +515,58 @@ def test_creating_goes_on_where_it_was_broken_off(cluster: atta.Cluster) -> None
         cluster.tables.open("begun")
     assert cluster.tables.create(spec).table_id == 7
     assert cluster.tables.open("begun").table_id == 7
-    cluster.tables.delete("begun")
-
-
-class Daemons:
-    """The daemons of a local cluster, ended and started again by the test."""
-
-    def __init__(self, cluster: atta.LocalCluster) -> None:
-        self._cluster = cluster
-        self._commands = [child.args for child in cluster._children]
-        self._again: dict[int, subprocess.Popen[bytes]] = {}
-
-    def end(self, part: int, number: int) -> None:
-        process = self._again.get(part, self._cluster._children[part])
-        process.send_signal(number)
-        process.wait(60)
-
-    def start(self, part: int) -> None:
-        self._again[part] = subprocess.Popen(self._commands[part], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-    def close(self) -> None:
-        for process in self._again.values():
-            process.kill()
-            process.wait()
 
 
 def test_daemons_that_end_and_come_back(
     small_graph: SmallGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill, the saved rows come back; after a stop, all rows. Meanwhile no rows are made up."""
-    data = small_graph.dataset(2, "random")
-    options = ("--snapshots", str(tmp_path / "snapshots"))
-    spec = MutableSpec("kept", 100, row_shape=(3,), init=Uniform(0, 1))
-    with atta.local(data, threads=1, options=options, deadline_s=20) as cluster:
-        daemons = Daemons(cluster)
-        try:
-            table = atta.DistTensor(cluster, (100, 3), name="kept", init=Uniform(0, 1))
-            table[:] = np.arange(300).reshape(100, 3)
-            embedding = atta.DistEmbedding(cluster, 10, 2, name="adam", optimizer="adam", lr=0.1)
-            embedding(torch.arange(10)).sum().backward()
-            embedding.flush()
-            cluster.tables.save("kept")
-            daemons.end(1, signal.SIGKILL)
-            with monkeypatch.context() as patched:
-                patched.setattr(cluster._connections[1], "_patience_s", 1.0)
-                with pytest.raises(atta.RemoteError):
-                    table[[99]]
-            assert table[[0]].tolist() == [[0.0, 1.0, 2.0]]  # the other part keeps serving
-            daemons.start(1)
-            with atta.connect(cluster.addresses, wait=True) as fresh:
-                for ask in (lambda: fresh.tables.create(spec), lambda: fresh.tables.open("kept")):
-                    with pytest.raises(atta.UnknownNameError, match=f"lost on {cluster.addresses[1]}"):
-                        ask()
-                for use in (lambda: table[[99]], lambda: table.add([99], 1.0), lambda: table.grow(101)):
-                    with pytest.raises(atta.UnknownNameError, match=r"part 1: .*lost.*atta tables load"):
-                        use()
-                assert fresh.tables.load("kept") == ["adam", "kept"]
-                back = atta.DistTensor(fresh, (100, 3), name="kept", init=Uniform(0, 1))
-                assert np.array_equal(back[:], np.arange(300).reshape(100, 3))
-            assert table[[99]].tolist() == [[297.0, 298.0, 299.0]]  # also for a client that connected before
-            table[[99]] = 1.0
-            assert table[[99]].tolist() == [[1.0, 1.0, 1.0]]
-            embedding(torch.arange(10)).sum().backward()
-            weight = embedding.state_dict()["weight"]
-            for part in range(2):
-                daemons.end(part, signal.SIGTERM)
-                daemons.start(part)
-            with atta.connect(cluster.addresses, wait=True) as fresh:
-                assert fresh.tables.load("shutdown") == ["adam", "kept"]
-            assert table[[99, 98]].tolist() == [[1.0, 1.0, 1.0], [294.0, 295.0, 296.0]]
-            state = embedding.state_dict()
-            assert torch.equal(state["weight"], weight)
-            assert state["_extra_state"]["steps"] == 2
-        finally:
-            daemons.close()
+    spec, rows = MutableSpec("kept", 100, row_shape=(3,), init=Uniform(0, 1)), np.arange(300).reshape(100, 3)
+    peers = dict(enumerate(held_addresses(2)))
+    with daemons() as running, ExitStack() as stack:
+
+        def start(part: int) -> None:
+            where = small_graph.dataset(2, "random"), part, peers[part], peers
+            running.start(*where, snapshots=str(tmp_path / "snapshots"), buffer_bytes=64 << 20)
+
+        for part in peers:
+            start(part)
+        cluster = stack.enter_context(atta.connect([*peers.values()], deadline_s=20))
+        table = atta.DistTensor(cluster, (100, 3), name="kept", init=Uniform(0, 1))
+        table[:] = rows
+        embedding = atta.DistEmbedding(cluster, 10, 2, name="adam", optimizer="adam", lr=0.1)
+        embedding(torch.arange(10)).sum().backward()
+        embedding.flush()
+        cluster.tables.save("kept")
+        running.kill(peers[1])
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster._connections[1], "_patience_s", 1.0)
+            with pytest.raises(atta.RemoteError):
+                table[[99]]
+        assert np.array_equal(table[[0]], rows[:1])  # the other part keeps serving
+        start(1)
+        fresh = stack.enter_context(atta.connect([*peers.values()], wait=True))
+        for ask in (lambda: fresh.tables.create(spec), lambda: fresh.tables.open("kept")):
+            with pytest.raises(atta.UnknownNameError, match=f"lost on {peers[1]}"):
+                ask()
+        for use in (lambda: table[[99]], lambda: table.add([99], 1.0), lambda: table.grow(101)):
+            with pytest.raises(atta.UnknownNameError, match=r"part 1: .*lost.*atta tables load"):
+                use()
+        assert fresh.tables.load("kept") == ["adam", "kept"]
+        assert np.array_equal(atta.DistTensor(fresh, (100, 3), name="kept", init=Uniform(0, 1))[:], rows)
+        assert np.array_equal(table[[99]], rows[99:])  # also for a client that connected before
+        table[[99]] = 1.0
+        embedding(torch.arange(10)).sum().backward()
+        weight = embedding.state_dict()["weight"]
+        for part, address in peers.items():
+            running.end(address)
+            start(part)
+        again = stack.enter_context(atta.connect([*peers.values()], wait=True))
+        assert again.tables.load("shutdown") == ["adam", "kept"]
+        assert table[[99, 98]].tolist() == [[1.0, 1.0, 1.0], rows[98].tolist()]
+        state = embedding.state_dict()
+        assert torch.equal(state["weight"], weight)
+        assert state["_extra_state"]["steps"] == 2
 
 
 def test_command_line(cluster: atta.LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -664,8 +578,6 @@ def test_command_line(cluster: atta.LocalCluster, capsys: pytest.CaptureFixture[
             raise result.exception
         return result.output
 
-    for name in cluster.tables.specs():
-        cluster.tables.delete(name)
     table = atta.DistTensor(cluster, (5, 2), name="shown", max_rows=20)
     table.grow(12)
     report = json.loads(run("list", "--cluster", target, "--json", "-"))

@@ -1,9 +1,9 @@
 """Random histories of tables on real daemons, with three clients at the same time, against plain arrays.
 
-Clients are forgotten, snapshots are loaded and found damaged, and copies of messages arrive late. The result of
-concurrent requests depends on their order. Either the order does not matter (whole numbers are added), or the test
-accepts every outcome that some order explains: a row as one of the clients has written it, a snapshot between two
-pushes of each client.
+Snapshots are loaded and found damaged, and messages are sent twice at once. (``unit/kvstore/test_machine.py`` has
+clients that are forgotten and copies that arrive late.) The result of concurrent requests depends on their order.
+Either the order does not matter (whole numbers are added), or the test accepts every outcome that some order explains:
+a snapshot between two pushes of each client. (``test_pulls.py`` has rows that are read while they are written.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,7 @@ from hypothesis.stateful import (
 
 import atta
 from atta.client.tables.cluster import RemoteTable
-from atta.kvstore.initial import Constant, Uniform
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
-from atta.protos.v1 import table_pb2
+from atta.kvstore.spec import Constant, MutableSpec, OptimiserSpec, Uniform
 from atta.wire import rpc
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from tests.system.conftest import SmallGraph
@@ -62,69 +60,18 @@ class Sent:
     shard: Any
     bulk: rpc.Bulk
 
-    def again(self) -> bool | None:
-        """Send it once more.
-
-        Returns whether it was applied; None: refused, because the owner does not know the client.
-        """
-        try:
-            return bool(self.shard.connection.call("TableService.Push", self.bulk).applied)
-        except atta.UnknownClientError:
-            return None
-
     @property
-    def owner(self) -> tuple[str, int]:
-        return self.shard.connection.address, self.bulk.message.client
+    def owner(self) -> str:
+        return str(self.shard.connection.address)
 
     @property
     def rows(self) -> np.ndarray:
         return np.frombuffer(self.bulk.payloads[PUSH_ROWS], np.int64)
 
-
-@dataclass
-class Model(TableModel):
-    """For every known (owner, client): the push numbers that are settled or were applied.
-
-    ``over``: the (owner, client) pairs that came with a loaded snapshot.
-    """
-
-    steps: int = 0
-    settled: dict[Any, int] = field(default_factory=dict)
-    applied: set[Any] = field(default_factory=set)
-    over: set[Any] = field(default_factory=set)
-
-    def receive(self, sent: Sent) -> bool | None:
-        """How the owner treats a message. True: applied; False: known, so ignored; None: refused."""
-        message = sent.bulk.message
-        if sent.owner not in self.settled:
-            return None
-        if message.sequence < self.settled[sent.owner] or (sent.owner, message.sequence) in self.applied:
-            return False
-        if sent.owner in self.over:
-            return None
-        self.settled[sent.owner] = max(self.settled[sent.owner], message.settled)
-        self.applied.add((sent.owner, message.sequence))
-        self.apply(sent)
-        return True
-
-    def receive_new(self, sent: Sent) -> bool | None:
-        """As ``receive``, from a client that has registered just now or before."""
-        self.settled.setdefault(sent.owner, 0)
-        return self.receive(sent)
-
-    def forget(self, owner: Any) -> None:
-        """Forget a client."""
-        self.settled.pop(owner, None)
-        self.over.discard(owner)
-        self.applied = {(who, number) for who, number in self.applied if who != owner}
-
-    def apply(self, sent: Sent) -> None:
-        """Apply a message to the rows."""
-        message, rows = sent.bulk.message, sent.rows
-        values = np.frombuffer(sent.bulk.payloads[PUSH_VALUES], self.spec.dtype).reshape(
-            len(rows), *self.spec.row_shape
-        )
-        self.change(message.op, rows, values, message.version if message.versioned else None, message.step)
+    def apply(self, model: TableModel) -> None:
+        message, spec = self.bulk.message, model.spec
+        values = np.frombuffer(self.bulk.payloads[PUSH_VALUES], spec.dtype).reshape(len(self.rows), *spec.row_shape)
+        model.change(message.op, self.rows, values, message.version if message.versioned else None, message.step)
 
 
 class Machine(RuleBasedStateMachine):
@@ -136,15 +83,13 @@ class Machine(RuleBasedStateMachine):
     def start(self) -> None:
         for name in self.clusters[0].tables.specs():
             self.clusters[0].tables.delete(name)
-        self.models: dict[str, Model] = {}
-        self.sent: dict[str, list[Sent]] = defaultdict(list)
-        self.saved: dict[str, Model] | None = None
-        self.turn, self.tags = 0, itertools.count(100)
+        self.models: dict[str, TableModel] = {}
+        self.saved: dict[str, TableModel] | None = None
+        self.turn, self.steps = 0, itertools.count(1)
         for name in SPECS:
             self.create(name)
 
     def each(self, body: Callable[[int], object], *more: Callable[[], object]) -> None:
-        """Run ``body(client)`` of all clients, and ``more``, at the same time."""
         together(*(lambda c=c: body(c) for c in range(CLIENTS)), *more)  # type: ignore[misc]
 
     # -- one client after another --------------------------------------------------------------------------------------
@@ -158,50 +103,9 @@ class Machine(RuleBasedStateMachine):
         rows = rng.integers(0, len(model.values), rng.integers(1, 9))
         values = rng.integers(-9, 10, (len(rows), *model.spec.row_shape)).astype(model.spec.dtype)
         version = int(rng.integers(100)) if model.spec.versioned and op == "write" else None
-        if name == "marks":  # every element of a row has the same number, so a row of two halves would show
-            op, version = "write", next(self.tags)
-            values[:] = version
-        model.steps += op == "step"
-        step = model.steps if op == "step" else 0
-        for sent, _ in self.pushed(name, client, rows, values, op=op, version=version, step=step):
-            assert model.receive_new(sent)
-            self.sent[name].append(sent)
-
-    @precondition(lambda self: any(self.sent.values()))
-    @rule(pick=seeds)
-    def send_again(self, pick: int) -> None:
-        """Send any earlier message again, also one that a loaded snapshot does not know."""
-        everything = [(name, sent) for name, all_of in self.sent.items() for sent in all_of]
-        name, sent = everything[pick % len(everything)]
-        if sent.rows.max() < len(self.models[name].values):
-            assert sent.again() is self.models[name].receive(sent)
-
-    @rule(name=names, client=clients, seed=seeds)
-    def forget(self, name: str, client: int, seed: int) -> None:
-        """The client does not notice. Its next push is refused, so it registers and sends that as a new push."""
-        if name not in self.models:
-            return
-        model, table = self.models[name], self.table(client, name)
-        for shard in table._shards:
-            shard.registration.ensure()
-            who = shard.registration.client
-            shard.connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=[who]))
-            model.forget((shard.connection.address, who))
-        owned = [shard.first_row for shard in table._shards]  # all owners must notice the loss now, none later
-        rows = np.append(np.random.default_rng(seed).integers(0, len(model.values), 4), owned)
-        tag = next(self.tags)
-        values = np.full((len(rows), *model.spec.row_shape), tag, model.spec.dtype)
-        ticket = table.push(rows, values, "write", version=tag if model.spec.versioned else None)
-        sent = [Sent(push.shard, push.bulk) for push in ticket._sent]
-        ticket.wait()
-        for anew in sent:
-            shard = anew.shard
-            assert anew.again() is None
-            anew.bulk.message.client = shard.registration.client
-            anew.bulk.message.sequence = anew.bulk.message.settled = 0
-            assert model.receive_new(anew)
-            assert anew.again() is False
-            self.sent[name].append(anew)
+        step = next(self.steps) if op == "step" else 0
+        for sent in self.pushed(name, client, rows, values, op=op, version=version, step=step):
+            sent.apply(model)
 
     @rule()
     def save(self) -> None:
@@ -211,9 +115,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved is not None)
     @rule(client=clients)
     def load(self, client: int) -> None:
-        self.back()
+        self.models = copy.deepcopy(self.saved or {})
         assert self.clusters[client].tables.load("saved") == sorted(self.models)
-        self.sent = defaultdict(list, {name: sent for name, sent in self.sent.items() if name in self.models})
 
     @precondition(lambda self: self.saved)
     @rule(client=clients, pick=seeds)
@@ -234,21 +137,12 @@ class Machine(RuleBasedStateMachine):
             file.seek(150)
             file.write(bytes([was]))
 
-    def back(self) -> None:
-        """The models of the saved tables."""
-        self.models = copy.deepcopy(self.saved or {})
-        self.end_registrations()
-
-    def end_registrations(self) -> None:
-        for model in self.models.values():
-            model.over = set(model.settled)
-
     # -- several at the same time --------------------------------------------------------------------------------------
 
     @rule(name=names)
     def create(self, name: str) -> None:
         self.each(lambda client: self.clusters[client].tables.create(SPECS[name]))
-        self.models.setdefault(name, Model.fresh(SPECS[name], 0, SPECS[name].rows))
+        self.models.setdefault(name, TableModel.fresh(SPECS[name], 0, SPECS[name].rows))
 
     @rule(name=names)
     def delete(self, name: str) -> None:
@@ -256,7 +150,6 @@ class Machine(RuleBasedStateMachine):
         self.each(lambda client: existed.append(self.clusters[client].tables.delete(name)))
         assert any(existed) == (self.models.pop(name, None) is not None)
         assert sum(existed) <= PARTS  # every owner drops its rows once
-        self.sent.pop(name, None)
 
     @rule(name=names, seed=seeds)
     def grow(self, name: str, seed: int) -> None:
@@ -280,6 +173,7 @@ class Machine(RuleBasedStateMachine):
             return
         model, op = self.models[name], "add" if name == "sums" else "step"
         sign, before, done = (1 if op == "add" else -1), model.values.copy(), [False] * CLIENTS
+        messages: list[Sent] = []
 
         def body(client: int) -> None:
             rng = np.random.default_rng([seed, client])
@@ -287,9 +181,7 @@ class Machine(RuleBasedStateMachine):
                 for number in range(3):
                     rows = rng.integers(0, len(before), 8)
                     values = rng.integers(0, 9, (len(rows), *model.spec.row_shape)).astype(model.spec.dtype)
-                    for sent, applied in self.pushed(name, client, rows, values, op=op, times=1 + number % 2):
-                        assert applied == 1
-                        self.sent[name].append(sent)
+                    messages.extend(self.pushed(name, client, rows, values, op=op, times=1 + number % 2))
             finally:
                 done[client] = True
 
@@ -300,86 +192,27 @@ class Machine(RuleBasedStateMachine):
                 assert (sign * values >= sign * low).all()  # values never go back
                 low = values
 
-        known = len(self.sent[name])
         self.each(body, read)
-        for sent in self.sent[name][known:]:
-            assert model.receive_new(sent)
-
-    @rule(seed=seeds)
-    def write(self, seed: int) -> None:
-        """All clients write the same rows. A reader sees each row as one client wrote it, never a mix of two."""
-        if "marks" not in self.models:
-            return
-        model, done = self.models["marks"], [False] * CLIENTS
-        first_tag = next(self.tags)
-        writes: list[tuple[int, int, Sent]] = []  # (client, tag, message), in order for every client
-
-        def body(client: int) -> None:
-            rng = np.random.default_rng([seed, client])
-            try:
-                for _ in range(3):
-                    rows = rng.permutation(len(model.values))[:9]
-                    tag = next(self.tags)
-                    values = np.full((len(rows), *model.spec.row_shape), tag)
-                    for sent, applied in self.pushed("marks", client, rows, values, op="write", version=tag, times=2):
-                        assert applied == 1
-                        writes.append((client, tag, sent))
-            finally:
-                done[client] = True
-
-        def read() -> None:
-            while not all(done):
-                self.whole_rows(model.versions, first_tag)
-
-        self.each(body, read)
-        versions = self.whole_rows(model.versions, first_tag)
-        last: dict[int, dict[int, int]] = defaultdict(dict)
-        for client, tag, sent in writes:
-            for row in sent.rows:
-                last[int(row)][client] = tag
-        for row, version in enumerate(versions):
-            assert version == (max(last[row].values()) if row in last else model.versions[row])
-        for _, _, sent in writes:
-            model.receive_new(sent)
-            self.sent["marks"].append(sent)
-        model.versions[:] = versions
-        model.values[:] = versions[:, None]
+        for sent in messages:
+            sent.apply(model)
 
     @rule(seed=seeds)
     def save_amid_additions(self, seed: int) -> None:
-        """A snapshot holds the first pushes of every client to an owner, each as a whole.
-
-        Later ones are then refused.
-        """
-        if "sums" not in self.models:
-            return
-        model = self.models["sums"]
-        before = model.values.copy()
-        sent = self.additions(seed, SPECS["sums"].rows, lambda: self.clusters[0].tables.save("amid"))
-        self.clusters[0].tables.load("amid")
-        for messages in sent:
-            kept = self.bits(messages, before)
-            assert kept == sorted(kept, reverse=True)
-            for (_, message), has in zip(messages, kept, strict=True):
-                assert message.again() is (False if has else None)
-                assert not has or model.receive_new(message)
-        self.sent = defaultdict(list)
-        self.end_registrations()
+        """A snapshot holds the first pushes of every client to an owner, each as a whole."""
+        if "sums" in self.models:
+            before = self.models["sums"].values.copy()
+            sent = self.additions(seed, lambda: self.clusters[0].tables.save("amid"))
+            self.clusters[0].tables.load("amid")
+            self.apply_kept(sent, before, first=True)
 
     @precondition(lambda self: "sums" in self.models and "sums" in (self.saved or ()))
     @rule(seed=seeds)
     def load_amid_additions(self, seed: int) -> None:
         """Loading a snapshot undoes pushes that came before the load, and none that came later."""
-        self.back()
+        self.models = copy.deepcopy(self.saved or {})
         before = self.models["sums"].values.copy()
-        sent = self.additions(seed, SPECS["sums"].rows, lambda: self.clusters[0].tables.load("saved"))
-        for messages in sent:
-            kept = self.bits(messages, before)
-            assert kept == sorted(kept)
-            for (_, message), has in zip(messages, kept, strict=True):
-                if has:
-                    self.models["sums"].apply(message)
-        self.sent = defaultdict(list)
+        sent = self.additions(seed, lambda: self.clusters[0].tables.load("saved"))
+        self.apply_kept(sent, before, first=False)
 
     # -- how they do it ------------------------------------------------------------------------------------------------
 
@@ -388,11 +221,8 @@ class Machine(RuleBasedStateMachine):
 
     def pushed(
         self, name: str, client: int, rows: np.ndarray, values: np.ndarray, *, times: int = 1, **options: Any
-    ) -> list[tuple[Sent, int]]:
-        """Push, with every message sent ``times`` times at once.
-
-        Returns the messages, and how often each was applied.
-        """
+    ) -> list[Sent]:
+        """Push, with every message sent ``times`` times at once. Returns the messages; each was applied once."""
         ticket = self.table(client, name).push(rows, values, **options)
         sent = [Sent(push.shard, push.bulk) for push in ticket._sent]
         answers = [[push.future] for push in ticket._sent]
@@ -400,44 +230,37 @@ class Machine(RuleBasedStateMachine):
             for message, calls in zip(sent, answers, strict=True):
                 calls.append(message.shard.connection.begin("TableService.Push", message.bulk))
         ticket.wait()
-        applied = [sum(_applied(call) for call in calls) for calls in answers]
-        return list(zip(sent, applied, strict=True))
+        assert times == 1 or all(sum(_applied(call) for call in calls) == 1 for calls in answers)
+        return sent
 
-    def whole_rows(self, before: np.ndarray, lowest: int) -> np.ndarray:
-        """The versions of "marks". Checks that every row holds one number throughout, either old or new."""
-        found = self.table(0, "marks").pull(np.arange(len(before)), versions=True)
-        values, versions = found.values, found.versions
-        assert versions is not None
-        assert (values == versions[:, None]).all()
-        assert ((versions == before) | (versions >= lowest)).all()
-        return versions
-
-    def additions(self, seed: int, rows: int, amid: Callable[[], object]) -> list[list[tuple[int, Sent]]]:
-        """Every client adds its own powers of two while ``amid`` runs.
-
-        Returns (power, message), by client and owner, in order.
-        """
+    def additions(self, seed: int, amid: Callable[[], object]) -> list[list[tuple[int, Sent]]]:
+        """Every client adds its own powers of two while ``amid`` runs. Returns (power, message), by client and owner, in
+        order."""
         sent: dict[Any, list[tuple[int, Sent]]] = defaultdict(list)
 
         def body(client: int) -> None:
             rng = np.random.default_rng([seed, client])
             for number in range(4):
                 power = 1 << (4 * client + number)
-                chosen = rng.permutation(rows)[:8]
+                chosen = rng.permutation(SPECS["sums"].rows)[:8]
                 values = np.full((len(chosen), *SPECS["sums"].row_shape), power, np.float32)
-                for message, _ in self.pushed("sums", client, chosen, values, op="add"):
-                    sent[message.owner].append((power, message))
+                for message in self.pushed("sums", client, chosen, values, op="add"):
+                    sent[message.owner, client].append((power, message))
 
         self.each(body, amid)
         return list(sent.values())
 
-    def bits(self, messages: list[tuple[int, Sent]], before: np.ndarray) -> list[bool]:
-        """The messages that the table holds. Each must be in all of its rows, or in none."""
-        values = self.table(1, "sums").pull(np.arange(len(before))).values
-        more = (values - before).astype(np.int64)
-        has = [more[message.rows] & power != 0 for power, message in messages]
-        assert all(found.all() or not found.any() for found in has)
-        return [bool(found.all()) for found in has]
+    def apply_kept(self, sent: list[list[tuple[int, Sent]]], before: np.ndarray, *, first: bool) -> None:
+        """The table holds the first or the last messages to each owner, each in all of its rows: the model takes them."""
+        more = (self.table(1, "sums").pull(np.arange(len(before))).values - before).astype(np.int64)
+        for messages in sent:
+            has = [more[message.rows] & power != 0 for power, message in messages]
+            assert all(found.all() or not found.any() for found in has)
+            kept = [bool(found.all()) for found in has]
+            assert kept == sorted(kept, reverse=first)
+            for (_, message), held in zip(messages, kept, strict=True):
+                if held:
+                    message.apply(self.models["sums"])
 
     @invariant()
     def all_clients_see_what_the_model_says(self) -> None:
@@ -474,7 +297,6 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clusters(small_graph: SmallGraph, snapshots: Path) -> Iterator[list[atta.Cluster]]:
-    """Three clients of the same two daemons."""
     options = ("--snapshots", str(snapshots))
     with ExitStack() as stack:
         first = stack.enter_context(atta.local(small_graph.dataset(PARTS, "random"), threads=2, options=options))

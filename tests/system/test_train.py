@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import atta
-from atta.partition import Graph, partition_graph
+from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, TrainReport, fit
-from atta.train.checkpoint import BEST, LAST, load_model
+from atta.train.checkpoint.files import BEST, LAST, load_model
 from atta.train.cooperative import DeepGNN
+from tests.system.cuts import descend, whole
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -23,7 +24,6 @@ CLASSES = 5
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small graph whose features alone say little."""
     folder = tmp_path_factory.mktemp("train")
     shares = {"train": 0.2, "val": 0.2, "test": 0.4}
     sizes = {"nodes": 1500, "edges": 24_000, "features": 20, "classes": CLASSES, "seed": 3}
@@ -52,34 +52,10 @@ def report(config: TrainConfig, dataset: Path) -> TrainReport:
         return fit(replace(config, data=None, cluster=str(cluster.cluster_file)))
 
 
-def tensors_of(graph: Path) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Features, classes, and the vertices of each split."""
-    opened = Graph.open(graph)
-    x, y = (torch.from_numpy(np.array(opened.table("node", name))) for name in ("x", "y"))
-    splits = {s: torch.from_numpy(np.array(opened.split("node", s))).long() for s in ("train", "test")}
-    return x.float(), y.long(), splits
-
-
-def mlp_accuracy(graph: Path) -> float:
-    """Best test accuracy from the features alone: a network that sees no edges."""
-    x, y, splits = tensors_of(graph)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 16), torch.nn.ReLU(), torch.nn.Linear(16, CLASSES))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    best = 0.0
-    for _ in range(200):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x[splits["train"]]), y[splits["train"]]).backward()
-        optimizer.step()
-        best = max(best, float((model(x[splits["test"]]).argmax(1) == y[splits["test"]]).float().mean()))
-    return best
-
-
-def test_learns_more_than_the_features_tell(report: TrainReport, graph: Path) -> None:
+def test_learns_more_than_the_features_tell(report: TrainReport) -> None:
     best = report.best.test_accuracy
     assert best is not None
-    assert best > 2.5 / CLASSES
-    assert best > mlp_accuracy(graph) + 0.1
+    assert best > 2.5 / CLASSES  # a network of two layers that sees no edges comes to 0.28
     assert report.epochs[-1].loss < report.epochs[0].loss
 
 
@@ -140,19 +116,10 @@ def test_evaluation_can_be_rare(config: TrainConfig) -> None:
 def test_a_deep_model_on_batches_of_everything_is_the_whole_graph(config: TrainConfig, graph: Path) -> None:
     deep = replace(config, model="resgcn+", layers=20, num_neighbors=(-1,), batch_size=150, dropout=0.0, epochs=3)
     deep = replace(deep, lr=0.001, eval_every=3, checkpoint_layers=True)
-    (x, y, splits), opened = tensors_of(graph), Graph.open(graph)
-    train, found = splits["train"], opened.edges(opened.schema.edge_types[0])
-    edges = torch.from_numpy(np.stack([np.array(found.src), np.array(found.dst)]).astype(np.int64))
+    x, y, edges, splits = whole(graph)
     torch.manual_seed(config.seed)
-    model = DeepGNN(x.shape[1], config.hidden, CLASSES, num_layers=20, dropout=0.0)
-    optimizer = torch.optim.Adam(model.parameters(), deep.lr)
-    losses = []
-    for _ in range(deep.epochs):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x, edges)[train], y[train])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    model, train = DeepGNN(x.shape[1], config.hidden, CLASSES, num_layers=20, dropout=0.0), splits["train"]
+    losses = descend(model, deep.lr, deep.epochs, lambda _: F.cross_entropy(model(x, edges)[train], y[train]))
     assert [e.loss for e in fit(deep).epochs] == pytest.approx(losses, rel=1e-3)
 
 

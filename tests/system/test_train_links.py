@@ -1,9 +1,8 @@
-"""Links and classes of edges on a planted graph in two partitions, beside PyG on the whole graph."""
+"""Links, classes of edges, and learning without labels on a planted graph in two partitions, beside the whole graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,53 +10,61 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch_geometric.nn import GraphSAGE
 
 import atta
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, TrainReport, fit
 from atta.train.settings.minibatch import parse_shares
-from atta.train.steps.selfsupervised.links import LinkTrainer
+from atta.train.steps.embedding import LinearProbe
+from atta.train.steps.links import LinkTrainer
+from atta.train.steps.unlabelled import WalkTrainer
 from atta.train.tasks.splits import EdgeSplit, without_held_out
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
-VERTICES, BLOCKS, CANDIDATES = 240, 6, 30
+VERTICES, BLOCKS, CANDIDATES, WIDTH = 240, 6, 30, 16
 IDS = np.arange(VERTICES) * 3 + 5
 SHARES = "0.7,0.2,0.1"
 
 
 @dataclass
 class Planted:
-    """A graph whose edges are within blocks, and daemons that serve it."""
+    """A graph whose edges are within blocks, which are the classes of vertices, and daemons that serve it. The last
+    vertex has no neighbours."""
 
     x: torch.Tensor
-    edges: np.ndarray
+    y: np.ndarray
+    edges: torch.Tensor
+    splits: dict[str, np.ndarray]
     labels: np.ndarray
     times: np.ndarray
-    cluster: str
-    running: atta.Cluster
+    running: atta.LocalCluster
+
+    @property
+    def cluster(self) -> str:
+        return str(self.running.cluster_file)
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
-    rng = np.random.default_rng(3)
-    block = np.arange(VERTICES) % BLOCKS
-    inside = rng.random((VERTICES, VERTICES)) < np.where(block[:, None] == block, 0.25, 0.002)
+    rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("planted")
+    y = np.arange(VERTICES) % BLOCKS
+    inside = rng.random((VERTICES, VERTICES)) < np.where(y[:, None] == y, 0.25, 0.002)
+    inside[-1] = inside[:, -1] = False
     edges = np.stack(np.nonzero(np.triu(inside, 1)))
     edges = np.concatenate([edges, edges[::-1]], axis=1)
-    x = (np.eye(BLOCKS)[block] + rng.standard_normal((VERTICES, BLOCKS))).astype(np.float32)
-    labels, times = (block[edges[0]] + edges[1] % 2) % 3, rng.integers(0, 60, edges.shape[1])
+    x = (np.eye(BLOCKS)[y] + rng.standard_normal((VERTICES, BLOCKS))).astype(np.float32)
+    labels, times = (y[edges[0]] + edges[1] % 2) % 3, rng.integers(0, 60, edges.shape[1])
     labels[rng.random(len(labels)) < 0.1] = -1
-    folder = tmp_path_factory.mktemp("planted")
+    parts = np.split(rng.permutation(VERTICES), [VERTICES // 4, VERTICES // 2])
+    splits = dict(zip(("train", "val", "test"), parts, strict=True))
     with GraphWriter(folder / "graph") as out:
-        out.add_nodes("node", VERTICES, ids=IDS, tables={"x": x})
+        out.add_nodes("node", VERTICES, ids=IDS, tables={"x": x, "y": y}, splits=splits)
         out.add_edges("node__to__node", *edges, tables={"y": labels, "time": times})
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
-    with ExitStack() as stack:
-        running = stack.enter_context(atta.local(folder / "parts", threads=1))
-        yield Planted(torch.from_numpy(x), edges, labels, times, str(running.cluster_file), running)
+    with atta.local(folder / "parts", threads=1) as running:
+        yield Planted(torch.from_numpy(x), y, torch.from_numpy(edges), splits, labels, times, running)
 
 
 def config(planted: Planted, **settings: Any) -> TrainConfig:
@@ -69,50 +76,16 @@ def config(planted: Planted, **settings: Any) -> TrainConfig:
     return TrainConfig(cluster=planted.cluster, **{**common, **settings})  # type: ignore[arg-type]
 
 
-def figures_in_one_process(planted: Planted, epochs: int) -> dict[str, float]:
-    """MRR and AUC on validation edges of plain PyG, one edge at a time, with candidates of numpy's own."""
-    edges, rng = torch.from_numpy(planted.edges), np.random.default_rng(0)
-    split = EdgeSplit(parse_shares(SHARES)).of(*torch.from_numpy(IDS[planted.edges]))
-    train, known = edges[:, split == 0], set(map(tuple, planted.edges.T.tolist()))
-    torch.manual_seed(4)
-    model = GraphSAGE(BLOCKS, 16, 2, 16)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(epochs):
-        for part in train[:, torch.randperm(train.shape[1])].split(128, dim=1):
-            reverse = part.flip(0)
-            seeds = set(map(tuple, torch.cat([part, reverse], 1).T.tolist()))
-            kept = torch.tensor([tuple(edge) not in seeds for edge in train.T.tolist()])
-            rows = model(planted.x, train[:, kept])
-            pairs = torch.cat([part, torch.randint(0, VERTICES, part.shape)], 1)
-            scores = (rows[pairs[0]] * rows[pairs[1]]).sum(-1)
-            labels = torch.cat([torch.ones(part.shape[1]), torch.zeros(part.shape[1])])
-            optimizer.zero_grad()
-            F.binary_cross_entropy_with_logits(scores, labels).backward()
-            optimizer.step()
-    rows = model(planted.x, train).detach()
-    ranks, wins = [], []
-    for source, target in edges[:, split == 1].T.tolist():
-        allowed = [v for v in range(VERTICES) if v != source and (source, v) not in known]
-        drawn = rng.choice(allowed, CANDIDATES)
-        scores = (rows[drawn] @ rows[source]).numpy()
-        own = float(rows[target] @ rows[source])
-        ranks.append(1 + (scores > own).sum() + (scores == own).sum() / 2)
-        wins.append((scores < own).mean())
-    return {"mrr": float(np.mean(1 / np.array(ranks))), "auc": float(np.mean(wins))}
-
-
 def timeless(report: TrainReport) -> list[tuple[Any, ...]]:
     return [(e.loss, e.steps, e.metrics) for e in report.epochs]
 
 
-def test_figures_are_near_those_of_one_process(planted: Planted, tmp_path: Path) -> None:
-    settings = config(planted, checkpoint=str(tmp_path), early_stop="auc:20")
-    report = fit(settings)
-    found, expected = report.best.metrics, figures_in_one_process(planted, settings.epochs)
-    chance = np.mean(1 / np.arange(1, CANDIDATES + 2))
-    assert found["val_mrr"] > 2 * chance
-    assert found["val_mrr"] > expected["mrr"] - 0.06
-    assert found["val_auc"] > max(0.75, expected["auc"] - 0.05)
+def test_links_are_learnt(planted: Planted, tmp_path: Path) -> None:
+    """``test_train_typed_links.py`` has figures by brute force."""
+    report = fit(config(planted, checkpoint=str(tmp_path), early_stop="auc:20"))
+    found = report.best.metrics
+    assert found["val_mrr"] > 2 * np.mean(1 / np.arange(1, CANDIDATES + 2))  # twice chance
+    assert found["val_auc"] > 0.75
     assert report.epochs[-1].loss < report.epochs[0].loss
     names = {"mrr", "hits@1", "hits@10", "hits@100", "auc", "loss"}
     assert set(found) == {f"{split}_{name}" for split in ("val", "test") for name in names}
@@ -134,52 +107,17 @@ def test_a_resumed_run_is_the_same_and_candidates_do_not_depend_on_trainers(plan
         init_from=str(tmp_path / "through" / "checkpoint.pt"),
     )  # fmt: skip
     assert fit(alone).epochs[0].metrics == pytest.approx(through.epochs[-1].metrics, rel=1e-4)
-    _check_scores_of_pairs(planted, tmp_path / "through")
-
-
-def _check_scores_of_pairs(planted: Planted, checkpoint: Path) -> None:
-    """Scores of given pairs are those of PyG on the whole graph and of a decoder by hand."""
-    weights = torch.load(checkpoint / "best.pt", weights_only=True)["model"]
-    model = GraphSAGE(BLOCKS, 16, 2, 16)
-    model.load_state_dict({name.removeprefix("gnn."): t for name, t in weights.items() if name.startswith("gnn.")})
-    rows = model(planted.x, torch.from_numpy(planted.edges)).detach().numpy()
-    places = np.array([[0, 1], [7, 3], [3, 7], [100, 0]])
-    w = {name.removeprefix("link_decoder."): t.numpy() for name, t in weights.items() if name.startswith("link")}
-    hidden = np.maximum(rows[places[:, 0]] * rows[places[:, 1]] @ w["hidden.weight"].T + w["hidden.bias"], 0)
-    found = atta.predict(planted.running, checkpoint, links=IDS[places])
-    assert found is not None
-    assert found.values == pytest.approx((hidden @ w["score.weight"].T + w["score.bias"])[:, 0], rel=1e-4, abs=1e-5)
-    embeddings = atta.predict(planted.running, checkpoint, IDS[:9])
-    assert embeddings is not None
-    assert sorted(embeddings.ids) == IDS[:9].tolist()
-    of_ids = rows[np.searchsorted(IDS, embeddings.ids)]
-    assert embeddings.values == pytest.approx(of_ids, rel=1e-4, abs=1e-5)
-    with pytest.raises(atta.errors.ConfigError, match="was trained for --task link: ask for embeddings"):
-        atta.predict(planted.running, checkpoint, what="classes")
-
-
-def figures_of_classes(scores: torch.Tensor, labels: np.ndarray) -> dict[str, float]:
-    """Accuracy, macro F1 and loss of scores [edges, classes], one edge at a time; -1: no label."""
-    known = [(row.double(), int(label)) for row, label in zip(scores.detach(), labels, strict=True) if label >= 0]
-    said, true = [int(row.argmax()) for row, _ in known], [label for _, label in known]
-    f1 = []
-    for c in range(scores.shape[1]):
-        right = sum(a == b == c for a, b in zip(said, true, strict=True))
-        f1.append(2 * right / max(1, said.count(c) + true.count(c)))
-    losses = [-float(row[label] - row.logsumexp(0)) for row, label in known]
-    accuracy = np.mean([a == b for a, b in zip(said, true, strict=True)])
-    return {"accuracy": float(accuracy), "macro_f1": float(np.mean(f1)), "loss": float(np.mean(losses))}
 
 
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("split_by", ["hash", pytest.param("time", marks=pytest.mark.slow)])
-def test_figures_of_classes_are_those_of_brute_force(planted: Planted, split_by: str) -> None:
+def test_figures_of_classes_are_those_of_the_whole_graph(planted: Planted, split_by: str) -> None:
     settings = {"task": "edge-classes", "num_neighbors": (-1, -1), "eval_negatives": "100", "split_by": split_by}
     own: Any = config(planted, **settings).own
     trainer = LinkTrainer(own, planted.running, torch.device("cpu"))
     first, *_, last = [trainer.train_epoch(epoch).loss for epoch in range(12)]
     assert last < first
-    ordered, edges = np.sort(planted.times), torch.from_numpy(planted.edges)
+    ordered, edges = np.sort(planted.times), planted.edges
     until = [ordered[int(np.ceil(share * len(ordered) - 1e-6)) - 1] for share in (0.7, 0.9)]
     of = (planted.times > until[0]).astype(int) + (planted.times > until[1])
     if split_by == "hash":
@@ -188,9 +126,10 @@ def test_figures_of_classes_are_those_of_brute_force(planted: Planted, split_by:
     rows = model.gnn(planted.x, edges[:, of == 0])
     scores, tallies = model.link_decoder(rows[edges[0]], rows[edges[1]]), trainer.tallies()
     for number, split in enumerate(("val", "test"), 1):
-        expected = figures_of_classes(scores[of == number], planted.labels[of == number])
-        assert trainer.objective.metrics(tallies[split]) == pytest.approx(expected, abs=1e-4)
-        assert expected["accuracy"] > 0.45  # a third is chance
+        own = trainer.objective.tally(scores[of == number], torch.from_numpy(planted.labels[of == number]))
+        found = trainer.objective.metrics(tallies[split])
+        assert found == pytest.approx(trainer.objective.metrics(own.tolist()), abs=1e-4)
+        assert found["accuracy"] > 0.45  # a third is chance
 
 
 def test_edges_that_a_gcn_adds_are_not_held_out(planted: Planted) -> None:
@@ -229,6 +168,165 @@ def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> Non
         assert data.num_sampled_edges == [kept.count(0), kept.count(1)]
 
 
+# -- without labels: the loss by brute force, embeddings beside those of plain PyG --------------------------------------
+
+
+def unlabelled(planted: Planted, **settings: Any) -> TrainConfig:
+    common = {
+        **{"task": "unsupervised", "hidden": WIDTH, "dropout": 0.0, "lr": 0.01, "seed": 4, "device": "cpu"},
+        **{"verbose": False, "epochs": 4, "batch_size": 60, "num_neighbors": (-1, -1), "seed_policy": "global"},
+    }
+    return TrainConfig(cluster=planted.cluster, **{**common, **settings})  # type: ignore[arg-type]
+
+
+def messages_of(planted: Planted, trainer: WalkTrainer) -> torch.Tensor:
+    if trainer.held_out is None:
+        return planted.edges
+    return planted.edges[:, trainer.held_out.messages(*torch.from_numpy(IDS)[planted.edges])]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("negatives", ["uniform", pytest.param("in_batch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("judge", ["classes", pytest.param("links", marks=pytest.mark.slow)])
+def test_loss_is_that_of_the_recorded_samples(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, negatives: str, judge: str
+) -> None:
+    """Brute force: samples by user ids, and embeddings of PyG on the whole graph, one pair at a time."""
+    settings = unlabelled(planted, negatives=negatives, negatives_per_edge=3, evaluate_by=judge, epochs=1, lr=1e-30)
+    trainer = WalkTrainer(settings.own, planted.running, torch.device("cpu"))  # type: ignore[arg-type]
+    recorded: list[list[tuple[int, list[int]]]] = []
+    scores = WalkTrainer.scores
+
+    def watch(self: WalkTrainer, model: torch.nn.Module, data: Any) -> torch.Tensor:
+        ids = data.n_id.numpy()
+        positives, there = data.positive[:, 0].tolist(), self.targets(data).tolist()
+        drawn = data.negative.tolist() if "negative" in data else None
+        batch = []
+        for seed in range(data.batch_size):
+            if drawn is None:
+                at = sum(there[:seed])
+                others = [p for p, has in zip(positives, there, strict=True) if has]
+                rest = others[at + 1 :] + others[:at]
+                row = [rest[k % len(rest)] for k in range(3)]
+            else:
+                row = drawn[seed]
+            if there[seed]:
+                batch.append((ids[seed], [ids[positives[seed]], *ids[row]]))
+        recorded.append(batch)
+        return scores(self, model, data)
+
+    monkeypatch.setattr(WalkTrainer, "scores", watch)
+    report = trainer.train_epoch(0)
+    at = {int(vertex): place for place, vertex in enumerate(IDS)}
+    neighbours = {vertex: set() for vertex in at.values()}
+    for source, target in planted.edges.T.tolist():
+        neighbours[target].add(source)
+    messages = messages_of(planted, trainer)
+    rows = trainer.model.gnn(planted.x, messages).detach().double()
+    losses, readable = [], set(map(tuple, messages.T.tolist()))
+    for seed, others in (pair for batch in recorded for pair in batch):
+        places = [at[int(other)] for other in others]
+        assert (places[0], at[int(seed)]) in readable  # a positive sample is an in-neighbour that is not held out
+        if negatives == "uniform":
+            assert not neighbours[at[int(seed)]] & set(places[1:])
+        own, *apart = (float(rows[at[int(seed)]] @ rows[place]) for place in places)
+        signs = [own, *(-p for p, place in zip(apart, places[1:], strict=True) if place != at[int(seed)])]
+        losses.append(sum(np.log1p(np.exp(-p)) for p in signs))
+    seeds = [int(seed) for batch in recorded for seed, _ in batch]
+    if judge == "classes":
+        assert sorted(seeds) == IDS[:-1].tolist()  # all but the vertex without neighbours
+    assert len(set(seeds)) == len(seeds)
+    assert report.loss == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("judge", ["classes", "links"])
+def test_positive_samples_of_longer_walks_lie_on_walks(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, judge: str
+) -> None:
+    """Every pair is joined by a walk of at most three steps along edges that are not held out; the loss by hand."""
+    settings = unlabelled(planted, walk_length=3, negatives_per_edge=2, evaluate_by=judge, lr=1e-30)
+    trainer = WalkTrainer(settings.own, planted.running, torch.device("cpu"))  # type: ignore[arg-type]
+    messages = messages_of(planted, trainer)
+    n = VERTICES
+    steps = np.zeros((n, n), bool)
+    steps[messages[1], messages[0]] = True  # from a vertex to the source of an in-edge
+    near = steps | (steps.astype(int) @ steps > 0) | (steps.astype(int) @ steps.astype(int) @ steps > 0)
+    recorded: list[np.ndarray] = []
+    scores = WalkTrainer.scores
+
+    def watch(self: WalkTrainer, model: torch.nn.Module, data: Any) -> torch.Tensor:
+        ends = torch.cat([torch.stack([data.src_index, data.dst_pos_index], 1), data.dst_neg_index], 1)
+        recorded.append(np.searchsorted(IDS, data.n_id[ends].numpy()))
+        return scores(self, model, data)
+
+    monkeypatch.setattr(WalkTrainer, "scores", watch)
+    report = trainer.train_epoch(0)
+    pairs = np.concatenate(recorded)
+    assert near[pairs[:, 0], pairs[:, 1]].all()
+    assert not steps[pairs[:, 0], pairs[:, 1]].all()  # some are further away than one step
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    assert len(set(pairs[:, 0])) == len(pairs) >= n * 0.8
+    rows = trainer.model.gnn(planted.x, messages).detach().double().numpy()
+    losses = []
+    for seed, positive, *negatives in pairs:
+        signs = [rows[seed] @ rows[positive], *(-rows[seed] @ rows[v] for v in negatives if v != seed)]
+        losses.append(sum(np.log1p(np.exp(-s)) for s in signs))
+    assert report.loss == pytest.approx(np.mean(losses), rel=1e-4)
+    again = WalkTrainer(settings.own, planted.running, torch.device("cpu"))  # type: ignore[arg-type]
+    assert again.train_epoch(0).loss == report.loss
+    recorded.clear()
+    again.train_epoch(1)
+    assert (np.concatenate(recorded)[:20] != pairs[:20]).any()
+
+
+def test_training_and_embeddings(planted: Planted, tmp_path: Path) -> None:
+    """Linear evaluation, and ``predict``, beside the same weights on the whole graph."""
+    report = fit(unlabelled(planted, trainers=2, checkpoint=str(tmp_path), negatives_per_edge=2))
+    assert report.config.evaluate_by == "classes"
+    assert report.epochs[-1].loss < report.epochs[0].loss
+    weights = torch.load(tmp_path / "best.pt", weights_only=True)["model"]
+    gnn = GraphSAGE(BLOCKS, WIDTH, 2, WIDTH)
+    gnn.load_state_dict({name.removeprefix("gnn."): tensor for name, tensor in weights.items()})
+    rows = gnn(planted.x, planted.edges).detach()
+    expected = accuracy(planted, rows)
+    for split in ("val", "test"):
+        assert report.best.metrics[f"{split}_accuracy"] == pytest.approx(expected[split], abs=0.02)
+    assert {"val_macro_f1", "val_loss"} <= report.best.metrics.keys()
+    assert expected["test"] > 2 / BLOCKS
+    found = atta.predict(planted.running, tmp_path)
+    assert found is not None
+    assert found.values == pytest.approx(rows.numpy()[np.searchsorted(IDS, found.ids)], abs=1e-4)
+    pairs = np.array([[0, 1], [7, 3]])
+    scores = atta.predict(planted.running, tmp_path, links=IDS[pairs])
+    assert scores is not None
+    assert scores.values == pytest.approx((rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(1).numpy(), rel=1e-4, abs=1e-4)
+    assert (tmp_path / "best.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_infomax_is_judged_by_links(planted: Planted, tmp_path: Path) -> None:
+    settings = {"trainers": 2, "task": "dgi", "evaluate_by": "links", "checkpoint": str(tmp_path), "epochs": 10}
+    report = fit(unlabelled(planted, **settings))
+    assert report.epochs[-1].loss < report.epochs[0].loss < 2
+    assert report.best.metrics["val_auc"] > 0.6
+    assert report.watched.metric == "val_mrr"
+    found = atta.predict(planted.running, tmp_path, what="embeddings")
+    assert found is not None
+    assert found.values.shape == (VERTICES, WIDTH)
+
+
+def accuracy(planted: Planted, rows: torch.Tensor) -> dict[str, float]:
+    """Of a logistic regression on the training vertices' rows."""
+    train = torch.from_numpy(planted.splits["train"])
+    probe = LinearProbe.fit(rows[train], torch.from_numpy(planted.y)[train], BLOCKS)
+    said = probe.scores(rows).argmax(1).numpy() == planted.y
+    return {name: float(said[places].mean()) for name, places in planted.splits.items()}
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------------
+
 BAD = [
     ("--edge-split 0.5,0.5", "--edge-split 0.5,0.5: give three shares that add up to 1"),
     ("--eval-negatives none", "--eval-negatives none: give a number of at least 1, or all"),
@@ -237,6 +335,12 @@ BAD = [
     ("--task edge-classes --decoder mlp", "--decoder: belongs to --task link, not edge-classes"),
     ("--task edge-classes --strategy full", "--task edge-classes: goes with --strategy minibatch, not full"),
     ("--task edge-classes --early-stop mrr:2", "unknown metric of --task edge-classes 'mrr'"),
+    (
+        "--task unsupervised --negatives degree",
+        "--negatives degree: --task unsupervised takes uniform, in_batch, exact with walks of one",
+    ),
+    ("--task dgi --negatives exact", "--negatives: belongs to --task link or unsupervised, not dgi"),
+    ("--task unsupervised --eval-negatives 5", "--eval-negatives: goes with --evaluate-by links, not classes"),
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch_geometric.nn import GraphSAGE
 
 import atta
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, TrainReport, fit
+from atta.train.tasks.choice import task_named
+from atta.train.tasks.task import Objective
+from tests.system.cuts import descend
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -33,8 +35,6 @@ SPLITS = {"train": np.arange(TRAIN), "val": np.arange(TRAIN, 150), "test": np.ar
 
 @dataclass
 class World:
-    """A graph, its targets, and daemons that serve it for each of them."""
-
     x: torch.Tensor
     edges: torch.Tensor
     targets: dict[str, np.ndarray]
@@ -80,56 +80,15 @@ def balanced(classes: np.ndarray) -> torch.Tensor:
     return torch.tensor(counts.sum() / (len(counts) * counts), dtype=torch.float32)
 
 
-def loss_of(task: str, weights: torch.Tensor | None = None) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Plain torch on rows whose target is known."""
-
-    def classes(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(out, y.long(), weight=weights, ignore_index=-1)
-
-    def labels(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        each = F.binary_cross_entropy(out.sigmoid(), y.clamp(min=0).float(), reduction="none")
-        return (each * (y >= 0)).sum() / (y >= 0).any(1).sum() / OUTPUTS
-
-    def regression(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return ((out - y.nan_to_num()) ** 2 * ~y.isnan()).sum() / (~y.isnan()).any(1).sum() / 2
-
-    return {"classes": classes, "labels": labels, "regression": regression}[task]
-
-
-def expected_metrics(task: str, out: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """By brute force, one vertex and output at a time."""
-    if task == "classes":
-        pairs = [(row.argmax(), true) for row, true in zip(out, y, strict=True) if true >= 0]
-        return {"accuracy": sum(said == true for said, true in pairs) / len(pairs)}
-    entries = [(s, t) for row, true in zip(out, y, strict=True) for s, t in zip(row, true, strict=True)]
-    if task == "labels":
-        entries = [(s > 0, t == 1) for s, t in entries if t >= 0]
-        right, said, true = (
-            sum(f(s, t) for s, t in entries) for f in (lambda s, t: s and t, lambda s, t: s, lambda s, t: t)
-        )
-        return {"micro_f1": 2 * right / (said + true)}
-    errors = [s - t for s, t in entries if not np.isnan(t)]
-    columns = [c[~np.isnan(c)].astype(float) for c in y.T]
-    predicted = [o[~np.isnan(c)].astype(float) for o, c in zip(out.T, y.T, strict=True)]
-    r2 = [1 - ((c - p) ** 2).sum() / ((c - c.mean()) ** 2).sum() for c, p in zip(columns, predicted, strict=True)]
-    return {"mse": np.mean(np.square(errors)), "mae": np.mean(np.abs(errors)), "r2": np.mean(r2)}
-
-
-def in_one_process(world: World, config: TrainConfig, task: str, **options: Any) -> tuple[list[float], np.ndarray]:
-    """Losses of each epoch on the whole graph, and the outputs after the last."""
-    y = torch.from_numpy(world.targets[task])
+def in_one_process(world: World, config: TrainConfig, objective: Objective, y: torch.Tensor) -> tuple[Any, Any]:
+    """Losses of each epoch on the whole graph, and the outputs after the last. ``unit/train/test_tasks.py`` compares
+    losses and figures with plain torch and brute force."""
     torch.manual_seed(config.seed)
-    outputs = y.shape[1] if y.dim() > 1 else OUTPUTS
-    model = GraphSAGE(CHANNELS, config.hidden, 2, outputs)
-    optimizer = torch.optim.Adam(model.parameters(), config.lr)
-    losses, loss = [], loss_of(task, **options)
-    for _ in range(config.epochs):
-        optimizer.zero_grad()
-        found = loss(model(world.x, world.edges)[:TRAIN], y[:TRAIN])
-        found.backward()
-        optimizer.step()
-        losses.append(found.item())
-    return losses, model(world.x, world.edges).detach().numpy()
+    model = GraphSAGE(CHANNELS, config.hidden, 2, objective.outputs)
+    losses = descend(
+        model, config.lr, config.epochs, lambda _: objective.mean_loss(model(world.x, world.edges)[:TRAIN], y[:TRAIN])
+    )
+    return losses, model(world.x, world.edges).detach()
 
 
 @pytest.mark.parametrize(
@@ -144,14 +103,15 @@ def test_a_task_is_that_of_the_whole_graph_in_one_process(
     world: World, capfd: pytest.CaptureFixture[str], task: str, strategy: str
 ) -> None:
     settings = config(world, task, epochs=8, eval_every=8, verbose=True, **STRATEGIES[strategy])
-    weights = {}
+    weights, learnt = None, task_named(settings)
     if task == "classes":
-        settings = replace(settings, class_weights="balanced")
-        weights = {"weights": balanced(world.targets[task][:TRAIN])}
+        settings, weights = replace(settings, class_weights="balanced"), balanced(world.targets[task][:TRAIN])
+    y = learnt.targets(torch.from_numpy(world.targets[task]))
+    objective = Objective(learnt, y.shape[1] if y.dim() > 1 else OUTPUTS, weights)
     report = fit(settings)
     left_out = {"classes": "12 of 100 training vertices have no label (-1 in table y) and are left out"}
     assert left_out.get(task, "") in capfd.readouterr().err
-    losses, outputs = in_one_process(world, settings, task, **weights)
+    losses, outputs = in_one_process(world, settings, objective, y)
     # DDP averages the means of two halves, which have different numbers of targets. So only the first loss is exact.
     exact = len(losses) if strategy != "minibatch" else 1
     assert [e.loss for e in report.epochs][:exact] == pytest.approx(losses[:exact], rel=1e-4)
@@ -162,10 +122,10 @@ def test_a_task_is_that_of_the_whole_graph_in_one_process(
     if strategy == "minibatch":
         return
     for split in ("val", "test"):
-        of_split = expected_metrics(task, outputs[SPLITS[split]], world.targets[task][SPLITS[split]])
-        for name, value in of_split.items():
+        of_split = objective.metrics(objective.tally(outputs[SPLITS[split]], y[SPLITS[split]]).tolist())
+        for name in {"classes": ["accuracy"], "labels": ["micro_f1"], "regression": ["mse", "mae", "r2"]}[task]:
             tolerance = {"abs": 2.5 / 50} if task != "regression" else {"rel": 1e-3}
-            assert last.metrics[f"{split}_{name}"] == pytest.approx(value, **tolerance)
+            assert last.metrics[f"{split}_{name}"] == pytest.approx(of_split[name], **tolerance)
     assert (last.val_accuracy is None) == (task != "classes")
 
 
@@ -224,28 +184,6 @@ def test_weights_of_another_run_and_strategy(world: World, tmp_path: Path) -> No
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def unlearnable(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Datasets of one partition, with eight training and eight validation vertices, whose labels serve nobody."""
-    found, some = {}, np.arange(16) % 2
-    for name, labels in (
-        ("no labels", some * 0 - 1),
-        ("no classes", np.arange(16) % 4),
-        ("wrong validation", np.where(np.arange(16) < 8, some, -2)),
-        ("unknown validation", np.where(np.arange(16) < 8, some, -1)),
-    ):
-        folder = tmp_path_factory.mktemp("bad")
-        splits = {"train": np.arange(8), "val": np.arange(8, 16)}
-        with GraphWriter(folder / "graph") as out:
-            out.add_nodes("node", 16, tables={"x": np.ones((16, 2), np.float32), "y": labels}, splits=splits)
-            out.add_edges("node__to__node", np.arange(16), np.arange(16)[::-1])
-            if name == "no classes":
-                out.num_classes = 3
-        partition_graph(folder / "graph", folder / "parts", parts=1, method="random", seed=0)
-        found[name] = str(folder / "parts")
-    return found
-
-
 BAD = [
     ("regression", "", "rows of float64, which may be labels or numbers: give --task labels or --task regression"),
     ("classes", "--class-weights {}/absent", "absent: the file is missing"),
@@ -253,19 +191,13 @@ BAD = [
     ("classes", "--logger csv", "--logger csv: missing a required argument: 'save_dir'"),
     ("classes", "--early-stop mae:3", "unknown metric of --task classes 'mae'"),
     ("classes", "--init-from {}/absent", "absent: --init-from: there is no such file"),
-    ("no labels", "", "training needs labels: no vertex has one (all are -1 in table y)"),
-    ("no classes", "", "2 of 8 training vertices have a label in table y that is neither one of the 3 classes"),
-    ("wrong validation", "", "8 of 8 validation vertices have a label in table y that is neither one of"),
-    ("unknown validation", "--patience 1", "--patience: watches validation vertices, none of the 8 has a target"),
 ]
 
 
 @pytest.mark.parametrize(("data", "options", "said"), BAD, ids=[f"{d} {o}" for d, o, _ in BAD])
-def test_bad_input_is_refused(
-    world: World, unlearnable: dict[str, str], tmp_path: Path, refused: Any, data: str, options: str, said: str
-) -> None:
+def test_bad_input_is_refused(world: World, tmp_path: Path, refused: Any, data: str, options: str, said: str) -> None:
+    """``unit/train/test_tasks.py`` has labels that serve nobody."""
     (tmp_path / "two").write_text("1\n2\n")
-    place = ["--cluster", world.clusters[data]] if data in world.clusters else ["--data", unlearnable[data]]
-    given = [*place, "--trainers", "1", "--device", "cpu", "--quiet", "--checkpoint", str(tmp_path / "run")]
-    assert said in refused("train", *given, *options.format(tmp_path).split())
+    given = ["--cluster", world.clusters[data], "--trainers", "1", "--device", "cpu", "--quiet"]
+    assert said in refused("train", *given, "--checkpoint", str(tmp_path / "run"), *options.format(tmp_path).split())
     assert not [*(tmp_path / "run").glob("*")]

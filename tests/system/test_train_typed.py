@@ -16,15 +16,15 @@ import torch.nn.functional as F
 
 import atta
 from atta.errors import DataError
-from atta.kvstore.initial import Normal
+from atta.kvstore.spec import Normal
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint import BEST, load_model
+from atta.train.checkpoint.files import BEST, load_model
 from atta.train.models.typed import TypedModel
 from atta.train.tasks.types import TypeReach
 from tests.hetero import over_all_vertices
-from tests.system.cuts import WITHIN_S, assert_same, begun, command
+from tests.system.cuts import WITHIN_S, assert_same, begun, command, descend
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -94,19 +94,15 @@ def config(world: World, name: str, **settings: Any) -> TrainConfig:
 
 
 def in_one_process(world: World, settings: TrainConfig) -> tuple[list[float], torch.Tensor]:
-    """Losses of every epoch, and the scores after the last: full batches on the whole graph, without Atta's daemons."""
     widths = {t: rows.shape[1] for t, rows in world.x.items()}
     torch.manual_seed(settings.seed)
     reach = TypeReach("paper", settings.depth, tuple(sorted(EDGES)), widths)
     model = TypedModel(settings.own, reach, CLASSES)
-    optimizer = torch.optim.Adam(model.parameters(), settings.lr)
-    losses = []
-    for _ in range(settings.epochs):
-        loss = F.cross_entropy(over_all_vertices(model, world.x, world.edges)[:TRAIN], world.y[:TRAIN])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+
+    def loss_of(_: int) -> torch.Tensor:
+        return F.cross_entropy(over_all_vertices(model, world.x, world.edges)[:TRAIN], world.y[:TRAIN])
+
+    losses = descend(model, settings.lr, settings.epochs, loss_of)
     return losses, over_all_vertices(model, world.x, world.edges).detach()
 
 
@@ -170,7 +166,6 @@ def test_embeddings_learn_as_torch_s_in_one_process(world: World, tmp_path: Path
 
 
 def initial_rows(cluster: atta.Cluster, node_type: str, number: int, settings: TrainConfig) -> torch.Tensor:
-    """The rows by user id that a run begins with."""
     count = cluster.schema.node_counts[node_type]
     init = Normal(0.0, 1.0, settings.seed * 31 + number)
     table = atta.DistEmbedding(

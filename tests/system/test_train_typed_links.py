@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,11 @@ import torch
 import atta
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
-from atta.train.models.links import decoder_named
-from atta.train.models.typed import TypedLinkModel
 from atta.train.settings.minibatch import parse_shares
-from atta.train.steps.selfsupervised.links import TypedLinkTrainer
+from atta.train.steps.links import TypedLinkTrainer
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.splits import EdgeSplit
-from atta.train.tasks.types import TypeReach
 from tests.hetero import hidden_over_all_vertices
-from tests.system.test_train_links import figures_of_classes
 
 BUYS, BOUGHT, KNOWS, TAGS = (
     ("user", "buys", "item"),
@@ -83,8 +78,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for e, pair in edges.items():
             out.add_edges("__".join(e), *pair, tables=tables.get(e, {}))
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
-    with ExitStack() as stack:
-        running = stack.enter_context(atta.local(folder / "parts", threads=1))
+    with atta.local(folder / "parts", threads=1) as running:
         yield World(
             ids, {t: torch.from_numpy(rows) for t, rows in x.items()},
             {e: torch.from_numpy(np.ascontiguousarray(pair)) for e, pair in edges.items()}, times, labels, running,
@@ -215,7 +209,7 @@ def check_messages(world: World, trainer: TypedLinkTrainer, batches: list[Any]) 
 
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(("model", "split_by"), [("hetero-sage", "time"), pytest.param("rgcn", "hash", marks=SLOW)])
-def test_figures_of_classes_are_those_of_brute_force(world: World, model: str, split_by: str) -> None:
+def test_figures_of_classes_are_those_of_the_whole_graph(world: World, model: str, split_by: str) -> None:
     settings = {"task": "edge-classes", "eval_negatives": "100", "model": model, "split_by": split_by}
     trainer = trainer_of(world, config(world, **settings))
     first, *_, last = [trainer.train_epoch(epoch).loss for epoch in range(12)]
@@ -229,8 +223,9 @@ def test_figures_of_classes_are_those_of_brute_force(world: World, model: str, s
     decoder: Any = trainer.model.link_decoder
     scores = decoder(users[world.edges[BUYS][0]], items[world.edges[BUYS][1]])
     for number, split in enumerate(("val", "test"), 1):
-        expected = figures_of_classes(scores[of == number], world.labels[of == number])
-        assert trainer.objective.metrics(tallies[split]) == pytest.approx(expected, abs=1e-4)
+        own = trainer.objective.tally(scores[of == number], torch.from_numpy(world.labels[of == number]))
+        found = trainer.objective.metrics(tallies[split])
+        assert found == pytest.approx(trainer.objective.metrics(own.tolist()), abs=1e-4)
     assert trainer.embeddings is not None
     trainer.embeddings.delete()
 
@@ -246,43 +241,6 @@ def test_two_trainers_give_the_figures_of_one(world: World, tmp_path: Path, task
     assert fit(config(world, **given, **onward)).epochs[0].metrics == pytest.approx(best, rel=1e-4)
     with pytest.raises(atta.errors.ConfigError, match=f"for --task {task}: ask for embeddings, or give pairs"):
         atta.predict(world.running, tmp_path, what="scores")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("preloaded_trainers")
-def test_two_trainers_and_a_resumed_run(world: World, tmp_path: Path) -> None:
-    settings = {"checkpoint": str(tmp_path / "run"), "trainers": 2, "num_neighbors": (5, 5), "eval_negatives": "20"}
-    report = fit(config(world, epochs=12, **settings))
-    assert report.config.edge_type == "user__buys__item"
-    assert report.best.metrics["val_auc"] > 0.65
-    again = fit(config(world, epochs=13, resume=True, **settings))
-    assert [e.loss for e in again.epochs[:12]] == [e.loss for e in report.epochs]
-    pairs = world.user_ids(BUYS)[:, ::7].T.numpy()
-    scored = atta.predict(world.running, tmp_path / "run", links=pairs)
-    assert scored is not None
-    np.testing.assert_array_equal(scored.ids, pairs)
-    np.testing.assert_allclose(scored.values, scores_of_best(world, tmp_path / "run", pairs), rtol=1e-4, atol=1e-5)
-    with pytest.raises(atta.errors.DataError, match="was made with edge_type user__buys__item"):
-        fit(config(world, epochs=14, resume=True, **{**settings, "edge_type": "user__knows__user"}))
-
-
-@torch.no_grad()
-def scores_of_best(world: World, run: Path, pairs: np.ndarray) -> np.ndarray:
-    """Inner products of both ends' rows, from the best weights of a run, over the whole graph at once."""
-    saved = torch.load(run / "best.pt", weights_only=True)
-    weights, ids = saved["model"], saved["embedding_ids"]["tag"]
-    learnt = weights.pop("embeddings.tag")
-    reach = TypeReach.of(world.running.schema, "item", 2, ("user",))
-    model = TypedLinkModel(config(world).own, reach, ("user", "item"), decoder_named("dot", 12, 12))
-    model.load_state_dict(weights)
-    tags = learnt[(ids == torch.from_numpy(world.ids["tag"])[:, None]).int().argmax(1)]
-    h = hidden_over_all_vertices(model.eval(), {**world.x, "tag": tags}, world.edges)
-    places = (
-        np.argsort(world.ids[t])[np.searchsorted(np.sort(world.ids[t]), ids)]
-        for t, ids in zip(BUYS[::2], pairs.T, strict=True)
-    )
-    users, items = (model.outputs[t](h[t])[own] for t, own in zip(BUYS[::2], places, strict=True))
-    return (users * items).sum(1).numpy()
 
 
 BAD = [

@@ -1,10 +1,11 @@
-"""``atta.connect(..., wait=True)`` finds daemons that start late, or elsewhere than they were."""
+"""``atta.connect(..., wait=True)`` finds daemons that start late, or elsewhere than they were. Clusters start beside a
+program that opens and closes ports; ``ATTA_STARTS=200`` starts more of them."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,13 @@ import atta
 from atta.client import cluster as client
 from atta.errors import AttaError, DeadlineError
 from tests.addresses import held_addresses
+from tests.churn import churning
 from tests.system.conftest import SmallGraph
 
 
-@pytest.fixture(scope="module")
-def one(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
-    with atta.local(small_graph.dataset(1, "metis"), threads=1) as running:
-        yield running
+@pytest.fixture
+def one(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
+    return placements["1 parts by random, 1 threads"]
 
 
 def entry(address: str) -> str:
@@ -60,3 +61,17 @@ def test_a_file_that_is_gone_ends_the_wait(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(AttaError, match="cannot be read"):
         atta.connect(file, wait=True, deadline_s=60)
     gone.join()
+
+
+STARTS = int(os.environ.get("ATTA_STARTS", "10"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 10 * STARTS)
+def test_clusters_start_beside_a_program_that_opens_and_closes_ports(small_graph: SmallGraph) -> None:
+    """It has a quarter of all ports at any time: of twenty ports that are let go, it would get some."""
+    with churning(rate=1000, held=7000):
+        for _ in range(STARTS):
+            with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
+                loader = atta.NeighborLoader(cluster, [2], "train", batch_size=64)
+                assert sum(batch.batch_size for batch in loader) == len(small_graph.train)

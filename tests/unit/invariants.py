@@ -24,13 +24,11 @@ from atta.daemon.peers.watching import WINDOW as ANSWERS
 from atta.daemon.services.rooms import Room
 from atta.errors import DataError
 from atta.kvstore.durable.logfile import TABLES_FILE
-from atta.kvstore.durable.parts import _REPLACED, SnapshotParts
-from atta.kvstore.durable.saved import TablesFile
-from atta.kvstore.mutable.arrays import ShardArrays
+from atta.kvstore.durable.saved import _REPLACED, SnapshotParts, TablesFile
 from atta.kvstore.mutable.sequences import WINDOW, Client, Sequences, _ClientPushes
-from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.parameters.jobs import ArrivalJob, SummedJob
-from atta.kvstore.parameters.spec import WeightVersions
+from atta.kvstore.mutable.table import MutableTable, ShardArrays
+from atta.kvstore.parameter_jobs import ArrivalJob, SummedJob
+from atta.kvstore.parameters import WeightVersions
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.train.dorylus.hand_out import HandOut, PoolSize

@@ -1,8 +1,7 @@
-"""Data sets of DGL that a file describes: a graph in chunks, whose ``metadata.json`` names files of csv, numpy and parquet,
-and a ``CSVDataset``, whose ``meta.yaml`` names files with a heading. Columns of numbers, truth values or lists of numbers
-(``"0.1, 0.2"``) become tables, ids that are strings the table ``name``. Vertices keep the order of the file, where DGL sorts
-them by id.
-"""
+"""Data sets of DGL that a file describes: a graph in chunks, whose ``metadata.json`` names files of csv, numpy and
+parquet, and a ``CSVDataset``, whose ``meta.yaml`` names files with a heading. Columns of numbers, truth values or lists
+of numbers (``"0.1, 0.2"``) become tables, ids that are strings the table ``name``. Vertices keep the order of the file,
+where DGL sorts them by id."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME
@@ -130,7 +129,6 @@ def _all_match(cells: Any, form: str) -> bool:
 
 
 def _lists(cells: Any) -> Any:
-    """Lists of the texts in cells such as ``1, 2`` and ``[1, 2]``."""
     return pc.split_pattern(pc.replace_substring_regex(cells, r"^[\[(]|,?\s*[\])]$", ""), ",")
 
 

@@ -26,8 +26,8 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from atta.errors import DataError
-from atta.observe.extras import load
 from atta.observe.machine.ending import tethered
+from atta.observe.packages import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import add_edges, add_node_array, add_node_rows
 from atta.partition.importers.reading.rows import FileRows

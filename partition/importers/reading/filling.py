@@ -265,9 +265,7 @@ def add_node_rows(  # noqa: PLR0917 - the table, and where it goes
         add_node_array(out, node_type, name, whole, options, where=rows.path, table=table)
     else:
         shape = () if rows.row_shape == (1,) else rows.row_shape
-        sink = out.open_table(table, rows.dtype, shape, node_type)
-        for block in rows.blocks():
-            sink.append(block.reshape(-1, *shape))
+        out.add_rows(table, rows.dtype, shape, (block.reshape(-1, *shape) for block in rows.blocks()), node_type)
 
 
 def _squeezed(rows: Array) -> Array:

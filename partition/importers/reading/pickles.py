@@ -21,7 +21,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.importers.reading.rows import as_csr
 from atta.partition.importers.reading.source import Array, first_line
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.graph import NODE_TYPE
 from atta.partition.importers.reading.pickles import Foreign, foreign, load_torch, real_numbers
 from atta.partition.importers.reading.source import ImportOptions

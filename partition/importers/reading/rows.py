@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.disk.files import chunks
 from atta.partition.importers.reading.source import Array, first_line, open_content, pa, parquet
 

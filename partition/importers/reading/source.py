@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_regular, open_regular
 from atta.partition.graph import GraphWriter

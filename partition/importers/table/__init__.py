@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.disk.files import chunks
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME

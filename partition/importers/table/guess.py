@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
 from atta.partition.importers.table import files as reading

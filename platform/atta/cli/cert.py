@@ -87,10 +87,8 @@ _HOST = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za
 
 
 def make_authority(folder: Path, name: str, days: int) -> Path:
-    """Make ``ca.pem`` and ``ca.key`` in ``folder``; returns the path of the first.
-
-    Raises ConfigError: the name is no name, or there is an authority already.
-    """
+    """Make ``ca.pem`` and ``ca.key`` in ``folder``; returns the path of the first. Raises ConfigError: the name is no
+    name, or there is an authority already."""
     _check_name(name)
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -136,7 +134,6 @@ def _check_name(name: str) -> None:
 
 
 def _host_name(host: str) -> x509.GeneralName:
-    """The entry of a host in a certificate."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:

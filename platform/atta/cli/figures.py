@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atta.cli.output import printer, write_json
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.partition.disk.staging import StagedFile
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ class Report(Protocol):
 
 
 def hand_out(report: Report, json_file: str | None, plot: str | None, *, quiet: bool) -> None:
-    """Print a report, write its JSON document and draw it.
-
-    Printing comes first: the figures of hours of measuring are there even if a file cannot be written.
-    """
+    """Print a report, write its JSON document and draw it. Printing comes first: the figures of hours of measuring are
+    there even if a file cannot be written."""
     if not quiet and json_file != "-":
         printer().print(report.show())
     write_json(json_file, report.to_json())
@@ -61,8 +59,6 @@ def figure(path: str | Path, size: tuple[float, float], columns: int = 1) -> Ite
 
 def save_figure(canvas: Any, path: str | Path) -> None:
     """Write a matplotlib figure, whole or not at all, in the format that the ending of ``path`` names (else PNG).
-
-    Raises ConfigError: the file cannot be written; DiskFullError: there is no space left.
-    """
+    Raises ConfigError: the file cannot be written; DiskFullError: there is no space left."""
     with StagedFile(path, overwrite=True) as partial:
         canvas.savefig(partial, dpi=150, format=Path(path).suffix.lstrip(".") or "png")

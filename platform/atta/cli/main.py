@@ -51,10 +51,8 @@ _EXTRAS = {"bench": "bench", "chaos": "bench"}
 
 
 class _LazyGroup(click.Group):
-    """Sub-commands are imported when they are used.
-
-    Other packages add commands by entry points in the group ``atta.commands``: NAME = "module:command".
-    """
+    """Sub-commands are imported when they are used. Other packages add commands by entry points in the group
+    ``atta.commands``: NAME = "module:command"."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -143,11 +141,8 @@ def _leave_last_words(error: BaseException, code: int) -> None:
 
 
 def _open_missing_streams() -> None:
-    """Give a process without standard streams (``2>&-``) empty ones.
-
-    Otherwise ``print`` would take standard output for the missing standard error, and the next file or socket would get
-    its number.
-    """
+    """Give a process without standard streams (``2>&-``) empty ones. Otherwise ``print`` would take standard output for
+    the missing standard error, and the next file or socket would get its number."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)

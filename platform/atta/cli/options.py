@@ -1,8 +1,6 @@
-"""Options of commands: made from the fields of a settings dataclass, shown in groups, and filled by ``--config FILE.toml``.
-
-A value comes from the command line, else from the file, else from the dataclass, which is the only place with a
-default.
-"""
+"""Options of commands: made from the fields of a settings dataclass, shown in groups, and filled by ``--config
+FILE.toml``. A value comes from the command line, else from the file, else from the dataclass, which is the only place
+with a default."""
 
 from __future__ import annotations
 
@@ -55,11 +53,9 @@ class _Percent(click.FloatRange):
 
 
 class GroupedCommand(click.Command):
-    """A command whose help shows its options in groups, in a line or two each.
-
-    ``groups``: the names of options by heading, most used first. Options that no group names come last; commands may
-    share groups, and each has some of the options.
-    """
+    """A command whose help shows its options in groups, in a line or two each. ``groups``: the names of options by
+    heading, most used first. Options that no group names come last; commands may share groups, and each has some of the
+    options."""
 
     def __init__(self, *about: Any, groups: Mapping[str, str] | None = None, **more: Any) -> None:
         super().__init__(*about, **more)
@@ -91,9 +87,7 @@ def command(
 
 class StrategyCommand(GroupedCommand):
     """A command with ``--strategy NAME:SETTING=VALUE,...``, whose help lists the settings of a strategy that is named.
-
-    ``strategies``: a sentence and the settings of each.
-    """
+    ``strategies``: a sentence and the settings of each."""
 
     def __init__(self, *about: Any, strategies: Mapping[str, tuple[str, Sequence[SettingField]]], **more: Any) -> None:
         super().__init__(*about, **more)
@@ -168,7 +162,6 @@ STRATEGY = _StrategyType()
 
 
 def _write_rows(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
-    """Write two columns, the first as wide in every section."""
     formatter.write_dl([(left.ljust(_LEFT), right) for left, right in rows], col_max=_LEFT)
 
 
@@ -208,10 +201,7 @@ def inner_settings(config: type) -> list[SettingField]:
 
 def settings_options(config: type) -> Callable[[Decorated], Decorated]:
     """Decorate a command with one option per field of ``config``; it gets their values by field as the argument
-    ``settings``.
-
-    A ``NoOption`` or ``Setting`` field is left out, so the command may give it a value of its own.
-    """
+    ``settings``. A ``NoOption`` or ``Setting`` field is left out, so the command may give it a value of its own."""
     settings = [s for s in settings_of(config) if isinstance(s.option, Option) and not isinstance(s.option, Setting)]
 
     def decorate(command: Decorated) -> Decorated:
@@ -248,10 +238,8 @@ def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
 
 def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapping[str, str]) -> dict[str, Any]:
     """Read ``NAME=VALUE,NAME=VALUE``: the values by field. The name alone turns a setting on that is on or off.
-
     ``elsewhere``: what the error says of names that are known, but belong somewhere else. Raises UnknownNameError: no
-    setting has that name; ConfigError: a setting is given twice, or refuses the value.
-    """
+    setting has that name; ConfigError: a setting is given twice, or refuses the value."""
     known, found = {s.name: s for s in settings}, dict[str, str]()
     name = ""
     for entry in text.split(","):

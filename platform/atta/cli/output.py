@@ -7,25 +7,80 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from atta.errors import ConfigError
-from atta.observe.extras import need
 from atta.observe.lastwords import printable
+from atta.observe.packages import need
 from atta.observe.settings import SIZES, amount_of
 from atta.wire.parts import AUTO, NODE_VARIABLES, PART_VARIABLES, as_parts, own_number, parse_parts
 
-if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
+if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
 
     from atta.observe.progress import Progress
+
+
+class PlainConsole(Console):
+    """Shows names, errors and data as they are, or escaped where a terminal would obey them. Rich lets those through.
+    ``[fd09::1]`` and names with brackets or colons are no markup."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As ``rich.console.Console.render_str``: columns become as wide as what is shown."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As ``rich.console.Console.render``, which is also given texts that are none of the console's."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+class ReportConsole(PlainConsole):
+    """Prints a table that is too wide for the terminal as one record per row, as ``psql`` does by ``\\x auto``."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print what fits as it is, and wide tables as records."""
+        super().print(*map(self._fitting, objects), **options)
+
+    def _fitting(self, shown: Any) -> Any:
+        """``shown`` with records in place of the tables that do not fit, also those of a group."""
+        if isinstance(shown, Group):
+            return Group(*map(self._fitting, shown.renderables))
+        return records(shown) if isinstance(shown, Table) and not self._fits(shown) else shown
+
+    def _fits(self, table: Table) -> bool:
+        """Whether no word of the table has to be cut."""
+        unbounded = self.options.update(width=10_000)
+        return self.measure(table, options=unbounded).minimum <= self.width
+
+
+def records(table: Table) -> Group:
+    """``table`` with one line per cell that is not empty: the column's header and the cell."""
+    shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    shown.add_column(style="dim", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for row, cells in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
+        if row:
+            shown.add_row("", "")
+        for column, cell in zip(table.columns, cells, strict=True):
+            if cell != "":
+                shown.add_row(column.header, cell)
+    return Group(*([table.title] if table.title else []), shown)
+
 
 _PIPE_COLUMNS = 160
 _DURATIONS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -180,10 +235,8 @@ def _check_file(option: str, path: Path) -> None:
 
 
 def check_folder(option: str, path: str | Path) -> None:
-    """Check that the folder ``path``, which need not exist, can be written to.
-
-    Raises ConfigError, which names ``option``.
-    """
+    """Check that the folder ``path``, which need not exist, can be written to. Raises ConfigError, which names
+    ``option``."""
     if "://" in str(path):
         return  # object storage, which is tried when it is used
     folder = Path(path)
@@ -240,18 +293,14 @@ def plot_option(what: str) -> Callable[[Any], Any]:
 
 def write_json(target: str | None, document: Mapping[str, Any]) -> None:
     """Write ``document`` to the file ``target``, completely or not at all; ``-``: to standard output; None: nowhere.
-
-    Raises ConfigError: the file cannot be written.
-    """
+    Raises ConfigError: the file cannot be written."""
     if target is not None:
         write_text("--json", target, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(option: str, target: str, text: str) -> None:
     """Write ``text`` to the file ``target`` that ``option`` names, completely or not at all; ``-``: to standard output.
-
-    Raises ConfigError: the file cannot be written; DiskFullError: there is no space for it; nothing is left behind.
-    """
+    Raises ConfigError: the file cannot be written; DiskFullError: there is no space for it; nothing is left behind."""
     if target == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -283,8 +332,6 @@ def progress_bars(quiet: bool) -> Iterator[Bars]:
     """Yield rich progress bars on standard error. They are invisible if ``quiet`` or not on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from atta.cli.reports import PlainConsole
-
     stage = TextColumn("{task.description:<28}", markup=False)
     columns = stage, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=PlainConsole(stderr=True), disable=quiet or not sys.stderr.isatty()) as bars:
@@ -293,7 +340,6 @@ def progress_bars(quiet: bool) -> Iterator[Bars]:
 
 def printer() -> Console:
     """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set."""
-    from atta.cli.reports import ReportConsole
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
     return ReportConsole(width=width)
@@ -301,7 +347,6 @@ def printer() -> Console:
 
 def teller(quiet: bool) -> Callable[[str], None]:
     """Prints what a command does on standard error, or nothing if ``quiet``."""
-    from atta.cli.reports import PlainConsole
 
     return PlainConsole(stderr=True, quiet=quiet).print
 

@@ -9,7 +9,7 @@ import click
 from atta.cli.options import command, config_option, settings_options
 from atta.cli.output import check_folder, echo, json_option, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
-from atta.observe.extras import need
+from atta.observe.packages import need
 from atta.train.settings.predict import PredictConfig
 
 if TYPE_CHECKING:

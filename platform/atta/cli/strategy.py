@@ -1,6 +1,5 @@
 """``atta plan --strategy auto``: the fastest strategy of ``atta train`` for some machines, and the figures behind the
-choice.
-"""
+choice."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from rich.table import Table
 from atta.cli.output import echo, printer, write_json
 from atta.cli.output import size as size_text
 from atta.errors import ConfigError
-from atta.observe.extras import need
 from atta.observe.machine.memory import total_bytes
+from atta.observe.packages import need
 
 if TYPE_CHECKING:
     from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes
@@ -24,11 +23,8 @@ _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
 
 
 def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **options: Any) -> None:
-    """Count, measure, predict and print; ``options`` are those of ``atta plan``, by name.
-
-    Raises ConfigError: an option is missing or makes no sense, or no strategy fits into memory; DataError: the dataset
-    is damaged.
-    """
+    """Count, measure, predict and print; ``options`` are those of ``atta plan``, by name. Raises ConfigError: an option
+    is missing or makes no sense, or no strategy fits into memory; DataError: the dataset is damaged."""
     if data is None:
         raise ConfigError("--strategy: needs --data, a partitioned dataset (without one, see --nodes and --edges)")
     servers, trainers = options["servers"], options["trainers_per_server"]

@@ -15,8 +15,8 @@ import click
 from atta.cli.options import CommandGroup
 from atta.cli.output import DURATION, TO_WRITE, echo, printer, quiet_option, say
 from atta.errors import ConfigError
-from atta.wire.security.files import rewrite, write_private
-from atta.wire.security.tokens import Role, TokenFile, issue, parse_roles, read_tokens
+from atta.wire.credentials import rewrite, write_private
+from atta.wire.tokens import Role, TokenFile, issue, parse_roles, read_tokens
 
 MAX_DAYS = 3650
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, inner_settings, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
 from atta.errors import ConfigError
-from atta.observe.extras import need
+from atta.observe.packages import need
 from atta.train.config import TrainConfig
 from atta.train.strategies import STRATEGIES
 

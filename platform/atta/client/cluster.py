@@ -33,7 +33,7 @@ from atta.errors import (
     UnavailableError,
     WrongDatasetError,
 )
-from atta.kvstore.parameters.spec import ParameterSpec
+from atta.kvstore.parameters import ParameterSpec
 from atta.observe.figures import JobFigures
 from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Recording
@@ -41,12 +41,11 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
-from atta.wire.clusterfile import ended_daemon
+from atta.wire.clusterfile import credentials_for, ended_daemon, is_file, resolve_target
+from atta.wire.credentials import Credentials
 from atta.wire.identity import Bound, Identity, check, check_contract
-from atta.wire.named import credentials_for, is_file, resolve_target
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.retries import ALONE_S, patience_of
-from atta.wire.security.credentials import Credentials
 
 LOOKED_UP_S = 5.0
 """How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""

@@ -22,9 +22,9 @@ from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
+from atta.wire.credentials import ClientChannels, Credentials, TokenHeader, with_hosts
 from atta.wire.identity import OWN, Bound, Contract, Identity, Release, check, check_release, release_of
 from atta.wire.retries import RetryBudget, pause_s
-from atta.wire.security.credentials import ClientChannels, Credentials, TokenHeader, with_hosts
 
 REPORT_S = 5.0
 """How long a report of a job may take."""
@@ -149,7 +149,7 @@ class Connection:
 
     def start(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
         """Begin a streaming call; iterating it raises ``grpc.RpcError``. Who wants no more of it must ``cancel`` it, or
-        ``drain`` it if its messages are received by those who iterate (``wire.security.credentials.READ_BY_CALLERS``)."""
+        ``drain`` it if its messages are received by those who iterate (``wire.credentials.READ_BY_CALLERS``)."""
         self._budget.asked()
         return self._stub(name)(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
@@ -295,7 +295,6 @@ class Connection:
         self._channels.close()
 
     def _finish_report(self) -> None:
-        """Wait until the latest report has arrived or failed."""
         if self._reporting is not None:
             with contextlib.suppress(grpc.FutureCancelledError, grpc.FutureTimeoutError):
                 self._reporting.exception(REPORT_S)

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
 from atta.errors import AttaError, ConfigError, NotAllowedError, NotAuthenticatedError, RemoteError, WrongDatasetError
+from atta.wire.credentials import Credentials
 from atta.wire.identity import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
-from atta.wire.security.credentials import Credentials
 
 T = TypeVar("T")
 AT_A_TIME = 32

@@ -10,7 +10,7 @@ import numpy as np
 
 from atta.client.control import Connection
 from atta.errors import ConfigError, DeadlineError, RemoteError
-from atta.kvstore.parameters.spec import ParameterSpec
+from atta.kvstore.parameters import ParameterSpec
 from atta.protos.v1 import weights_pb2
 from atta.wire import rpc
 from atta.wire.bulk import (

@@ -15,7 +15,7 @@ from atta.client.every import each_daemon
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
-from atta.wire.named import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, resolve_target
 from atta.wire.parts import parts_text
 
 PEER_SERVICES = ("GraphService", "KvService")

@@ -16,9 +16,9 @@ import grpc
 import structlog
 
 from atta.daemon.services.rooms import NOT_ADMITTED_S, Debts
+from atta.wire.credentials import AUTHORIZATION
 from atta.wire.rpc import ACCESS
-from atta.wire.security.credentials import AUTHORIZATION
-from atta.wire.security.tokens import ROLES, Role, TokenFile, allowed, is_operators
+from atta.wire.tokens import ROLES, Role, TokenFile, allowed, is_operators
 
 log = structlog.get_logger("atta.audit")
 EVERY_S = 1.0
@@ -45,7 +45,6 @@ class AuditLines:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock``: the time in seconds."""
         self._clock, self._lock = clock, threading.Lock()
         self._refusals: dict[tuple[str, str], _Refusals] = {}
         """Of late, by caller and method, in order of ``told_at``. There are few callers that are known by name."""

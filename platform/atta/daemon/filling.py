@@ -1,6 +1,5 @@
-"""What a daemon keeps of other daemons' partitions, and what brings it before batches ask: in the background, piece by piece.
-Nobody ever waits for it, and batches are the same whatever is here.
-"""
+"""What a daemon keeps of other daemons' partitions, and what brings it before batches ask: in the background, piece by
+piece. Nobody ever waits for it, and batches are the same whatever is here."""
 
 from __future__ import annotations
 
@@ -28,6 +27,7 @@ from atta.kvstore.cache.choice import (
     MOST_DEGREE,
     Candidates,
     Division,
+    HaloHeat,
     HotVertices,
     candidates,
     choose,
@@ -35,7 +35,6 @@ from atta.kvstore.cache.choice import (
     edge_types_into,
 )
 from atta.kvstore.cache.edges import Piece, in_pieces
-from atta.kvstore.cache.ranking import HaloHeat
 from atta.kvstore.cache.rows import ChosenRows, check_share
 from atta.observe.machine.threads import aside, yield_processor, yielding_thread
 from atta.partition.dataset import Dataset
@@ -277,7 +276,6 @@ class EdgeFilling:
 
 
 def _joined_answers(pieces: list[SampledRows]) -> Answer:
-    """The in-edges of all rows of an item."""
     answers = [piece.answer for piece in sorted(pieces, key=lambda piece: piece.first_row)]
     if len(answers) == 1:
         return answers[0]

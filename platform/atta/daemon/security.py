@@ -29,9 +29,8 @@ from atta.errors import AttaError, ConfigError, DataError
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.observe.machine.threads import aside
 from atta.observe.metrics import metrics_app
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.files import PemBytes, Stamp, TlsFiles, stamp_of
-from atta.wire.security.tokens import METRICS, TokenFile, read_tokens
+from atta.wire.credentials import Credentials, PemBytes, Stamp, TlsFiles, stamp_of
+from atta.wire.tokens import METRICS, TokenFile, read_tokens
 
 SHORT_DAYS = 7.0
 """A certificate that ends sooner is told of."""

@@ -40,10 +40,9 @@ def encode(codec: str, values: np.ndarray) -> np.ndarray:
 
 
 def decode(codec: str, encoded: np.ndarray, out: np.ndarray, positions: np.ndarray | None = None) -> None:
-    """``out[i]``, or ``out[positions[i]]``, is row i of ``encoded`` uint8 [n, encoded bytes].
-
-    ``out`` float32 [m, d], C-contiguous; ``positions`` int64 [n]. Raises ValueError: an unknown codec, rows of the
-    wrong size, or a position outside ``out``. Then nothing is written."""
+    """``out[i]``, or ``out[positions[i]]``, is row i of ``encoded`` uint8 [n, encoded bytes]. ``out`` float32 [m, d],
+    C-contiguous; ``positions`` int64 [n]. Raises ValueError: an unknown codec, rows of the wrong size, or a position
+    outside ``out``. Then nothing is written."""
     if out.dtype != np.float32 or not out.flags.carray:
         raise ValueError("out: must be a C-contiguous float32 array")
     places = None if positions is None else np.ascontiguousarray(positions, dtype=np.int64)

@@ -156,7 +156,6 @@ class Store:
         return self._largest[key]
 
     def _encoded(self, tables: Sequence[Table], rows: np.ndarray, codec: str) -> bytes:
-        """The bytes of ``rows`` of each table. float32 rows are encoded by ``codec``."""
         blocks = []
         for table in tables:
             found = np.empty((len(rows), *table.data.shape[1:]), dtype=table.data.dtype)

@@ -17,11 +17,10 @@ from atta.kvstore.durable.entries import ChangeKind, TableChange, TableRecorder
 from atta.kvstore.durable.frames import LogHeader
 from atta.kvstore.durable.logfile import TABLES_FILE
 from atta.kvstore.durable.saved import ALONE, Contents, TablesFile, TablesWriter
-from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.owners import TableOwner
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 from atta.observe.machine.memory import available_bytes
 from atta.partition.disk.staging import Staging
 
@@ -276,10 +275,8 @@ class Tables:
         header: LogHeader = ALONE,
         over: Path | None = None,
     ) -> None:
-        """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError.
-
-        ``header``: see ``TablesWriter``. ``over``: a folder like it, whose file may be taken and written over.
-        """
+        """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError. ``header``:
+        see ``TablesWriter``. ``over``: a folder like it, whose file may be taken and written over."""
         contents = self._contents(tables, snapshot_id)
         with TablesWriter(folder, contents, header, over and over / TABLES_FILE) as file:
             for table in tables:
@@ -319,10 +316,8 @@ class Tables:
 
     def adopt(self, tables: Mapping[str, MutableTable], load_id: int, steps: Mapping[str, int]) -> None:
         """Replace all tables without a lease by ``tables``. A table with a lease stays, also if one has its name.
-
         ``steps``: the highest step number that any shard of each table has seen. Raises QuotaExceededError if the
-        tables are closed.
-        """
+        tables are closed."""
         with self._change():
             self._check_open()
             for name, table in tables.items():

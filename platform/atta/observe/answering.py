@@ -58,10 +58,8 @@ def bounded_listener(
     host: str, port: int, app: App, encrypted: Callable[[socket.socket], socket.socket] = lambda plain: plain
 ) -> WSGIServer:
     """A server of ``app`` that listens; the caller runs it. ``port`` 0: any free one, see ``server_port``.
-
     ``encrypted`` does the handshake of a connection, and raises OSError or ValueError if there is none. Raises OSError:
-    the port is in use, or the address is not of this machine.
-    """
+    the port is in use, or the address is not of this machine."""
     host = host.strip("[]")
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
     places = threading.BoundedSemaphore(AT_A_TIME)

@@ -1,7 +1,6 @@
 """Describes each of a daemon's figures: its name in Prometheus, whether it only grows, and a sentence for people.
-
-Daemons keep flat figures (``ControlService.Stats``). Some have labels in their name, such as ``tasks_join_cpu_total``.
-"""
+Daemons keep flat figures (``ControlService.Stats``). Some have labels in their name, such as
+``tasks_join_cpu_total``."""
 
 from __future__ import annotations
 

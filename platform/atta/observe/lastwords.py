@@ -62,10 +62,8 @@ def error_in(text: str) -> AttaError | None:
 
 
 def printable(text: str) -> str:
-    """``text`` with an escape, as in Python's literals, for each character that is neither printable nor a tab or line end.
-
-    Control characters would be obeyed: they clear the screen, give the window a title, or turn the line around.
-    """
+    """``text`` with an escape, as in Python's literals, for each character that is neither printable nor a tab or line
+    end. Control characters would be obeyed: they clear the screen, give the window a title, or turn the line around."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\t\n" else c.encode("unicode_escape").decode() for c in text)

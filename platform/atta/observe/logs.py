@@ -1,8 +1,6 @@
 """Structured logs on standard error, written by a thread of their own, so that logging never waits and never fails.
-
 Standard error may be a full pipe that nobody reads, a closed file or a full disk. Lines that cannot be written are
-counted and left out.
-"""
+counted and left out."""
 
 from __future__ import annotations
 
@@ -32,10 +30,7 @@ LAST_WORDS_S = 1.0
 
 class LogSink(io.TextIOBase):
     """A text stream in front of the file descriptor ``fd``. ``write`` puts text into a bounded queue, and a thread
-    writes it to ``fd``.
-
-    ``told``: makes the line that tells how many lines were left out at its place.
-    """
+    writes it to ``fd``. ``told``: makes the line that tells how many lines were left out at its place."""
 
     def __init__(self, fd: int, *, told: Callable[[int], str], limit_bytes: int = LIMIT_BYTES) -> None:
         self._fd, self._told, self._limit_bytes = fd, told, limit_bytes
@@ -109,10 +104,8 @@ _sink: LogSink | None = None
 
 
 def configure(*, format: str = "text", level: str = "info") -> None:  # noqa: A002 - the word users know
-    """Log at ``level`` and above as ``text`` or ``json`` lines, and put ``sys.stderr`` behind the same queue.
-
-    Warnings of Python's own ``logging``, which asyncio and gRPC use, and uncaught errors go there, too.
-    """
+    """Log at ``level`` and above as ``text`` or ``json`` lines, and put ``sys.stderr`` behind the same queue. Warnings
+    of Python's own ``logging``, which asyncio and gRPC use, and uncaught errors go there, too."""
     global _sink  # noqa: PLW0603 - a process has one standard error
     if _sink is None:
         _sink = LogSink(2, told=_told_json if format == "json" else _told_text)

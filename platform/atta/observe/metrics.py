@@ -26,9 +26,8 @@ JOB_LABELS = ("atta_job", "layer", "direction")
 
 @dataclass(frozen=True)
 class DaemonFigures:
-    """What a scrape reads: the counters and gauges of a daemon, and its sessions in the order of opening, and
-    what training jobs have reported.
-    """
+    """What a scrape reads: the counters and gauges of a daemon, and its sessions in the order of opening, and what
+    training jobs have reported."""
 
     stats: Mapping[str, float]
     sessions: Sequence[SessionFigures]
@@ -106,10 +105,8 @@ def _understood(accept: str) -> str:
 
 
 def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> Callable[[], None]:
-    """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine.
-
-    Returns what ends it. Raises ConfigError: the port is in use, or the address is not of this machine.
-    """
+    """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine. Returns what
+    ends it. Raises ConfigError: the port is in use, or the address is not of this machine."""
     try:
         serving = bounded_listener(host, port, metrics_app(collector))
     except OSError as error:

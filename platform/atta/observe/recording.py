@@ -140,10 +140,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def from_lines(text: str) -> Iterator[Entry]:
-    """Read a text of ``to_lines``. Kinds that only a newer daemon knows are left out.
-
-    Raises ValueError: the text does not come from ``to_lines``.
-    """
+    """Read a text of ``to_lines``. Kinds that only a newer daemon knows are left out. Raises ValueError: the text does
+    not come from ``to_lines``."""
     for line in text.splitlines():
         try:
             kind, *fields = json.loads(line)

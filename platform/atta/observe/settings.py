@@ -81,9 +81,7 @@ class NoOption:
 @dataclass(frozen=True)
 class SettingField:
     """One field of a settings dataclass. ``kind``: type of the value, or of each entry of a tuple (``listed``).
-
-    ``default`` is None if the field may be None or has no default; ``required`` tells which.
-    """
+    ``default`` is None if the field may be None or has no default; ``required`` tells which."""
 
     field: str
     option: Option | NoOption
@@ -134,11 +132,9 @@ def _kind(hint: Any) -> tuple[type, bool]:
 
 
 def check_bounds(config: object) -> None:
-    """Refuse values of a settings dataclass that are outside the bounds or choices of their options.
-
-    Raises UnknownNameError: a value is not one of the choices; names the nearest choice; ConfigError: a number is too
-    small or too large.
-    """
+    """Refuse values of a settings dataclass that are outside the bounds or choices of their options. Raises
+    UnknownNameError: a value is not one of the choices; names the nearest choice; ConfigError: a number is too small or
+    too large."""
     for setting in settings_of(type(config)):
         option, value = setting.option, getattr(config, setting.field)
         if isinstance(option, NoOption) or value is None:

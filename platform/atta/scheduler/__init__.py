@@ -20,8 +20,8 @@ Nothing here waits, measures or sends: the daemon, the tests and the simulator d
 (``Scheduler.log``) tells which event caused which actions. docs/internals/scheduler.md has the formulas, and the decisions where
 the paper is silent.
 
-Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``pace``, ``coarse``,
-``fine``, ``costs``, ``scheduler`` (ties them together), ``config``.
+Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``coarse``,
+``fine``, ``scheduler`` (ties them together), ``config``.
 """
 
 from atta.scheduler.coarse import SessionView

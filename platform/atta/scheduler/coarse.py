@@ -1,22 +1,148 @@
 """The coarse level (ByteGNN §4.2): what it knows of a session when it decides whether to launch the next DAG, what it
 shows of it, and when it looks again.
 
-``policies`` decides with it, ``pace`` has the formulas. Beyond them stand caps on batches and bytes
-(``ScheduledSession.within_caps``) and a limit on how fast the number of batches at once may rise
-(``ScheduledSession.may_widen``). Times are milliseconds here, seconds outside.
+``policies`` decides with the launch score of Algorithm 1, which follows from what has been measured about the batches of
+the session, or of the one before it of the same loader. docs/internals/scheduler.md explains the terms.
+
+::
+
+    balance = T_sample / (T_train * max(Q, Q0))        Q: finished batches not yet taken
+    f(C)    = max(floor, 101 - exp(C / c)),  c = 100 / ln 101
+    score   = T_gap * f(C) * balance                   T_gap: milliseconds since the session's last launch
+    launch if score >= sigma
+
+Beyond it stand caps on batches and bytes (``ScheduledSession.within_caps``) and a limit on how fast the number of batches
+at once may rise (``ScheduledSession.may_widen``). Times are milliseconds here, seconds outside; utilisations are percent
+of the whole machine.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from atta.samplers.dag.spec import Plan
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.pace import Pace, launch_score
+
+_C = 100.0 / math.log(101.0)
+
+
+def headroom(utilisation: float) -> float:
+    """f(C) before its floor: 100 on an idle machine, 0 on a fully used one; ``utilisation`` in percent."""
+    return 101.0 - math.exp(min(max(utilisation, 0.0), 100.0) / _C)
+
+
+def balance(sample_ms: float | None, train_ms: float | None, queued: float, empty_queue: float) -> float:
+    """How far sampling lags behind training. While a time is unknown, both count as equal."""
+    ratio = sample_ms / train_ms if sample_ms is not None and train_ms is not None else 1.0
+    return ratio / max(queued, empty_queue)
+
+
+def launch_score(
+    gap_ms: float,
+    *,
+    utilisation: float,
+    queued: float,
+    sample_ms: float | None,
+    train_ms: float | None,
+    config: SchedulerConfig,
+) -> float:
+    """The launch score, with Q0 and the floor of f."""
+    room = max(headroom(utilisation), config.least_headroom)
+    return gap_ms * room * balance(sample_ms, train_ms, queued, config.empty_queue)
+
+
+def threshold(sample_ms: float, config: SchedulerConfig) -> float:
+    """sigma, from the operating point (C*, Q*) at which the machine should settle. There T_gap equals T_train, so the
+    score equals T_sample * f(C*) / Q*."""
+    return sample_ms * headroom(config.target_utilisation) / config.target_queue
+
+
+SIZE_MARGIN = 1.125
+"""How much larger than the largest batch so far the next ones may be. Sizes within a session differ by a few
+percent."""
+KEPT_PACES = 64
+"""Number of loaders whose measurements outlive their sessions. Those used last are kept."""
+
+
+@dataclass
+class Pace:
+    """What has been measured about the batches of a session. Means are running means."""
+
+    sample_ms: float | None = None  # launch to end of a DAG
+    train_ms: float | None = None  # the consumer's time per batch
+    sigma: float | None = None  # threshold of the launch score; None until the first batch is finished
+    batch_bytes: float | None = None  # estimated size of a batch
+    work_ms: float | None = None  # CPU time of a DAG's tasks at home, added up
+    finished: int = 0
+    largest: int = 0  # bytes
+    most: int = 0  # largest number of batches that were in flight or finished at once
+    total_ms: float = 0.0  # of the batches that calibrate sigma
+
+    @property
+    def depth(self) -> float:
+        """Batches that training takes while one is being sampled; 0 while a time is unknown."""
+        return self.sample_ms / self.train_ms if self.sample_ms is not None and self.train_ms is not None else 0.0
+
+    def inherited(self, config: SchedulerConfig) -> Pace:
+        """What the loader's next session starts from: the latest means, and sigma frozen at their value."""
+        if self.sample_ms is None:
+            return dataclasses.replace(self)
+        sigma = threshold(self.sample_ms, config)
+        return dataclasses.replace(self, sigma=sigma, finished=max(self.finished, config.calibration_batches))
+
+    def sampled(self, ms: float, nbytes: int, config: SchedulerConfig, work_ms: float = 0.0) -> None:
+        """A batch is finished, ``ms`` after its launch. Its tasks kept workers busy for ``work_ms``. sigma is frozen
+        after the first batches. From then on slower sampling raises the score above it."""
+        self.finished += 1
+        self.largest = max(self.largest, nbytes)
+        self.batch_bytes = SIZE_MARGIN * self.largest
+        self.sample_ms = _mean(self.sample_ms, ms, config.averaging)
+        if work_ms > 0:
+            self.work_ms = _mean(self.work_ms, work_ms, config.averaging)
+        if self.finished <= config.calibration_batches:
+            self.total_ms += ms
+            self.sigma = threshold(self.total_ms / self.finished, config)
+
+    def trained(self, ms: float, trainers: int, config: SchedulerConfig) -> None:
+        """The consumers report their time per batch. Together, ``trainers`` of them drain the queue that much
+        faster."""
+        self.train_ms = _mean(self.train_ms, ms / trainers, config.averaging)
+
+
+class PaceMemory:
+    """The measurements of loaders whose sessions are closed."""
+
+    # Invariant: at most KEPT_PACES entries, each with at least one finished batch.
+
+    def __init__(self) -> None:
+        self._paces: OrderedDict[str, Pace] = OrderedDict()  # by loader, the latest used last
+
+    def __len__(self) -> int:
+        return len(self._paces)
+
+    def get(self, loader: str) -> Pace | None:
+        """What the loader's latest closed session measured."""
+        return self._paces.get(loader)
+
+    def keep(self, loader: str, pace: Pace) -> None:
+        """Remember ``pace`` unless it is empty, and forget the loader that was not used for the longest time."""
+        if not loader or not pace.finished:
+            return
+        self._paces[loader] = pace
+        self._paces.move_to_end(loader)
+        if len(self._paces) > KEPT_PACES:
+            self._paces.popitem(last=False)
+
+
+def _mean(old: float | None, new: float, weight: float) -> float:
+    return new if old is None else old + weight * (new - old)
+
 
 _ALWAYS = 4
 """Number of batches that a session may hold in any case from the start."""
@@ -24,10 +150,8 @@ _ALWAYS = 4
 
 class Load:
     """How busy the machine is. The CPU utilisation is a running mean over a short window; unknown counts as idle.
-
     ``saturated``: the scheduler's own tasks already keep the workers or the links busy for some time. ``idle``: a
-    worker has nothing to do. ``shared``: there are sessions of several loaders.
-    """
+    worker has nothing to do. ``shared``: there are sessions of several loaders."""
 
     def __init__(self, window_s: float) -> None:
         self.percent = 0.0  # invariant: in [0, 100]
@@ -80,10 +204,8 @@ class ScheduledSession:
 
     @property
     def line(self) -> tuple[int, int]:
-        """Batches (finished, held) that the consumer has before it, with those of the loader's session before.
-
-        Held batches are in flight or finished.
-        """
+        """Batches (finished, held) that the consumer has before it, with those of the loader's session before. Held
+        batches are in flight or finished."""
         finished, held = self.finished, self.in_flight + self.finished
         if self.before is None or self.before.closed:
             return finished, held
@@ -129,11 +251,9 @@ class ScheduledSession:
         return self.launched < len(self.batches)
 
     def charge(self, turn: float) -> float:
-        """Move the session's turn forward by one batch. Returns where that batch begins.
-
-        Start-time fair queueing (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over
-        the session's share. The session with the earliest turn launches next. A session that paused gains no credit.
-        """
+        """Move the session's turn forward by one batch. Returns where that batch begins. Start-time fair queueing
+        (Goyal, Vin and Cheng 1996): a batch moves its session's turn by its work at home over the session's share. The
+        session with the earliest turn launches next. A session that paused gains no credit."""
         start = max(turn, self.turn)
         self.turn = start + (self.pace.work_ms or 0.0) / self.share
         return start

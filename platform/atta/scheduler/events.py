@@ -1,8 +1,5 @@
 """What the scheduler is told (events) and what it answers (actions): plain frozen data, the whole interface of the
-core.
-
-Their reprs are for logs, so they count what is long instead of listing it.
-"""
+core. Their reprs are for logs, so they count what is long instead of listing it."""
 
 from __future__ import annotations
 
@@ -58,11 +55,9 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TaskDone(_Brief):
-    """A task of a RunTask has been executed; ``growth`` and ``expand`` as in ``DagInstance.done``.
-
-    ``then``: tasks of the DAG that no RunTask has named, and that have been executed meanwhile, in this order: each was
-    made ready by one before it. Their own ``then`` is empty.
-    """
+    """A task of a RunTask has been executed; ``growth`` and ``expand`` as in ``DagInstance.done``. ``then``: tasks of
+    the DAG that no RunTask has named, and that have been executed meanwhile, in this order: each was made ready by one
+    before it. Their own ``then`` is empty."""
 
     dag: int
     task: Task
@@ -83,10 +78,8 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchTaken:
-    """The consumer took a batch out of the output queue.
-
-    ``train_ms``: how long it computes on one batch, without waiting for data; 0 = unknown.
-    """
+    """The consumer took a batch out of the output queue. ``train_ms``: how long it computes on one batch, without
+    waiting for data; 0 = unknown."""
 
     session: str
     batch: int

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from atta.errors import UnknownNameError
-from atta.scheduler.coarse import Load, ScheduledSession
+from atta.scheduler.coarse import Load, ScheduledSession, launch_score
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.pace import launch_score
 
 LaunchRule = Callable[[ScheduledSession, Load, float, SchedulerConfig], float]
 """(session, load, now, config) -> seconds until the next launch is due: 0 = now, inf = not before another event."""
@@ -38,10 +37,8 @@ class Policy:
 
     @property
     def oldest_first(self) -> bool:
-        """Whether the tasks of an older batch go first, whatever they cost.
-
-        Other daemons are then asked to do so, too.
-        """
+        """Whether the tasks of an older batch go first, whatever they cost. Other daemons are then asked to do so,
+        too."""
         return self.order(0, math.inf) < self.order(1, 0.0)
 
 
@@ -89,10 +86,8 @@ def greedy(session: ScheduledSession, load: Load, now: float, config: SchedulerC
 
 
 def oldest_then_cheapest(dag: int, cost_us: float) -> tuple[int, float]:
-    """ByteGNN's order: the oldest batch is finished first.
-
-    Within a batch, cheap tasks make their successors ready sooner.
-    """
+    """ByteGNN's order: the oldest batch is finished first. Within a batch, cheap tasks make their successors ready
+    sooner."""
     return dag, cost_us
 
 

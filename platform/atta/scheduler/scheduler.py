@@ -6,9 +6,8 @@ import math
 from collections import deque
 
 from atta.samplers.dag.instance import DagInstance, Lane, Task
-from atta.scheduler.coarse import Load, ScheduledSession, SessionView, WakeUps, view
+from atta.scheduler.coarse import Load, Pace, PaceMemory, ScheduledSession, SessionView, WakeUps, view
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.costs import CostModel
 from atta.scheduler.events import (
     Action,
     BatchReady,
@@ -27,8 +26,7 @@ from atta.scheduler.events import (
     Utilisation,
     WakeAt,
 )
-from atta.scheduler.fine import Dag, LaneQueue
-from atta.scheduler.pace import Pace, PaceMemory
+from atta.scheduler.fine import CostModel, Dag, LaneQueue
 from atta.scheduler.policies import policy_named
 
 
@@ -74,10 +72,8 @@ class Scheduler:
         self._taken_bytes = 0  # of batches that consumers have taken and still read; not negative
 
     def on(self, event: Event, now: float) -> list[Action]:
-        """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order.
-
-        Raises SchedulerError or DagError when the event contradicts what was asked for.
-        """
+        """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order. Raises
+        SchedulerError or DagError when the event contradicts what was asked for."""
         actions: list[Action] = []
         self._now = now
         match event:

@@ -78,10 +78,8 @@ line tells only if nothing above is full."""
 
 
 def limit_of(busy: Mapping[str, float]) -> tuple[str, float]:
-    """What limits a run, and how busy that is. ``busy``: shares of the capacities of all ``_LIMITS``.
-
-    Where nothing is full, batches wait for round trips and for each other: more "batches in flight" would help.
-    """
+    """What limits a run, and how busy that is. ``busy``: shares of the capacities of all ``_LIMITS``. Where nothing is
+    full, batches wait for round trips and for each other: more "batches in flight" would help."""
     for candidates in _LIMITS:
         fullest = max(candidates, key=busy.__getitem__)
         if busy[fullest] >= FULL:
@@ -173,7 +171,6 @@ class SimulatedCluster:
         )
 
     def _busy(self, machine: Machine) -> dict[str, float]:
-        """What one machine has used of its capacities."""
         scenario, seconds = self.scenario, self.clock.now
         used = {
             "cores": machine.cores.used() / machine.cores.count,

@@ -50,11 +50,8 @@ class TakenBatches:
 
 
 class Consumers:
-    """A process per rank, until the block ends.
-
-    They are processes, as trainers are. Threads of one process would wait for each other, and the daemons would have
-    the processors' caches for themselves meanwhile.
-    """
+    """A process per rank, until the block ends. They are processes, as trainers are. Threads of one process would wait
+    for each other, and the daemons would have the processors' caches for themselves meanwhile."""
 
     def __init__(self, target: str, loaders: Sequence[Mapping[str, Any]], start: Start = start_here) -> None:
         """``target``: of ``atta.connect``. ``loaders``: arguments of ``NeighborLoader`` by rank."""

@@ -23,7 +23,7 @@ from atta.scheduler import (
     WakeAt,
     policy_named,
 )
-from atta.scheduler.costs import brief_us, is_brief
+from atta.scheduler.fine import brief_us, is_brief
 from atta.simulate.profile import Linear, Remote
 from atta.simulate.resources import Clock, Cores, Pool, Port, Switch
 from atta.simulate.scenario import BatchModel
@@ -36,10 +36,8 @@ LEAST_TRAIN_MS = 1e-3
 
 @dataclass(eq=False, slots=True)
 class _RemoteTask:
-    """A task of other owners that is under way. It is done when all owners have answered.
-
-    Of a FEATURE task the rows that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.owners``.
-    """
+    """A task of other owners that is under way. It is done when all owners have answered. Of a FEATURE task the rows
+    that it leaves to earlier tasks must have come, too, see ``atta.daemon.peers.owners``."""
 
     dag: int
     task: Task
@@ -104,7 +102,6 @@ class Machine:
         self._open()
 
     def _open(self) -> None:
-        """Open the trainer's next session."""
         known = float(self._model.batch_bytes(1.0)) if self._scenario.known_batch_bytes else 0.0
         number, count = self._opened, self._scenario.session_batches
         self._opened += 1
@@ -191,7 +188,6 @@ class Machine:
     # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ----------------------------------
 
     def _ask(self, dag: int, task: Task, owners: Sequence[OwnedVertices]) -> None:
-        """Send every owner of a remote task one request."""
         now = self._clock.now
         since = self._dags[dag][1] if self._oldest_first else now
         price, stands_for = self._model.remote(task), self._model.requests(owners)
@@ -276,7 +272,6 @@ class Machine:
             self._take(batch)
 
     def _take(self, batch: int) -> None:
-        """The trainer takes a batch and computes on it."""
         self._queue.remove(batch)
         self.delivered.append(batch)
         self.held -= 1
@@ -308,10 +303,8 @@ class Machine:
         return self._consumed == self._scenario.trainer_batches
 
     def proceed(self) -> None:
-        """Take the next batch as soon as there is one.
-
-        The training time that consumers report includes waiting for each other.
-        """
+        """Take the next batch as soon as there is one. The training time that consumers report includes waiting for
+        each other."""
         self._train_ms = max(LEAST_TRAIN_MS, 1e3 * (self._clock.now - self._started))
         self._training = False
         self._go_on()

@@ -34,11 +34,20 @@ from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.local import LocalCluster, local
 from atta.errors import ConfigError
 from atta.observe.machine.threads import timer_lateness_s, wake_s
-from atta.observe.versions import machine, versions
+from atta.observe.packages import machine, versions
 from atta.partition.dataset import Dataset
 from atta.simulate.consumers import Consumers, Start, start_here
-from atta.simulate.drawn import added, expanded_by_hop, together
-from atta.simulate.fitting import MOST_REPEATS, Measurements, ServedDataset, Waits, merged, profile_of
+from atta.simulate.fitting import (
+    MOST_REPEATS,
+    Measurements,
+    ServedDataset,
+    Waits,
+    added,
+    expanded_by_hop,
+    merged,
+    profile_of,
+    together,
+)
 from atta.simulate.profile import Profile
 
 SMALLER = 4

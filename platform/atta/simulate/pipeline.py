@@ -1,7 +1,5 @@
-"""``atta simulate --strategy dorylus``: a job's pipeline in simulated time.
-
-Progress, tasks, pool and weights are decided by the code that trainers and daemons run.
-"""
+"""``atta simulate --strategy dorylus``: a job's pipeline in simulated time. Progress, tasks, pool and weights are
+decided by the code that trainers and daemons run."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.parameters.jobs import SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.observe.settings import NoOption, Setting
 from atta.simulate.resources import Clock
 from atta.train.dorylus.hand_out import HandOut, PoolSize
@@ -81,10 +79,8 @@ _TICKS_PER_CHECK = 10
 
 def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
     """The fields of a scenario that a file of ``atta plan --strategy auto --json`` tells: its machines and layers, and
-    what one of ``intervals`` costs by the sizes and rates of the plan.
-
-    Raises DataError: the file cannot be read or is no such file.
-    """
+    what one of ``intervals`` costs by the sizes and rates of the plan. Raises DataError: the file cannot be read or is
+    no such file."""
     from atta.train.planning.sizes import PlannedModel, Rates, ServerWork, interval_costs
 
     try:
@@ -179,7 +175,6 @@ class SimulatedPipeline:
         )
 
     def _join(self, trainer: _Trainer) -> None:
-        """A worker has started."""
         trainer.alive.add(self._workers)
         trainer.idle.append(self._workers)
         self._workers += 1
@@ -190,7 +185,6 @@ class SimulatedPipeline:
         self._step(trainer)
 
     def _step(self, trainer: _Trainer) -> None:
-        """Begin whatever can begin."""
         progress, now = trainer.progress, self._clock.now
         first = self._trainers.index(trainer) * self._is.intervals
         for work in progress.wanting():
@@ -288,7 +282,6 @@ class SimulatedPipeline:
             self._step(one)
 
     def _tick(self) -> None:
-        """Look for late tasks, and now and then at the pools."""
         self._ticks += 1
         for trainer in self._trainers:
             self._alive_s += _TICK_S * len(trainer.alive)

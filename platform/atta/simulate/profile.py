@@ -1,7 +1,5 @@
 """The costs of mini-batches on one machine: the input of a simulation, a JSON file that people can read and edit.
-
-docs/internals/simulator.md lists the fields. ``load_profile`` names a wrong field and guesses nothing.
-"""
+docs/internals/simulator.md lists the fields. ``load_profile`` names a wrong field and guesses nothing."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class Linear:
 @dataclass(frozen=True)
 class Remote:
     """A request to one owner. A remote task sends one to every owner that it concerns, so its cost grows with them.
-
-    Units are those of ``Task.cost`` that no cache has answered.
-    """
+    Units are those of ``Task.cost`` that no cache has answered."""
 
     request_bytes: float = 0.0  # per unit
     answer_bytes: float = 0.0  # per unit
@@ -148,7 +144,6 @@ class Profile:
     cores: int = 1
     """Number of cores of the machine measured."""
     measured: Mapping[str, Any] = field(default_factory=dict)
-    """Where and how the profile was measured; for people."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, "")

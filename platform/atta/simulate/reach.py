@@ -84,10 +84,8 @@ class _Curve:
 
 
 class Reach:
-    """What batches of a profile with ``draws`` reach for other batch sizes and fan-outs.
-
-    ``growth``: how many times as many vertices there are, of the same popularity: hubs grow with the graph.
-    """
+    """What batches of a profile with ``draws`` reach for other batch sizes and fan-outs. ``growth``: how many times as
+    many vertices there are, of the same popularity: hubs grow with the graph."""
 
     def __init__(self, profile: Profile, growth: float = 1.0) -> None:
         self._profile, self._growth = profile, growth
@@ -141,7 +139,6 @@ def _distinct(draws: float, vertices: float, shape: float) -> float:
 
 
 def _shape(draws: float, reached: float, vertices: float) -> float:
-    """The shape with which ``draws`` reach ``reached`` of ``vertices``, or the nearest one."""
     low, high = _SHAPES
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)
@@ -162,10 +159,8 @@ class Overlap:
     """How much of what a batch pulls is under way already, from how often rows occurred in measured batches."""
 
     def __init__(self, repeats: Sequence[float], hit: float = 0.0) -> None:
-        """``repeats``: entry i is the number of rows that i + 1 of ``len(repeats)`` batches wanted.
-
-        The hottest rows make up a share ``hit`` of all wanted ones. They are in a cache and never pulled.
-        """
+        """``repeats``: entry i is the number of rows that i + 1 of ``len(repeats)`` batches wanted. The hottest rows
+        make up a share ``hit`` of all wanted ones. They are in a cache and never pulled."""
         batches, numbers = len(repeats), np.arange(1, len(repeats) + 1, dtype=np.float64)
         wanted = numbers * np.asarray(repeats, dtype=np.float64)
         hotter = np.cumsum(wanted[::-1])[::-1] - wanted  # than those of an entry
@@ -176,10 +171,8 @@ class Overlap:
             self._curve = (1.0 - _none_has(batches, numbers[:, None], others)).T @ pulled / pulled.sum()
 
     def share(self, others: float) -> float:
-        """Share of a batch's pulled rows that at least one of ``others`` other batches has asked for.
-
-        May be a fraction.
-        """
+        """Share of a batch's pulled rows that at least one of ``others`` other batches has asked for. May be a
+        fraction."""
         at = min(max(0.0, others * STEPS), len(self._curve) - 1.0)
         below = int(at)
         above = min(below + 1, len(self._curve) - 1)
@@ -187,11 +180,9 @@ class Overlap:
 
 
 def _none_has(batches: int, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Probability [numbers, others] that none of ``others`` batches wants a row which one more wants.
-
-    All are drawn from the measured ``batches``, of which ``numbers`` want it: C(batches - numbers, others) over
-    C(batches - 1, others), between whole numbers by the gamma function.
-    """
+    """Probability [numbers, others] that none of ``others`` batches wants a row which one more wants. All are drawn
+    from the measured ``batches``, of which ``numbers`` want it: C(batches - numbers, others) over C(batches - 1,
+    others), between whole numbers by the gamma function."""
     left = batches - numbers - others + 1
     log = (
         gammaln(batches - numbers + 1) - gammaln(np.maximum(left, 1e-9)) - gammaln(batches) + gammaln(batches - others)

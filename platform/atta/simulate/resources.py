@@ -11,10 +11,8 @@ from typing import Any
 
 
 class Clock:
-    """``now`` is in seconds.
-
-    Calls are made one at a time and never from within ``at``, so users of a clock are not re-entered.
-    """
+    """``now`` is in seconds. Calls are made one at a time and never from within ``at``, so users of a clock are not
+    re-entered."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -25,10 +25,8 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Scenario:
-    """A cluster of equal machines, each with a daemon, its partition and one trainer.
-
-    Raises ConfigError for values that make no sense.
-    """
+    """A cluster of equal machines, each with a daemon, its partition and one trainer. Raises ConfigError for values
+    that make no sense."""
 
     profile: Annotated[Profile, NoOption("a file")]
     machines: Annotated[int, Option("Each has a daemon and a trainer.", at_least=1, unset="as measured")] = field(
@@ -212,11 +210,9 @@ class BatchModel:
         return self._last_hops if self._is_last(batch) else self.hops
 
     def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[OwnedVertices]:
-        """The vertices that a hop (0: the seeds) of one batch reaches first, by owner.
-
-        A few remote vertices in a hundred batches cost some of these a round trip, and the others none. So fractions are
-        rounded up in as many batches as they say.
-        """
+        """The vertices that a hop (0: the seeds) of one batch reaches first, by owner. A few remote vertices in a
+        hundred batches cost some of these a round trip, and the others none. So fractions are rounded up in as many
+        batches as they say."""
         size, last = self._sizes(batch)[hop], hop == len(self.hops) - 1
         total = round(size.new * (scale if hop else 1.0))
         draw = (GOLDEN * (batch * len(self.hops) + hop + 1) + machine * GOLDEN**2) % 1.0
@@ -316,10 +312,8 @@ def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> l
 def _scaled_hops(
     profile: Profile, batch_size: float, fan_outs: tuple[int, ...], machines: int, growth: float
 ) -> list[HopSize]:
-    """New vertices per hop for other batch sizes and fan-outs, and ``growth`` times as many vertices.
-
-    Without ``draws`` in the profile, the number of new vertices per sampled edge stays as measured.
-    """
+    """New vertices per hop for other batch sizes and fan-outs, and ``growth`` times as many vertices. Without ``draws``
+    in the profile, the number of new vertices per sampled edge stays as measured."""
     if fan_outs and not profile.fan_outs:
         raise ConfigError("the profile has no hop: it says nothing about fan-outs")
     if profile.draws:
@@ -337,12 +331,9 @@ def _scaled_hops(
 
 
 def _home(share: float, hop: int, parts: int, machines: int) -> float:
-    """The share of a hop's vertices at home among ``machines``.
-
-    The remote share keeps its ratio to that of a random placement, 1 - 1/machines. Of a profile of one partition,
-    shares are taken as they are; a share of 1 beyond the seeds tells no cut, so such vertices lie at random. A single
-    machine has everything.
-    """
+    """The share of a hop's vertices at home among ``machines``. The remote share keeps its ratio to that of a random
+    placement, 1 - 1/machines. Of a profile of one partition, shares are taken as they are; a share of 1 beyond the
+    seeds tells no cut, so such vertices lie at random. A single machine has everything."""
     if machines == 1:
         return 1.0
     if parts == 1 and hop and share == 1:

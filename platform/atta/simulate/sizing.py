@@ -49,11 +49,9 @@ class GraphCounts:
 
 @dataclass(frozen=True)
 class SampleBytes:
-    """Bytes of a sample's partitions: per vertex and per edge in the memory of the daemon that has them.
-
-    ``shared``: per vertex in the memory of every daemon. ``vertex_numbers``, ``edge_numbers``: of ``per_edge``, numbers
-    of vertices and of edges that fit into 32 bits. ``row``: of the tables, per vertex.
-    """
+    """Bytes of a sample's partitions: per vertex and per edge in the memory of the daemon that has them. ``shared``:
+    per vertex in the memory of every daemon. ``vertex_numbers``, ``edge_numbers``: of ``per_edge``, numbers of vertices
+    and of edges that fit into 32 bits. ``row``: of the tables, per vertex."""
 
     size: GraphCounts
     per_vertex: float
@@ -99,7 +97,6 @@ def sample_bytes(dataset: Dataset) -> SampleBytes:
 
 
 def _narrow(files: Mapping[str, FileRecord], ending: str) -> float:
-    """Bytes of the files with this ending whose numbers have 32 bits."""
     found = [record for name, record in files.items() if name.endswith(ending)]
     return float(sum(record.size for record in found if np.dtype(record.dtype).itemsize == 4))
 
@@ -121,11 +118,9 @@ class Instance:
 def instances_of(
     found: Mapping[str, Any], source: str, *, size: Callable[[str], int], rate: Callable[[str], float]
 ) -> list[Instance]:
-    """The kinds of machines that the TOML document ``found`` of the file ``source`` lists.
-
-    ``size`` and ``rate`` read ``"128GiB"`` and ``"10gbit"``; they raise ValueError for anything else. Raises
-    ConfigError, which names the key, if one is unknown or missing or a value makes no sense.
-    """
+    """The kinds of machines that the TOML document ``found`` of the file ``source`` lists. ``size`` and ``rate`` read
+    ``"128GiB"`` and ``"10gbit"``; they raise ValueError for anything else. Raises ConfigError, which names the key, if
+    one is unknown or missing or a value makes no sense."""
     listed = found.get("instance")
     if found.keys() != {"instance"} or not isinstance(listed, list) or not listed:
         raise ConfigError(f"{source}: needs a table [[instance]] for each kind of machine, and nothing else")
@@ -200,11 +195,9 @@ def choices(
     buffer: int,
     said: Callable[[str, int], None] = lambda name, machines: None,
 ) -> Iterator[ClusterChoice]:
-    """Simulate every kind of machine in the numbers of ``fitting_counts``, and tell ``said`` what comes next.
-
-    ``base``: policy, batches, trainer, round trip and profile; its machines, cores and links are replaced. ``cache``,
-    ``buffer``: bounds of each daemon, in bytes. Raises ConfigError: the profile does not tell the seeds of an epoch.
-    """
+    """Simulate every kind of machine in the numbers of ``fitting_counts``, and tell ``said`` what comes next. ``base``:
+    policy, batches, trainer, round trip and profile; its machines, cores and links are replaced. ``cache``, ``buffer``:
+    bounds of each daemon, in bytes. Raises ConfigError: the profile does not tell the seeds of an epoch."""
     if not base.profile.epoch_seeds:
         raise ConfigError(
             "the profile does not tell the seeds of an epoch (epoch_seeds), so neither its time nor price"

@@ -44,12 +44,9 @@ class _Dag:
 
 
 def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_outs: Sequence[int] = ()) -> Profile:
-    """Read a trace of daemons that made batches of ``NeighborLoader``.
-
-    ``batch_size``, ``fan_outs``: needed if the trace begins after the session was opened. Of several kinds of sessions,
-    the one with the most batches is taken. Raises DataError: the file is not a trace, or has no whole batch of such a
-    loader.
-    """
+    """Read a trace of daemons that made batches of ``NeighborLoader``. ``batch_size``, ``fan_outs``: needed if the
+    trace begins after the session was opened. Of several kinds of sessions, the one with the most batches is taken.
+    Raises DataError: the file is not a trace, or has no whole batch of such a loader."""
     events, cores = _read(path)
     given = (batch_size, ",".join(map(str, fan_outs))) if batch_size and fan_outs else None
     shapes = {e["args"]["session"]: _shape(e["args"]) for e in events if e.get("cat") == "session"}

@@ -1,7 +1,5 @@
-"""``atta train``: PyG models on sampled mini-batches, or on the subgraphs of whole servers.
-
-Names are imported when they are first used, so that ``atta train --help`` starts quickly.
-"""
+"""``atta train``: PyG models on sampled mini-batches, or on the subgraphs of whole servers. Names are imported when
+they are first used, so that ``atta train --help`` starts quickly."""
 
 from __future__ import annotations
 

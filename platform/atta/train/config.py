@@ -47,10 +47,8 @@ class TrainConfig(
     DorylusSettings,
     MinibatchSettings,
 ):
-    """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense.
-
-    A strategy sees only ``own``: the settings that every run has, and its own.
-    """
+    """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense. A
+    strategy sees only ``own``: the settings that every run has, and its own."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

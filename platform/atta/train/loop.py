@@ -16,13 +16,10 @@ import torch.distributed as dist
 import atta
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
-from atta.train.checkpoint import (
-    LAST,
-    RunPlace,
-    SavedEmbeddings,
+from atta.train.checkpoint.files import LAST, RunPlace, SavedEmbeddings, load_weights
+from atta.train.checkpoint.run import (
     load_checkpoint,
     load_rank,
-    load_weights,
     prune_ranks,
     remove_best,
     save_best,
@@ -203,7 +200,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
 
     def _restore(self) -> list[EpochReport]:
-        """The epochs of the checkpoint that the run goes on from."""
         folder = self.config.checkpoint
         epochs = self._resumed(folder) if folder is not None and self.config.resume else []
         self._best_is_own = bool(epochs) or self.begun is not None
@@ -238,9 +234,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
 
     def _save_best(self, folder: str, epochs: Sequence[EpochReport], *, last: bool) -> None:
-        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last epoch is
-        written if it has embeddings, of which checkpoints have each rank's share only.
-        """
+        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last
+        epoch is written if it has embeddings, of which checkpoints have each rank's share only."""
         best = best_epoch(epochs, self.watched)
         found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
         if best is epochs[-1] or found:
@@ -280,7 +275,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return self._sum(values)
 
     def _sum(self, values: Sequence[float]) -> list[float]:
-        """Sum of each number over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return [float(v) for v in tensor.tolist()]

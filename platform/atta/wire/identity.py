@@ -1,9 +1,6 @@
 """Which daemon a request is meant for, whether the daemon that gets it is that one, draws alike, and speaks the same
-protocol. Pure.
-
-An address may lead to the wrong daemon. So each request names its daemon in one header, ``atta-to:
-PART/DATASET/INCARNATION``, and daemons refuse requests meant for another. What a caller does not know stays empty.
-"""
+protocol. Pure. An address may lead to the wrong daemon. So each request names its daemon in one header, ``atta-to:
+PART/DATASET/INCARNATION``, and daemons refuse requests meant for another. What a caller does not know stays empty."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from atta.errors import ConfigError, ProtocolError, RestartedError, SamplingContractError, WrongDatasetError
-from atta.observe.versions import __version__
+from atta.observe.packages import __version__
 from atta.protos.v1 import control_pb2
 
 HEADER = "atta-to"

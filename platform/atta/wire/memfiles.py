@@ -140,10 +140,8 @@ def punch(fd: int, start: int, nbytes: int) -> None:
 
 
 def populate(address: int, nbytes: int) -> bool:
-    """Have the kernel make the pages of a mapped range, as writing to them would. What they hold stays as it is.
-
-    False: the kernel is too old, or it has no memory for them.
-    """
+    """Have the kernel make the pages of a mapped range, as writing to them would. What they hold stays as it is. False:
+    the kernel is too old, or it has no memory for them."""
     start = address // PAGE * PAGE
     return not _LIBC.madvise(start, address - start + nbytes, _POPULATE_WRITE)
 

@@ -1,7 +1,5 @@
-"""What people write: which partitions a daemon serves, which of several equal processes this is, and TOML files.
-
-A daemon serves consecutive partitions, so that the internal ids that it owns are one range of each node type.
-"""
+"""What people write: which partitions a daemon serves, which of several equal processes this is, and TOML files. A
+daemon serves consecutive partitions, so that the internal ids that it owns are one range of each node type."""
 
 from __future__ import annotations
 
@@ -113,11 +111,9 @@ _LARGEST = 1 << 20
 
 
 def own_number(environment: Mapping[str, str], host: str, variables: Sequence[str]) -> int:
-    """The number of this process, from 0.
-
-    It is the first of ``variables`` that is set in ``environment``. Otherwise it is the number that ends the first
-    label of the host's name, such as 3 in ``atta-daemon-3`` or ``node3.example``. Raises ConfigError: neither tells a
-    number, or a variable holds something else."""
+    """The number of this process, from 0. It is the first of ``variables`` that is set in ``environment``. Otherwise it
+    is the number that ends the first label of the host's name, such as 3 in ``atta-daemon-3`` or ``node3.example``.
+    Raises ConfigError: neither tells a number, or a variable holds something else."""
     for name in variables:
         if text := environment.get(name, "").strip():
             return _number(text, f"{name}={text!r}")

@@ -14,9 +14,7 @@ LONGEST_PAUSE_S = 1.0
 
 class RetryBudget:
     """Of one connection, for all who use it. An outage would otherwise multiply the requests to a daemon that is back.
-
-    Threads may share it: a lost update makes it a tenth of a repetition smaller or larger.
-    """
+    Threads may share it: a lost update makes it a tenth of a repetition smaller or larger."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once, self._left = at_once, float(at_once)

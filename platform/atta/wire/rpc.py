@@ -235,11 +235,9 @@ _HANDLERS: dict[tuple[bool, bool], Any] = {
 def handlers(
     service: str, methods: Mapping[str, Callable[..., Any]], *, raw: bool = False
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """The handlers of ``service``: a coroutine for each method, or an async generator if the method streams.
-
-    ``raw``: whether they read requests themselves, as bytes, from their contexts (``await context.read()``). gRPC then
-    treats a request as a stream of one message: on the wire that is the same.
-    """
+    """The handlers of ``service``: a coroutine for each method, or an async generator if the method streams. ``raw``:
+    whether they read requests themselves, as bytes, from their contexts (``await context.read()``). gRPC then treats a
+    request as a stream of one message: on the wire that is the same."""
     table = {}
     for name, function in methods.items():
         method = METHODS[f"{service}.{name}"]
@@ -299,11 +297,9 @@ NO_THREAD = "can't start new thread"
 
 
 def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
-    """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL.
-
-    A lack of memory is a bound that was reached: the request fails, the daemon goes on. Python says so, too, when there
-    is no room for the stack of a thread.
-    """
+    """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL. A lack of
+    memory is a bound that was reached: the request fails, the daemon goes on. Python says so, too, when there is no
+    room for the stack of a thread."""
     if isinstance(error, MemoryError) or (type(error) is RuntimeError and str(error) == NO_THREAD):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
     # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
@@ -358,10 +354,8 @@ _PLAIN: dict[grpc.StatusCode, Callable[[str], errors.AttaError]] = {
 
 
 def _broke_off(code: grpc.StatusCode, details: str) -> bool:
-    """Whether the other side, or something in between, ended a call without saying why.
-
-    A daemon that stops in the middle of an answer cancels it. A killed daemon, or a proxy, may reset the stream.
-    """
+    """Whether the other side, or something in between, ended a call without saying why. A daemon that stops in the
+    middle of an answer cancels it. A killed daemon, or a proxy, may reset the stream."""
     if code is grpc.StatusCode.CANCELLED:
         return not details.startswith(_OWN_DOING)
     return code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} and details.startswith(_BROKEN)

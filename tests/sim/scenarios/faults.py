@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from atta.errors import DataError, DiskFullError
 from tests.sim.network import Weather
+from tests.sim.threads import SimThread
 from tests.sim.world import World
-
-__all__ = ["back", "bad_weather", "healed", "outage", "outages"]
 
 
 def bad_weather(rng: random.Random) -> Weather:
@@ -26,21 +25,25 @@ def bad_weather(rng: random.Random) -> Weather:
     )
 
 
+def alive(clients: Mapping[str, SimThread]) -> bool:
+    return any(thread.is_alive() for thread in clients.values())
+
+
 async def outages(
     world: World,
     addresses: Sequence[str],
     callers: Sequence[str],
+    clients: Mapping[str, SimThread],
     *,
-    busy: Callable[[], bool],
     every_s: float,
-    kinds: Sequence[str] = ("kill", "pause", "cut"),
+    kinds: Sequence[str],
 ) -> None:
-    """Something happens to one of the daemons again and again, while ``busy()``."""
+    """Something happens to one of the daemons again and again, while clients work."""
     rng = world.rng
-    while busy():
+    while alive(clients):
         await asyncio.sleep(every_s * (0.2 + rng.random()))
         address, kind = rng.choice(addresses), rng.choice(kinds)
-        if not busy():
+        if not alive(clients):
             return
         await outage(world, address, kind, callers, rng.choice([0.05, 0.5, 3.0]))
 

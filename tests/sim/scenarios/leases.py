@@ -17,12 +17,9 @@ from atta.daemon.services.tables import LEASE_LOOK_S
 from atta.errors import UnknownNameError
 from atta.kvstore.spec import MutableSpec
 from tests.sim.scenarios.faults import bad_weather, healed
-from tests.sim.scenarios.graph import PARTS
-from tests.sim.scenarios.sessions import EXPECTED, patiently
+from tests.sim.scenarios.sessions import EXPECTED, PARTS, patiently, served
 from tests.sim.threads import current
 from tests.sim.world import World
-
-__all__ = ["leases"]
 
 TABLE_LEASE_S, ASKS = 8.0, 12
 
@@ -48,7 +45,6 @@ def _asking(world: World, every_s: float) -> Callable[[], None]:
 
 
 def _ask(world: World, table: Any, asked: float) -> float:
-    """When the table was last there; 0: it is gone."""
     began = world.loop.now
     try:
         table.pull(np.arange(8))
@@ -67,9 +63,7 @@ def _gone(world: World, asked: float, told: str) -> None:
 
 
 async def leases(world: World) -> None:
-    addresses = [world.address(part) for part in range(PARTS)]
-    for part in range(PARTS):
-        await world.serve(part, peers=dict(enumerate(addresses)))
+    addresses = await served(world)
     world.network.weather = bad_weather(world.rng)
     every_s = world.rng.choice([0.5, 3.0, 7.0, 20.0])
     await world.ended({"client": world.client("client", _asking(world, every_s))})

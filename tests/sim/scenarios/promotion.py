@@ -22,14 +22,12 @@ from atta.errors import AttaError, DiskFullError, RestartedError, UnknownNameErr
 from atta.kvstore.durable.backup import BEHIND_FILE
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import write_cluster
-from tests.sim.scenarios.faults import back, bad_weather, healed, outage
+from tests.sim.scenarios.faults import alive, back, bad_weather, healed, outage
 from tests.sim.scenarios.pushes import CLIENTS, PUSHES, ROWS, SPEC, Pushed, begin
 from tests.sim.scenarios.rules import Rules
-from tests.sim.scenarios.sessions import EXPECTED
+from tests.sim.scenarios.sessions import EXPECTED, patiently
 from tests.sim.threads import current
 from tests.sim.world import World
-
-__all__ = ["promotion"]
 
 STALE = (*EXPECTED, RestartedError, UnknownNameError)
 """What a client may be told that still speaks to a former primary."""
@@ -40,8 +38,6 @@ KINDS = ("kill", "kill", "kill", "pause", "cut", "split", "split", "lose", "prom
 
 
 class Machines:
-    """The daemons, their folders, and who has which part."""
-
     def __init__(self, world: World, folder: Path, log_bytes: int) -> None:
         self.world, self._folder, self._log_bytes = world, folder, log_bytes
         self.holder, self.backup, self.witness = world.address(0, 0), world.address(0, 1), world.address(1)
@@ -53,15 +49,12 @@ class Machines:
 
     @property
     def all(self) -> list[str]:
-        """Addresses of those that may run."""
         return [one for one in (self.holder, self.backup, self.witness) if one not in self.lost]
 
     def folder(self, address: str) -> Path:
-        """Where a daemon keeps tables and votes."""
         return self._folder / address.replace(":", "-")
 
     async def start_holder(self) -> None:
-        """Start the holder, with its backup."""
         await self._serve(self.holder, durability="replica", backup=self.backup)
 
     async def start_backup(self) -> None:
@@ -84,13 +77,11 @@ class Machines:
         return self.world.nodes[address].alive and self.world.daemons[address].tables.about()[0] > 0
 
     def look(self) -> None:
-        """Note whether the backup has everything by now."""
         journal = self.world.daemons[self.holder].tables.journal if self.world.nodes[self.holder].alive else None
         shipping = journal._shipping if journal is not None else None
         self.copied |= shipping is not None and shipping._at is not None and shipping.lag == 0
 
     def lose(self, rules: Rules) -> None:
-        """The primary's machine is gone, with its disk."""
         self.world.kill(self.holder)
         shutil.rmtree(self.folder(self.holder))
         rules.forget(self.world.nodes[self.holder].name)
@@ -118,22 +109,13 @@ class Machines:
         await self.start_backup()
 
 
-def _patiently(ask: Callable[[], Any]) -> Any:
-    for _ in range(400):
-        try:
-            return ask()
-        except STALE:
-            current().park(0.5)
-    raise AssertionError("no daemon ever answers that holds the tables")
-
-
 def _worker(world: World, machines: Machines, number: int, pushed: Pushed) -> Callable[[], None]:
     rng = np.random.default_rng([world.seed, number])
 
     def work() -> None:
         columns = list(range(number * PUSHES, (number + 1) * PUSHES))
         while columns and world.loop.now < 1000 + LONGEST_S:
-            with _patiently(lambda: atta.connect(machines.file, deadline_s=10)) as cluster:
+            with patiently(lambda: atta.connect(machines.file, deadline_s=10), STALE) as cluster:
                 try:
                     table = cluster.tables.create(SPEC)
                 except STALE:
@@ -228,7 +210,7 @@ async def _run(world: World, machines: Machines, rules: Rules) -> None:
     world.disk.full = rng.choice([0.0, 0.0, 0.05])
     workers = {f"client-{n}": _worker(world, machines, n, pushed) for n in range(CLIENTS)}
     clients = {name: world.client(name, work) for name, work in workers.items()}
-    while any(thread.is_alive() for thread in clients.values()):
+    while alive(clients):
         await asyncio.sleep(every_s * (0.2 + rng.random()))
         machines.look()
         if machines.holds(machines.backup) and (machines.lost or rng.random() < 0.5):
@@ -251,5 +233,5 @@ async def _audit(world: World, machines: Machines, pushed: Pushed) -> None:
         with atta.connect(machines.file, deadline_s=10) as cluster:
             return np.asarray(cluster.tables.create(SPEC).pull(np.arange(ROWS)).values)
 
-    await world.ended({"auditor": world.client("auditor", lambda: pushed.check(_patiently(look), all_of=True))})
+    await world.ended({"auditor": world.client("auditor", lambda: pushed.check(patiently(look, STALE), all_of=True))})
     world.event(f"audit: {len(pushed.acknowledged)} acknowledged, {len(pushed.unknown)} unknown")

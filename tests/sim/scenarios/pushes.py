@@ -16,8 +16,6 @@ from atta.kvstore.spec import MutableSpec
 from tests.sim.scenarios.sessions import EXPECTED
 from tests.sim.world import World
 
-__all__ = ["CLIENTS", "PUSHES", "ROWS", "SPEC", "Pushed", "begin"]
-
 T = TypeVar("T")
 Errors = tuple[type[Exception], ...]
 ROWS, PUSHES, CLIENTS = 8, 9, 2
@@ -26,8 +24,6 @@ SPEC = MutableSpec("sums", ROWS, row_shape=(COLUMNS,))
 
 
 class Pushed:
-    """What clients know of their pushes, by column."""
-
     def __init__(self) -> None:
         self.rows: dict[int, np.ndarray] = {}
         self.acknowledged: set[int] = set()

@@ -19,8 +19,6 @@ from atta.daemon.durable.journal import Journal
 from tests.sim.loop import NODE
 from tests.sim.world import World
 
-__all__ = ["Rules"]
-
 DAEMONS = 3
 
 
@@ -48,7 +46,6 @@ class Rules:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Rules]:
-        """Watch the daemons that begin within."""
         begin, make = Journal.__init__, Journal._make
         give, promote, take_over = BackupService.give, BackupService.promote, BackupService.take_over
         rules = self

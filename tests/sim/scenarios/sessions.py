@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -26,13 +28,31 @@ from atta.errors import (
     UnavailableError,
     UnknownClientError,
 )
+from atta.partition import partition_graph
+from atta.partition.graph import GraphWriter
 from tests.sim.network import Weather
 from tests.sim.scenarios.faults import bad_weather, healed, outages
-from tests.sim.scenarios.graph import PARTS, graph
 from tests.sim.threads import current
 from tests.sim.world import World
 
-__all__ = ["EXPECTED", "expected", "patiently", "sessions"]
+PARTS = 2
+NODES, EDGES = 60, 400
+
+
+@cache
+def graph() -> Path:
+    """Its folder: 60 vertices with 400 in-edges, 4 features, 40 training seeds."""
+    rng = np.random.default_rng(3)
+    folder = Path(mkdtemp(prefix="atta-sim-"))
+    with GraphWriter(folder / "graph") as writer:
+        features = rng.standard_normal((NODES, 4)).astype(np.float32)
+        labels = rng.integers(0, 3, NODES).astype(np.int64)
+        train = np.sort(rng.permutation(NODES)[:40])
+        writer.add_nodes("node", NODES, tables={"x": features, "y": labels}, splits={"train": train})
+        writer.add_edges("node__to__node", rng.integers(0, NODES, EDGES), rng.integers(0, NODES, EDGES))
+    partition_graph(folder / "graph", folder / "data", parts=PARTS, method="random", seed=1)
+    return folder / "data"
+
 
 CONSUMERS, EPOCHS, LEASE_S = 2, 2, 4.0
 EXPECTED = (UnavailableError, DeadlineError, QuotaExceededError, UnknownClientError)
@@ -43,19 +63,29 @@ GIVEN_UP = (*EXPECTED, RestartedError, PeerLostError)
 
 @dataclass
 class Read:
-    """What a consumer has got: a line per batch, in order."""
-
     lines: list[str] = field(default_factory=list)
 
 
-def patiently(ask: Callable[[], Any]) -> Any:
-    """Ask again while an answer may be lost."""
+def patiently(ask: Callable[[], Any], lost: tuple[type[Exception], ...] = EXPECTED) -> Any:
+    """Ask again while an answer may be ``lost``."""
     for _ in range(400):
         try:
             return ask()
-        except EXPECTED:
+        except lost:
             current().park(0.5)
     raise AssertionError("a daemon never answers")
+
+
+def connected(world: World) -> Any:
+    return patiently(lambda: atta.connect([world.address(part) for part in range(PARTS)], deadline_s=10))
+
+
+async def served(world: World, **settings: Any) -> list[str]:
+    """Addresses of the daemons of all parts, which have started."""
+    addresses = [world.address(part) for part in range(PARTS)]
+    for part in range(PARTS):
+        await world.serve(part, peers=dict(enumerate(addresses)), **settings)
+    return addresses
 
 
 def _loader(cluster: Any, rank: int) -> Any:
@@ -110,7 +140,6 @@ def _some(world: World, loader: Any, epoch: int, read: Read, rng: np.random.Gene
 
 @cache
 def expected() -> tuple[tuple[str, ...], ...]:
-    """What every consumer gets if nothing goes wrong."""
     reads = [Read() for _ in range(CONSUMERS)]
     with World.of(0, graph()) as world:
         world.run(lambda: _calm(world, reads))
@@ -157,7 +186,7 @@ async def sessions(world: World) -> None:
             world,
             [*addresses, *clients],
             [*clients, *(address.partition(":")[0] for address in addresses)],
-            busy=lambda: any(thread.is_alive() for thread in clients.values()),
+            clients,
             every_s=rng.choice([0.3, 2.0, 10.0]),
             kinds=("kill", "kill", "pause", "cut", "clock"),
         )

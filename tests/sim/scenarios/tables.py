@@ -14,17 +14,12 @@ from typing import Any
 
 import numpy as np
 
-import atta
 from atta.errors import DataError
 from atta.kvstore.durable.frames import FILE_HEADER_BYTES
 from tests.sim.scenarios.faults import bad_weather, healed, outages
-from tests.sim.scenarios.graph import PARTS
 from tests.sim.scenarios.pushes import CLIENTS, PUSHES, ROWS, SPEC, Pushed, begin
-from tests.sim.scenarios.sessions import EXPECTED, patiently
-from tests.sim.threads import SimThread
+from tests.sim.scenarios.sessions import EXPECTED, connected, patiently, served
 from tests.sim.world import World
-
-__all__ = ["tables"]
 
 TOGETHER = 3
 
@@ -33,7 +28,7 @@ def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
     rng = np.random.default_rng([world.seed, number])
 
     def work() -> None:
-        with _connected(world) as cluster:
+        with connected(world) as cluster:
             table = patiently(lambda: cluster.tables.create(SPEC))
             columns = list(range(number * PUSHES, (number + 1) * PUSHES))
             while columns:
@@ -60,26 +55,18 @@ def _look(world: World, table: Any, pushed: Pushed) -> None:
     assert (values <= 1).all(), "a push was applied twice"
 
 
-def _connected(world: World) -> Any:
-    return patiently(lambda: atta.connect([world.address(part) for part in range(PARTS)], deadline_s=10))
-
-
 async def tables(world: World) -> None:
     folder, rng = Path(mkdtemp(prefix="atta-sim-")), world.rng
     try:
         durability, log_bytes = rng.choice(["process", "disk"]), rng.choice([1 << 10, 4 << 10, 1 << 20])
-        addresses = [world.address(part) for part in range(PARTS)]
-        for part in range(PARTS):
-            peers = dict(enumerate(addresses))
-            await world.serve(part, peers=peers, durability=durability, tables_dir=str(folder), log_bytes=log_bytes)
+        addresses = await served(world, durability=durability, tables_dir=str(folder), log_bytes=log_bytes)
         world.network.weather = bad_weather(rng)
         world.disk.full, world.disk.failing = rng.choice([0.0, 0.0, 0.1]), rng.choice([0.0, 0.05, 0.2])
         world.disk.force_s = rng.choice([0.01, 0.3])
         pushed = Pushed()
         clients = {f"client-{n}": world.client(f"client-{n}", _worker(world, n, pushed)) for n in range(CLIENTS)}
         kinds = ["kill", "torn", "pause", "cut", *(["power", "power"] if durability == "disk" else [])]
-        busy = _busy(clients)
-        await outages(world, addresses, list(clients), busy=busy, every_s=rng.choice([0.1, 1.0, 5.0]), kinds=kinds)
+        await outages(world, addresses, list(clients), clients, every_s=rng.choice([0.1, 1.0, 5.0]), kinds=kinds)
         await world.ended(clients)
         world.disk.full = world.disk.failing = 0.0
         await healed(world, addresses)
@@ -90,13 +77,9 @@ async def tables(world: World) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _busy(clients: dict[str, SimThread]) -> Callable[[], bool]:
-    return lambda: any(thread.is_alive() for thread in clients.values())
-
-
 async def _audit(world: World, pushed: Pushed) -> None:
     def work() -> None:
-        with _connected(world) as cluster:
+        with connected(world) as cluster:
             table = patiently(lambda: cluster.tables.create(SPEC))
             pushed.check(table.pull(np.arange(ROWS)).values, all_of=True)
 

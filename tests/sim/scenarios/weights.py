@@ -15,26 +15,18 @@ from typing import Any
 
 import numpy as np
 
-import atta
 from atta.errors import UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.jobs import JOB_LEASES
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import JOB_LEASES
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.sim.scenarios.faults import bad_weather, healed, outages
-from tests.sim.scenarios.graph import PARTS
-from tests.sim.scenarios.sessions import EXPECTED, patiently
+from tests.sim.scenarios.sessions import EXPECTED, connected, patiently, served
 from tests.sim.threads import current
 from tests.sim.world import World
-
-__all__ = ["weights"]
 
 MEMBERS, STEPS = 2, 6
 SPEC = ParameterSpec(
     "job", (MEMBERS * STEPS,), MEMBERS, "arrival", VectorStep("sgd", 1.0), bound=2, lease_s=6.0, max_updates=0
 )
-
-
-def _connected(world: World) -> Any:
-    return patiently(lambda: atta.connect([world.address(part) for part in range(PARTS)], deadline_s=10))
 
 
 @dataclass
@@ -83,7 +75,7 @@ def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
         world.event(f"member {number}: gradient {step} is acknowledged")
 
     def work() -> None:
-        with _connected(world) as cluster:
+        with connected(world) as cluster:
             job, life, step = cluster.weights(SPEC), 0, 0
             version, before = patiently(lambda: created(job))
             if version < before:  # this member is so late that it has created the job anew
@@ -110,18 +102,12 @@ def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
 
 
 async def weights(world: World) -> None:
-    addresses = [world.address(part) for part in range(PARTS)]
-    for part in range(PARTS):
-        await world.serve(part, peers=dict(enumerate(addresses)))
+    addresses = await served(world)
     world.network.weather = bad_weather(world.rng)
     known = _Job()
     clients = {f"member-{n}": world.client(f"member-{n}", _member(world, n, known)) for n in range(MEMBERS)}
     places, kinds = [addresses[0], *clients], ("pause", "cut")
-
-    def busy() -> bool:
-        return any(thread.is_alive() for thread in clients.values())
-
-    await outages(world, places, [*clients], busy=busy, every_s=world.rng.choice([0.2, 1.0, 4.0]), kinds=kinds)
+    await outages(world, places, [*clients], clients, every_s=world.rng.choice([0.2, 1.0, 4.0]), kinds=kinds)
     await world.ended(clients)
     await healed(world, addresses)
     if not known.forgotten:
@@ -129,9 +115,8 @@ async def weights(world: World) -> None:
 
 
 def _audit(world: World, known: _Job) -> None:
-    with _connected(world) as cluster:
+    with connected(world) as cluster:
         values = cluster.weights(SPEC).pull().values
-    assert values is not None
     for column, times in enumerate(values):
         wanted = (1,) if column in known.acknowledged else (0, 1) if column in known.sent else (0,)
         acknowledged = sorted(known.acknowledged)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from atta.cli.main import cli
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.train.dorylus.faults import WorkerFaults
+from atta.train.dorylus.worker import WorkerFaults
 from atta_bench.train.run import JITTER, StopPattern, Straggler, trainer_process
 from atta_bench.train.strategies import values
 from atta_bench.train.value import PriceList, value_of

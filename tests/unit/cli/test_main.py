@@ -80,7 +80,7 @@ def test_wrong_usage_names_the_command_whose_help_to_read() -> None:
     assert done.returncode == 2
     assert "--data" in done.stderr
     assert "atta serve --help" in done.stderr
-    from atta.observe.versions import __version__
+    from atta.observe.packages import __version__
 
     assert run("--version").stdout.strip() == f"atta, version {__version__}"
 

@@ -26,15 +26,15 @@ from atta.cli.output import (
     PARTS,
     RATE,
     SIZE,
+    ReportConsole,
     echo,
     printer,
     progress_bars,
     teller,
     write_json,
 )
-from atta.cli.reports import ReportConsole
 from atta.errors import ConfigError, DiskFullError, UnavailableError
-from atta.wire.named import await_names, resolves
+from atta.wire.clusterfile import await_names, resolves
 from atta.wire.parts import NODE_VARIABLES, PART_VARIABLES, own_number
 
 ACCEPTED: list[tuple[click.ParamType, dict[str, Any]]] = [

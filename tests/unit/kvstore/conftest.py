@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from atta.kvstore.durable.parts import SnapshotParts
+from atta.kvstore.durable.saved import SnapshotParts
 from atta.kvstore.mutable.sequences import Sequences
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.tables import Tables

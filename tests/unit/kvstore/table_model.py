@@ -8,9 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from atta.kvstore.initial import numbered_from
-from atta.kvstore.mutable.arrays import initial_state
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.mutable.table import initial_state
+from atta.kvstore.spec import MutableSpec, OptimiserSpec, numbered_from
 
 
 def coalesced(rows: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

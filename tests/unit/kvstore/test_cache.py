@@ -18,8 +18,18 @@ from atta import _native
 from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.kvstore.cache import RANKS, EdgeCache, RowCache
-from atta.kvstore.cache.choice import Candidates, HotVertices, candidates, choose, divide, edge_types_into, greedy
-from atta.kvstore.cache.ranking import HaloHeat, distant, highest
+from atta.kvstore.cache.choice import (
+    Candidates,
+    HaloHeat,
+    HotVertices,
+    candidates,
+    choose,
+    distant,
+    divide,
+    edge_types_into,
+    greedy,
+    highest,
+)
 from atta.kvstore.cache.rows import RecentRows
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atta.errors import DataError, UnknownClientError
-from atta.kvstore.initial import Constant, Uniform
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import Constant, MutableSpec, OptimiserSpec, Uniform
 from atta.kvstore.tables import Tables
 from tests.unit.kvstore.table_model import TableModel
 

@@ -12,9 +12,8 @@ import pytest
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownClientError
 from atta.kvstore.durable.saved import Contents, TablesFile, TablesWriter
-from atta.kvstore.initial import Uniform
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MutableSpec, OptimiserSpec, Uniform
 from atta.kvstore.tables import Tables
 from tests.unit.kvstore.test_rows import together
 

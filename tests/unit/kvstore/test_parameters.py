@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import MAX_JOBS_WITH_WEIGHTS, ArrivalJob, ParameterJobs, SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from tests.unit.invariants import validate
 
 STEPS = [VectorStep("sgd", 0.1), VectorStep("sgd", 0.1, 0.01), VectorStep("adam", 0.1), VectorStep("adam", 0.1, 0.01)]

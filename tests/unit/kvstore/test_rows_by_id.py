@@ -12,10 +12,9 @@ import pytest
 from atta.errors import DataError
 from atta.kvstore.durable.entries import ChangeKind, TableChange
 from atta.kvstore.durable.store import TableStore
-from atta.kvstore.initial import Initialiser, Normal, Uniform
 from atta.kvstore.mutable.owners import TableOwner, span_of
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import Initialiser, MutableSpec, Normal, Uniform
 from atta.kvstore.tables import Tables
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset

@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 
 from atta.errors import ConfigError
-from atta.kvstore.initial import Constant, Initialiser, Normal, Uniform, Zeros, numbered_from
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MAX_ROW_BYTES, MutableSpec, OptimiserSpec
+from atta.kvstore.spec import (
+    MAX_ROW_BYTES,
+    Constant,
+    Initialiser,
+    MutableSpec,
+    Normal,
+    OptimiserSpec,
+    Uniform,
+    Zeros,
+    numbered_from,
+)
 
 INITS: list[Initialiser] = [Zeros(), Constant(3), Uniform(-1.5, 2.5, seed=9), Normal(1.0, 0.5, seed=2**64 - 1)]
 

@@ -16,8 +16,7 @@ import pytest
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.kvstore import tables as module
 from atta.kvstore.durable.entries import Entry
-from atta.kvstore.initial import Constant
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import Constant, MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 from atta.observe.machine.memory import available_bytes
 from tests.unit.kvstore.test_rows import together

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from atta import _native
 from atta.client.tables.embedding import _distinct
 from atta.kvstore import codecs
-from atta.kvstore.mutable.arrays import apply_step, initial_state
-from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.mutable.table import MutableTable, apply_step, initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")

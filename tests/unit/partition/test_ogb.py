@@ -133,6 +133,19 @@ def test_submission_with_its_meta(tmp_path: Path) -> None:
     refused("ogb", tmp_path / "submission", tmp_path, r"meta_dict\.pt: 'is hetero' is True")
 
 
+@pytest.mark.parametrize("layout", [typed_text, typed_archives])
+def test_tables_that_are_renamed_are_what_their_new_names_say(tmp_path: Path, layout: Any) -> None:
+    layout(tmp_path / "raw_set")
+    import_graph("ogb", tmp_path / "raw_set", tmp_path / "y", rename={"node_year": "y", "y": "old"})
+    graph = Graph.open(tmp_path / "y")
+    assert graph.schema.num_classes == YEAR.max() + 1
+    assert np.array_equal(graph.table("paper", "y"), YEAR[:, 0])
+    import_graph("ogb", tmp_path / "raw_set", tmp_path / "x", rename={"node_year": "x", "x": "old"})
+    features = Graph.open(tmp_path / "x").table("paper", "x")
+    assert features.dtype == np.float32
+    assert np.array_equal(features, YEAR[:, 0])
+
+
 @pytest.mark.parametrize("old", [True, False])
 def test_links(tmp_path: Path, old: bool) -> None:
     """The graph comes in, and a note tells of the edges that are its splits."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from atta.client.loaders.link import reverse_type_of
 from atta.client.loaders.seeds import link_seeds
-from atta.daemon.services.seed_ids import choose_seeds
+from atta.daemon.services.opening import choose_seeds
 from atta.errors import ConfigError
 from atta.partition.graph import Graph, GraphWriter
 from atta.samplers.batch.items import BatchSeeds, StreamPosition

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atta.compat.dgl as dgl
-from atta.compat.dgl.dataloading.sampler import MultiLayerFullNeighborSampler, NeighborSampler
+from atta.compat.dgl.dataloading import MultiLayerFullNeighborSampler, NeighborSampler
 from atta.compat.dgl.distributed.book import TypeBook
 from atta.compat.dgl.distributed.recent import Wanted
 from atta.compat.dgl.distributed.split import share

@@ -23,9 +23,8 @@ from atta.daemon.filling import FIRST_RETRY_S, LAST_RETRY_S, EdgeFilling, Filler
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache, RowCache
-from atta.kvstore.cache.choice import HotVertices, candidates
+from atta.kvstore.cache.choice import HaloHeat, HotVertices, candidates
 from atta.kvstore.cache.edges import PIECE_BYTES, TIER_BYTES, in_pieces
-from atta.kvstore.cache.ranking import HaloHeat
 from atta.kvstore.store import Store
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset

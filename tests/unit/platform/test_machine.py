@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 import pytest
 
-from atta.client.local import starting
-from atta.client.local.starting import divided_memory
+from atta.client import local as starting
+from atta.client.local import divided_memory
 from atta.daemon import graph as loading
 from atta.daemon.config import DaemonConfig
 from atta.daemon.graph import OpenedData

@@ -36,7 +36,7 @@ from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.samplers.methods import Method
 from atta.samplers.shard import Answer
-from atta.scheduler.costs import brief_us, is_brief
+from atta.scheduler.fine import brief_us, is_brief
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA
 from atta.wire.identity import HEADER

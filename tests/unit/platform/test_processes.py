@@ -24,11 +24,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atta.client.folder import OwnFolder
 from atta.errors import DataError
 from atta.observe.logs import LogSink
-from atta.observe.machine.addresses import HeldAddresses
-from atta.train.checkpoint import seal
+from atta.observe.machine.held import HeldAddresses, OwnFolder
+from atta.train.checkpoint.files import seal
 from atta.wire.parts import read_toml
 from tests.churn import opened
 from tests.forking import in_fork
@@ -126,7 +125,7 @@ def test_a_file_that_does_not_wait_is_waited_for(pipe: tuple[int, int]) -> None:
 
 HOLDER = """
 import sys
-from atta.client.folder import OwnFolder
+from atta.observe.machine.held import OwnFolder
 folder = OwnFolder("atta-test-")
 print(folder.name, flush=True)
 sys.stdin.read()
@@ -135,7 +134,7 @@ sys.stdin.read()
 FORKING = """
 import os, sys
 from pathlib import Path
-from atta.client.folder import OwnFolder
+from atta.observe.machine.held import OwnFolder
 folder = OwnFolder("atta-test-")
 if not (child := os.fork()):
     sys.exit()

@@ -27,10 +27,9 @@ from atta.daemon.engine.lent import LentFiles, UnusableError, lent_values
 from atta.daemon.engine.slots import Arena
 from atta.daemon.services import tables as tables_service
 from atta.errors import ConfigError, QuotaExceededError, RemoteError, StaleRowError, UnavailableError
-from atta.kvstore.initial import Normal
 from atta.kvstore.mutable import sequences
 from atta.kvstore.mutable.requests import Pulled
-from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.spec import MutableSpec, Normal, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.protos.v1.table_pb2 import LentMemory
 from atta.wire import memfiles, rpc

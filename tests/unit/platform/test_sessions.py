@@ -29,15 +29,22 @@ from atta.daemon.services import nearby as served
 from atta.daemon.services.front import OTHER, check_descriptors, within_descriptors
 from atta.daemon.services.handling import MAX_NAMED
 from atta.daemon.services.nearby import MOST_GREETINGS, NearbyConsumers
-from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_request, check_room, shown_name
+from atta.daemon.services.opening import (
+    ENDED,
+    MAX_CAPACITY,
+    Openings,
+    check_request,
+    check_room,
+    choose_seeds,
+    shown_name,
+)
 from atta.daemon.services.rooms import Debts
-from atta.daemon.services.seed_ids import choose_seeds
 from atta.daemon.services.sessions import SessionService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1.session_pb2 import BatchHeader, CloseRequest, NextRequest, OpenRequest, RenewRequest, Seeds
 from atta.samplers.batch.layout import Layout
 from atta.wire import memfiles
-from atta.wire.security.tokens import Role, TokenFile, issue
+from atta.wire.tokens import Role, TokenFile, issue
 
 LEASE = 60.0
 A, B, C = map(shown_name, "abc")
@@ -308,7 +315,7 @@ def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch
     sizes: dict[str, Any] = {"node_counts": {"node": 10_000_000}, "split_size": lambda *_: 10_000_000}
     schema = SimpleNamespace(node_types=["node"], **sizes)
     dataset: Any = SimpleNamespace(schema=schema, split=lambda *_: range(10_000_000))
-    monkeypatch.setattr("atta.daemon.services.seed_ids.available_bytes", lambda: 500 << 20)
+    monkeypatch.setattr("atta.daemon.services.opening.available_bytes", lambda: 500 << 20)
     for seeds in (Seeds(node_type="node", all=True), Seeds(node_type="node", split="train")):
         with pytest.raises(QuotaExceededError, match=r"10000000 seeds: .* 610 MiB for a moment, 500 MiB are"):
             choose_seeds(dataset, seeds)

@@ -15,8 +15,7 @@ import pytest
 from atta.daemon.services.table_snapshots import PushHold, TableSnapshots, lineage
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.durable.frames import VERSION
-from atta.kvstore.initial import Constant
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import Constant, MutableSpec
 from atta.kvstore.tables import Tables
 
 PARTS = 2
@@ -257,7 +256,7 @@ def test_a_save_that_breaks_off_is_newer(tmp_path: Path, monkeypatch: pytest.Mon
     for prepare in steps[:PARTS]:
         prepare()
     with monkeypatch.context() as patched:
-        patched.setattr("atta.kvstore.durable.parts.force", Mock(side_effect=Died))
+        patched.setattr("atta.kvstore.durable.saved.force", Mock(side_effect=Died))
         for commit in steps[PARTS:] if died else ():
             with pytest.raises(Died):
                 commit()

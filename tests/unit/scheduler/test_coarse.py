@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError
 from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.scheduler import SchedulerConfig
-from atta.scheduler.coarse import Load, ScheduledSession
-from atta.scheduler.costs import ENOUGH, FORGETTING, CostModel, Line
-from atta.scheduler.pace import KEPT_PACES, SIZE_MARGIN, Pace, PaceMemory, balance, headroom, launch_score
+from atta.scheduler.coarse import (
+    KEPT_PACES,
+    SIZE_MARGIN,
+    Load,
+    Pace,
+    PaceMemory,
+    ScheduledSession,
+    balance,
+    headroom,
+    launch_score,
+)
+from atta.scheduler.fine import ENOUGH, FORGETTING, CostModel, Line
 from atta.scheduler.policies import by_score
 from tests.unit.scheduler.harness import PLANS
 

@@ -26,7 +26,7 @@ from atta.scheduler import (
     Utilisation,
     WakeAt,
 )
-from atta.scheduler.pace import launch_score
+from atta.scheduler.coarse import launch_score
 from atta.scheduler.scheduler import SchedulerError
 from tests.unit.scheduler.harness import PLANS, Shell
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 
 from atta.cli.cert import make_authority, make_certificate
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.tokens import Role, TokenFile, issue
+from atta.wire.credentials import Credentials
+from atta.wire.tokens import Role, TokenFile, issue
 
 
 @dataclass

@@ -25,10 +25,9 @@ from atta.daemon.security import ServedCertificate, WatchedTokens
 from atta.daemon.services.handling import Handling, add_health_and_reflection
 from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts, RequestRoom
 from atta.wire import rpc
+from atta.wire.credentials import Credentials, TlsFiles
 from atta.wire.identity import HEADER, Bound, Identity
-from atta.wire.security.credentials import Credentials
-from atta.wire.security.files import TlsFiles
-from atta.wire.security.tokens import METRICS, ROLES, Role
+from atta.wire.tokens import METRICS, ROLES, Role
 from tests.unit.platform.answers import started
 from tests.unit.security.authority import Authority, anonymous
 

@@ -43,15 +43,13 @@ from atta.errors import (
     UnknownNameError,
 )
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
+from atta.wire import credentials as channels
+from atta.wire import credentials as credentials_module
 from atta.wire import rpc
-from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
+from atta.wire.clusterfile import credentials_for, read_cluster, read_credentials, write_cluster
+from atta.wire.credentials import VARIABLES, Credentials, TlsFiles
 from atta.wire.identity import Identity
-from atta.wire.named import credentials_for
-from atta.wire.security import credentials as channels
-from atta.wire.security import credentials as credentials_module
-from atta.wire.security.credentials import VARIABLES, Credentials
-from atta.wire.security.files import TlsFiles
-from atta.wire.security.tokens import TokenFile, read_tokens
+from atta.wire.tokens import TokenFile, read_tokens
 from tests.unit.platform.answers import DATASET, description, started
 from tests.unit.security.authority import Authority
 

@@ -32,10 +32,9 @@ from atta.daemon.admission import Admitted, CallGuard, Proof, Refused
 from atta.daemon.security import ServedCertificate, WatchedTokens, serve_metrics_to
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.observe.metrics import DaemonCollector, DaemonFigures
+from atta.wire.credentials import AUTHORIZATION, Credentials, TlsFiles, TokenHeader, stamp_of
 from atta.wire.rpc import METHODS
-from atta.wire.security.credentials import AUTHORIZATION, Credentials, TokenHeader
-from atta.wire.security.files import TlsFiles, stamp_of
-from atta.wire.security.tokens import (
+from atta.wire.tokens import (
     METRICS,
     ROLES,
     Role,

@@ -19,7 +19,7 @@ from atta.observe.timeline import document, trace_events
 from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, Task
 from atta.scheduler import SchedulerConfig
-from atta.scheduler.costs import Line
+from atta.scheduler.fine import Line
 from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
 from atta.simulate.fitting import Measurements, ServedDataset, Waits, profile_of
 from atta.simulate.traced import TYPICAL, profile_of_trace

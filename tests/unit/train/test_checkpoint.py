@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, DataError, DiskFullError, UnknownNameError
 from atta.partition.disk.staging import StagedFile
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, check_folder, seal
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, check_folder, load_model, load_weights, seal
 from atta.train.checkpoint.run import load_checkpoint, remove_best, save_best, save_checkpoint
-from atta.train.checkpoint.weights import load_model, load_weights
 from atta.train.models import build_model, whole_model
 from atta.train.reports.epochs import PHASES, Watched
 from atta.train.settings.common import parse_early_stop, patience_of

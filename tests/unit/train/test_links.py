@@ -22,9 +22,9 @@ from atta.samplers.hashing import mix64
 from atta.train import TrainConfig
 from atta.train.models.links import InfomaxModel, decoder_named
 from atta.train.settings.minibatch import parse_eval_negatives, parse_shares
+from atta.train.steps.embedding import LinearProbe
 from atta.train.steps.masks import mixed
-from atta.train.steps.selfsupervised.embedding import LinearProbe
-from atta.train.steps.selfsupervised.unlabelled import chosen_places, in_batch
+from atta.train.steps.unlabelled import chosen_places, in_batch
 from atta.train.tasks.choice import task_on, watched_by
 from atta.train.tasks.edges import GraphPairs
 from atta.train.tasks.pairs import HITS, Links, Unlabelled, auc_sums, check_labels, rank_sums, ranks_of, sortable

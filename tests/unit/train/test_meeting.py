@@ -20,8 +20,7 @@ from atta.errors import AttaError
 from atta.train.exchange import asynchronous
 from atta.train.exchange.asynchronous import Copies
 from atta.train.launching.nodes import MeetingPlace, Nodes
-from atta.train.meeting.meeting import Meeting, StoreGroup
-from atta.train.meeting.notes import Notes
+from atta.train.meeting import Meeting, Notes, StoreGroup
 from tests.addresses import held_addresses
 
 WORLD = 3

@@ -26,7 +26,7 @@ from atta.train.launching.on_ray.placement import (
     home_nodes,
     ranks_on,
 )
-from atta.wire.named import is_named, resolve_target
+from atta.wire.clusterfile import is_named, resolve_target
 
 
 def test_a_silent_daemon_has_no_address_until_it_is_announced_elsewhere() -> None:
@@ -141,7 +141,7 @@ def test_a_named_target_without_ray_says_what_to_install(monkeypatch: pytest.Mon
         def init(self, **given: object) -> None:
             raise ConnectionError("Could not find any running Ray instance.\nPlease")
 
-    monkeypatch.setattr("atta.wire.named.load", lambda *_: Ray())
+    monkeypatch.setattr("atta.wire.clusterfile.load", lambda *_: Ray())
     with pytest.raises(UnavailableError, match="no cluster to connect to: Could not find"):
         resolve_target("ray:products")
 

@@ -26,17 +26,15 @@ from atta.daemon.security import DaemonSecurity, check_reached_by_others, is_loo
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.wire.clusterfile import check_address, listening_at
-from atta.wire.security.tokens import METRICS
+from atta.wire.tokens import METRICS
 
 SCRAPE_S = 2.0
 """How long a trainer may take to answer."""
 
 
 class Watching:
-    """Samples once per ``interval_s`` on a thread of its own. A context manager.
-
-    However many browsers look, daemons are asked once.
-    """
+    """Samples once per ``interval_s`` on a thread of its own. A context manager. However many browsers look, daemons
+    are asked once."""
 
     def __init__(
         self,
@@ -106,7 +104,6 @@ HEADERS = {
 
 
 def _answer(path: str, page: Callable[[], str], trace: Callable[[], str]) -> tuple[int, str, str]:
-    """Status, type and text of an answer."""
     try:
         if path == "/":
             return 200, "text/html", page()
@@ -137,10 +134,8 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
 def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
 ) -> WSGIServer:
-    """A server that listens; the caller runs ``serve_forever``.
-
-    Raises ConfigError, which names ``option``, if it cannot.
-    """
+    """A server that listens; the caller runs ``serve_forever``. Raises ConfigError, which names ``option``, if it
+    cannot."""
     try:
         return bounded_listener(host, port, application(page, trace))
     except OSError as error:

@@ -27,10 +27,8 @@ _LEFT, _BOTTOM = 46, 112
 
 
 def figures_of(text: str) -> tuple[int, dict[str, float]]:
-    """Ended epochs, and the latest one's figures, from a trainer's metrics.
-
-    Raises ValueError: the text is none, or too long.
-    """
+    """Ended epochs, and the latest one's figures, from a trainer's metrics. Raises ValueError: the text is none, or too
+    long."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text)} characters of metrics")
     epochs, found = 0, {}
@@ -174,10 +172,8 @@ def page(view: View) -> str:
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]], label: str) -> str:
-    """``rows`` have HTML; a row of one cell is a remark that takes the whole width.
-
-    On a narrow screen each row is a box, in which the heads stand before their figures.
-    """
+    """``rows`` have HTML; a row of one cell is a remark that takes the whole width. On a narrow screen each row is a
+    box, in which the heads stand before their figures."""
     heads = [escape(name) for name in heads]
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     lines = "".join(f"<tr>{_cells(heads, row)}</tr>" for row in rows)
@@ -197,7 +193,6 @@ def _daemons(daemons: Sequence[DaemonRates]) -> str:
 
 
 def _reason(daemon: DaemonRates) -> list[str]:
-    """Why a daemon does not answer, below its line."""
     return [f'<span class="bad">{escape(daemon.sample.error)}</span>'] if daemon.sample.error else []
 
 

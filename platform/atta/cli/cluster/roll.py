@@ -22,9 +22,9 @@ from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator
 from atta.errors import AttaError, ConfigError, UnavailableError
 from atta.observe.machine.processor import machine_id
-from atta.wire.named import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, resolve_target
+from atta.wire.credentials import Credentials
 from atta.wire.parts import Addresses
-from atta.wire.security.credentials import Credentials
 
 ANSWER_S = 5.0
 """How long a daemon may take to answer."""
@@ -33,10 +33,8 @@ COMMAND_S = 60.0
 
 
 class RunningFleet:
-    """Daemons behind addresses.
-
-    A supervisor starts a daemon that has ended, or ``command`` does, or it is started here as it ran (``local``).
-    """
+    """Daemons behind addresses. A supervisor starts a daemon that has ended, or ``command`` does, or it is started here
+    as it ran (``local``)."""
 
     def __init__(
         self, addresses: Mapping[int, Addresses], credentials: Credentials | None, *, command: str, local: bool
@@ -113,16 +111,12 @@ class RunningFleet:
 
 
 class LocalProcess:
-    """How a daemon on this machine was started: its command, folder, environment and standard streams.
-
-    The streams stay open here. So one that ends with its parent, by the end of its standard input, does so again.
-    """
+    """How a daemon on this machine was started: its command, folder, environment and standard streams. The streams stay
+    open here. So one that ends with its parent, by the end of its standard input, does so again."""
 
     def __init__(self, daemon: Seen) -> None:
-        """Read it while the daemon runs.
-
-        Raises ConfigError: it does not run on this machine, or belongs to somebody else.
-        """
+        """Read it while the daemon runs. Raises ConfigError: it does not run on this machine, or belongs to somebody
+        else."""
         if not daemon.pid:
             raise ConfigError(f"{daemon.address} does not run on this machine: leave out --local")
         process = Path(f"/proc/{daemon.pid}")

@@ -13,11 +13,8 @@ from atta.wire.parts import Addresses, replicas_of
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What can be seen of a daemon.
-
-    An empty ``incarnation`` means that nobody answers. ``leaving``: nobody answers, but its process is still there, or
-    may be. ``pid``: if it runs on this machine; else 0.
-    """
+    """What can be seen of a daemon. An empty ``incarnation`` means that nobody answers. ``leaving``: nobody answers,
+    but its process is still there, or may be. ``pid``: if it runs on this machine; else 0."""
 
     part: int
     address: str
@@ -34,10 +31,8 @@ class Seen:
 
 
 def in_order(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
-    """First partition and address of each daemon, in the order in which to restart them.
-
-    Consumers begin with the replica that stands first in the cluster file. It comes last, so that they move once.
-    """
+    """First partition and address of each daemon, in the order in which to restart them. Consumers begin with the
+    replica that stands first in the cluster file. It comes last, so that they move once."""
     return [(part, address) for part in sorted(addresses) for address in reversed(replicas_of(addresses[part]))]
 
 
@@ -160,8 +155,7 @@ class Roll:
         sleep: Callable[[float], None],
     ) -> None:
         """``timeout_s``: how long each phase of a restart may take. ``allow_pause``: restart also the only daemon of a
-        part. ``tell`` gets a line about each phase.
-        """
+        part. ``tell`` gets a line about each phase."""
         self._fleet, self._order, self._pauses = fleet, in_order(addresses), allow_pause
         self._timeout_s, self._tell, self._clock, self._sleep = timeout_s, tell, clock, sleep
         self.rolled: list[Rolled] = []

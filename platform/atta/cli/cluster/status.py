@@ -18,7 +18,7 @@ from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator, check_together, down
 from atta.client.watch import DaemonRates, Watch
 from atta.errors import AttaError
-from atta.wire.named import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, resolve_target
 
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""

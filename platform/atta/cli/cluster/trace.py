@@ -13,12 +13,12 @@ from atta.cli.output import DURATION, TO_WRITE, cluster_option, echo, write_text
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_together, down
 from atta.errors import AttaError, ConfigError
+from atta.observe.packages import __version__
 from atta.observe.recording import Recording
 from atta.observe.timeline import covered_s, document, trace_events
-from atta.observe.versions import __version__
-from atta.wire.named import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, resolve_target
+from atta.wire.credentials import Credentials
 from atta.wire.parts import Addresses
-from atta.wire.security.credentials import Credentials
 
 DEADLINE_S, TRANSFER_S = 5.0, 30.0
 """How long a daemon may take to describe itself, and to send its recording."""
@@ -52,11 +52,9 @@ def trace(target: str, out: str, seconds: float) -> None:
 
 
 def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | None]:
-    """What daemons record in the next ``seconds`` (0: what they still have), as a trace for Perfetto in JSON.
-
-    Returns the trace, a summary for people, and the error of the first daemon that is down. Raises ConfigError: there
-    are no daemons, or they record nothing; AttaError: none answers.
-    """
+    """What daemons record in the next ``seconds`` (0: what they still have), as a trace for Perfetto in JSON. Returns
+    the trace, a summary for people, and the error of the first daemon that is down. Raises ConfigError: there are no
+    daemons, or they record nothing; AttaError: none answers."""
 
     credentials = credentials_for(target)
     known = _describe_all(target, credentials)

@@ -10,7 +10,7 @@ import click
 from atta.cli.options import CommandGroup
 from atta.cli.output import cluster_option, echo, json_option, quiet_option, say, write_json
 from atta.client.tables.versions import publish, publish_edges
-from atta.wire.named import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, resolve_target
 
 
 @click.group(cls=CommandGroup)

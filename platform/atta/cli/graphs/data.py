@@ -307,7 +307,6 @@ def _types_table(report: dict[str, Any], most: int | None = None) -> Table:
 
 
 def _listed(names: list[str]) -> str:
-    """The first names of classes with their numbers."""
     shown = [f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES])]
     return ", ".join(shown + (["..."] if len(names) > len(shown) else []))
 
@@ -341,7 +340,6 @@ def _placement_table(servers: list[dict[str, Any]]) -> Table:
 
 
 def _span(numbers: list[int]) -> str:
-    """``3``, or ``3 to 5``."""
     least, most = min(numbers), max(numbers)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 

@@ -35,10 +35,8 @@ class SampledVertex:
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """A sampled neighbourhood. The first of ``vertices`` is the seed.
-
-    ``edges``: (source, target), positions in ``vertices``; a target's sources are its children in the tree.
-    """
+    """A sampled neighbourhood. The first of ``vertices`` is the seed. ``edges``: (source, target), positions in
+    ``vertices``; a target's sources are its children in the tree."""
 
     vertices: Sequence[SampledVertex]
     edges: Sequence[tuple[int, int]]
@@ -49,10 +47,8 @@ class DrawnTree:
 
 
 def sample_tree(path: str | Path, vertex: str, num_neighbors: Sequence[int], seed: int = 0) -> DrawnTree:
-    """Sample the neighbourhood of ``vertex`` (an id, or ``TYPE:ID``) from daemons that are started for it.
-
-    Raises ConfigError: there is no such vertex. DataError: the dataset is damaged.
-    """
+    """Sample the neighbourhood of ``vertex`` (an id, or ``TYPE:ID``) from daemons that are started for it. Raises
+    ConfigError: there is no such vertex. DataError: the dataset is damaged."""
     dataset = Dataset.open(path_here(path, "inspect"), parts=[], verify=False)
     node_type, user_id = _named(dataset, vertex)
     names = {t: [NAME] for t in dataset.schema.node_types if string_width(dataset.schema, t)}
@@ -100,10 +96,8 @@ def _drawn(dataset: Dataset, batch: atta.MiniBatch, seed_type: str) -> DrawnTree
 
 
 def draw_tree(drawn: DrawnTree) -> Tree:
-    """The tree for a terminal: children are sampled in-neighbours, colours are owners.
-
-    A vertex that several others have drawn stands under each of them, its own children only once.
-    """
+    """The tree for a terminal: children are sampled in-neighbours, colours are owners. A vertex that several others
+    have drawn stands under each of them, its own children only once."""
     children: dict[int, list[int]] = defaultdict(list)
     for source, target in drawn.edges:
         children[target].append(source)

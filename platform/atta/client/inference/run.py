@@ -39,11 +39,8 @@ _DIGITS = 20
 
 
 class Inference:
-    """One process of an inference.
-
-    In a stage every vertex is in one block of one share. With all in-neighbours a block has all in-edges of its
-    vertices. So each edge is read once per layer, and each row is written once.
-    """
+    """One process of an inference. In a stage every vertex is in one block of one share. With all in-neighbours a block
+    has all in-edges of its vertices. So each edge is read once per layer, and each row is written once."""
 
     def __init__(
         self,
@@ -163,7 +160,6 @@ class Inference:
             self._progress.advance(len(sources))
 
     def _no_ids(self, *shape: int) -> UserIds:
-        """An empty array of the type of the ids that are written."""
         return np.empty(shape, np.int64) if self._strings is None else np.empty(shape, self._strings)
 
     def _rows_of(self, rows: Rows, numbers: npt.NDArray[np.int64]) -> Floats:
@@ -203,7 +199,6 @@ class Inference:
     # -- other processes -----------------------------------------------------------------------------------------------
 
     def _await(self, stage: int) -> None:
-        """Wait until all shares of a stage are done."""
         title = self._task.stages[stage].title
         self._progress.stage(f"waiting for {title}", None)
         self._shown = None

@@ -1,9 +1,6 @@
-"""Where the results of an inference go: to arrays, to a table, or to one ``.npy`` or Parquet file per share, which has its
-final name only when it is complete.
-
-A folder of files also has ``_predictions.json``, which says what they are. A repeated run goes on in a folder that has the
-same description, and refuses one that has another.
-"""
+"""Where the results of an inference go: to arrays, to a table, or to one ``.npy`` or Parquet file per share, which has
+its final name only when it is complete. A folder of files also has ``_predictions.json``, which says what they are. A
+repeated run goes on in a folder that has the same description, and refuses one that has another."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from atta.client.cluster import Cluster
 from atta.client.inference.task import UserIds
 from atta.errors import ConfigError, DataError
 from atta.kvstore.spec import MutableSpec
-from atta.observe.extras import load, need
+from atta.observe.packages import load, need
 from atta.partition.disk.files import NpyAppender
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
@@ -155,11 +152,9 @@ class FileSink(Sink):
     """A folder of files, perhaps on object storage. ``paths``: their final names."""
 
     def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
-        """Begin, or go on in, ``folder``; ``form``: one of ``FORMATS``, ``column``: name of the values.
-
-        ``about``: JSON values on which the files depend; ``classes`` among them are the names of the values, which Parquet
-        files have in the column ``name``. Raises ConfigError if the folder holds something else.
-        """
+        """Begin, or go on in, ``folder``; ``form``: one of ``FORMATS``, ``column``: name of the values. ``about``: JSON
+        values on which the files depend; ``classes`` among them are the names of the values, which Parquet files have
+        in the column ``name``. Raises ConfigError if the folder holds something else."""
         if form == "parquet":
             need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
         self._form, self._column = form, column

@@ -167,13 +167,11 @@ def sampled_stages(
 
 
 def _degrees(layers: Sequence[Layer]) -> dict[DegreeRule, Rows]:
-    """The in-degrees that layers ask for."""
     rules = dict.fromkeys(layer.degrees for layer in layers if layer.degrees is not None)
     return {rule: Rows(f"degrees-{number}", None) for number, rule in enumerate(rules, 1)}
 
 
 def _counting(degrees: Mapping[DegreeRule, Rows], edge_tables: Mapping[str, str]) -> list[Stage]:
-    """The stages that count in-degrees."""
     return [
         Stage(
             "in-degrees",
@@ -232,7 +230,6 @@ def _naming(layers: Sequence[Sequence[TypedLayer]], widths: Sequence[int]) -> Ca
 
 
 def _typed(layer: TypedLayer, title: str, rows: Rows) -> Stage:
-    """A stage that computes one node type of all vertices."""
     return Stage(
         title, None, rows.width, layer.node_type, compute=layer.compute, edge_types=layer.edge_types, row_per_edge=True,
         writes=rows,

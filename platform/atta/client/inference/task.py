@@ -252,7 +252,6 @@ class BestTargets:
         return floor
 
     def _keep(self, rows: Ids, ids: Ids, scores: Floats) -> None:
-        """Keep the best of these per row, sorted."""
         order = np.lexsort((ids, -scores, rows))
         rows, ids, scores = rows[order], ids[order], scores[order]
         counts = np.bincount(rows, minlength=len(self._sources))

@@ -236,7 +236,6 @@ def _graphs(channels: int, edge_tables: Mapping[str, TableSpec]) -> Iterator[tup
 def _graph(
     rng: np.random.Generator, vertices: int, hub: int, channels: int, edge_tables: Mapping[str, TableSpec]
 ) -> _TrialGraph:
-    """A graph of some vertices, one of them with ``hub`` edges."""
     near = vertices - _PATH - 1  # vertices from here on are a path that begins at the last vertex of the rest
     some = rng.integers(0, near, (2, 3 * near))  # the last vertex has no edge
     some = some[:, (some[0] != some[1]) & (some[1] > 1)]  # the first one has no in-edges, the second one many

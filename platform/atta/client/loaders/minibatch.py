@@ -9,7 +9,7 @@ import numpy as np
 
 from atta.client.loaders.sampled import SampledBatch
 from atta.errors import ConfigError
-from atta.observe.extras import need
+from atta.observe.packages import need
 from atta.partition.schema import split_edge_type
 
 if TYPE_CHECKING:

@@ -1,8 +1,6 @@
-"""Where a consumer is in its stream of batches, and when it asks for a lost session again. Pure.
-
-The client owns its cursor, not the daemon. A batch is a function of (seed, epoch, batch id), so a cursor and the
-request that it belongs to are all that any daemon of the partition needs to go on.
-"""
+"""Where a consumer is in its stream of batches, and when it asks for a lost session again. Pure. The client owns its
+cursor, not the daemon. A batch is a function of (seed, epoch, batch id), so a cursor and the request that it belongs to
+are all that any daemon of the partition needs to go on."""
 
 from __future__ import annotations
 

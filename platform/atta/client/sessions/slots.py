@@ -40,9 +40,7 @@ class _File:
 
     def lock(self, start: int, nbytes: int, nonce: int) -> np.ndarray:
         """Keep the daemon from writing the slot; raises _GoneError unless the slot holds the batch with this nonce.
-
-        Raises ValueError: there is no such range of the file.
-        """
+        Raises ValueError: there is no such range of the file."""
         if nbytes < 8 or start + nbytes > len(self.mapping):
             raise ValueError(f"bytes {start} to {start + nbytes} of a file of {len(self.mapping)}")
         view = self.mapping[start : start + nbytes]

@@ -72,10 +72,8 @@ class RawBatch:
 
 class BatchStream(Iterator[RawBatch]):
     """Reads a session's batches in order and asks for the next one ahead. ``close`` or garbage collection ends the
-    session.
-
-    If batches come over the network, a thread receives the next one while the consumer computes on the one before.
-    """
+    session. If batches come over the network, a thread receives the next one while the consumer computes on the one
+    before."""
 
     def __init__(
         self,
@@ -240,7 +238,6 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def _asked(state: SessionState, request: session_pb2.NextRequest) -> Iterator[Any]:
-    """Ask by gRPC."""
     call = state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
     state.awaits(call)
     return call  # type: ignore[no-any-return]

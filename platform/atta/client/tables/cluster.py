@@ -1,6 +1,5 @@
 """The mutable tables of a cluster: creates, opens, deletes, saves and loads them on all daemons. Saving and loading
-have two phases.
-"""
+have two phases."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ from atta.errors import AttaError, ConfigError, DataError, RemoteError, UnknownN
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import backup_pb2, table_pb2
 from atta.wire import rpc
-from atta.wire.clusterfile import prefer
-from atta.wire.named import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, prefer, resolve_target
 from atta.wire.parts import parts_text, replicas_of
 
 _PREPARE = table_pb2.SnapshotRequest.PREPARE
@@ -241,9 +239,7 @@ class ClusterTables:
 
     def _on_all(self, method: str, ask: partial[Any], *, hold: bool = False) -> set[str]:
         """Let all daemons prepare, then commit; returns the names of the tables. If one fails to prepare, all abort.
-
-        ``hold``: let all hold pushes first.
-        """
+        ``hold``: let all hold pushes first."""
         try:
             if hold:
                 self._all(method, ask(phase=_HOLD, hold_s=HOLD_S))

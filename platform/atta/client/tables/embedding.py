@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DeadlineError
 from atta.kvstore.codecs import check_codec
-from atta.kvstore.initial import Normal
-from atta.kvstore.spec import STATE_NAMES, MutableSpec, OptimiserSpec
+from atta.kvstore.spec import STATE_NAMES, MutableSpec, Normal, OptimiserSpec
 from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from atta.client.cluster import Cluster
     from atta.client.tables.pulls import RowsPull
     from atta.client.tables.pushes import Ticket
-    from atta.kvstore.initial import Initialiser
+    from atta.kvstore.spec import Initialiser
 
 _ROWS = 1 << 16
 _STATE_VERSION = 1
@@ -236,7 +235,6 @@ class DistEmbedding(nn.Module):
         return {name: self._read(rows, array) for name, array in _arrays(self._table.spec).items()}
 
     def _read(self, rows: range | np.ndarray, array: str = "") -> Tensor:
-        """Rows of the table, or of an array of the optimiser's state."""
         self.flush()
         found = torch.empty(len(rows), self.embedding_dim)
         for first in range(0, len(rows), _ROWS):
@@ -329,10 +327,8 @@ class DistEmbedding(nn.Module):
 
 def _distinct(ids: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """``ids`` without repeats, where each of ``ids`` is among these (None: they are ``ids``), and how often each comes.
-
     Vertices of a batch come once each. To mark them takes far less time than to sort them, if there are not many more
-    ids that could be marked (``rows``).
-    """
+    ids that could be marked (``rows``)."""
     if rows <= _MARKS * len(ids):
         known = np.zeros(rows, dtype=bool)
         known[ids[(ids >= 0) & (ids < rows)]] = True

@@ -1,6 +1,5 @@
 """Memory that this process lends to daemons on its machine: ranges of one sealed memory file, which both sides keep
-mapped. A loan that does not end well is never used again, and its file neither, because the daemon may still use it.
-"""
+mapped. A loan that does not end well is never used again, and its file neither, because the daemon may still use it."""
 
 from __future__ import annotations
 
@@ -39,10 +38,8 @@ class _LoanFile:
         self._touched = 0  # ranges up to here have their pages
 
     def touch(self, start: int, nbytes: int) -> bool:
-        """Have pages made for a range; False: there is no memory for them.
-
-        They are of this process's control group then, and not of the daemon's, which is the first to write to them.
-        """
+        """Have pages made for a range; False: there is no memory for them. They are of this process's control group
+        then, and not of the daemon's, which is the first to write to them."""
         first = max(start, self._touched)
         if first >= start + nbytes:
             return True

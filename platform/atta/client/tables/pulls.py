@@ -1,6 +1,5 @@
 """One pull of rows from their owners: what was asked of whom, and the answers put into place. Large answers of owners
-on this machine come by memory that this process lends, unless the owner prefers messages.
-"""
+on this machine come by memory that this process lends, unless the owner prefers messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A mutable table on the client: reads rows from their owners and sends changes to them, several owners at once, in
-pieces of a few megabytes.
-"""
+pieces of a few megabytes."""
 
 from __future__ import annotations
 
@@ -80,10 +79,8 @@ class RemoteTable:
         return np.array([shard.first_row for shard in self._shards], dtype=np.int64)
 
     def count(self) -> int:
-        """Rows of the whole table now: another client may have let it grow, and a snapshot may have set it back.
-
-        Raises as ``refresh``.
-        """
+        """Rows of the whole table now: another client may have let it grow, and a snapshot may have set it back. Raises
+        as ``refresh``."""
         if self._may_grow:
             self.refresh()
         return self.rows
@@ -263,7 +260,6 @@ class RemoteTable:
                 yield shard, at[first : first + per_piece]
 
     def _by_owner(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
-        """Owners with the positions of their rows."""
         self.check(rows)
         firsts = self.first_rows
         owners = np.searchsorted(firsts, rows, side="right") - 1

@@ -1,6 +1,5 @@
-"""``cluster.ids``: between the users' string ids of vertices and their numbers. All daemons are asked, and each
-answers for the vertices that it owns.
-"""
+"""``cluster.ids``: between the users' string ids of vertices and their numbers. All daemons are asked, and each answers
+for the vertices that it owns."""
 
 from __future__ import annotations
 
@@ -31,11 +30,8 @@ Strings = npt.NDArray[np.str_]
 
 
 class StringIds:
-    """The users' string ids. Arrays of any length are looked up at once. Threads may share it.
-
-    numbers = cluster.ids.numbers(["alice", "bob"])
-    names = cluster.ids.strings(batch.n_id())
-    """
+    """The users' string ids. Arrays of any length are looked up at once. Threads may share it. numbers =
+    cluster.ids.numbers(["alice", "bob"]) names = cluster.ids.strings(batch.n_id())"""
 
     def __init__(self, schema: Schema, connections: Sequence[Connection]) -> None:
         """``connections``: to all daemons; the list may change later."""
@@ -127,7 +123,6 @@ class StringIds:
             raise RemoteError(f"node type {node_type}", f"no daemon owns {left} of {len(numbers)} vertices")
 
     def _ask(self, method: str, request: Any) -> list[tuple[Connection, Any]]:
-        """What each daemon answers."""
         daemons = [*self._connections]
         with ThreadPoolExecutor(min(AT_A_TIME, len(daemons)), thread_name_prefix="atta-ids") as threads:
             replies = threads.map(lambda connection: connection.call(method, request), daemons)

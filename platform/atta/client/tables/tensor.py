@@ -10,13 +10,12 @@ import numpy as np
 from atta.client.tables.remote import PIECE_BYTES
 from atta.errors import ConfigError
 from atta.kvstore.codecs import check_codec
-from atta.kvstore.initial import Zeros
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, Zeros
 from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
-    from atta.kvstore.initial import Initialiser
+    from atta.kvstore.spec import Initialiser
 
 
 class DistTensor:
@@ -52,7 +51,7 @@ class DistTensor:
             dtype: of its values, numpy's or torch's: bool, integers or floats.
             policy: ``"range"``: rows are numbers, spread evenly over the daemons; ``"nodes:TYPE"``, ``"edges:TYPE"``:
                 one row per vertex or edge, on the daemon that owns it, addressed by the users' ids.
-            init: values of rows that have not been written (default: zeros); see ``atta.kvstore.initial``.
+            init: values of rows that have not been written (default: zeros); see ``atta.kvstore.spec``.
             versioned: whether rows have versions.
             max_rows: number of rows that the table may grow to (``range`` only); default: it cannot grow.
             codec: fp16, bf16 or int8: float32 values cross the network in fewer bytes, with less precision.
@@ -172,7 +171,6 @@ def row_values(name: str, values: Any, dtype: np.dtype[Any], wanted: tuple[int, 
 
 
 def _numpy_dtype(name: str, dtype: Any) -> np.dtype[Any]:
-    """numpy's dtype for its own or torch's."""
     try:
         return np.dtype(str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype)
     except (TypeError, ValueError):

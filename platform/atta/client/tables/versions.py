@@ -16,8 +16,8 @@ from atta.kvstore.live.folder import VersionFiles, VersionFolder, kept_numbers
 from atta.kvstore.live.writing import NewEdges, NewRows, find_edges, find_table, write_version
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import update_pb2
+from atta.wire.credentials import Credentials
 from atta.wire.parts import Addresses
-from atta.wire.security.credentials import Credentials
 
 ANSWER_S, LOAD_S = 10.0, 600.0
 """How long a daemon may take to answer, and to read and check the new rows."""
@@ -85,10 +85,8 @@ def publish_edges(
     keep: int = 2,
 ) -> PublishedVersion:
     """The same for edges of one type (None: of the only one). ``added``, ``removed``, ``replaces``: see
-    ``NewEdges.open``. Edges that are added get the ids after the largest one so far; the others keep theirs.
-
-    Raises as ``publish``.
-    """
+    ``NewEdges.open``. Edges that are added get the ids after the largest one so far; the others keep theirs. Raises as
+    ``publish``."""
 
     def read(dataset: Dataset) -> tuple[TableName, NewEdges]:
         of = find_edges(dataset, edge_type)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from atta.compat.dgl.offered import refuse
-from atta.observe.extras import load
+from atta.compat import refuse
+from atta.observe.packages import load
 
 __all__ = ["dataloading", "distributed"]
 

@@ -23,9 +23,9 @@ from atta.kvstore.durable.frames import LogPosition
 from atta.observe.machine.threads import named_threads
 from atta.protos.v1 import backup_pb2, control_pb2
 from atta.wire import rpc
+from atta.wire.credentials import Credentials
 from atta.wire.identity import Identity
 from atta.wire.parts import Addresses, groups_of, replicas_of
-from atta.wire.security.credentials import Credentials
 
 ANSWER_S = 2.0
 """How long a daemon may take to say whether it holds tables."""
@@ -41,7 +41,6 @@ class Neighbours:
         self._dataset_id, self._own, self._credentials = dataset_id, own, credentials
 
     def __len__(self) -> int:
-        """How many there are, this one included."""
         return len(self._parts)
 
     @property

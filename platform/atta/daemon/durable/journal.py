@@ -68,8 +68,7 @@ class Journal:
         shipping: Shipping | None = None,
     ) -> None:
         """On the event loop. ``store``: opened. ``log_bytes``: a log of this size is followed by a checkpoint.
-        ``at_once``: so many bytes of rows are moved on the event loop itself. ``shipping``: to a backup.
-        """
+        ``at_once``: so many bytes of rows are moved on the event loop itself. ``shipping``: to a backup."""
         self._shipping, self._at_once = shipping, at_once
         self._stale: StalePrimaryError | None = None
         self._store, self._tables, self._log_bytes = store, tables, log_bytes

@@ -25,8 +25,8 @@ from atta.kvstore.durable.store import TableStore
 from atta.observe.machine.threads import aside
 from atta.protos.v1 import backup_pb2
 from atta.wire import rpc
+from atta.wire.credentials import Credentials
 from atta.wire.identity import Identity
-from atta.wire.security.credentials import Credentials
 
 DEADLINE_S = 10.0
 """How long the backup may take for one answer."""
@@ -122,7 +122,6 @@ class Shipping:
     # -- catching up ---------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Bring the copy up to date."""
         request = backup_pb2.FollowRequest(
             store=self._name(), about=json.dumps(self._store.about), reach=place_of(self._store.position)
         )

@@ -24,7 +24,7 @@ from atta.kvstore.durable.backup import VoteBook
 from atta.kvstore.durable.logfile import STORE_FILE
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.owners import TableOwner
-from atta.kvstore.parameters.jobs import ParameterJobs
+from atta.kvstore.parameter_jobs import ParameterJobs
 from atta.kvstore.tables import Tables
 from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset, part_folder

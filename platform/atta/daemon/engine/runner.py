@@ -30,7 +30,7 @@ from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
 from atta.scheduler import policy_named
-from atta.scheduler.costs import brief_us, is_brief
+from atta.scheduler.fine import brief_us, is_brief
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,11 +24,10 @@ from atta.observe.machine.threads import aside
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.clusterfile import ended_daemon, read_cluster
+from atta.wire.credentials import Credentials, Stamp, TokenHeader, open_async_channel, stamp_of, with_hosts
 from atta.wire.identity import Bound, Contract, Identity, check, check_contract, check_release, release_of
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.retries import patience_of
-from atta.wire.security.credentials import Credentials, TokenHeader, open_async_channel, with_hosts
-from atta.wire.security.files import Stamp, stamp_of
 
 CONNECT_S = 15.0
 """How long to wait for a peer that starts or restarts, in seconds. After that the batch fails."""

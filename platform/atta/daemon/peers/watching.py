@@ -36,8 +36,7 @@ class PeerWatch:
 
     def __init__(self, ask: Callable[[], Awaitable[Any]], lost: Callable[[AttaError], None]) -> None:
         """``ask``: asks the peer a small question and raises AttaError if it does not answer in time; ``lost``: is told
-        that the peer is silent, before those who wait.
-        """
+        that the peer is silent, before those who wait."""
         self._ask, self._lost = ask, lost
         self._awaited: set[asyncio.Future[Any]] = set()
         self._since = 0.0

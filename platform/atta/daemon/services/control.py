@@ -142,8 +142,8 @@ class JobBoard:
                 f"each layer must have {', '.join(DIRECTIONS)} at most once",
             ),
             (len(figures) <= MAX_ENTRIES, f"{len(figures)} layers and directions, at most {MAX_ENTRIES}"),
-            (all(age is None or 0 <= age < math.inf for age in ages), "an age is no number of epochs"),
-            (all(e is None or 0 <= e < math.inf for e in errors), "an error of rows is no distance"),
+            (all(age is None or 0 <= age < math.inf for age in ages), "ages must be at least 0 epochs, not infinite"),
+            (all(e is None or 0 <= e < math.inf for e in errors), "errors of rows must be at least 0, not infinite"),
         ):
             if not right:
                 raise ConfigError(f"report of job {job}: {wrong}")

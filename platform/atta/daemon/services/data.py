@@ -144,7 +144,6 @@ def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray |
 
 
 def _joined(tables: Mapping[str, np.ndarray]) -> Any:
-    """The bytes of several tables, one after another."""
     blocks = [table.reshape(-1).view(np.uint8) for table in tables.values()]
     if not blocks:
         return b""
@@ -349,7 +348,6 @@ class StringIndex:
         return found
 
     def _equal_hashes(self, left: Places, at: Places, hashes: npt.NDArray[np.uint64]) -> Places:
-        """Those of ``left`` for which the place ``at`` has the hash that is searched."""
         left = left[at[left] < len(self._hashes)]
         equal: Places = left[self._hashes[at[left]] == hashes[left]]
         return equal
@@ -379,7 +377,6 @@ class IdService:
     """``IdService`` of a daemon."""
 
     def __init__(self, dataset: Dataset, part: int, store: Store, make: AnswerMaker) -> None:
-        """``part``: the owner, as in ``dataset.part``."""
         self._dataset, self._part, self._store, self._make = dataset, part, store, make
         self._indexes: dict[str, StringIndex] = {}
         self._indexing = threading.Lock()

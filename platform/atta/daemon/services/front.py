@@ -20,7 +20,7 @@ from atta.daemon.services.handling import Handling, Wrap, add_health_and_reflect
 from atta.daemon.services.rooms import AnswerRoom, Debts, RequestRoom
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
-from atta.observe.versions import __version__
+from atta.observe.packages import __version__
 from atta.wire import rpc
 from atta.wire.identity import Identity
 from atta.wire.pieces import MESSAGE_BYTES

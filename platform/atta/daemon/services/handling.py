@@ -1,6 +1,5 @@
-"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC status. So
-do those of the services that come with gRPC: health and reflection.
-"""
+"""Where every request to a daemon passes: it is counted, admitted, parsed and answered, and an error becomes a gRPC
+status. So do those of the services that come with gRPC: health and reflection."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import structlog
 
 from atta.daemon.services.handling import Context
 from atta.errors import ConfigError, UnknownNameError
-from atta.kvstore.parameters.jobs import ArrivalJob, ParameterJobs, Pushed, Started, SummedJob, WeightsJob
-from atta.kvstore.parameters.spec import ParameterSpec
+from atta.kvstore.parameter_jobs import ArrivalJob, ParameterJobs, Pushed, Started, SummedJob, WeightsJob
+from atta.kvstore.parameters import ParameterSpec
 from atta.protos.v1 import weights_pb2
 from atta.wire.bulk import (
     BEGIN_VALUES,
@@ -139,7 +139,6 @@ class ParameterService:
         return job.begin(request.member, request.step)
 
     def _wake(self, name: str) -> None:
-        """Let all who wait for the job look again."""
         if (changed := self._changed.pop(name, None)) is not None:
             changed.set()
 

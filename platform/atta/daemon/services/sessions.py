@@ -203,7 +203,6 @@ class SessionService:
     def _sent(
         self, session: Session, delivery: Delivery, request: session_pb2.NextRequest
     ) -> Iterator[session_pb2.BatchHeader]:
-        """The header of a batch, which is sent meanwhile."""
         fresh, delivery.told = not delivery.told, True
         if fresh:
             self._engine.taken(session, delivery.batch, request.train_ms)

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
-from atta.kvstore.durable.parts import SnapshotParts
+from atta.kvstore.durable.saved import SnapshotParts
 from atta.kvstore.mutable.sequences import Changes
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import check_name
@@ -280,7 +280,6 @@ def check_hold(hold_s: float) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files in a folder, as far as they are still there."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from atta.kvstore.cache.choice import RANKS
 from atta.kvstore.cache.edges import EdgeCache
-from atta.kvstore.cache.ranking import RANKS
 from atta.kvstore.cache.rows import Lookup, RowCache
 
 __all__ = ["RANKS", "EdgeCache", "Lookup", "RowCache"]

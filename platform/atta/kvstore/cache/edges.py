@@ -1,6 +1,5 @@
 """In-edges of chosen vertices of other partitions, in their owner's order, so that a batch expands such a vertex at
-home to the same bits. A vertex that is here stays and does not change: look-ups need no lock.
-"""
+home to the same bits. A vertex that is here stays and does not change: look-ups need no lock."""
 
 from __future__ import annotations
 
@@ -41,10 +40,8 @@ class Piece:
 
 
 def in_pieces(hot: HotVertices, offsets: np.ndarray) -> tuple[HotVertices, list[Piece]]:
-    """Reorder ``hot`` so that the vertices of a piece follow each other, in ascending order of ids.
-
-    ``offsets`` int64 [P+1]: the partitions' ranges of ids.
-    """
+    """Reorder ``hot`` so that the vertices of a piece follow each other, in ascending order of ids. ``offsets`` int64
+    [P+1]: the partitions' ranges of ids."""
     sizes = ROW_BYTES + EDGE_BYTES * hot.degrees.sum(axis=1)
     tiers = (np.cumsum(sizes) - sizes) // TIER_BYTES
     order = np.lexsort((hot.ids, tiers))
@@ -245,10 +242,8 @@ class EdgeCache:
 
     def keep(self, node_type: str, first: int, answers: Sequence[Answer], digests: Sequence[np.ndarray]) -> bool:
         """Keep all in-edges of the rows ``first``, ``first`` + 1, ...: for each of ``edge_types_into`` an answer with
-        fan-out -1, and the owner's digests (int64 [rows]).
-
-        Returns False, and keeps none of them, if an answer has other degrees or another digest than the owner says.
-        """
+        fan-out -1, and the owner's digests (int64 [rows]). Returns False, and keeps none of them, if an answer has
+        other degrees or another digest than the owner says."""
         vertices = self._vertices[node_type]
         keys = vertices.keys[first : first + len(digests[0])]
         for (edge_type, edges), answer, digest in zip(vertices.edges.items(), answers, digests, strict=True):

@@ -1,6 +1,5 @@
 """A bounded cache of rows of other partitions. Only tables of the dataset are cached, never mutable ones: they are
-read-only, so a cached row stays right, and a later version of a table has a cache of its own (``beside``).
-"""
+read-only, so a cached row stays right, and a later version of a table has a cache of its own (``beside``)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.kvstore.cache.ranking import HaloHeat
+from atta.kvstore.cache.choice import HaloHeat
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
@@ -47,9 +46,8 @@ class ChosenRows:
 
     def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
         """Which of ``ids`` (int64, internal) are cached for all ``tables``. Partition p owns the entries ``starts[p]``
-        to ``starts[p + 1]``; ``starts`` is int64 [parts + 1].
-
-        It needs no lock, because a slot always belongs to one vertex and its bits are never cleared."""
+        to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]. It needs no lock, because a slot always belongs to one
+        vertex and its bits are never cleared."""
         need = bits_of(self.tables, tables)
         return Lookup(*kernels.split_cached(self.index, self._present, ids, positions, starts, need=need))
 
@@ -233,10 +231,8 @@ class RowCache:
         return self._kept.get(node_type)
 
     def beside(self, other: Mapping[str, RowCache]) -> RowCache:
-        """A cache of another version of the tables. It chooses the same rows; look-ups count here.
-
-        ``other``: by node type, the cache whose rows are right in that version, too. Other node types begin empty.
-        """
+        """A cache of another version of the tables. It chooses the same rows; look-ups count here. ``other``: by node
+        type, the cache whose rows are right in that version, too. Other node types begin empty."""
         found = copy.copy(self)
         found._right, found._kept, found._forgotten = dict(other), {}, False
         for node_type in self._makers:
@@ -270,9 +266,7 @@ class RowCache:
         self, node_type: str, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
     ) -> Lookup | None:
         """Which of ``ids`` (int64, internal) are cached for all ``tables``; None: the cache does not hold these tables.
-
-        Partition p owns the entries ``starts[p]`` to ``starts[p + 1]``; ``starts`` is int64 [parts + 1].
-        """
+        Partition p owns the entries ``starts[p]`` to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]."""
         kept = self._rows(node_type)
         usable = kept is not None and all(name in kept.tables for name in tables)
         found = kept.look_up(tables, ids, positions, starts) if kept is not None and usable else None

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.requests import ARRAYS, OPERATIONS, Push
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 
 _HEAD = struct.Struct("<BBHIQ")
 _PUSHED = struct.Struct("<6Q")
@@ -132,11 +131,8 @@ def _decoded_push(body: memoryview, op: int, flags: int, count: int, key: int) -
 
 class Replay:
     """Tables by their keys. Entries are applied in the order of the log, by one thread, so the result is always the
-    same.
-
-    A checkpoint holds each table as it was at some moment after the first entry that follows the checkpoint. Its
-    ``lsn`` says at which: entries up to there are left out. Entries of a table that was deleted are left out, too.
-    """
+    same. A checkpoint holds each table as it was at some moment after the first entry that follows the checkpoint. Its
+    ``lsn`` says at which: entries up to there are left out. Entries of a table that was deleted are left out, too."""
 
     def __init__(self, tables: Iterable[MutableTable], ids: Callable[[MutableSpec], RowIds | None]) -> None:
         """``tables``: of the checkpoint. ``ids`` of a new table's rows; None: they are numbers."""

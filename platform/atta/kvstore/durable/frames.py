@@ -79,9 +79,7 @@ class LogHeader:
 
 def frame(parts: Sequence[Buffer], after: LogPosition, stable: int) -> tuple[bytes, LogPosition]:
     """The header of the record after ``after`` whose body is ``parts``, one after another, and the new position.
-
-    ``stable``: records up to this number are written. The parts have a multiple of 8 bytes together.
-    """
+    ``stable``: records up to this number are written. The parts have a multiple of 8 bytes together."""
     digest, size = xxhash.xxh3_64(seed=after.chain), 0
     for part in parts:
         digest.update(part)
@@ -111,11 +109,9 @@ class Record:
 
 
 class LogReader:
-    """Reads the records of one file.
-
-    Iterating yields the whole records in order. Then ``end`` is where they end in the file, ``position`` is the last
-    record, and ``damage`` says what is wrong behind it: "" if there is the end mark, the end of the file, or a torn tail.
-    """
+    """Reads the records of one file. Iterating yields the whole records in order. Then ``end`` is where they end in the
+    file, ``position`` is the last record, and ``damage`` says what is wrong behind it: "" if there is the end mark, the
+    end of the file, or a torn tail."""
 
     def __init__(self, data: Buffer) -> None:
         """``data``: the whole file. Raises ValueError: its header is damaged, or of another version."""
@@ -185,9 +181,7 @@ _WINDOW = 1 << 17
 
 def _later(data: memoryview, start: int, number: int) -> Iterator[int]:
     """Where what looks like a header with a number above ``number`` lies, from ``start`` on. All lie at multiples of 8.
-
-    In a file that is written over, most of what looks like a header has a lower number.
-    """
+    In a file that is written over, most of what looks like a header has a lower number."""
     words = np.frombuffer(data[start : start + max(0, len(data) - start) // 8 * 8], "<u8")
     magics = [int.from_bytes(magic, "little") for magic in (_MAGIC, _END_MAGIC)]
     for first in range(0, len(words) - 1, _WINDOW):

@@ -73,10 +73,9 @@ class LogFile:
         return end_mark(last, forced=self._forced)
 
     def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
-        """Write a group of records, each with the buffers of its body, and return the position before it.
-
-        After an error nothing of the group is in the file. If not even that is certain, every later call fails too.
-        Raises OSError: the group cannot be written, for example because the disk is full."""
+        """Write a group of records, each with the buffers of its body, and return the position before it. After an
+        error nothing of the group is in the file. If not even that is certain, every later call fails too. Raises
+        OSError: the group cannot be written, for example because the disk is full."""
         if self.broken is not None:
             raise self.broken
         before, position, buffers = self.position, self.position, []
@@ -177,10 +176,8 @@ def force(path: Path) -> None:
 
 def write_again(path: Path, size: int) -> None:
     """Write the first ``size`` bytes of a file once more, cut off the rest, and force it to the disk; raises OSError.
-
-    To force it alone would not do. If that has failed before, also in another process, the system takes what it could not
-    write for written.
-    """
+    To force it alone would not do. If that has failed before, also in another process, the system takes what it could
+    not write for written."""
     with _forced(path, os.O_RDWR) as fd:
         at = 0
         while at < size:

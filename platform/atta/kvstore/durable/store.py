@@ -43,9 +43,8 @@ from atta.kvstore.durable.logfile import (
     write_again,
     written,
 )
-from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 from atta.partition.disk.files import read_sealed
 from atta.partition.disk.staging import Staging, disk_full
 
@@ -124,10 +123,9 @@ class TableStore:
         load: Callable[[Path], Mapping[str, MutableTable]],
         ids: Callable[[MutableSpec], RowIds | None] = lambda _: None,
     ) -> Recovered:
-        """Read the newest checkpoint by ``load``, replay the log behind it, and begin a new file of the log.
-
-        ``ids`` of the rows of a table that the log creates; None: they are row numbers. Raises DataError: a file is
-        damaged, is missing or cannot be written; names it. Then the store is closed."""
+        """Read the newest checkpoint by ``load``, replay the log behind it, and begin a new file of the log. ``ids`` of
+        the rows of a table that the log creates; None: they are row numbers. Raises DataError: a file is damaged, is
+        missing or cannot be written; names it. Then the store is closed."""
         try:
             return self._open(load, ids)
         except BaseException:
@@ -303,9 +301,8 @@ class TableStore:
         return (found[-1], checkpoint_header(found[-1], self.store_id).before) if found else None
 
     def logs_behind(self, place: LogPosition) -> list[LogRead] | None:
-        """The files of the log that have records behind ``place``, in order; None: the log does not lead there.
-
-        Between calls of ``append`` alone. Raises DataError: a file is damaged."""
+        """The files of the log that have records behind ``place``, in order; None: the log does not lead there. Between
+        calls of ``append`` alone. Raises DataError: a file is damaged."""
         if place == self.position:
             return []
         logs = [LogRead(path) for path in logs_in(self.folder)]

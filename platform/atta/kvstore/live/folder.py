@@ -154,10 +154,9 @@ class VersionFolder:
         shutil.rmtree(self.place(number), ignore_errors=True)
 
     def load(self, dataset: Dataset, owner: int, table: TableName, source: int) -> np.ndarray:
-        """The rows [core, *row_shape] of what ``owner`` of a (joined) dataset owns. Every byte is checked.
-
-        Mapped; those of several partitions are copied, one after another. Raises DataError: a file is missing,
-        truncated, altered, or has other rows than the dataset."""
+        """The rows [core, *row_shape] of what ``owner`` of a (joined) dataset owns. Every byte is checked. Mapped;
+        those of several partitions are copied, one after another. Raises DataError: a file is missing, truncated,
+        altered, or has other rows than the dataset."""
         arrays = self._rows(dataset, dataset.groups[owner], table, source)
         rows: np.ndarray = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return rows

@@ -103,7 +103,6 @@ class NewRows:
         return cls(map_array(path / f"{name}.npy"), ids)
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.rows)
 
     def write(self, present: Present, to: Path) -> tuple[list[str], dict[str, int]]:
@@ -201,7 +200,6 @@ class NewEdges:
         return cls(map_array(added / "src.npy"), map_array(added / "dst.npy"), tables, gone, replaces)
 
     def __len__(self) -> int:
-        """Number of edges that are added."""
         return len(self.sources)
 
     def write(self, present: Present, to: Path) -> tuple[list[str], dict[str, int]]:

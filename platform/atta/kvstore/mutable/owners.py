@@ -1,9 +1,6 @@
-"""Which rows of a mutable table a partition owns; the same on every daemon.
-
-With the policy ``range``, equal ranges (rows that a table grows by belong to the last daemon). With ``nodes:TYPE``, the
-rows of its core vertices, by internal number. With ``edges:TYPE``, the edges that lead to them, in the order of its
-edges.
-"""
+"""Which rows of a mutable table a partition owns; the same on every daemon. With the policy ``range``, equal ranges
+(rows that a table grows by belong to the last daemon). With ``nodes:TYPE``, the rows of its core vertices, by internal
+number. With ``edges:TYPE``, the edges that lead to them, in the order of its edges."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.kvstore.initial import RowIds
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, RowIds
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.names import edge_folder
 

@@ -49,11 +49,8 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """A checked push.
-
-    ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype; ``op`` is one of
-    OPERATIONS; ``array`` is written: one of the optimiser's state, or "" for the rows themselves.
-    """
+    """A checked push. ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype;
+    ``op`` is one of OPERATIONS; ``array`` is written: one of the optimiser's state, or "" for the rows themselves."""
 
     rows: np.ndarray
     values: np.ndarray
@@ -92,8 +89,7 @@ def check_array(spec: MutableSpec, array: str) -> None:
 
 
 def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:
-    """Positions in the shard, int64 [n], of the global ``rows`` (integers [n] within ``span``); raises
-    ConfigError."""
+    """Positions in the shard, int64 [n], of the global ``rows`` (integers [n] within ``span``); raises ConfigError."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
         raise ConfigError(
@@ -166,10 +162,8 @@ class LentLayout:
 
     @classmethod
     def of(cls, spec: MutableSpec, rows: int, codec: str, *, versioned: bool) -> LentLayout:
-        """Of rows of a table, in a codec that fits it ("": as they are).
-
-        ``versioned``: the answer has versions, if the table has.
-        """
+        """Of rows of a table, in a codec that fits it ("": as they are). ``versioned``: the answer has versions, if the
+        table has."""
         row_bytes = codecs.encoded_bytes(codec, spec.row_bytes // 4) if codec else spec.row_bytes
         return cls(rows, row_bytes, versioned and spec.versioned)
 

@@ -117,10 +117,9 @@ class Claim(enum.Enum):
 
 @dataclass(slots=True)
 class _ClientPushes:
-    """The pushes of one client. Numbers below ``expected`` and in ``ahead`` have been applied, those in ``busy`` are being
-    applied. ``over``: new ones are refused because a snapshot was loaded. ``active``: since the last ``expire``, which
-    has ``heard`` of it then, in seconds.
-    """
+    """The pushes of one client. Numbers below ``expected`` and in ``ahead`` have been applied, those in ``busy`` are
+    being applied. ``over``: new ones are refused because a snapshot was loaded. ``active``: since the last ``expire``,
+    which has ``heard`` of it then, in seconds."""
 
     expected: int = 0
     ahead: set[int] = field(default_factory=set)
@@ -239,10 +238,8 @@ class Sequences:
             return self._clients.pop(client, None) is not None
 
     def expire(self, now: float, idle_s: float) -> tuple[Client, ...]:
-        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns them.
-
-        Call it regularly: silence is measured to the interval between calls.
-        """
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns them. Call it
+        regularly: silence is measured to the interval between calls."""
         with self._changed:
             gone = []
             for client, seen in self._clients.items():
@@ -266,10 +263,8 @@ class Sequences:
 
     @classmethod
     def from_json(cls, value: object, *, over: Container[Client] | None = None) -> Sequences:
-        """Read what ``to_json`` wrote, to recognise retries of these clients; raises ValueError or TypeError.
-
-        ``over``: the other clients may go on pushing; None: no client may.
-        """
+        """Read what ``to_json`` wrote, to recognise retries of these clients; raises ValueError or TypeError. ``over``:
+        the other clients may go on pushing; None: no client may."""
         made = cls()
         if not isinstance(value, list):
             raise ConfigError(f"clients: {value!r} is not a list")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
@@ -16,11 +18,77 @@ import numpy as np
 from atta import _native
 from atta.errors import ConfigError, QuotaExceededError, StaleRowError
 from atta.kvstore.durable.saved import SLOW_S, Saved, TablesWriter
-from atta.kvstore.initial import RowIds, numbered_from
-from atta.kvstore.mutable.arrays import ShardArrays, apply_step
 from atta.kvstore.mutable.requests import Pulled, Push, PushOptions, Values, check_array, local_rows
 from atta.kvstore.mutable.sequences import Changes, Claim, Client, Gate, Sequences
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MutableSpec, OptimiserSpec, RowIds, numbered_from
+
+
+def initial_state(optimiser: OptimiserSpec | None, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The optimiser's arrays before the first step (float32 of ``shape``), by name."""
+    if optimiser is None:
+        return {}
+    begin = np.float32(optimiser.initial_accumulator_value if optimiser.kind == "adagrad" else 0.0)
+    # Write zeros, too: memory that is only reserved may be missing when it is first used.
+    return {name: np.full(shape, begin, dtype=np.float32) for name in optimiser.state_names}
+
+
+def apply_step(
+    optimiser: OptimiserSpec,
+    step: int,
+    values: np.ndarray,
+    state: Mapping[str, np.ndarray],
+    locks: _native.RowLocks,
+    *,
+    rows: np.ndarray,
+    grads: np.ndarray,
+) -> None:
+    """Make step number ``step`` (from 1 on): change ``rows`` (int64 [n], may repeat) of ``values`` by ``grads``
+    (float32 [n, *row shape]). The factors are computed in double precision, as torch computes them."""
+    lr, (beta1, beta2) = optimiser.lr, optimiser.betas
+    if optimiser.kind == "adagrad":
+        lr /= 1 + (step - 1) * optimiser.lr_decay
+    elif optimiser.kind == "adam":
+        lr = lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+    arrays = [state[name] for name in optimiser.state_names]
+    _native.step_rows(optimiser.kind, values, arrays, rows, grads, locks, lr, beta1, beta2, optimiser.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardArrays:
+    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by
+    name."""
+
+    values: np.ndarray
+    versions: np.ndarray | None
+    state: dict[str, np.ndarray]
+
+    @classmethod
+    def fresh(cls, spec: MutableSpec, rows: int, ids: RowIds) -> ShardArrays:
+        """What ``rows`` rows with these ids hold before anything is written."""
+        values = np.empty((rows, *spec.row_shape), dtype=spec.dtype)
+        spec.init.fill(values, ids)
+        versions = np.full(rows, -1, dtype=np.int64) if spec.versioned else None
+        return cls(values, versions, initial_state(spec.optimiser, values.shape))
+
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray]) -> ShardArrays:
+        """From the arrays by their names in a snapshot."""
+        state = {name: array for name, array in arrays.items() if name not in ("values", "versions")}
+        return cls(arrays["values"], arrays.get("versions"), state)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by their names in a snapshot."""
+        versions = {} if self.versions is None else {"versions": self.versions}
+        return {"values": self.values, **versions, **self.state}
+
+    def named(self, array: str) -> np.ndarray:
+        """An array of the optimiser's state, or the values for ""."""
+        return self.state[array] if array else self.values
+
+    def followed_by(self, more: ShardArrays) -> ShardArrays:
+        """A copy of these rows with ``more`` rows behind them."""
+        return ShardArrays.of({name: np.concatenate([array, more.arrays[name]]) for name, array in self.arrays.items()})
 
 
 class MutableTable:
@@ -44,11 +112,9 @@ class MutableTable:
         ids: RowIds | None = None,
         contents: ShardArrays | None = None,
     ) -> None:
-        """A table of ``rows`` rows; None: the number in the spec.
-
-        ``table_id``: the same for all shards of a table, different for every other table; 0: not used. ``ids``: of the
-        rows, by their places in the shard; None: global row numbers. ``contents``: None: the rows' initial contents.
-        Raises ConfigError: more rows than the spec has."""
+        """A table of ``rows`` rows; None: the number in the spec. ``table_id``: the same for all shards of a table,
+        different for every other table; 0: not used. ``ids``: of the rows, by their places in the shard; None: global
+        row numbers. ``contents``: None: the rows' initial contents. Raises ConfigError: more rows than the spec has."""
         self.spec, self.first_row, self.table_id = spec, first_row, table_id
         self.whole, self.load_id, self.key, self.lsn = False, 0, 0, 0
         self.created_rows = spec.rows if rows is None else rows
@@ -67,11 +133,8 @@ class MutableTable:
 
     @classmethod
     def of(cls, saved: Saved, arrays: dict[str, np.ndarray], *, resume: bool = False) -> MutableTable:
-        """A table that was saved.
-
-        ``resume``: it goes on as it was, with its clients and its place in the log. Otherwise it begins anew; see
-        ``Sequences``.
-        """
+        """A table that was saved. ``resume``: it goes on as it was, with its clients and its place in the log.
+        Otherwise it begins anew; see ``Sequences``."""
         contents = ShardArrays.of(arrays)
         table = cls(saved.spec, saved.first_row, saved.created_rows, table_id=saved.table_id, contents=contents)
         table.whole, table._step = saved.whole, saved.step
@@ -121,10 +184,8 @@ class MutableTable:
         self._asked = True
 
     def lease_is_over(self, now: float) -> bool:
-        """Whether nobody has asked for the table for as long as its lease lasts. ``now``: in seconds.
-
-        Call it regularly: silence is measured to the interval between calls.
-        """
+        """Whether nobody has asked for the table for as long as its lease lasts. ``now``: in seconds. Call it
+        regularly: silence is measured to the interval between calls."""
         if self._asked:
             self._asked, self._heard = False, now
         return self.spec.lease_s is not None and now - self._heard > self.spec.lease_s
@@ -140,10 +201,9 @@ class MutableTable:
         return contents, local_rows(self.spec, span, rows)
 
     def pull(self, rows: np.ndarray, array: str = "", *, out: Pulled | None = None) -> Pulled:
-        """A copy of the rows with these global numbers (integers [n], may repeat), each with its version.
-
-        ``array``: of the optimiser's state, to read instead of the values. ``out``: where the copy goes; None: into
-        memory of its own. Raises ConfigError: a row outside the shard, or the optimiser keeps no such array."""
+        """A copy of the rows with these global numbers (integers [n], may repeat), each with its version. ``array``: of
+        the optimiser's state, to read instead of the values. ``out``: where the copy goes; None: into memory of its
+        own. Raises ConfigError: a row outside the shard, or the optimiser keeps no such array."""
         check_array(self.spec, array)
         contents, local = self._found(rows)
         out = Pulled.empty(self.spec, len(local)) if out is None else out
@@ -219,10 +279,7 @@ class MutableTable:
 
     def claim(self, client: Client, sequence: int, settled: int) -> Claim:
         """Begin a push in two steps: between them its record is written. FRESH: ``finish`` it, or ``give_back`` its
-        number.
-
-        Raises the errors of ``push``.
-        """
+        number. Raises the errors of ``push``."""
         self._check_open()
         return self._sequences.claim(client, sequence, settled)
 
@@ -261,7 +318,6 @@ class MutableTable:
 
     def grow(self, rows: int) -> None:
         """Grow the shard to ``rows`` rows. New rows get the contents that they would have had from the beginning.
-
         Pushes wait while the rows are copied. Old and new rows are in memory together during the copy. Raises
         ConfigError: fewer rows than now, or more than the spec allows."""
         with self._gate.exclusive():

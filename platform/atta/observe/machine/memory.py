@@ -31,9 +31,7 @@ def total_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
 
 def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
     """The limit of each limited group, and what it uses apart from files, which it gives up before a process is killed.
-
-    Files that have been read lately count like others: those that a daemon maps are read all the time.
-    """
+    Files that have been read lately count like others: those that a daemon maps are read all the time."""
     for version, folder in own_groups("memory", proc, groups):
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         limit, used = (words(folder / name) for name in names)
@@ -51,11 +49,9 @@ _SETTINGS = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD
 
 
 def keep_freed() -> None:
-    """Let glibc reuse large blocks instead of returning them to the kernel, unless the environment sets it up.
-
-    Each step allocates the same few large tensors. By default each of them is a new mapping, whose pages the kernel
-    must fill with zeros. With wide features this took a third of a step's time on the CPU.
-    """
+    """Let glibc reuse large blocks instead of returning them to the kernel, unless the environment sets it up. Each
+    step allocates the same few large tensors. By default each of them is a new mapping, whose pages the kernel must
+    fill with zeros. With wide features this took a third of a step's time on the CPU."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and not _SETTINGS & os.environ.keys():
         mallopt(_MMAP_MAX, 0)
@@ -76,10 +72,8 @@ def give_back_freed() -> None:
 
 @contextmanager
 def apart_from_heap() -> Iterator[None]:
-    """Within this, large blocks lie apart from the heap: when they are freed, they go back to the kernel.
-
-    A daemon keeps what it frees, for its batches. Work that takes much memory once should leave nothing behind.
-    """
+    """Within this, large blocks lie apart from the heap: when they are freed, they go back to the kernel. A daemon
+    keeps what it frees, for its batches. Work that takes much memory once should leave nothing behind."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         yield
@@ -103,10 +97,8 @@ _claims: list[socket.socket] = []
 
 @contextlib.contextmanager
 def machine_room() -> Iterator[tuple[int, int]]:
-    """Memory of this machine or the tightest control group, and bytes of it that are free and not promised.
-
-    Daemons that start at the same time look one after the other: leave a ``claim`` within the block.
-    """
+    """Memory of this machine or the tightest control group, and bytes of it that are free and not promised. Daemons
+    that start at the same time look one after the other: leave a ``claim`` within the block."""
     with contextlib.closing(_looking()):
         yield total_bytes(), max(0, available_bytes() - promised_bytes())
 

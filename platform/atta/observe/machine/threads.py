@@ -32,10 +32,8 @@ def yielding_thread(name: str) -> ThreadPoolExecutor:
 
 
 def yield_processor(name: str) -> None:
-    """From now on the calling thread has this name, and takes the processor when others leave it.
-
-    Linux has a niceness per thread, and other systems one for the process: there it stays what it is.
-    """
+    """From now on the calling thread has this name, and takes the processor when others leave it. Linux has a niceness
+    per thread, and other systems one for the process: there it stays what it is."""
     name_thread(name)
     if sys.platform == "linux":
         with contextlib.suppress(OSError):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 
+from atta.client.cluster import Cluster
+from atta.client.tables.rows import rows_of_all
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import open_regular
 from atta.partition.disk.mirror import Mirror
@@ -84,9 +88,8 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def write_file(folder: str | Path, name: str, state: dict[str, Any]) -> Mirror:
-    """Write and seal a file of the folder. A crash leaves the old file or the new one.
-    Raises the errors of ``StagedFile``.
-    """
+    """Write and seal a file of the folder. A crash leaves the old file or the new one. Raises the errors of
+    ``StagedFile``."""
     content, place = io.BytesIO(), Mirror(folder)  # torch.save hides errors of files
     torch.save({"version": VERSION, **state}, content)
     with StagedFile(place.path / name, overwrite=True) as partial:
@@ -112,3 +115,114 @@ def _check_seal(path: Path, content: bytes) -> None:
 
 def _digest(content: bytes) -> bytes:
     return xxhash.xxh3_64(content).hexdigest().encode()
+
+
+EMBEDDINGS = "embeddings."
+"""Where weights have the rows of node types without features."""
+IDS = "embedding_ids"
+"""Where files have the vertices of rows; see ``SavedEmbeddings``."""
+NO_EMBEDDINGS = f"has no embeddings: runs write them into {BEST}, after an epoch that was the best or at their end"
+"""What is wrong with a checkpoint of a model that needs some."""
+_WRAPPERS = ("gnn.", "module.")
+
+
+@dataclass(frozen=True)
+class SavedEmbeddings:
+    """Learnt rows [vertices, width] of node types without features, by ascending user ids; ``ids`` int64 [vertices], of
+    the types whose ids are other numbers than 0, 1, 2, ...; ``path``: of their file."""
+
+    rows: Mapping[str, torch.Tensor]
+    ids: Mapping[str, torch.Tensor]
+    path: Path = Path()
+
+    @classmethod
+    def taken(cls, path: Path, saved: Mapping[str, Any], weights: dict[str, torch.Tensor]) -> SavedEmbeddings:
+        """Those of a file that was read, out of its ``weights``; raises DataError if it does not tell the vertices."""
+        names = [name for name in weights if name.startswith(EMBEDDINGS)]
+        rows = {name.removeprefix(EMBEDDINGS): weights.pop(name) for name in names}
+        ids = saved.get(IDS)
+        if not isinstance(ids, dict | None) or (rows and ids is None):
+            raise DataError(path, "does not tell whose embeddings it has")
+        _check_tensors(path, ids or {})
+        for node_type, of_type in rows.items():
+            if of_type.dim() != 2:
+                raise DataError(path, f"embeddings of {node_type}: {list(of_type.shape)}, not a row for each vertex")
+        return cls(rows, ids or {}, path)
+
+    def places(self, cluster: Cluster, node_type: str) -> np.ndarray:
+        """int64 [vertices]: where a table of the cluster has each row of a type. Raises DataError: the graph has other
+        vertices of this type."""
+        count, ids = len(self.rows[node_type]), self.ids.get(node_type)
+        if ids is not None and (ids.dtype != torch.int64 or ids.shape != (count,)):
+            raise DataError(self.path, f"embeddings of {node_type}: {count} rows, ids {ids.dtype} {list(ids.shape)}")
+        try:
+            return rows_of_all(cluster, f"nodes:{node_type}", count, None if ids is None else ids.cpu().numpy())
+        except ConfigError as error:
+            raise DataError(self.path, f"its embeddings are of another graph: {error}") from None
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model as a checkpoint has it: settings that determine its ``shape``, weights by the names that the model has
+    without a trainer around it, and rows of node types without features."""
+
+    path: Path
+    shape: Mapping[str, Any]
+    weights: Mapping[str, torch.Tensor]
+    embeddings: SavedEmbeddings
+
+
+def load_model(folder: str | Path) -> SavedModel:
+    """The best model of a folder of checkpoints; where there was no evaluation, that of the last checkpoint. Raises
+    DataError: there is none, or it is damaged or of another version."""
+    path = _best_of(Mirror(folder))
+    if path is None:
+        raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
+    return _read_model(path, torch.device("cpu"))
+
+
+def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> SavedEmbeddings:
+    """Fill the model with the weights of another run's checkpoint, whatever its strategy; returns its embeddings. path:
+    a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first). Raises
+    DataError: there is no such file, it is damaged, or its weights have other names or shapes."""
+    place = Mirror(path)
+    path = (_best_of(place) or place.path / BEST) if place.path.is_dir() else place.path
+    if not path.exists():
+        raise DataError(path, "--init-from: there is no such file")
+    found = _read_model(path, device)
+    own = bare(model.state_dict())
+    for name in sorted(found.weights.keys() | own.keys()):
+        there, here = (tuple(w[name].shape) if name in w else "absent" for w in (found.weights, own))
+        if there != here:
+            raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
+    model.load_state_dict({name: found.weights[_bare_name(name)] for name in model.state_dict()})
+    return found.embeddings
+
+
+def bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights by the names of the model itself: trainers wrap it, each strategy in its own way."""
+    return {_bare_name(name): weight for name, weight in weights.items()}
+
+
+def _bare_name(name: str) -> str:
+    return next((name.removeprefix(w) for w in _WRAPPERS if name.startswith(w)), name)
+
+
+def _best_of(place: Mirror) -> Path | None:
+    return next((path for path in (place.pull(BEST), place.pull(LAST)) if path.exists()), None)
+
+
+def _read_model(path: Path, device: torch.device) -> SavedModel:
+    saved = read_file(path, device)
+    shape, weights = saved.get("shape"), saved.get("model")
+    if not isinstance(shape, dict) or not isinstance(weights, dict):
+        raise DataError(path, "has no model")
+    _check_tensors(path, weights)
+    found = bare(weights)
+    return SavedModel(path, shape, embeddings=SavedEmbeddings.taken(path, saved, found), weights=found)
+
+
+def _check_tensors(path: Path, weights: Mapping[object, object]) -> None:
+    for name, found in weights.items():
+        if not isinstance(name, str) or not isinstance(found, torch.Tensor):
+            raise DataError(path, f"its model has {name!r}, which is no tensor with a name")

@@ -14,8 +14,18 @@ from safetensors.torch import save
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, RunPlace, read_file, write_file
-from atta.train.checkpoint.weights import EMBEDDINGS, IDS, SavedEmbeddings, bare
+from atta.train.checkpoint.files import (
+    BEST,
+    BEST_WEIGHTS,
+    EMBEDDINGS,
+    IDS,
+    LAST,
+    RunPlace,
+    SavedEmbeddings,
+    bare,
+    read_file,
+    write_file,
+)
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
 from atta.train.steps.step import LearningRate
@@ -32,25 +42,21 @@ class RankShare(NamedTuple):
 
 
 def save_rank(folder: str | Path, rank: int, world: int, place: RunPlace, state: Mapping[str, Any]) -> None:
-    """Write what ``rank`` of ``world`` keeps at a place: tensors and plain values.
-    Raises the errors of ``save_checkpoint``.
-    """
+    """Write what ``rank`` of ``world`` keeps at a place: tensors and plain values. Raises the errors of
+    ``save_checkpoint``."""
     write_file(folder, _rank_file(rank, place), {"rank": rank, "world": world, "state": dict(state)})
 
 
 def load_rank(folder: str | Path, rank: int, world: int, at: RunPlace, device: torch.device) -> dict[str, Any]:
-    """What ``save_rank`` has written.
-    Raises DataError: the file is missing or damaged, or comes from another trainer or number of trainers.
-    """
+    """What ``save_rank`` has written. Raises DataError: the file is missing or damaged, or comes from another trainer
+    or number of trainers."""
     return _read(folder, rank, at, device, world).state
 
 
 def load_shares(folder: str | Path, rank: int, world: int, at: RunPlace, device: torch.device) -> Iterator[RankShare]:
     """What trainers of a run have saved, of which there may have been more or fewer than ``world``: the files that fall
-    to ``rank``. All ranks together read each of them.
-
-    Raises DataError: a file is missing or damaged, or of a run of another number of trainers than the others.
-    """
+    to ``rank``. All ranks together read each of them. Raises DataError: a file is missing or damaged, or of a run of
+    another number of trainers than the others."""
     own = Mirror(folder).pull(_rank_file(rank, at)).exists()
     found = _read(folder, rank if own else 0, at, device)
     if own:
@@ -162,11 +168,9 @@ def save_checkpoint(
     schedule: LearningRate | None = None,
     place: RunPlace | None = None,
 ) -> None:
-    """Write everything that the next epoch depends on; the rest of an epoch depends on the files of ranks, too. A
-    crash leaves the old file or the new one, never a part. Raises DiskFullError, and ConfigError: it cannot be written.
-
-    place: the next batch of each trainer; None: the first one of an epoch.
-    """
+    """Write everything that the next epoch depends on; the rest of an epoch depends on the files of ranks, too. A crash
+    leaves the old file or the new one, never a part. Raises DiskFullError, and ConfigError: it cannot be written.
+    place: the next batch of each trainer; None: the first one of an epoch."""
     place = place or RunPlace(len(epochs))
     state = {
         "shape": _shape(config),
@@ -216,11 +220,9 @@ def load_checkpoint(
     *,
     schedule: LearningRate | None = None,
 ) -> SavedRun:
-    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return how far the run is.
-
-    Only tensors and plain values are read, so a file cannot run code. Raises DataError: the file is damaged, or comes
-    from another version or model.
-    """
+    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return how far the run is. Only tensors and
+    plain values are read, so a file cannot run code. Raises DataError: the file is damaged, or comes from another
+    version or model."""
     path = Mirror(folder).pull(LAST)
     if not path.is_symlink() and not path.exists():
         return SavedRun([], RunPlace(0))

@@ -1,8 +1,6 @@
-"""Server-aware training after GraNNDis: the trainers of a server share one subgraph, and only gradients leave the server.
-
-A *server* is a machine with N trainers, or several of them. If the subgraph is complete, the result is the exact gradient
-that one process would compute on the whole graph (``TrainingGraph.exact_layers``).
-"""
+"""Server-aware training after GraNNDis: the trainers of a server share one subgraph, and only gradients leave the
+server. A *server* is a machine with N trainers, or several of them. If the subgraph is complete, the result is the
+exact gradient that one process would compute on the whole graph (``TrainingGraph.exact_layers``)."""
 
 from atta.train.cooperative.exchange import (
     CooperativeGraph,

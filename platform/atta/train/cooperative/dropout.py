@@ -1,8 +1,6 @@
-"""Dropout after the exchange of rows, with the same masks for any number of servers and trainers.
-
-Rows travel as they were before dropout, since a reader that keeps them for several epochs would keep their mask too. The
-reader drops out the remote ones itself, with the mask that their owner uses for its own.
-"""
+"""Dropout after the exchange of rows, with the same masks for any number of servers and trainers. Rows travel as they
+were before dropout, since a reader that keeps them for several epochs would keep their mask too. The reader drops out
+the remote ones itself, with the mask that their owner uses for its own."""
 
 from __future__ import annotations
 
@@ -62,10 +60,8 @@ class RowDropout(TorchFunctionMode):
 
     @contextmanager
     def within(self, name: str, layer: torch.nn.Module | None = None) -> Iterator[None]:
-        """Drop out as the module ``name`` does; ``layer``: this is a layer that reads neighbours.
-
-        PyG's layers with a number ``dropout`` drop out attention, that is edges. All other modules drop out own rows.
-        """
+        """Drop out as the module ``name`` does; ``layer``: this is a layer that reads neighbours. PyG's layers with a
+        number ``dropout`` drop out attention, that is edges. All other modules drop out own rows."""
         of_edges = isinstance(getattr(layer, "dropout", None), float | int)
         keys = self._edges_of(layer) if of_edges else self._own
         outer, self._place = self._place, _Place(name, keys)

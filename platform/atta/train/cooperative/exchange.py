@@ -1,9 +1,6 @@
-"""What a layer gets in place of ``edge_index``: a trainer's edges, and rows of other trainers, for autograd.
-
-Rows are under way between the making of a ``PendingExchange`` and ``finish``, gradients between the backward passes of
-the same two, in the opposite order. Computation in between overlaps with the messages: autograd runs later operations
-first.
-"""
+"""What a layer gets in place of ``edge_index``: a trainer's edges, and rows of other trainers, for autograd. Rows are
+under way between the making of a ``PendingExchange`` and ``finish``, gradients between the backward passes of the same
+two, in the opposite order. Computation in between overlaps with the messages: autograd runs later operations first."""
 
 from __future__ import annotations
 
@@ -29,9 +26,8 @@ from atta.train.steps.timing import Stopwatch
 
 @dataclass(frozen=True)
 class RowRange:
-    """The own rows ``first`` to ``last - 1``, and the edges into them: ``edge_index`` int64 [2, e], rows of sources; targets
-    relative to ``first``, ascending. ``sources``: number of rows that may be sources.
-    """
+    """The own rows ``first`` to ``last - 1``, and the edges into them: ``edge_index`` int64 [2, e], rows of sources;
+    targets relative to ``first``, ascending. ``sources``: number of rows that may be sources."""
 
     first: int
     last: int
@@ -54,9 +50,8 @@ class CooperativeGraph:
     """
 
     def __init__(self, view: WorkerView, source: Source | None = None, *, device: torch.device | str = "cpu") -> None:
-        """Put the arrays on ``device``; ``source_inside`` makes the usual source.
-        Raises ConfigError: the view has remote rows, and there is no source.
-        """
+        """Put the arrays on ``device``; ``source_inside`` makes the usual source. Raises ConfigError: the view has
+        remote rows, and there is no source."""
         if source is None and view.rows > len(view.own):
             others = view.rows - len(view.own)
             raise ConfigError(f"the view has {others} rows of other trainers: it needs a source of them")
@@ -124,11 +119,9 @@ def start_exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> 
 
 
 def exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> torch.Tensor:
-    """Own rows ``h`` [o, ...], followed by the remote ones: [o + r, ...] (GraNNDis section 4.4).
-
-    Gradients of remote rows go back to the trainers that sent them, which add them to their own. Raises ConfigError as
-    ``start_exchange`` does.
-    """
+    """Own rows ``h`` [o, ...], followed by the remote ones: [o + r, ...] (GraNNDis section 4.4). Gradients of remote
+    rows go back to the trainers that sent them, which add them to their own. Raises ConfigError as ``start_exchange``
+    does."""
     if graph.source is None:
         return h
     return torch.cat([h, start_exchange(h, graph, layer).finish()])
@@ -153,10 +146,8 @@ class PendingExchange:
         self._token: torch.Tensor | None = _Start.apply(h, self)  # type: ignore[no-untyped-call]
 
     def finish(self) -> torch.Tensor:
-        """Wait for the remote rows: [r, ...]. Call it once, and use its result in the loss even if r is 0.
-
-        A trainer that reads no remote rows may still send rows to others, and then must wait for their gradients.
-        """
+        """Wait for the remote rows: [r, ...]. Call it once, and use its result in the loss even if r is 0. A trainer
+        that reads no remote rows may still send rows to others, and then must wait for their gradients."""
         # The token's history refers to this object. If the token stayed here, the cycle would keep earlier tensors
         # alive.
         token, self._token = self._token, None
@@ -236,11 +227,9 @@ class TrainerBatch:
         machines: int = 1,
         across: Source | None = None,
     ) -> TrainerBatch:
-        """Put a view on a device, where its trainer exchanges rows with the others of its server.
-
-        ``across``: the source of the view's HALO rows, if it has any. Other arguments and ConfigError are those of
-        ``source_inside``.
-        """
+        """Put a view on a device, where its trainer exchanges rows with the others of its server. ``across``: the
+        source of the view's HALO rows, if it has any. Other arguments and ConfigError are those of
+        ``source_inside``."""
         if torch.device(device).type == "cpu":
             give_back_freed()  # memory of the previous batch, whose arrays had other sizes
         inside = source_inside(view, group, device=device, machines=machines)
@@ -290,9 +279,8 @@ def backward(
 def own_backward(
     model: torch.nn.Module, batch: TrainerBatch, num_targets: int, loss: LossSum = summed_cross_entropy
 ) -> torch.Tensor:
-    """This trainer's part of ``backward``, before the sum over trainers; returns its part of the mean loss.
-    Raises ConfigError: there are no targets.
-    """
+    """This trainer's part of ``backward``, before the sum over trainers; returns its part of the mean loss. Raises
+    ConfigError: there are no targets."""
     if num_targets < 1:
         raise ConfigError("there are no targets: no training vertex is in any server's inner set")
     for parameter in model.parameters():
@@ -305,10 +293,7 @@ def own_backward(
 
 def sum_gradients(parameters: Iterable[torch.nn.Parameter], groups: ServerGroups, *more: torch.Tensor) -> None:
     """Add up gradients over all trainers of all servers, and the tensors ``more``, in place; one message per number
-    type.
-
-    All trainers run the same model, so a parameter without a gradient has none on any trainer.
-    """
+    type. All trainers run the same model, so a parameter without a gradient has none on any trainer."""
     tensors = [p.grad for p in parameters if p.grad is not None] + list(more)
     for dtype in dict.fromkeys(t.dtype for t in tensors):
         alike = [t for t in tensors if t.dtype == dtype]

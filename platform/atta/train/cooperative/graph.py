@@ -99,11 +99,9 @@ class TrainingGraph:
         return int(self.loss_mask.sum())
 
     def exact_layers(self) -> int | None:
-        """Most layers of a model whose gradient is still that of the whole graph; None: any number.
-
-        A layer's output at a vertex needs all in-edges of the vertex. L layers need this for vertices up to L-1 hops
-        away. So the answer is the distance of the nearest vertex that lacks an in-edge.
-        """
+        """Most layers of a model whose gradient is still that of the whole graph; None: any number. A layer's output at
+        a vertex needs all in-edges of the vertex. L layers need this for vertices up to L-1 hops away. So the answer is
+        the distance of the nearest vertex that lacks an in-edge."""
         source, target = self.edges
         present = np.bincount(target[source != target], minlength=len(self))
         short = self.distance[present < self.in_degrees]
@@ -113,8 +111,7 @@ class TrainingGraph:
 @dataclass(frozen=True)
 class RowLists:
     """Rows that a trainer sends to each member of a group, and receives from it: ``send_rows`` int64 [s], own rows by
-    reader, and ``send_counts``, ``receive_counts`` int64 [members].
-    """
+    reader, and ``send_counts``, ``receive_counts`` int64 [members]."""
 
     send_rows: Longs
     send_counts: Longs

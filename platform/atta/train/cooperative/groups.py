@@ -62,9 +62,8 @@ class Place:
 
 
 def machines_per_server(server_size: int, trainers_here: int) -> int:
-    """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``.
-    Raises ConfigError: a server would have one whole machine and a part of another.
-    """
+    """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``. Raises
+    ConfigError: a server would have one whole machine and a part of another."""
     if server_size % trainers_here and trainers_here % server_size:
         raise ConfigError(
             f"--trainers-per-server {server_size}: a machine has {trainers_here} trainers; take a multiple or a divisor of that"
@@ -84,11 +83,9 @@ class ServerGroups:
     """
 
     def __init__(self, trainers: int, machines: int = 1, *, timeout_s: float | None = None) -> None:
-        """Make the groups; all ranks of the default process group must call this, with the same numbers.
-
-        trainers, machines: per server; timeout_s: of a collective, None: torch's. ``handover`` has torch's in any case, since
-        a large subgraph takes long to extract. Raises ConfigError as ``Place`` does.
-        """
+        """Make the groups; all ranks of the default process group must call this, with the same numbers. trainers,
+        machines: per server; timeout_s: of a collective, None: torch's. ``handover`` has torch's in any case, since a
+        large subgraph takes long to extract. Raises ConfigError as ``Place`` does."""
         self.place = Place(dist.get_rank(), dist.get_world_size(), trainers, machines)
         self.watch: Stopwatch | None = None
         # Every rank must take part in making every group, in the same order, even if it is not in the group.

@@ -78,11 +78,9 @@ def by_owner(view: WorkerView, owner: Longs) -> WorkerView:
 
 
 def meet(view: WorkerView, place: Place, device: torch.device) -> ReadRows:
-    """Find out which rank computes each HALO row of ``view``; all ranks call this.
-
-    In-degrees of HALO vertices come from the trainers that compute them: a server does not see the self-loops of
-    vertices that are not its own. Raises ConfigError: a HALO vertex is in no other server.
-    """
+    """Find out which rank computes each HALO row of ``view``; all ranks call this. In-degrees of HALO vertices come
+    from the trainers that compute them: a server does not see the self-loops of vertices that are not its own. Raises
+    ConfigError: a HALO vertex is in no other server."""
     own = view.global_ids[: len(view.own)]
     halo = view.global_ids[view.rows - len(view.halo) :]
     mine: Longs = np.empty(0, np.int64)
@@ -147,10 +145,8 @@ def rows_of_trainers(found: ReadRows, place: Place) -> ReadRows:
 
 
 def all_rows(found: ReadRows, place: Place, device: torch.device, *, trainers: bool) -> ReadRows:
-    """All rows of all other servers, or with ``trainers`` of all other trainers; all ranks call this.
-
-    Each trainer then has a copy of every row, as in CAGNET and SANCUS, and reads some of them.
-    """
+    """All rows of all other servers, or with ``trainers`` of all other trainers; all ranks call this. Each trainer then
+    has a copy of every row, as in CAGNET and SANCUS, and reads some of them."""
     view, ranks = found.view, range(place.world_size)
     own = view.global_ids[: len(view.own)]
     read = view.global_ids[len(view.own) :] if trainers else view.global_ids[view.rows - len(view.halo) :]

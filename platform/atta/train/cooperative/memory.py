@@ -87,10 +87,8 @@ def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size |
 
 def fewest_batches(need: Callable[[int], int], memory: int, most: int) -> int:
     """The number of co-batches with which a step fits into ``memory`` bytes, at most an eighth more than the fewest.
-
     need: returns the bytes of a step for a number of co-batches. most: the largest number, with one target in each.
-    Raises ConfigError: a step does not fit even with ``most``; the message says how much memory would be enough.
-    """
+    Raises ConfigError: a step does not fit even with ``most``; the message says how much memory would be enough."""
     low, high = 0, 1
     while (needed := need(high)) > memory:
         if high >= most:

@@ -80,10 +80,9 @@ def _twin(
     numbers: dict[torch.nn.Module, int],
     name: str = "model",
 ) -> torch.nn.Module:
-    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same objects.
-
-    ``numbers`` gets a number for each layer, in the order of the modules. ``name``: of the module, ``model.layers.3``.
-    """
+    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same
+    objects. ``numbers`` gets a number for each layer, in the order of the modules. ``name``: of the module,
+    ``model.layers.3``."""
     layer = module.layer if isinstance(module, Exchanged) else module
     given = isinstance(module, Exchanged)
     if given or (module in chosen if chosen is not None else isinstance(module, MessagePassing)):
@@ -138,9 +137,8 @@ class Exchanged(torch.nn.Module):
         self.layer.reset_parameters()
 
     def forward(self, h: torch.Tensor, graph: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Own rows [o, out channels].
-        Raises ConfigError: edge weights or edge features are given: a server's subgraph has none.
-        """
+        """Own rows [o, out channels]. Raises ConfigError: edge weights or edge features are given: a server's subgraph
+        has none."""
         if not isinstance(graph, CooperativeGraph):
             plain: torch.Tensor = self.layer(h, graph, *args, **kwargs)
             return plain
@@ -163,10 +161,8 @@ class Exchanged(torch.nn.Module):
 
 def check_layer(layer: torch.nn.Module) -> None:
     """Refuse PyG layers that take only one set of vertices. Most of them also reach over several hops in one call.
-
     Raises ConfigError: names the layer; also for ``GCNConv(improved=True)``, whose weights differ between PyG's
-    versions, and for layers that pass messages against the edges.
-    """
+    versions, and for layers that pass messages against the edges."""
     if isinstance(layer, MessagePassing) and layer.flow != "source_to_target":
         raise ConfigError(
             f"{type(layer).__name__}: flow {layer.flow!r} has no cooperative form; edges lie with their targets"
@@ -240,10 +236,8 @@ def _ones(span: RowRange, like: torch.Tensor) -> torch.Tensor:
 def _gcn_edges(
     layer: GCNConv, span: RowRange, graph: CooperativeGraph, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Edges of some rows and their weights; on the CPU as one sparse matrix.
-
-    As PyG's ``gcn_norm``, with degrees of the whole graph: in-edges and the self-loop that is added.
-    """
+    """Edges of some rows and their weights; on the CPU as one sparse matrix. As PyG's ``gcn_norm``, with degrees of the
+    whole graph: in-edges and the self-loop that is added."""
     source, target = span.edge_index
     weights = torch.ones(len(source), dtype=like.dtype, device=like.device)
     if layer.normalize:

@@ -1,8 +1,6 @@
-"""A server's first trainer divides the extracted subgraph into a view for each trainer, and sends the others theirs.
-
-A view is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays
-with their types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory.
-"""
+"""A server's first trainer divides the extracted subgraph into a view for each trainer, and sends the others theirs. A
+view is sent as a header and then the bytes of each array. The header is JSON, after its length, and names the arrays
+with their types and shapes. Nothing is pickled, and the receiver checks the header before it allocates memory."""
 
 from __future__ import annotations
 
@@ -154,10 +152,8 @@ def divide(
     task: LearningTask = CLASSES,
 ) -> Iterator[WorkerView]:
     """Yield the view of each trainer (GraNNDis section 4.4), with ``x`` in single precision and the loss on ``train``.
-
-    The same arguments give the same views. ``halo``: the trainers compute the inner vertices only, and all others are HALO.
-    Others are those of ``split_vertices`` and ``TrainingGraph.of``, whose errors it raises.
-    """
+    The same arguments give the same views. ``halo``: the trainers compute the inner vertices only, and all others are
+    HALO. Others are those of ``split_vertices`` and ``TrainingGraph.of``, whose errors it raises."""
     graph = TrainingGraph.of(found, task=task)
     graph = replace(graph, features=graph.features.astype(np.float32, copy=False))
     owner = np.full(len(graph), -1, np.int32)
@@ -193,9 +189,8 @@ def header_of(arrays: Arrays) -> bytes:
 
 
 def room_for(header: bytes, peer: str) -> WorkerView:
-    """A view with the arrays that a header of ``peer`` names, to receive them into. Raises RemoteError: it is not JSON, or names,
-    types or dimensions are not those of a view.
-    """
+    """A view with the arrays that a header of ``peer`` names, to receive them into. Raises RemoteError: it is not JSON,
+    or names, types or dimensions are not those of a view."""
     try:
         entries = [(name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in json.loads(header)]
         names = [name for name, _, _ in entries]
@@ -220,9 +215,8 @@ def _fits(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
 
 
 class Handover:
-    """Sends views from the first trainer of a server to the others. All of them must call it the same number of times, in any
-    thread: its messages have their own process group.
-    """
+    """Sends views from the first trainer of a server to the others. All of them must call it the same number of times,
+    in any thread: its messages have their own process group."""
 
     def __init__(self, groups: ServerGroups) -> None:
         self._place, self._group = groups.place, groups.handover

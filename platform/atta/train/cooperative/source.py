@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from atta.errors import ConfigError
 from atta.train.cooperative.graph import RowLists, WorkerView
-from atta.train.meeting.meeting import BACKEND
+from atta.train.meeting import BACKEND
 
 BY_MESSAGES = ("gloo", BACKEND)
 """Backends without an uneven all-to-all, at least in older versions."""
@@ -111,8 +111,7 @@ def row_messages(
     group: dist.ProcessGroup, out: Mapping[int, torch.Tensor], into: Mapping[int, torch.Tensor]
 ) -> list[dist.P2POp]:
     """What receives ``into`` from members of a group, and sends ``out`` to them. Both ends know the number of rows, so
-    they exchange no message for 0 rows.
-    """
+    they exchange no message for 0 rows."""
     ranks = dist.get_process_group_ranks(group)
     receives = [dist.P2POp(dist.irecv, room, ranks[member], group) for member, room in into.items() if len(room)]
     return receives + [dist.P2POp(dist.isend, rows, ranks[member], group) for member, rows in out.items() if len(rows)]
@@ -125,9 +124,8 @@ def summed_gradients(arrival: Arrival, send_rows: torch.Tensor, own: int) -> Arr
 
 @dataclass
 class RowPart:
-    """The remote rows of one ``source``, ``count`` of them. With ``keeps``, ``features`` [count, d] are asked for once only,
-    because they never change.
-    """
+    """The remote rows of one ``source``, ``count`` of them. With ``keeps``, ``features`` [count, d] are asked for once
+    only, because they never change."""
 
     source: Source
     count: int
@@ -149,8 +147,7 @@ class RowPart:
 
 class JoinedSource(Source):
     """Parts of the remote rows, one after another: rows within a server and rows of other servers come in different
-    ways, and features once.
-    """
+    ways, and features once."""
 
     def __init__(self, features: torch.Tensor, parts: Sequence[RowPart]) -> None:
         """``features``: own rows [o, d] that never change; ``parts``: at least one, in the order of the rows."""
@@ -193,11 +190,9 @@ def source_inside(
     device: torch.device | str = "cpu",
     machines: int = 1,
 ) -> ExactSource | None:
-    """The rows of the other trainers of a server; None for a server with one trainer.
-
-    group: the server's trainers; None: the view is that of the only trainer. machines: of the server, which only says which
-    bytes have crossed. Raises ConfigError: the view is not that of this trainer in this group.
-    """
+    """The rows of the other trainers of a server; None for a server with one trainer. group: the server's trainers;
+    None: the view is that of the only trainer. machines: of the server, which only says which bytes have crossed.
+    Raises ConfigError: the view is not that of this trainer in this group."""
     members = 1 if group is None else dist.get_world_size(group)
     place = 0 if group is None else dist.get_rank(group)
     if (view.trainers, view.trainer) != (members, place):

@@ -68,9 +68,8 @@ class ServerData:
         *,
         halo: bool = False,
     ) -> None:
-        """``task``: what table y holds. ``halo``: a server computes its own vertices only, and other servers compute what
-        these read.
-        """
+        """``task``: what table y holds. ``halo``: a server computes its own vertices only, and other servers compute
+        what these read."""
         self._task, self._halo = task, halo
         self.config, self.cluster, self.groups, self.device = config, cluster, groups, device
         self.batches = 0
@@ -126,8 +125,7 @@ class ServerData:
 
     def evaluation(self, watch: Stopwatch) -> Iterator[WorkerView]:
         """This trainer's share of co-batches of validation and test vertices. There are as many as in training, so they
-        fit too.
-        """
+        fit too."""
         members = self._members("val", "test")
         count = torch.tensor(min(self.batches, len(members)), device=self.device)
         dist.broadcast(count, self.groups.place.leader, group=self.groups.inside)  # the others hold no members
@@ -226,11 +224,9 @@ def _count(watch: Stopwatch, start: float, ready: _Ready) -> None:
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield ``items`` in order; a thread makes the next one while the current one is in use.
-
-    If making an item raises an error, the error is raised in place of the item. The threads are daemon threads, one at
-    a time. So a consumer that stops early, by an error or Ctrl-C, does not wait for the item that is being made.
-    """
+    """Yield ``items`` in order; a thread makes the next one while the current one is in use. If making an item raises
+    an error, the error is raised in place of the item. The threads are daemon threads, one at a time. So a consumer
+    that stops early, by an error or Ctrl-C, does not wait for the item that is being made."""
     source, end = iter(items), object()
 
     def begin() -> Future[object]:

@@ -29,18 +29,15 @@ from atta.train.steps.timing import Stopwatch
 
 
 class ServerTrainer(EpochLoop[CooperativeSettings]):
-    """Trains on the subgraphs of whole servers; only gradients travel between servers.
-
-    With one step per epoch, the share stays on the device until another sample is drawn. ``options``: the settings of the
-    strategy, of which ``config`` has those of co-batches.
-    """
+    """Trains on the subgraphs of whole servers; only gradients travel between servers. With one step per epoch, the
+    share stays on the device until another sample is drawn. ``options``: the settings of the strategy, of which
+    ``config`` has those of co-batches."""
 
     def __init__(
         self, options: ServerSettings, cluster: atta.Cluster, device: torch.device, *, halo: bool = False
     ) -> None:
-        """Build groups and model. ``halo``: as for ``ServerData``.
-        Raises ConfigError if the dataset cannot be trained on, or servers do not fit the machines.
-        """
+        """Build groups and model. ``halo``: as for ``ServerData``. Raises ConfigError if the dataset cannot be trained
+        on, or servers do not fit the machines."""
         names = {field.name for field in fields(CooperativeSettings)}
         config = CooperativeSettings(**{name: value for name, value in vars(options).items() if name in names})
         super().__init__(config, cluster, device)
@@ -121,9 +118,8 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         vector_to_parameters(vector, self.model.parameters())
 
     def _sent_bytes(self, graph: CooperativeGraph) -> np.ndarray:
-        """Bytes that this trainer has sent: to others, to other servers, and features to these. The first layer of a deep
-        model reads rows that were computed.
-        """
+        """Bytes that this trainer has sent: to others, to other servers, and features to these. The first layer of a
+        deep model reads rows that were computed."""
         source, deep = graph.source, self.config.model in DEEP_MODELS
         features = 0 if deep or source is None else source.crossed[0, "forward"]
         return np.array([graph.exchanged_bytes, graph.crossed_bytes, features])
@@ -196,8 +192,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     def _leader_seconds(self, watch: Stopwatch) -> list[float]:
         """Seconds by phase of this server's first trainer, 0 on other trainers, so that a sum over ranks is one over
-        servers.
-        """
+        servers."""
         spent = watch.totals()
         # Exchanges happen within forward and backward, so the rest of the epoch is computing.
         spent["compute"] = max(0.0, 2 * spent["all"] - sum(spent.values()))

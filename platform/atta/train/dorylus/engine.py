@@ -37,10 +37,9 @@ TICK_S = 0.1
 
 @dataclass(frozen=True)
 class TrainerIntervals:
-    """What a trainer's intervals compute on: what they gather, what travels, ``features`` [own + others', channels] of all
-    rows that are read, user ids int64 [own], and of each interval the ``places`` int64 [m] whose loss is taken, and their
-    ``targets`` [m, ...].
-    """
+    """What a trainer's intervals compute on: what they gather, what travels, ``features`` [own + others', channels] of
+    all rows that are read, user ids int64 [own], and of each interval the ``places`` int64 [m] whose loss is taken, and
+    their ``targets`` [m, ...]."""
 
     plan: GatherPlan
     travels: Travels
@@ -82,8 +81,7 @@ class IntervalEngine:
         tracks: IntervalTracks | None = None,
     ) -> None:
         """``about``: what every task is told, ``seed`` and ``divisor``; ``began``: called with each version of the
-        weights that an interval begins with; ``tracks``: remembers what intervals did.
-        """
+        weights that an interval begins with; ``tracks``: remembers what intervals did."""
         self.progress, self._forms, self._data, self._about, self._began = progress, forms, data, about, began
         self._tasks, self._weights, self._peers = links
         self.happenings = happenings
@@ -103,9 +101,8 @@ class IntervalEngine:
         self._heard = self.went_on = 0.0
 
     def run(self) -> None:
-        """Go on until all intervals have finished all epochs. May be called again after ``progress.go_on``.
-        Raises AttaError: what has broken the job; DeadlineError: nothing has happened for a long time.
-        """
+        """Go on until all intervals have finished all epochs. May be called again after ``progress.go_on``. Raises
+        AttaError: what has broken the job; DeadlineError: nothing has happened for a long time."""
         self._heard = ticked = time.monotonic()
         if self._start is None:
             self._start = ticked

@@ -42,10 +42,9 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class IntervalPlan:
-    """An interval: the own ``rows`` int64 [n] of the trainer that are its vertices, ascending, and ``sums`` int64 [t], its rows
-    of the gather's result. Layers with an edge task get ``edges`` int64 [2, e], places in ``sums`` and in ``rows``, and
-    ``edge_keys`` int64 [e], what masks of these edges are made from.
-    """
+    """An interval: the own ``rows`` int64 [n] of the trainer that are its vertices, ascending, and ``sums`` int64 [t],
+    its rows of the gather's result. Layers with an edge task get ``edges`` int64 [2, e], places in ``sums`` and in
+    ``rows``, and ``edge_keys`` int64 [e], what masks of these edges are made from."""
 
     rows: Longs
     sums: Longs
@@ -238,11 +237,8 @@ def _by_interval(
 
 
 def meet_intervals(found: ReadRows, plan: GatherPlan, rank: int, world: int) -> Travels:
-    """Find out what travels; all ranks call this.
-
-    ``found``: as ``meet`` has made it. A trainer tells all others the entries of its matrix whose columns are theirs:
-    as many numbers as cut edges. They keep those that concern them.
-    """
+    """Find out what travels; all ranks call this. ``found``: as ``meet`` has made it. A trainer tells all others the
+    entries of its matrix whose columns are theirs: as many numbers as cut edges. They keep those that concern them."""
     own, cpu = len(found.view.own), torch.device("cpu")
     member = _members([part.rows for part in plan.intervals], own)
     first = found.view.rows - len(found.view.halo)

@@ -24,11 +24,8 @@ _FEWER, _MORE = 0.8, 1.25
 
 @dataclass(slots=True)
 class _Handed:
-    """A task that has no result yet.
-
-    ``workers``: those that do it; ``again``: how often it was relaunched; ``waiting``: whether it waits for a (further)
-    worker; ``late_at``: when it will be relaunched.
-    """
+    """A task that has no result yet. ``workers``: those that do it; ``again``: how often it was relaunched;
+    ``waiting``: whether it waits for a (further) worker; ``late_at``: when it will be relaunched."""
 
     workers: set[int] = field(default_factory=set)
     again: int = 0
@@ -93,9 +90,8 @@ class HandOut:
         return None
 
     def result(self, worker: int, work: Work, now: float) -> bool:
-        """A worker has ended its task; whether its result counts, which the first one does.
-        Raises ConfigError: the worker was not given this task.
-        """
+        """A worker has ended its task; whether its result counts, which the first one does. Raises ConfigError: the
+        worker was not given this task."""
         doing, since = self._doing.get(worker, (None, now))
         if doing != work:
             raise ConfigError(f"worker {worker} answers {work}, which it was not given")
@@ -109,9 +105,8 @@ class HandOut:
         return True
 
     def gone(self, worker: int) -> None:
-        """A worker has gone away. Its task waits for another one, unless somebody else does it too.
-        Raises AttaError: the task was relaunched too often.
-        """
+        """A worker has gone away. Its task waits for another one, unless somebody else does it too. Raises AttaError:
+        the task was relaunched too often."""
         if worker not in self._doing:
             return
         self.lost += 1
@@ -123,9 +118,8 @@ class HandOut:
                 self._again(work, task)
 
     def late(self, now: float) -> list[Work]:
-        """Let tasks that take too long wait for one more worker; returns them.
-        Raises AttaError: a task was relaunched too often.
-        """
+        """Let tasks that take too long wait for one more worker; returns them. Raises AttaError: a task was relaunched
+        too often."""
         found = [work for work, task in self._open.items() if not task.waiting and now >= task.late_at]
         for work in found:
             self._again(work, self._open[work])
@@ -148,10 +142,8 @@ class HandOut:
 
 class PoolSize:
     """How many workers there should be (Dorylus, section 6); it follows the queue of what the trainer itself has to do.
-
     If that queue rises, workers are faster than the trainer: after three rises in a row there are fewer of them. If it
-    falls below the number of the trainer's threads, the trainer will soon wait for workers: there are more of them.
-    """
+    falls below the number of the trainer's threads, the trainer will soon wait for workers: there are more of them."""
 
     def __init__(self, intervals: int, *, limit: int, threads: int = 1) -> None:
         """``limit``: at most so many; ``threads``: that the trainer computes with. Raises ConfigError below 1."""

@@ -1,8 +1,6 @@
-"""Connections between a trainer, its workers and other trainers. Messages are arrays in safetensors.
-
-The challenges of ``multiprocessing.connection`` let both ends prove that they know the job's key; nothing is pickled.
-Streams of gRPC take two to three times as long for a small task.
-"""
+"""Connections between a trainer, its workers and other trainers. Messages are arrays in safetensors. The challenges of
+``multiprocessing.connection`` let both ends prove that they know the job's key; nothing is pickled. Streams of gRPC
+take two to three times as long for a small task."""
 
 from __future__ import annotations
 
@@ -46,9 +44,8 @@ Message = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def packed(about: Mapping[str, Any], arrays: Arrays) -> bytes:
-    """A message: ``about`` as JSON, and arrays of float64, float32 or int64.
-    Raises ConfigError: the message would be too large.
-    """
+    """A message: ``about`` as JSON, and arrays of float64, float32 or int64. Raises ConfigError: the message would be
+    too large."""
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     size = text.nbytes + sum(array.nbytes for array in arrays.values())
     if size > MOST_BYTES - (1 << 20):
@@ -82,9 +79,8 @@ class Stream:
         self._socket, self._received, self.name = connected, connected.makefile("rb"), name
 
     def meet(self, key: bytes, *, calls: bool) -> None:
-        """Prove to each other that both ends know ``key``; ``calls``: this end has opened the connection.
-        Raises RemoteError: the other end does not know it, or is gone.
-        """
+        """Prove to each other that both ends know ``key``; ``calls``: this end has opened the connection. Raises
+        RemoteError: the other end does not know it, or is gone."""
         try:
             with Connection(os.dup(self._socket.fileno())) as connection:
                 for prove in (answer_challenge, deliver_challenge) if calls else (deliver_challenge, answer_challenge):
@@ -107,9 +103,8 @@ class Stream:
             raise RemoteError(self.name, f"a message could not be sent: {error}") from error
 
     def receive(self) -> Message:
-        """The next message, however long it takes to come.
-        Raises RemoteError: the other end is gone; ConfigError: it is no message, or too large.
-        """
+        """The next message, however long it takes to come. Raises RemoteError: the other end is gone; ConfigError: it
+        is no message, or too large."""
         size = int.from_bytes(self._bytes(8), "little")
         if size > MOST_BYTES:
             raise ConfigError(f"{self.name}: a message of {size} bytes; at most {MOST_BYTES} are possible")
@@ -136,9 +131,8 @@ Role = Callable[[dict[str, Any], Stream], None]
 
 
 class Listener:
-    """The port of a trainer, at ``address``. Whoever proves to know the job's key is served by its role, in a thread of its own;
-    ``roles``: how to serve, by what the other end calls itself.
-    """
+    """The port of a trainer, at ``address``. Whoever proves to know the job's key is served by its role, in a thread of
+    its own; ``roles``: how to serve, by what the other end calls itself."""
 
     def __init__(self, host: str, key: bytes, setting: Mapping[str, Any]) -> None:
         """``setting``: what everybody is told who joins, such as the task that losses are of."""
@@ -195,11 +189,9 @@ class Listener:
 
 
 def join(address: str, key: bytes, hello: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
-    """A stream to a ``Listener``, in the ``role`` of ``hello``, and what it tells everybody.
-
-    Raises ConfigError: the other end refuses this one, or ``address`` is none; RemoteError, UnavailableError: nobody
-    answers, or it does not know the key.
-    """
+    """A stream to a ``Listener``, in the ``role`` of ``hello``, and what it tells everybody. Raises ConfigError: the
+    other end refuses this one, or ``address`` is none; RemoteError, UnavailableError: nobody answers, or it does not
+    know the key."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"{address!r} is no address; give HOST:PORT")
@@ -237,10 +229,8 @@ _END_S = 5.0
 
 
 class PeerLinks:
-    """A stream to each trainer that reads rows of this one, and those that others have opened to its listener.
-
-    Few messages wait: an interval scatters once per stage, and is at most so many epochs ahead.
-    """
+    """A stream to each trainer that reads rows of this one, and those that others have opened to its listener. Few
+    messages wait: an interval scatters once per stage, and is at most so many epochs ahead."""
 
     def __init__(self, listener: Listener, key: bytes, rank: int, happenings: queue.SimpleQueue[Happening]) -> None:
         self._key, self._rank, self._happenings, self._closed = key, rank, happenings, False
@@ -289,10 +279,8 @@ class PeerLinks:
 
 
 class DaemonWeights:
-    """The weights of a job: one thread asks for them, another sends gradients.
-
-    Members of the job are intervals: those of this trainer count from ``first``.
-    """
+    """The weights of a job: one thread asks for them, another sends gradients. Members of the job are intervals: those
+    of this trainer count from ``first``."""
 
     def __init__(self, job: JobWeights, first: int, happenings: queue.SimpleQueue[Happening]) -> None:
         self._job, self._first, self._happenings = job, first, happenings

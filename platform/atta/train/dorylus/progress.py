@@ -1,7 +1,5 @@
-"""The stages of an interval (Dorylus, section 4), when it may go on, and a record of what it did.
-
-Rows of a layer have a version for each interval that computes them: the epoch, since an interval scatters them once in it.
-"""
+"""The stages of an interval (Dorylus, section 4), when it may go on, and a record of what it did. Rows of a layer have
+a version for each interval that computes them: the epoch, since an interval scatters them once in it."""
 
 from __future__ import annotations
 
@@ -116,10 +114,8 @@ def stages_of(layers: int) -> tuple[PipelineStage, ...]:
 @dataclass(slots=True)
 class _Interval:
     """Where an interval is: it does ``stage`` of ``epoch``, or waits to. Epochs before ``epoch`` are finished.
-
-    ``taken``: the stage is under way. ``version``: of the weights of this epoch; None before the first task of a worker.
-    ``unacknowledged``: layers whose gradient was sent, and which nobody has acknowledged yet.
-    """
+    ``taken``: the stage is under way. ``version``: of the weights of this epoch; None before the first task of a
+    worker. ``unacknowledged``: layers whose gradient was sent, and which nobody has acknowledged yet."""
 
     epoch: int = 0
     stage: int = 0
@@ -152,10 +148,8 @@ class PipelineProgress:
         backward: Iterable[Producer] = (),
     ) -> None:
         """``epochs``: how many are over when training stops, with the ``first`` ones, which are over already.
-        ``forward``, ``backward``: intervals of other trainers whose rows, or whose gradients, are read here.
-
-        Raises ConfigError: a number is out of range, or a bound goes with a mode that has none.
-        """
+        ``forward``, ``backward``: intervals of other trainers whose rows, or whose gradients, are read here. Raises
+        ConfigError: a number is out of range, or a bound goes with a mode that has none."""
         check_mode(mode, staleness)
         self.stages, self.first, self._epochs = stages_of(layers), first, epochs
         self._mode, self._bound, self._rank = mode, staleness, rank
@@ -184,8 +178,7 @@ class PipelineProgress:
 
     def wanting(self) -> list[Work]:
         """The intervals that need weights before they can go on, slowest first; only those that this trainer's own
-        intervals do not hold back.
-        """
+        intervals do not hold back."""
         last = self.finished + self._bound
         return sorted(
             Work(one.epoch, one.stage, number)
@@ -233,9 +226,8 @@ class PipelineProgress:
             self._advance(one)
 
     def arrived(self, stage: PipelineStage, producer: Producer, epoch: int) -> None:
-        """Rows of an interval of another trainer have arrived; older ones than before change nothing.
-        Raises ConfigError: nobody here reads rows of that interval.
-        """
+        """Rows of an interval of another trainer have arrived; older ones than before change nothing. Raises
+        ConfigError: nobody here reads rows of that interval."""
         versions = self._versions.get(stage)
         if versions is None or producer not in versions or producer[0] == self._rank:
             raise ConfigError(f"rows of {stage.part} {stage.layer} came from {producer}, which nobody reads here")

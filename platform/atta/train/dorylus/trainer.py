@@ -19,7 +19,7 @@ from torch.nn.utils import parameters_to_vector
 import atta
 from atta.client.parameters import JobState, JobWeights
 from atta.errors import AttaError, ConfigError
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.observe.timeline import document
 from atta.partition.disk.staging import StagedFile
 from atta.train.cooperative import count_targets
@@ -34,7 +34,7 @@ from atta.train.dorylus.links import Arrays, DaemonWeights, Listener, PeerLinks
 from atta.train.dorylus.progress import Happening, IntervalTracks, PipelineProgress
 from atta.train.dorylus.worker import Longs, loss_setting
 from atta.train.dorylus.workers import WorkerPool
-from atta.train.meeting.notes import attempt_here, run_here, weights_of
+from atta.train.meeting import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import DorylusSettings
@@ -48,11 +48,9 @@ _COUNTED = ("sent_bytes", "relaunched", "lost", "ignored", "started", "tasks", "
 
 
 class IntervalTrainer(ServerTrainer):
-    """Trains a partition in intervals. Trainers meet before the first epoch and after the last one.
-
-    Then the weights that were saved at ends of epochs are evaluated, by exact forward passes of all trainers. With
-    checkpoints they meet and evaluate whenever one is due.
-    """
+    """Trains a partition in intervals. Trainers meet before the first epoch and after the last one. Then the weights
+    that were saved at ends of epochs are evaluated, by exact forward passes of all trainers. With checkpoints they meet
+    and evaluate whenever one is due."""
 
     def __init__(self, config: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> None:
         if device.type != "cpu":

@@ -76,9 +76,8 @@ class WorkerPool:
             self._change.notify()
 
     def tick(self, queue: int) -> None:
-        """Have late tasks done by others, kill workers that hang, replace those that have ended.
-        Raises AttaError: a task was relaunched too often.
-        """
+        """Have late tasks done by others, kill workers that hang, replace those that have ended. Raises AttaError: a
+        task was relaunched too often."""
         now = time.monotonic()
         with self._change:
             if self.hand_out.late(now):

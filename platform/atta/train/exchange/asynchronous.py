@@ -17,13 +17,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from atta.client.parameters import JobWeights
 from atta.errors import UnknownClientError
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.partition.disk.staging import StagedFile
 from atta.train.cooperative.exchange import TrainerBatch, count_targets, own_backward
-from atta.train.exchange.digest import DigestTrainer
 from atta.train.exchange.tables import repeated
-from atta.train.exchange.trainer import other_source
-from atta.train.meeting.meeting import Meeting, meet_once, meeting_here
+from atta.train.exchange.trainer import DigestTrainer, other_source
+from atta.train.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import AsyncDigestSettings
@@ -40,10 +39,8 @@ _LIVES = 1 << 20
 
 class AsyncDigestTrainer(DigestTrainer):
     """Repeats by itself: take weights, pull rows now and then, compute, push rows now and then, send the gradient.
-
-    Trainers are present together when tables are filled before the first step, and after the last one, when saved weights
-    are evaluated. In between, one that is started anew takes its place again.
-    """
+    Trainers are present together when tables are filled before the first step, and after the last one, when saved
+    weights are evaluated. In between, one that is started anew takes its place again."""
 
     options: AsyncDigestSettings
     slots = 1
@@ -203,9 +200,7 @@ class Copies:
 
     def __init__(self, every_s: float, meeting: Meeting, clock: Callable[[], float] = time.monotonic) -> None:
         """``every_s``: seconds between copies. Files of copies are in the folder of the ``meeting``, if it has one.
-
-        ``clock`` counts seconds, which all processes of this machine share. Nobody sets it, as people set the time.
-        """
+        ``clock`` counts seconds, which all processes of this machine share. Nobody sets it, as people set the time."""
         self.made: list[SavedWeights] = []
         self._every, self._clock, self._began = every_s, clock, clock()
         self._folder = None if meeting.folder is None else meeting.folder / "copies"

@@ -97,11 +97,9 @@ class FixedPacking(Packing):
 
 
 class DeltaPacking(FixedPacking):
-    """Differences to the rows that the reader holds, one byte per number: rows of neighbouring epochs are alike.
-
-    Both ends keep the rows as the reader has them after rounding. So what one message lost is part of the next difference
-    (error feedback; Seide et al., Interspeech 2014), and rows that stop to change become exact.
-    """
+    """Differences to the rows that the reader holds, one byte per number: rows of neighbouring epochs are alike. Both
+    ends keep the rows as the reader has them after rounding. So what one message lost is part of the next difference
+    (error feedback; Seide et al., Interspeech 2014), and rows that stop to change become exact."""
 
     _HEADER = 8
     """Bytes of the version that the reader must hold, before a scale and bytes per row."""
@@ -147,9 +145,8 @@ class DeltaPacking(FixedPacking):
 
 
 def packing(codec: str, dtype: torch.dtype = torch.float32) -> Packing:
-    """The packing of that name: none, bf16, fp16, int8 or delta-int8.
-    Raises ConfigError: the codec does not go with the dtype of the rows.
-    """
+    """The packing of that name: none, bf16, fp16, int8 or delta-int8. Raises ConfigError: the codec does not go with
+    the dtype of the rows."""
     if codec == "none":
         return Packing()
     if dtype is not torch.float32:
@@ -170,9 +167,8 @@ class History:
         return sum(encoded.nbytes for _, encoded in self._kept)
 
     def append(self, values: torch.Tensor, version: int) -> None:
-        """Add ``values`` [n, d]; the oldest version leaves if there are more than are kept.
-        Raises ConfigError: they are of another size, or not newer than the last ones.
-        """
+        """Add ``values`` [n, d]; the oldest version leaves if there are more than are kept. Raises ConfigError: they
+        are of another size, or not newer than the last ones."""
         if tuple(values.shape) != self._size:
             raise ConfigError(f"history: rows are {list(values.shape)}, not {list(self._size)}")
         if self._kept and version <= self._kept[-1][0]:
@@ -191,9 +187,8 @@ class History:
         self._kept.extend((version, encoded.numpy()) for version, encoded in state)
 
     def window(self) -> torch.Tensor:
-        """All that is kept, the oldest first: [count, n, d]. While fewer versions have come, the oldest one is repeated.
-        Raises ConfigError before the first one.
-        """
+        """All that is kept, the oldest first: [count, n, d]. While fewer versions have come, the oldest one is
+        repeated. Raises ConfigError before the first one."""
         if not self._kept:
             raise ConfigError("history: no rows have come yet")
         values = [torch.from_numpy(self._codec.decode(encoded, *self._size)) for _, encoded in self._kept]
@@ -275,9 +270,8 @@ RowCodec = FixedCodec | PolylineCodec
 
 
 def row_codec(name: str) -> RowCodec:
-    """The codec of that name: ``none``, ``fp16``, ``bf16``, ``int8`` or ``polyline:P`` with P digits.
-    Raises UnknownNameError: there is no such codec; ConfigError: P is not a number of digits.
-    """
+    """The codec of that name: ``none``, ``fp16``, ``bf16``, ``int8`` or ``polyline:P`` with P digits. Raises
+    UnknownNameError: there is no such codec; ConfigError: P is not a number of digits."""
     if name in ROW_CODECS:
         return FixedCodec(name)
     kind, colon, digits = name.partition(":")

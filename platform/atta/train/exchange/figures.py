@@ -100,8 +100,7 @@ def row_report(figures: RowFigures, kept: list[int], device: torch.device | str 
 
 class JobReporter:
     """Tells a daemon what an epoch's rows were like, so that ``atta top`` and Prometheus show a job while it runs. All
-    ranks have one; the first one talks to the daemon.
-    """
+    ranks have one; the first one talks to the daemon."""
 
     def __init__(self, cluster: atta.Cluster, strategy: str) -> None:
         """``strategy``: first part of the job's name; the rest is random."""

@@ -105,10 +105,8 @@ class StaleRows(Source):
         return arrival if places is None else arrival.then(lambda found: found.index_select(0, places))
 
     def flush(self) -> None:
-        """Wait until what others read of this epoch, as soon as it is committed, is where they find it.
-
-        Messages that are read in their epoch were waited for when they were read.
-        """
+        """Wait until what others read of this epoch, as soon as it is committed, is where they find it. Messages that
+        are read in their epoch were waited for when they were read."""
 
     def commit(self) -> None:
         """End the epoch, after all trainers have flushed it."""
@@ -260,13 +258,10 @@ class StaleRows(Source):
 
 
 class HeldRows:
-    """Copies of the rows of one layer and direction that others have sent, which reading asks nobody for.
-
-    An owner sends its rows together, so they have one version. ``history`` versions stay when a newer one comes.
-    """
+    """Copies of the rows of one layer and direction that others have sent, which reading asks nobody for. An owner
+    sends its rows together, so they have one version. ``history`` versions stay when a newer one comes."""
 
     def __init__(self, counts: Sequence[int], history: int) -> None:
-        """``counts``: rows of each owner."""
         self._counts = counts
         self._kept: list[deque[tuple[int, torch.Tensor]]] = [deque(maxlen=history + 1) for _ in counts]
 
@@ -280,9 +275,8 @@ class HeldRows:
         self._kept[owner].append((version, rows))
 
     def newest(self, rule: Rule, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
-        """The newest rows of all owners that ``rule`` admits [n, d], and their versions int64 [n].
-        Raises StaleRowError: it admits none of an owner; ``key`` says of which layer and direction.
-        """
+        """The newest rows of all owners that ``rule`` admits [n, d], and their versions int64 [n]. Raises
+        StaleRowError: it admits none of an owner; ``key`` says of which layer and direction."""
         values, versions = [], []
         for owner, kept in enumerate(self._kept):
             if not self._counts[owner]:
@@ -348,10 +342,8 @@ def mean_absolute_difference(rows: torch.Tensor, published: torch.Tensor) -> flo
 
 
 def check_finite(values: torch.Tensor, trainer: int, epoch: int, key: Key) -> None:
-    """Raise NonFiniteError if rows that ``trainer`` publishes have an infinity or NaN.
-
-    A sum of numbers that are not all finite is not finite, and takes a tenth of the time of asking each. Only a sum that
-    is not finite may come from large numbers.
-    """
+    """Raise NonFiniteError if rows that ``trainer`` publishes have an infinity or NaN. A sum of numbers that are not
+    all finite is not finite, and takes a tenth of the time of asking each. Only a sum that is not finite may come from
+    large numbers."""
     if not (np.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())):
         raise NonFiniteError(trainer, epoch, key[0], "rows" if key[1] == "forward" else "gradients of rows")

@@ -79,9 +79,7 @@ class SyncPeriod:
 @dataclass(frozen=True, slots=True)
 class Ages:
     """Ages of ``rows`` rows that were read, in epochs: bounds and the sum, so that several readers' ages can be added.
-
-    Of no rows the bounds are infinity and -1.
-    """
+    Of no rows the bounds are infinity and -1."""
 
     rows: int = 0
     least: float = math.inf
@@ -113,10 +111,8 @@ class RowPolicy:
     smooth: float | None = None
 
     def history(self, direction: Direction) -> int | None:
-        """How many versions readers keep while an epoch brings new ones.
-
-        0: new rows replace them at once. None: rows are read in their own epoch only, so nothing is kept.
-        """
+        """How many versions readers keep while an epoch brings new ones. 0: new rows replace them at once. None: rows
+        are read in their own epoch only, so nothing is kept."""
         return None
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
@@ -124,11 +120,9 @@ class RowPolicy:
         return exact(epoch)
 
     def publishes(self, epoch: int, direction: Direction, owner: int, held: int = NEVER, gap: float = math.inf) -> bool:
-        """Whether trainer ``owner`` publishes the rows of a layer in ``epoch``. Asked before they are read.
-
-        held: the oldest version that a reader has; -1: none. gap: mean absolute difference of the rows to those that
-        were published.
-        """
+        """Whether trainer ``owner`` publishes the rows of a layer in ``epoch``. Asked before they are read. held: the
+        oldest version that a reader has; -1: none. gap: mean absolute difference of the rows to those that were
+        published."""
         return True
 
     def clip_norm(self, trainers: int) -> float | None:
@@ -168,11 +162,9 @@ class SancusPolicy(SancusOptions, RowPolicy):
         return LATEST if self.gaps else Rule(max(0, epoch - int(self.limit)), epoch)
 
     def publishes(self, epoch: int, direction: Direction, owner: int, held: int = NEVER, gap: float = math.inf) -> bool:
-        """The first broadcast is always active. A gap that is not a number is due: then the rows are refused, with their cause.
-
-        With the adaptive bound an owner publishes ``owner % (bound + 1)`` epochs earlier for the second time, so that
-        owners, who all begin in the same epoch, take turns. It makes no copy older.
-        """
+        """The first broadcast is always active. A gap that is not a number is due: then the rows are refused, with
+        their cause. With the adaptive bound an owner publishes ``owner % (bound + 1)`` epochs earlier for the second
+        time, so that owners, who all begin in the same epoch, take turns. It makes no copy older."""
         if direction == "backward" or held == NEVER or epoch <= self.warmup:
             return True
         if self.gaps:
@@ -190,8 +182,7 @@ class SancusPolicy(SancusOptions, RowPolicy):
 @dataclass(frozen=True)
 class PipeGcnPolicy(PipeGcnOptions, RowPolicy):
     """Age 1 in both directions (Wan et al., ICLR 2022). The first epoch is exact, so nobody reads rows that were never
-    computed. Newer rows are still under way while those of the epoch before are read.
-    """
+    computed. Newer rows are still under way while those of the epoch before are read."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -208,10 +199,8 @@ class PipeGcnPolicy(PipeGcnOptions, RowPolicy):
 @dataclass(frozen=True)
 class DigestPolicy(DigestOptions, RowPolicy):
     """Rows of the last synchronisation (Chai et al., 2022, algorithm 1). An exact pass before the first epoch fills the
-    tables with version 0.
-
-    Rows at age N cost little accuracy. Gradients that are so old do harm, so they have a period of their own.
-    """
+    tables with version 0. Rows at age N cost little accuracy. Gradients that are so old do harm, so they have a period
+    of their own."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -258,10 +247,8 @@ class SatPolicy(SatOptions, DigestPolicy):
         return epoch % self.train_every == 0
 
     def shares(self, epoch: int) -> bool:
-        """Whether trainers put together in ``epoch`` what each has learnt since the last epoch of training.
-
-        That is half a period later. So learning has some epochs to hide behind.
-        """
+        """Whether trainers put together in ``epoch`` what each has learnt since the last epoch of training. That is
+        half a period later. So learning has some epochs to hide behind."""
         began = epoch - max(1, self.train_every // 2)
         return began > 0 and self.trains(began)
 

@@ -27,11 +27,9 @@ Share = tuple[int, str]
 """A layer, and what of it is added up over all trainers."""
 _SEEDS = 1 << 63
 MOST_RATIO = 0.5
-"""Predictions are used where their distance to the fresh rows is at most this part of the stale rows' distance.
-
-The paper asks for less than 1. But stale rows are rows that a model has had, and predictions are off in directions of
-their own. With ratios of 0.7 to 0.8 training diverged (bench/results/stale-sat.md).
-"""
+"""Predictions are used where their distance to the fresh rows is at most this part of the stale rows' distance. The
+paper asks for less than 1. But stale rows are rows that a model has had, and predictions are off in directions of their
+own. With ratios of 0.7 to 0.8 training diverged (bench/results/stale-sat.md)."""
 
 
 class Errors(NamedTuple):
@@ -55,9 +53,8 @@ class Errors(NamedTuple):
 
 @dataclass
 class Guard:
-    """Decides for one layer whether predictions are used. Tell it errors that were measured before the predictor learnt from
-    these rows. After ``patience`` measurements in a row without a better ratio the predictor stops learning.
-    """
+    """Decides for one layer whether predictions are used. Tell it errors that were measured before the predictor learnt
+    from these rows. After ``patience`` measurements in a row without a better ratio the predictor stops learning."""
 
     most_ratio: float = MOST_RATIO
     patience: int = 10
@@ -208,10 +205,8 @@ class PredictedRows(TableRows):
         return super()._forward(layer, rows)
 
     def shares(self) -> dict[Share, list[torch.Tensor]]:
-        """What is to be added up over all trainers in this epoch: errors, and what predictors have learnt.
-
-        All trainers have shares of the same sizes in the same epochs.
-        """
+        """What is to be added up over all trainers in this epoch: errors, and what predictors have learnt. All trainers
+        have shares of the same sizes in the same epochs."""
         ahead, found = self.policy.ahead(self._epoch), dict[Share, list[torch.Tensor]]()
         for layer, fresh in sorted(self._fresh.items()):
             errors = self._layers[layer].errors(fresh, ahead)

@@ -1,8 +1,6 @@
-"""Predicts how a layer's rows change after their last synchronisation. At the start the change is zero.
-
-A row that was synchronised a part of the period ago has changed by this part. Trainers learn in three steps: each
-studies by itself, all add up what they share, and each takes the sums. So all have the same predictor.
-"""
+"""Predicts how a layer's rows change after their last synchronisation. At the start the change is zero. A row that was
+synchronised a part of the period ago has changed by this part. Trainers learn in three steps: each studies by itself,
+all add up what they share, and each takes the sums. So all have the same predictor."""
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ class PublishedGraph:
     @classmethod
     def of(cls, edge_index: torch.Tensor, *, own: int, rows: int) -> PublishedGraph:
         """The graph of a partition's edges ``edge_index`` int64 [2, e] among these rows, in one direction or both.
-        Raises ConfigError: an edge ends outside the rows.
-        """
+        Raises ConfigError: an edge ends outside the rows."""
         if not 0 <= own <= rows or (
             edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < rows
         ):
@@ -64,10 +61,7 @@ class PublishedGraph:
 
     def around(self, targets: torch.Tensor) -> tuple[PublishedGraph, torch.Tensor, torch.Tensor]:
         """What decides the predictions of ``targets`` (distinct rows): a smaller graph, its rows here, the targets
-        there.
-
-        Weights stay as they are, so predictions of the targets are those of the whole graph.
-        """
+        there. Weights stay as they are, so predictions of the targets are those of the whole graph."""
         subset, edges, places, kept = k_hop_subgraph(
             targets, HOPS, self.edge_index, relabel_nodes=True, num_nodes=self.rows
         )
@@ -75,11 +69,9 @@ class PublishedGraph:
 
 
 class _Net(nn.Module):
-    """LSTM over a row's changes, then two GCN layers, of which the last is zero at the start.
-
-    The LSTM sees changes divided by their root mean square, and its result is multiplied by it. So what was learnt from the
-    large steps of early epochs also holds for small ones.
-    """
+    """LSTM over a row's changes, then two GCN layers, of which the last is zero at the start. The LSTM sees changes
+    divided by their root mean square, and its result is multiplied by it. So what was learnt from the large steps of
+    early epochs also holds for small ones."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -97,11 +89,9 @@ class _Net(nn.Module):
 
 
 class LstmPredictor(nn.Module):
-    """A network (Zhang et al., SAT) that each trainer improves by itself; then the weights are averaged.
-
-    So to learn takes one sum of weights, not one of gradients per step. Adam's moments stay on each trainer. While it learns,
-    ``net`` predicts and ``pupil`` changes; both are equal after ``take``.
-    """
+    """A network (Zhang et al., SAT) that each trainer improves by itself; then the weights are averaged. So to learn
+    takes one sum of weights, not one of gradients per step. Adam's moments stay on each trainer. While it learns,
+    ``net`` predicts and ``pupil`` changes; both are equal after ``take``."""
 
     def __init__(self, width: int, *, lr: float = 0.01, steps: int = 4, batch_rows: int = 1024) -> None:
         """``width``: numbers per row. ``steps``: Adam's steps of a ``study``, each on ``batch_rows`` own rows."""
@@ -113,10 +103,8 @@ class LstmPredictor(nn.Module):
         self._studied = False
 
     def forward(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
-        """[n, d]: how the ``graph``'s rows change until the next synchronisation.
-
-        window: [k, n, d], their last synchronisations, the oldest first.
-        """
+        """[n, d]: how the ``graph``'s rows change until the next synchronisation. window: [k, n, d], their last
+        synchronisations, the oldest first."""
         change: torch.Tensor = self.net(window, graph)
         return change
 
@@ -124,9 +112,8 @@ class LstmPredictor(nn.Module):
         self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
     ) -> None:
         """Learn by itself: steps on the mean squared error of random own rows. Another thread may predict meanwhile.
-
-        fresh: [own, d], own rows as they are now, ``ahead`` periods after their synchronisation. seed: of the mini-batches.
-        """
+        fresh: [own, d], own rows as they are now, ``ahead`` periods after their synchronisation. seed: of the
+        mini-batches."""
         self._studied = graph.own > 0
         window, fresh = window.detach(), fresh.detach()
         draws = torch.Generator().manual_seed(seed)
@@ -173,10 +160,8 @@ class LstmPredictor(nn.Module):
 
 
 class LinearPredictor(nn.Module):
-    """A weighted sum of the changes from one version of the window to the next.
-
-    Its weights are the least-squares solution over the own rows of all trainers, as of the last ``take``.
-    """
+    """A weighted sum of the changes from one version of the window to the next. Its weights are the least-squares
+    solution over the own rows of all trainers, as of the last ``take``."""
 
     weights: torch.Tensor
     square: torch.Tensor
@@ -224,10 +209,8 @@ class LinearPredictor(nn.Module):
 
 
 def solve(square: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    """[k]: x with ``square @ x = product``, for a positive definite ``square`` [k, k], by elimination.
-
-    The last bits of LAPACK's solution depend on where its buffers lie, so a run that is resumed would differ.
-    """
+    """[k]: x with ``square @ x = product``, for a positive definite ``square`` [k, k], by elimination. The last bits of
+    LAPACK's solution depend on where its buffers lie, so a run that is resumed would differ."""
     rows = torch.cat([square, product.unsqueeze(1)], 1).cpu()
     for pivot in range(len(rows)):
         rows[pivot] /= rows[pivot, pivot].clone()
@@ -238,9 +221,8 @@ def solve(square: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
 
 
 def predictor(kind: str, width: int, count: int, *, seed: int = 0) -> LstmPredictor | LinearPredictor:
-    """A new predictor of rows of ``width`` numbers from ``count`` versions; equal seeds give equal weights.
-    Raises ConfigError: an unknown kind, or too few versions for it.
-    """
+    """A new predictor of rows of ``width`` numbers from ``count`` versions; equal seeds give equal weights. Raises
+    ConfigError: an unknown kind, or too few versions for it."""
     if kind not in PREDICTORS:
         raise ConfigError(f"predictor {kind!r}: must be one of {', '.join(PREDICTORS)}")
     if kind == "linear":

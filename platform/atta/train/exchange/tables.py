@@ -102,9 +102,8 @@ class DaemonTable:
         return torch.from_numpy(np.array(next(iter(self._slots.values()))[0].locate(ids)))
 
     def publish(self, layer: int, rows: torch.Tensor, values: torch.Tensor, version: int) -> None:
-        """Push ``values`` [n, d] of distinct ``rows`` int64 [n]. They are under way until ``flush``.
-        Raises RemoteError, UnknownNameError: a daemon does not answer, or does not have the table any more.
-        """
+        """Push ``values`` [n, d] of distinct ``rows`` int64 [n]. They are under way until ``flush``. Raises
+        RemoteError, UnknownNameError: a daemon does not answer, or does not have the table any more."""
         self._check_alive()
         slots = self._slots[layer]
         if version not in self._slot_of:
@@ -115,10 +114,8 @@ class DaemonTable:
 
     def fetch(self, layer: int, rows: torch.Tensor, rule: Rule) -> Future[Fetched]:
         """Pull ``rows`` int64 [n], which may repeat, while the caller computes: those of the one synchronisation that
-        ``rule`` admits, or with a single slot the newest ones. Wait for it before the next synchronisation.
-
-        Raises, then or in the future, StaleRowError: it is unknown, or a row was not part of it; and errors of ``publish``.
-        """
+        ``rule`` admits, or with a single slot the newest ones. Wait for it before the next synchronisation. Raises,
+        then or in the future, StaleRowError: it is unknown, or a row was not part of it; and errors of ``publish``."""
         self._check_alive()
         slots = self._slots[layer]
         if len(slots) == 1:
@@ -220,10 +217,8 @@ def repeated(action: Callable[[], None], every_s: float) -> Iterator[None]:
 
 class TableRows(StaleRows):
     """Hidden rows travel through tables on the daemons, gradients by messages. ``fill`` comes before the first epoch.
-
     Pulls begin with the epoch, so they hide behind what is computed before the rows are needed. Pushes hide behind the
-    rest of forward and behind backward.
-    """
+    rest of forward and behind backward."""
 
     policy: DigestPolicy
 
@@ -252,10 +247,8 @@ class TableRows(StaleRows):
         return self._table
 
     def fill(self, table: DaemonTable, rows: Mapping[int, torch.Tensor]) -> None:
-        """Publish version 0 in ``table``: own ``rows`` [o, d] of each layer that travels.
-
-        All trainers must have filled it before the first epoch. Raises the errors of ``DaemonTable.publish``.
-        """
+        """Publish version 0 in ``table``: own ``rows`` [o, d] of each layer that travels. All trainers must have filled
+        it before the first epoch. Raises the errors of ``DaemonTable.publish``."""
         self._open(table)
         for layer, of_layer in sorted(rows.items()):
             self._publish(layer, self._mine(of_layer), 0)
@@ -263,9 +256,7 @@ class TableRows(StaleRows):
 
     def rejoin(self, table: DaemonTable, rows: Mapping[int, torch.Tensor]) -> None:
         """Use a ``table`` that is full, in place of ``fill``. The first epoch pulls rows, whatever its number.
-
-        ``rows``: [0, d] of each layer that travels.
-        """
+        ``rows``: [0, d] of each layer that travels."""
         self._open(table)
         self._published = {layer: (0, of_layer) for layer, of_layer in rows.items()}
         self._rejoined = True

@@ -12,7 +12,7 @@ import numpy as np
 
 import atta
 from atta.errors import ConfigError
-from atta.observe.extras import member
+from atta.observe.packages import member
 from atta.samplers.arguments import whole
 
 if TYPE_CHECKING:
@@ -76,9 +76,8 @@ def check(
 
 
 def imported_model(name: str) -> torch.nn.Module:
-    """The model that ``MODULE:NAME`` names, also in this folder: a module of torch, or what returns one without arguments.
-    Raises ConfigError: it cannot be imported or made.
-    """
+    """The model that ``MODULE:NAME`` names, also in this folder: a module of torch, or what returns one without
+    arguments. Raises ConfigError: it cannot be imported or made."""
     import torch
 
     module, _, called = name.partition(":")

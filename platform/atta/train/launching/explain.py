@@ -106,7 +106,7 @@ def explain(
     import torch
 
     from atta.client.inference.task import feature_width
-    from atta.train.checkpoint import load_model
+    from atta.train.checkpoint.files import load_model
     from atta.train.models.layers import saved_model
 
     saved = load_model(model)

@@ -122,9 +122,8 @@ def _with_trace(error: AttaError, record: Mapping[str, Any]) -> AttaError:
 
 @dataclass
 class Attempts:
-    """How often a training may fail (``most``) and has ``failed``, and whether the next attempt resumes. Mistakes of the user
-    and numbers that are not finite are no failures: they would come again.
-    """
+    """How often a training may fail (``most``) and has ``failed``, and whether the next attempt resumes. Mistakes of
+    the user and numbers that are not finite are no failures: they would come again."""
 
     most: int
     failed: int = 0
@@ -164,9 +163,8 @@ class Attempts:
 
 
 class Lives:
-    """How often trainers were started again, by rank (``restarts``), and at most. An error of Atta would come again: bad
-    input, a lost daemon. So only those are started again that a signal has killed, or that had another error.
-    """
+    """How often trainers were started again, by rank (``restarts``), and at most. An error of Atta would come again:
+    bad input, a lost daemon. So only those are started again that a signal has killed, or that had another error."""
 
     def __init__(self, ranks: Sequence[int], most: int) -> None:
         self.most = most

@@ -14,24 +14,23 @@ from typing import Any
 
 import atta
 from atta.client.cluster import connect_all
-from atta.client.folder import OwnFolder
 from atta.errors import AttaError
 from atta.observe.lastwords import printable
+from atta.observe.machine.held import OwnFolder
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
-from atta.train.meeting.notes import tables_of, weights_of
+from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
 from atta.train.strategies import STRATEGIES
-from atta.wire.clusterfile import ended_daemon
-from atta.wire.named import await_names, resolve_target
+from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
+from atta.wire.credentials import Credentials
 from atta.wire.parts import Addresses, groups_of, replicas_of
-from atta.wire.security.credentials import Credentials
 
 CLEAN_S = 5.0
 """How long a daemon may take to answer when what a failed run has left is dropped."""
@@ -54,7 +53,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     for logger in config.logger or ():
         check_logger(logger)
     if config.checkpoint is not None and nodes.rank == 0:
-        from atta.train.checkpoint import check_folder
+        from atta.train.checkpoint.files import check_folder
 
         check_folder(config.checkpoint)
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
@@ -93,7 +92,7 @@ def _clean(config: TrainConfig, daemons: Mapping[str, Any], run: str, weights: s
     """Drop what trainers that were killed have left on daemons that go on: tables of the run, and its weights."""
     if config.cluster is None:
         return
-    from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+    from atta.kvstore.parameters import ParameterSpec, VectorStep
 
     with contextlib.suppress(AttaError), connect_handed(daemons, deadline_s=CLEAN_S) as running:
         for name in running.tables.specs():
@@ -105,8 +104,7 @@ def _clean(config: TrainConfig, daemons: Mapping[str, Any], run: str, weights: s
 
 
 def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
-    """What is said as all trainers start again."""
-    from atta.train.checkpoint import place_in
+    from atta.train.checkpoint.run import place_in
 
     assert config.checkpoint is not None, "--max-restarts needs it"
     newest = _newest(config.checkpoint)
@@ -117,7 +115,7 @@ def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
 
 def _newest(folder: str) -> str:
     """A text that changes with each checkpoint; empty: there is none."""
-    from atta.train.checkpoint import LAST
+    from atta.train.checkpoint.files import LAST
 
     return Mirror(folder).version(LAST)
 
@@ -138,9 +136,8 @@ def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
 
 @contextlib.contextmanager
 def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any], Schema]]:
-    """What trainers must know of the daemons (``handed``), and the schema of their graph. The daemons are started for the
-    run unless the configuration names running ones.
-    """
+    """What trainers must know of the daemons (``handed``), and the schema of their graph. The daemons are started for
+    the run unless the configuration names running ones."""
     if config.cluster is not None:
         if nodes.early:
             meeting = [nodes.endpoint] if nodes.endpoint is not None else []
@@ -181,8 +178,7 @@ def handed(cluster: atta.Cluster) -> dict[str, Any]:
 
 def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta.Cluster:
     """The cluster that ``handed`` was told of; ``task["file"]`` may be rewritten when a daemon moves. Raises
-    UnavailableError: a daemon does not answer; DataError: a file of the credentials is missing or damaged.
-    """
+    UnavailableError: a daemon does not answer; DataError: a file of the credentials is missing or damaged."""
     tls, file = task.get("tls"), task.get("file")
     found = groups_of({part: replicas_of(replicas) for part, replicas in enumerate(task["addresses"])})
     addresses = {parts.start: replicas for parts, replicas in found.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import atta
 from atta.errors import ConfigError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.train.launching.epoch_batches import EpochBatches
 
 lightning = load("AttaDataModule", "lightning.pytorch")

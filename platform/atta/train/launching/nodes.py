@@ -17,7 +17,7 @@ import psutil
 from atta.errors import AttaError, ConfigError
 from atta.observe.lastwords import first_line
 from atta.train.config import TrainConfig
-from atta.train.meeting.notes import Notes
+from atta.train.meeting import Notes
 from atta.wire.clusterfile import check_address
 
 INTERFACE = "GLOO_SOCKET_IFNAME"

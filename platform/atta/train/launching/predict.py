@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import torch
 
     from atta.partition.schema import Schema
-    from atta.train.checkpoint import SavedModel
+    from atta.train.checkpoint.files import SavedModel
 
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
@@ -374,10 +374,8 @@ def predicted_types(
     schema: Schema, saved: SavedModel | None, asked: str | None = None, *, pairs: bool = False
 ) -> tuple[str, ...]:
     """The node type of the vertices that are computed; of ``pairs`` those of sources and of targets, if they are two.
-
-    saved: None for layers of a user's own; asked: the type that the user names, if so. Raises DataError: the graph lacks
-    a type of the model; ConfigError: the model computes no vertices of the type that is asked for.
-    """
+    saved: None for layers of a user's own; asked: the type that the user names, if so. Raises DataError: the graph
+    lacks a type of the model; ConfigError: the model computes no vertices of the type that is asked for."""
     about: tuple[str, ...] = (schema.node_types[0],)
     if saved is not None and _typed(saved):
         from atta.train.models.typed_layers import types_of
@@ -398,9 +396,7 @@ def predicted_types(
 
 def _ranked_edge_type(schema: Schema, types: Sequence[str], relation: str | None, saved: SavedModel | None) -> str:
     """The edge type from sources to targets that ``top`` is about: the one that is named, the model's, or the only one.
-
-    Raises ConfigError if that says none, or several.
-    """
+    Raises ConfigError if that says none, or several."""
     between = [e for e in schema.edge_types if schema.endpoints(e) == (types[0], types[-1])]
     trained = None if saved is None else saved.shape.get("edge_type")
     said = relation or (trained if trained in between else None)
@@ -421,7 +417,7 @@ def _saved(model: str | Path | Sequence[Any]) -> SavedModel | None:
     """The model of a checkpoint; None for layers of a user's own."""
     if not isinstance(model, str | Path):
         return None
-    from atta.train.checkpoint import load_model
+    from atta.train.checkpoint.files import load_model
 
     return load_model(model)
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.client.folder import OwnFolder
 from atta.client.tables.string_ids import Numbers, StringIds, Strings
 from atta.errors import AttaError, ConfigError, DataError
 from atta.observe import lastwords
 from atta.observe.machine.ending import end_with_parent
+from atta.observe.machine.held import OwnFolder
+from atta.observe.packages import machine, versions
 from atta.observe.progress import Progress
-from atta.observe.versions import machine, versions
 from atta.partition.disk.files import open_regular
 from atta.partition.graph.strings import NAME, to_rows
 from atta.samplers.arguments import integers
@@ -101,8 +101,7 @@ class PredictReport:
 
 def predict_as(config: PredictConfig, progress: Progress | None = None) -> PredictReport:
     """Predict as ``config`` says; repeated after it was broken off, what is missing. Raises ConfigError, DataError: bad
-    settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did.
-    """
+    settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did."""
     from atta.client.inference.sinks import FileSink
     from atta.train.launching.launch import handed
     from atta.train.launching.predict import PredictJob
@@ -190,7 +189,7 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
 
 def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     """The vertices or pairs that ``PredictJob`` is to compute."""
-    from atta.train.checkpoint import load_model
+    from atta.train.checkpoint.files import load_model
     from atta.train.launching.predict import predicted_types
 
     saved, pairs = load_model(config.checkpoint), config.links is not None or config.top is not None

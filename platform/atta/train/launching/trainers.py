@@ -1,8 +1,6 @@
-"""Starts the trainers of this machine, watches them, and starts again those that may go on alone.
-
-A thread of every trainer touches a file, also while it computes or waits. One that is stopped (SIGSTOP) does not, and is
-killed: the others would wait for it until ``--rank-timeout``, and a single trainer has nobody else who notices.
-"""
+"""Starts the trainers of this machine, watches them, and starts again those that may go on alone. A thread of every
+trainer touches a file, also while it computes or waits. One that is stopped (SIGSTOP) does not, and is killed: the
+others would wait for it until ``--rank-timeout``, and a single trainer has nobody else who notices."""
 
 from __future__ import annotations
 
@@ -94,11 +92,9 @@ class Processes:
 
 @dataclass
 class Silence:
-    """How long each trainer has been silent. Pure.
-
-    One is given up after ``limit_s`` seconds (None: never), or ``start_s`` if it gives no signs yet. Looks are ``pause_s``
-    apart; more counts as two pauses, for then the launcher was stopped itself.
-    """
+    """How long each trainer has been silent. Pure. One is given up after ``limit_s`` seconds (None: never), or
+    ``start_s`` if it gives no signs yet. Looks are ``pause_s`` apart; more counts as two pauses, for then the launcher
+    was stopped itself."""
 
     limit_s: float | None
     start_s: float = START_S

@@ -1,8 +1,6 @@
-"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts.
-
-``FOLDER/task.json`` says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank
-that fails writes ``failure-RANK.json``.
-"""
+"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts. ``FOLDER/task.json``
+says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank that fails writes
+``failure-RANK.json``."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from atta.train.config import TrainConfig
 from atta.train.launching.failure import failure_file
 from atta.train.launching.launch import EPOCHS, connect_handed
 from atta.train.launching.trainers import MEETING, signs_of_life
-from atta.train.meeting.notes import announce_run
+from atta.train.meeting import announce_run
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
@@ -93,10 +91,8 @@ def compute_threads(trainers: int) -> int:
 
 
 def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
-    """The CPU, or this trainer's own GPU. With ``auto`` it is the CPU if there are fewer GPUs than trainers.
-
-    Raises ConfigError: ``cuda`` is wanted, and there are too few GPUs.
-    """
+    """The CPU, or this trainer's own GPU. With ``auto`` it is the CPU if there are fewer GPUs than trainers. Raises
+    ConfigError: ``cuda`` is wanted, and there are too few GPUs."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -119,7 +115,7 @@ def main(folder: str) -> int:
         announce_run(task)
         meeting = json.loads(os.environ.get(MEETING, "{}"))
         if "life" in meeting:  # any of the trainers of this run may be started again
-            from atta.train.meeting.meeting import join_meeting
+            from atta.train.meeting import join_meeting
 
             where, world = meeting.pop("address"), int(os.environ["WORLD_SIZE"])
             join_meeting(where, rank=int(rank), world=world, folder=Path(folder), **meeting)

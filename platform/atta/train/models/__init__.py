@@ -38,9 +38,8 @@ def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> to
 
 
 class SampledModel(torch.nn.Module):
-    """The PyG model ``gnn`` on sampled batches: each layer is called on the pair (vertices that it reads, vertices that it
-    computes), one hop fewer than the layer before. The weights and their names are those of the PyG model.
-    """
+    """The PyG model ``gnn`` on sampled batches: each layer is called on the pair (vertices that it reads, vertices that
+    it computes), one hop fewer than the layer before. The weights and their names are those of the PyG model."""
 
     def __init__(self, gnn: torch.nn.Module) -> None:
         super().__init__()

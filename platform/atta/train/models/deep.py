@@ -15,10 +15,8 @@ from atta.train.settings import DEEP_MODELS, MOST_LAYERS
 
 class DeepGNN(torch.nn.Module):
     """Layers with pre-activation residuals: norm, ReLU, dropout, convolution, add (``res+``). GraNNDis trains 3 to 112.
-
     ``resgcn+`` aggregates by mean, ``deepergcn`` by a softmax with a learnt temperature (Li et al., "DeeperGCN: All You
-    Need to Train Deeper GCNs"). All normalisation is per row (LayerNorm), so ``CooperativeModel`` accepts it.
-    """
+    Need to Train Deeper GCNs"). All normalisation is per row (LayerNorm), so ``CooperativeModel`` accepts it."""
 
     def __init__(
         self,

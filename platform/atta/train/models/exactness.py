@@ -334,10 +334,9 @@ def _other_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _with_strangers(graph: SmallGraph, seed: int) -> tuple[SmallGraph, int]:
-    """The graph with more vertices: a path into ``seed``, so that no batch holds all that a model may read; a vertex without
-    edges, whose number is returned; all of this again with other features and with a vertex that has edges from all others,
-    from where no path leads here; and another vertex without edges.
-    """
+    """The graph with more vertices: a path into ``seed``, so that no batch holds all that a model may read; a vertex
+    without edges, whose number is returned; all of this again with other features and with a vertex that has edges from
+    all others, from where no path leads here; and another vertex without edges."""
     graph = _joined(graph, seed)
     count = graph.num_nodes
     x = torch.cat([graph.x, graph.x[:1], graph.x.flip(0), graph.x[1:2]])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.samplers import LocalGraph, LocalSampler
 
 __all__ = [
@@ -63,11 +63,9 @@ class NoFormError(Exception):
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What a model is called on: a whole graph, or a batch of it.
-
-    x: [n, channels], seeds first; edge_index: int64 [2, e], places in ``x``; edge: [e, ...] by argument of the model;
-    n_id: int64 [n], places in the graph; nodes, edges: [hops + 1], their number up to each hop, from the seeds on.
-    """
+    """What a model is called on: a whole graph, or a batch of it. x: [n, channels], seeds first; edge_index: int64 [2,
+    e], places in ``x``; edge: [e, ...] by argument of the model; n_id: int64 [n], places in the graph; nodes, edges:
+    [hops + 1], their number up to each hop, from the seeds on."""
 
     x: torch.Tensor
     edge_index: torch.Tensor

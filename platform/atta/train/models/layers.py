@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv, Linear, SAGEConv
 
 from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, self_loops, with_company
 from atta.errors import ConfigError, DataError
-from atta.train.checkpoint import SavedModel
+from atta.train.checkpoint.files import SavedModel
 from atta.train.models import adjacency, whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER, UNFIT
@@ -24,11 +24,9 @@ _FORWARD_HOOKS = ("forward_hooks", "forward_pre_hooks")
 
 
 class TorchLayer:
-    """A layer of torch: moves a block to the device, computes in ``dtype`` without gradients, and brings float32 rows back.
-
-    ``rows`` makes rows of the targets from all rows of a block. ``needs_edges``: a block's first target must have an
-    edge. The others: see ``atta.client.inference.block.Layer``.
-    """
+    """A layer of torch: moves a block to the device, computes in ``dtype`` without gradients, and brings float32 rows
+    back. ``rows`` makes rows of the targets from all rows of a block. ``needs_edges``: a block's first target must have
+    an edge. The others: see ``atta.client.inference.block.Layer``."""
 
     def __init__(
         self,
@@ -58,9 +56,8 @@ class TorchLayer:
 
 
 def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = False) -> list[Layer]:
-    """The layers of a model that ``whole_model`` has made, in evaluation mode and on ``device``. hidden: without what turns
-    embeddings into scores, the last layer or a deep model's decoder; raises ConfigError: it is the only layer.
-    """
+    """The layers of a model that ``whole_model`` has made, in evaluation mode and on ``device``. hidden: without what
+    turns embeddings into scores, the last layer or a deep model's decoder; raises ConfigError: it is the only layer."""
     gnn.eval().to(device)
     if isinstance(gnn, DeepGNN):
         return [_deep(gnn, number, device, hidden=hidden) for number in range(len(gnn.layers))]
@@ -133,8 +130,7 @@ def gcn_rows(
     conv: GCNConv, degrees: DegreeRule | None, x: torch.Tensor, block: LayerBlock, weights: str | None = None
 ) -> torch.Tensor:
     """``GCNConv`` with degrees of the whole graph; rows are summed up before the weights. ``weights``: which of
-    ``block.edge_rows`` edges have; those of sampled batches are weighed already.
-    """
+    ``block.edge_rows`` edges have; those of sampled batches are weighed already."""
     dtype = np.float64 if x.dtype == torch.float64 else np.float32
     source, target = block.edge_index
     values = np.ones(len(source), dtype) if weights is None else block.edge_rows[weights].reshape(-1).astype(dtype)

@@ -11,7 +11,7 @@ import torch
 from atta.client.inference.block import Floats
 from atta.client.inference.task import PairScore
 from atta.errors import ConfigError, DataError
-from atta.train.checkpoint import SavedModel
+from atta.train.checkpoint.files import SavedModel
 from atta.train.models import SampledModel
 from atta.train.settings.minibatch import EDGE_CLASSES
 

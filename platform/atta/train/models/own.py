@@ -228,7 +228,6 @@ class _OwnModule:
 
     @property
     def _reads_edges(self) -> bool:
-        """Whether it is called with edges, too."""
         where = type(self.module).__module__
         of_torch, of_pyg = (where.startswith(f"{name}.") for name in ("torch.nn", "torch_geometric"))
         passes = any(isinstance(part, MessagePassing) for part in self.module.modules())

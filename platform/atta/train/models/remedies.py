@@ -16,11 +16,9 @@ _NORMS = ("both", "right", "left")
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change of a model, of its batches, or of both.
-
-    settings: of any module, (name, from, to); more_hops: that batches get; in_order: edges stand in the user's order;
-    norm: edges get weights from degrees, see ``weighted``; unbiased: drawn edges weigh more, see ``unbiased``.
-    """
+    """A change of a model, of its batches, or of both. settings: of any module, (name, from, to); more_hops: that
+    batches get; in_order: edges stand in the user's order; norm: edges get weights from degrees, see ``weighted``;
+    unbiased: drawn edges weigh more, see ``unbiased``."""
 
     settings: tuple[tuple[str, object, object], ...] = ()
     more_hops: int = 0
@@ -93,9 +91,8 @@ def remedies_for(
     *,
     pairs: bool = True,
 ) -> list[Remedy]:
-    """What ``works`` alone on the model that it has changed; if nothing does, the first of ``pairs`` that does. If some of
-    ``likely`` work, no others are tried.
-    """
+    """What ``works`` alone on the model that it has changed; if nothing does, the first of ``pairs`` that does. If some
+    of ``likely`` work, no others are tried."""
     if found := [remedy for remedy in likely if _helps(remedy, model, works)]:
         return found
     for remedy in REMEDIES:
@@ -116,9 +113,8 @@ def _helps(remedy: Remedy, model: torch.nn.Module, works: Callable[[Remedy, torc
 
 
 def weighted(graph: SmallGraph, norm: str) -> SmallGraph:
-    """The graph with ``edge_weight`` of degrees: ``"gcn"``: 1 / sqrt(d of source * d of target), in-degrees with a self-loop
-    for each vertex; ``"both"``: with the out-degree of the source; ``"row"``: 1 / in-degree of the target.
-    """
+    """The graph with ``edge_weight`` of degrees: ``"gcn"``: 1 / sqrt(d of source * d of target), in-degrees with a
+    self-loop for each vertex; ``"both"``: with the out-degree of the source; ``"row"``: 1 / in-degree of the target."""
     graph = _looped(graph) if norm == "gcn" else graph
     weight = _weights(graph) * _scale(graph, norm, *graph.edge_index)
     return SmallGraph(graph.x, graph.edge_index, {**graph.edge, "edge_weight": weight.nan_to_num(0, 0, 0)})
@@ -126,8 +122,7 @@ def weighted(graph: SmallGraph, norm: str) -> SmallGraph:
 
 def unbiased(graph: SmallGraph, sample: ModelInput, norm: str | None) -> ModelInput:
     """The sample with ``edge_weight`` so that sums over drawn edges are, on average, those over all edges of the graph.
-    ``norm``: as for ``weighted``; the self-loops of ``"gcn"`` are not drawn.
-    """
+    ``norm``: as for ``weighted``; the self-loops of ``"gcn"`` are not drawn."""
     read = _looped(graph) if norm == "gcn" else graph
     source, target = sample.n_id[sample.edge_index]
     drawn = torch.bincount(sample.edge_index[1], minlength=len(sample.x))[sample.edge_index[1]]

@@ -1,8 +1,6 @@
-"""Models of typed graphs, made of PyG's layers: ``rgcn``, ``hetero-sage``, ``hetero-gat`` and ``hgt``.
-
-A linear encoder per node type brings features to one width, which learnt rows of types without have already; then come
-the layers, each computing only what later ones read, and a linear decoder for the target type.
-"""
+"""Models of typed graphs, made of PyG's layers: ``rgcn``, ``hetero-sage``, ``hetero-gat`` and ``hgt``. A linear encoder
+per node type brings features to one width, which learnt rows of types without have already; then come the layers, each
+computing only what later ones read, and a linear decoder for the target type."""
 
 from __future__ import annotations
 
@@ -45,9 +43,8 @@ class LayersByType(ModuleDict):  # type: ignore[misc]
 
 
 class TypedLayers(torch.nn.Module):
-    """The layers of a model of a typed graph, which read sampled batches; rows have ``hidden_width`` numbers before the first
-    and after each. ``encoders``: a linear layer per type with features; ``layers``: see ``_layer``.
-    """
+    """The layers of a model of a typed graph, which read sampled batches; rows have ``hidden_width`` numbers before the
+    first and after each. ``encoders``: a linear layer per type with features; ``layers``: see ``_layer``."""
 
     def __init__(self, config: TrainSettings, reach: TypeReach) -> None:
         super().__init__()
@@ -63,11 +60,9 @@ class TypedLayers(torch.nn.Module):
         nodes_per_hop: Mapping[str, Sequence[int]],
         edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
     ) -> dict[str, torch.Tensor]:
-        """Rows of the seeds by node type, [seeds, hidden].
-
-        x: rows by node type: features, or [vertices, hidden] of a type without; edge_index: [2, edges] int64 by edge type;
-        both hop by hop, as ``to_pyg`` has them. nodes_per_hop: [hops + 1]; edges_per_hop: [hops].
-        """
+        """Rows of the seeds by node type, [seeds, hidden]. x: rows by node type: features, or [vertices, hidden] of a
+        type without; edge_index: [2, edges] int64 by edge type; both hop by hop, as ``to_pyg`` has them. nodes_per_hop:
+        [hops + 1]; edges_per_hop: [hops]."""
         reach = self.reach
         h = {t: F.relu(self.encoders[t](x[t])) if t in self.encoders else x[t] for t in reach.read(0)}
         for number, layer in enumerate(self.layers):

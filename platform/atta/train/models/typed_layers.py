@@ -16,7 +16,7 @@ from atta.client.inference.stages import Stage, Targets, TypedLayer, typed_stage
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
 from atta.partition.schema import join_edge_type, split_edge_type
-from atta.train.checkpoint import NO_EMBEDDINGS, SavedModel
+from atta.train.checkpoint.files import NO_EMBEDDINGS, SavedModel
 from atta.train.models.layers import digest_of, saved_settings
 from atta.train.models.links import UNFIT, saved_decoder, scorer
 from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel
@@ -35,11 +35,9 @@ def types_of(saved: SavedModel) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SavedTypedModel:
-    """A model of a checkpoint with its weights, for one graph.
-
-    asked: by node type, what turns rows of the last layer into those that are written, if something does; rows: learnt
-    rows of types without features, float32 [vertices, hidden], in the order of the cluster's tables; score: of pairs.
-    """
+    """A model of a checkpoint with its weights, for one graph. asked: by node type, what turns rows of the last layer
+    into those that are written, if something does; rows: learnt rows of types without features, float32 [vertices,
+    hidden], in the order of the cluster's tables; score: of pairs."""
 
     model: TypedLayers
     asked: Mapping[str, torch.nn.Linear | None]
@@ -57,10 +55,9 @@ class SavedTypedModel:
         types: Sequence[str],
         hidden: bool,
     ) -> SavedTypedModel:
-        """Take the weights of a checkpoint. types: those of ``types_of`` that are asked for; hidden: the rows that the decoder
-        of a model of one type reads, not scores. Raises ConfigError: no edges end at the target type; DataError: the
-        graph is of other types, features or vertices.
-        """
+        """Take the weights of a checkpoint. types: those of ``types_of`` that are asked for; hidden: the rows that the
+        decoder of a model of one type reads, not scores. Raises ConfigError: no edges end at the target type;
+        DataError: the graph is of other types, features or vertices."""
         schema = cluster.schema
         kind, about = saved.shape["model"], types_of(saved)
         pairs = len(about) == 2
@@ -131,7 +128,6 @@ class SavedTypedModel:
         ]
 
     def _layers(self) -> list[list[TypedLayer]]:
-        """For each layer the types that it computes."""
         return [[self._layer(number, t) for t in self._needed(number + 1)] for number in range(self.model.reach.depth)]
 
     def _needed(self, layers: int) -> list[str]:

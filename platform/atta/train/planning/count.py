@@ -70,9 +70,7 @@ class Question:
 @dataclass(frozen=True)
 class Servers:
     """A whole graph, all in-edges by internal ids. Server s has the vertices ``ranges[s]`` up to ``ranges[s + 1]``.
-
-    ``targets``: ascending internal ids of training vertices.
-    """
+    ``targets``: ascending internal ids of training vertices."""
 
     graph: LocalGraph
     ranges: Longs
@@ -90,10 +88,8 @@ class Servers:
 
 def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Servers:
     """Join the partitions of a dataset into one graph, of about 12 bytes per edge. A server has one partition, or all
-    of them.
-
-    Raises ConfigError: the number of partitions is not that of servers, or the graph has several node or edge types.
-    """
+    of them. Raises ConfigError: the number of partitions is not that of servers, or the graph has several node or edge
+    types."""
     schema = dataset.schema
     if servers not in (1, dataset.num_parts):
         raise ConfigError(
@@ -146,11 +142,8 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
 
 def fitted_alpha(closure: Sequence[float], vertices: float, degree: float) -> float | None:
     """The alpha for which D^(alpha h) fits counted closure sizes best (GraNNDis, section 4); None if they do not
-    determine it.
-
-    closure: vertices within 0, 1, ... hops, of one server; vertices: of the whole graph. Least squares of logarithms,
-    over hops that reach at most half of the graph (the first hop always counts).
-    """
+    determine it. closure: vertices within 0, 1, ... hops, of one server; vertices: of the whole graph. Least squares of
+    logarithms, over hops that reach at most half of the graph (the first hop always counts)."""
     if degree <= 1 or len(closure) < 2 or closure[0] <= 0:
         return None
     hops = [h for h in range(1, len(closure)) if h == 1 or closure[h] <= _SATURATED * vertices]
@@ -250,12 +243,9 @@ Owners = npt.NDArray[np.int32]
 
 
 def split_trainers(graph: ServerGraph, trainers: int, *, most_edges: int) -> Owners:
-    """Trainer of each vertex, int32 [n], much as in training.
-
-    METIS runs once, where training takes the best of three results; the difference is a few per cent of boundary rows.
-    In a large graph METIS sees ``most_edges`` random edges, which gives a somewhat larger cut. With 0 edges vertices
-    are split in order.
-    """
+    """Trainer of each vertex, int32 [n], much as in training. METIS runs once, where training takes the best of three
+    results; the difference is a few per cent of boundary rows. In a large graph METIS sees ``most_edges`` random edges,
+    which gives a somewhat larger cut. With 0 edges vertices are split in order."""
     n = graph.num_nodes
     if trainers == 1 or not n:
         return np.zeros(n, np.int32)

@@ -20,10 +20,7 @@ def forecasts(
     sizes: Sizes, machines: Machines, model: PlannedModel, rates: Rates, losses: Mapping[str, str] | None = None
 ) -> list[Forecast]:
     """Forecasts of all strategies: those that fit into memory first, of these the fastest first, and of equally fast
-    ones those with exact gradients.
-
-    ``losses``: see ``Forecaster``. The same arguments give the same result.
-    """
+    ones those with exact gradients. ``losses``: see ``Forecaster``. The same arguments give the same result."""
     forecaster = Forecaster(sizes, machines, model, rates, losses or {})
     found = [forecast for strategy in STRATEGIES.values() for forecast in strategy.forecasts(forecaster)]
     return sorted(found, key=lambda f: (not f.fits, f.seconds, not f.exact, f.name))
@@ -48,10 +45,8 @@ class Advice:
 
 
 def advise(ranked: Sequence[Forecast]) -> Advice:
-    """Choose the first of ``ranked`` (see ``forecasts``).
-
-    Raises ConfigError: nothing fits into memory; the message names the strategy that needs least.
-    """
+    """Choose the first of ``ranked`` (see ``forecasts``). Raises ConfigError: nothing fits into memory; the message
+    names the strategy that needs least."""
     if not ranked:
         raise ConfigError("there is no strategy to choose from")
     chosen = ranked[0]
@@ -102,11 +97,9 @@ def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
 
 
 def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
-    """The nearest link speed at which another kind would be chosen.
-
-    A strategy takes a + e x seconds: e is its time on the link, and the link gets faster by the factor 1 / x. So times
-    are lines in x. Those that hide a part of the link's time are not, so they are left out.
-    """
+    """The nearest link speed at which another kind would be chosen. A strategy takes a + e x seconds: e is its time on
+    the link, and the link gets faster by the factor 1 / x. So times are lines in x. Those that hide a part of the
+    link's time are not, so they are left out."""
     if chosen.hidden:
         return []
     crossings: list[tuple[float, Forecast]] = []
@@ -159,10 +152,8 @@ _BESIDE = "exchange"
 
 def recorded_losses(file: Path = RECORD) -> dict[str, str]:
     """A clause for each variant of the record: the most points that it lost beside exact training; {} without a file.
-
     Points are medians over paired seeds; the worst graph and number of layers counts. Raises DataError: it is no
-    record.
-    """
+    record."""
     if not file.is_file():
         return {}
     try:

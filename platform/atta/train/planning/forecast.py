@@ -164,7 +164,7 @@ class Forecaster:
             hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 
-    def sampled(self, kind: str, name: str, batch: MeanBatch, options: tuple[str, ...]) -> Forecast:
+    def sampled(self, batch: MeanBatch, options: tuple[str, ...]) -> Forecast:
         """The forecast of a strategy whose trainers each sample and fetch their own batches."""
         everybody = self.machines.servers * self.machines.trainers
         steps = math.ceil(self.sizes.targets / (everybody * self.sizes.batch_size))
@@ -173,8 +173,8 @@ class Forecaster:
         features = steps * batch.remote * self.machines.trainers * self.model.feature_rows
         per_layer = self.model.layers * max(1, self.sizes.vertices)
         return self._forecast(
-            kind=kind,
-            name=name,
+            kind="mini-batch",
+            name="mini-batch",
             options=options,
             exact=False,
             steps=steps,
@@ -198,8 +198,7 @@ class Forecaster:
 
     def _gradients(self, steps: int) -> tuple[float, float]:
         """Seconds to sum up gradients within servers and between them. They cross each link once, for any number of
-        trainers.
-        """
+        trainers."""
         rows = steps * self.rates.parameters / self.model.hidden
         inside, outside = (2 * (n - 1) / n for n in (self.machines.trainers, self.machines.servers))
         return rows * inside / self.rates.internal, rows * outside / self.rates.external

@@ -25,10 +25,8 @@ _TIMEOUT_S = 60.0
 
 
 def internal_bytes_per_s(seconds: float) -> float:
-    """Bytes per second that each of two processes on this machine receives from the other, by gloo.
-
-    Raises AttaError: a process failed.
-    """
+    """Bytes per second that each of two processes on this machine receives from the other, by gloo. Raises AttaError: a
+    process failed."""
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}
     with tempfile.TemporaryDirectory(prefix="atta-wire-") as folder:
         command = [sys.executable, "-m", "atta.train.planning.loopback"]

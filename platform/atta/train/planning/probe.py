@@ -14,7 +14,7 @@ import torch
 
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import ExpansionAware
-from atta.scheduler.costs import Line
+from atta.scheduler.fine import Line
 from atta.train.cooperative import (
     CooperativeModel,
     TrainerBatch,
@@ -54,11 +54,9 @@ def measure(
     seconds: float = 10.0,
     device: str | None = None,
 ) -> Rates:
-    """Measure all rates in about ``seconds``, plus a few seconds to start processes.
-
-    A step runs alone, with one trainer's share of the cores. If memory is the bottleneck, several trainers together are
-    slower than measured. ``link``: bytes per second; ``device``: None: a GPU if there is one.
-    """
+    """Measure all rates in about ``seconds``, plus a few seconds to start processes. A step runs alone, with one
+    trainer's share of the cores. If memory is the bottleneck, several trainers together are slower than measured.
+    ``link``: bytes per second; ``device``: None: a GPU if there is one."""
     device = device or device_here()
     layers = min(network.layers, _PROBED_LAYERS)
     cores = max(1, (os.cpu_count() or 1) // question.trainers)
@@ -89,10 +87,7 @@ def measure(
 
 def piece(whole: Servers, network: PlannedModel, *, most_edges: int = _MOST_EDGES, every: int = 1) -> TrainingGraph:
     """Random vertices with their real in-degrees and random sources among them: the time for a step depends on nothing
-    else.
-
-    most_edges: about how many edges there are. every: of each vertex keep one in-edge out of this many.
-    """
+    else. most_edges: about how many edges there are. every: of each vertex keep one in-edge out of this many."""
     indptr, rng = whole.graph.indptr, np.random.default_rng(0)
     some = rng.permutation(whole.graph.num_nodes)[:most_edges]
     degrees = indptr[some + 1] - indptr[some]
@@ -118,7 +113,6 @@ def _model(network: PlannedModel) -> torch.nn.Module:
 
 
 def _stepper(model: torch.nn.Module, graph: TrainingGraph, device: str) -> Callable[[], None]:
-    """A training step."""
     view = worker_view(graph, split_vertices(graph, 1), 0, 1)
     batch = TrainerBatch.of(view, device=device)
     trained = CooperativeModel(model.to(device))

@@ -53,10 +53,8 @@ class LayerWork:
 
 @dataclass(frozen=True)
 class MeanBatch:
-    """A trainer's mini-batch: means over sampled ones, by hop. ``vertices`` are new ones, the seeds first.
-
-    ``remote``: vertices whose features are on other servers.
-    """
+    """A trainer's mini-batch: means over sampled ones, by hop. ``vertices`` are new ones, the seeds first. ``remote``:
+    vertices whose features are on other servers."""
 
     vertices: tuple[float, ...]
     edges: tuple[float, ...]
@@ -67,11 +65,8 @@ class MeanBatch:
             raise ConfigError("a mini-batch has one more number of vertices than of edges, none of them negative")
 
     def work(self, *, reads: bool) -> LayerWork:
-        """Work of all layers together: each further layer has one hop less.
-
-        reads: a layer also computes the rows that it only reads, as in deep models, whose layers keep the number of
-        rows.
-        """
+        """Work of all layers together: each further layer has one hop less. reads: a layer also computes the rows that
+        it only reads, as in deep models, whose layers keep the number of rows."""
         hops = len(self.edges)
         rows = sum(sum(self.vertices[: hops - layer + reads]) for layer in range(hops))
         return LayerWork(rows, sum(sum(self.edges[: hops - layer]) for layer in range(hops)))
@@ -156,11 +151,8 @@ class PlannedModel:
 
     @property
     def exchanges(self) -> float:
-        """How often per step a boundary row is sent, forward and backward, in rows of the hidden width.
-
-        This counts computed rows. ``feature_exchanges`` counts features, which the first layer reads unless the model
-        is deep.
-        """
+        """How often per step a boundary row is sent, forward and backward, in rows of the hidden width. This counts
+        computed rows. ``feature_exchanges`` counts features, which the first layer reads unless the model is deep."""
         return 2.0 * (self.layers if self.deep else self.layers - 1)
 
     @property
@@ -210,10 +202,8 @@ class IntervalCosts(NamedTuple):
 
 
 def interval_costs(work: ServerWork, model: PlannedModel, rates: Rates, intervals: int) -> IntervalCosts:
-    """What one of ``intervals`` of a trainer costs, if the trainer reads the edges and workers compute the rows.
-
-    work: of its server, which has no other trainer.
-    """
+    """What one of ``intervals`` of a trainer costs, if the trainer reads the edges and workers compute the rows. work:
+    of its server, which has no other trainer."""
     stages = stages_of(model.layers)
     own = intervals * sum(stage.by_trainer for stage in stages)
     given = intervals * len(stages) - own

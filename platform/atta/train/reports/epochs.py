@@ -173,10 +173,8 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Watched:
-    """The figure that decides which epoch is the best.
-
-    metric: its name, such as ``val_accuracy``; rises: whether a higher one is better.
-    """
+    """The figure that decides which epoch is the best. metric: its name, such as ``val_accuracy``; rises: whether a
+    higher one is better."""
 
     metric: str = "val_accuracy"
     rises: bool = True

@@ -1,8 +1,6 @@
 """Loggers of training runs: objects with the methods of Lightning's ``Logger``, so Lightning's own need no adapter.
-
 ``--logger`` names one and its arguments: ``csv save_dir=runs/a``, or ``lightning.pytorch.loggers.TensorBoardLogger
-save_dir=runs``. Rank 0 makes it and calls it after each epoch.
-"""
+save_dir=runs``. Rank 0 makes it and calls it after each epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
-from atta.observe.extras import member
+from atta.observe.packages import member
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
@@ -92,7 +90,6 @@ class CsvLogger:
 
 
 def _read_rows(path: Path) -> dict[int, dict[str, str]]:
-    """Rows of an earlier run by step."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [*csv.DictReader(file)]

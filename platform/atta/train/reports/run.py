@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from atta.observe.versions import machine, versions
+from atta.observe.packages import machine, versions
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
 from atta.train.tasks.choice import watched_by

@@ -1,6 +1,5 @@
 """Settings of ``minibatch``, and of the tasks without a table ``y`` of vertices: ``link``, ``edge-classes``,
-``unsupervised``, ``dgi``.
-"""
+``unsupervised``, ``dgi``."""
 
 from __future__ import annotations
 
@@ -169,8 +168,7 @@ _ENTRY_END = re.compile(r"(?<=[0-9])[\s;]*;|^[\s;]+|[\s;]+$")
 
 def parse_fan_outs(text: str, depth: int) -> dict[str, tuple[int, ...]]:
     """Read ``writes=10,5; paper__cites__paper=15,10``: fan-outs by edge type or relation. One number holds for all
-    hops. Raises ConfigError: the text has another form, or a list has another length than ``depth``.
-    """
+    hops. Raises ConfigError: the text has another form, or a list has another length than ``depth``."""
     found: dict[str, tuple[int, ...]] = {}
     for entry in filter(None, map(str.strip, _ENTRY_END.split(text))):
         name, equals, numbers = (part.strip() for part in entry.rpartition("="))

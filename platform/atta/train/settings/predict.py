@@ -108,10 +108,8 @@ _APART = (
 
 
 def check_apart(asked: Any, dashes: str = "") -> None:
-    """Refuse what does not go together: settings, or arguments of ``atta.predict``. Raises ConfigError.
-
-    dashes: before each name in messages.
-    """
+    """Refuse what does not go together: settings, or arguments of ``atta.predict``. Raises ConfigError. dashes: before
+    each name in messages."""
     for name, others, why in _APART:
         for other in others:
             if getattr(asked, name) is not None and getattr(asked, other, None) is not None:

@@ -242,8 +242,7 @@ class AsyncDigestSettings(DigestSettings, AsyncOptions):
 
 def check_options(options: Any) -> None:
     """Refuse options outside their bounds or choices, and numbers that are not finite. Raises ConfigError: names the
-    option; one line.
-    """
+    option; one line."""
     check_bounds(options)
     for setting in settings_of(type(options)):
         value = getattr(options, setting.field)

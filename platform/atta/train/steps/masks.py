@@ -49,11 +49,9 @@ def with_loops(edge_index: Longs, own: int) -> Longs:
 
 
 def edge_keys(ids: Longs, edge_index: Longs) -> Longs:
-    """A key for each edge that follows from the ids of its ends: int64 [e], the bits of a hash.
-
-    ids: int64 [n], user ids; edge_index: int64 [2, e], places in ``ids``. Parallel edges are numbered. Nothing tells
-    them apart, so it does not matter which has which number.
-    """
+    """A key for each edge that follows from the ids of its ends: int64 [e], the bits of a hash. ids: int64 [n], user
+    ids; edge_index: int64 [2, e], places in ``ids``. Parallel edges are numbered. Nothing tells them apart, so it does
+    not matter which has which number."""
     source, target = edge_index
     order = np.lexsort((source, target))
     first = np.ones(len(order), np.bool_)

@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.errors import AttaError, ConfigError, DataError
-from atta.train.checkpoint import PartialEpoch, RunPlace, random_state, set_random_state
+from atta.train.checkpoint.files import RunPlace
+from atta.train.checkpoint.run import PartialEpoch, random_state, set_random_state
 from atta.train.launching.check import part_to_check
 from atta.train.loop import EpochLoop
 from atta.train.models import SampledModel, build_model, compile_in_place

@@ -1,7 +1,5 @@
-"""One optimiser step under DDP, of one or several batches, with the time of its phases, and the learning rate of the next.
-
-This file has no postponed annotations: DDP compares the hook's annotations with the classes themselves.
-"""
+"""One optimiser step under DDP, of one or several batches, with the time of its phases, and the learning rate of the
+next. This file has no postponed annotations: DDP compares the hook's annotations with the classes themselves."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,10 +16,8 @@ from atta.train.steps.timing import Moment, Stopwatch
 
 @dataclass
 class SyncClock:
-    """State of the hook: ``last_bucket`` is the time at which the last bucket of gradients went to the all-reduce.
-
-    From then to the end of backward, a trainer only communicates: it transfers gradients and waits for late trainers.
-    """
+    """State of the hook: ``last_bucket`` is the time at which the last bucket of gradients went to the all-reduce. From
+    then to the end of backward, a trainer only communicates: it transfers gradients and waits for late trainers."""
 
     stopwatch: Stopwatch
     last_bucket: Moment = 0.0
@@ -42,9 +38,8 @@ def timed_all_reduce(  # torch's stubs lack GradBucket
 
 @dataclass(frozen=True)
 class StepPart:
-    """The place of a batch in an optimiser step: gradients begin anew with the ``first``, the update comes after the ``last``,
-    and the loss counts ``share`` in the step.
-    """
+    """The place of a batch in an optimiser step: gradients begin anew with the ``first``, the update comes after the
+    ``last``, and the loss counts ``share`` in the step."""
 
     first: bool = True
     last: bool = True
@@ -70,11 +65,9 @@ def timed_step(
     *,
     update: Callable[[], None] | None = None,
 ) -> torch.Tensor:
-    """Forward, backward and update; counts phases ``compute`` and ``sync`` on the clock's stopwatch.
-
-    ``loss_of`` returns the loss. The model's communication hook is ``timed_all_reduce`` with ``clock``; the caller turns it
-    off for a part that is not the last one. ``update``: None: ``optimizer.step``. Returns the loss, detached.
-    """
+    """Forward, backward and update; counts phases ``compute`` and ``sync`` on the clock's stopwatch. ``loss_of``
+    returns the loss. The model's communication hook is ``timed_all_reduce`` with ``clock``; the caller turns it off for
+    a part that is not the last one. ``update``: None: ``optimizer.step``. Returns the loss, detached."""
     watch = clock.stopwatch
     begin = watch.now()
     loss = loss_of()

@@ -20,11 +20,8 @@ Moment = float | torch.cuda.Event
 
 
 class Stopwatch:
-    """Adds up the time between moments, by phase.
-
-    On CUDA a Python call only queues work, so moments are events in the stream. ``totals`` reads them once. Reading
-    them earlier would make the CPU wait for the GPU in each step.
-    """
+    """Adds up the time between moments, by phase. On CUDA a Python call only queues work, so moments are events in the
+    stream. ``totals`` reads them once. Reading them earlier would make the CPU wait for the GPU in each step."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -92,10 +89,8 @@ class DeviceBatch(NamedTuple):
 
 
 def on_device(batches: Iterable[MiniBatch], device: torch.device, stopwatch: Stopwatch) -> Iterator[DeviceBatch]:
-    """Yield batches with their data on ``device``; count the time for it as phases ``wait`` and ``copy``.
-
-    On the CPU the data shares the batch's memory. On CUDA the next batch is copied while the current one is computed.
-    """
+    """Yield batches with their data on ``device``; count the time for it as phases ``wait`` and ``copy``. On the CPU
+    the data shares the batch's memory. On CUDA the next batch is copied while the current one is computed."""
     source = awaited(batches, stopwatch)
 
     @contextmanager

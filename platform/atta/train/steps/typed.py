@@ -15,9 +15,10 @@ import atta
 from atta.client.tables.embedding import DistEmbedding
 from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DataError
-from atta.kvstore.initial import Normal
-from atta.train.checkpoint import NO_EMBEDDINGS, RankShare, RunPlace, SavedEmbeddings, load_shares
-from atta.train.meeting.notes import run_here, tables_of
+from atta.kvstore.spec import Normal
+from atta.train.checkpoint.files import NO_EMBEDDINGS, RunPlace, SavedEmbeddings
+from atta.train.checkpoint.run import RankShare, load_shares
+from atta.train.meeting import run_here, tables_of
 from atta.train.models.typed import TypedModel
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import MinibatchSettings
@@ -140,9 +141,7 @@ _SEEDS = 1 << 62
 
 class TypeEmbeddings:
     """A ``DistEmbedding`` for each of some node types. All ranks make and use the same tables, which are the run's own.
-
-    A vertex keeps its row with the daemon that owns it. Trainers push gradients without waiting for each other.
-    """
+    A vertex keeps its row with the daemon that owns it. Trainers push gradients without waiting for each other."""
 
     def __init__(
         self,
@@ -156,9 +155,8 @@ class TypeEmbeddings:
         world: int,
         device: torch.device,
     ) -> None:
-        """Create or open the tables; every rank calls this. ``device``: of the process group's tensors.
-        Raises QuotaExceededError: the daemons have no room for them (``atta serve --tables``).
-        """
+        """Create or open the tables; every rank calls this. ``device``: of the process group's tensors. Raises
+        QuotaExceededError: the daemons have no room for them (``atta serve --tables``)."""
         run = run_here()
         if rank == 0 and run:  # an attempt that failed may have left tables: they would stay until their lease ends
             for name in cluster.tables.specs():
@@ -213,9 +211,8 @@ class TypeEmbeddings:
         return {**whose, **table.pull_state(rows), "vertices": table.num_embeddings, "steps": table.steps}
 
     def load_states(self, folder: str, shares: Iterable[RankShare]) -> None:
-        """Go on from what ``state`` has returned to trainers of a run; every rank calls this with some of them.
-        Raises DataError: they are of other types or vertices.
-        """
+        """Go on from what ``state`` has returned to trainers of a run; every rank calls this with some of them. Raises
+        DataError: they are of other types or vertices."""
         steps = torch.zeros(len(self._tables), dtype=torch.int64, device=self._device)
         for share in shares:
             tables = share.state.get("tables")
@@ -264,9 +261,8 @@ class TypeEmbeddings:
         return SavedEmbeddings(rows, ids)
 
     def load_weights(self, saved: SavedEmbeddings) -> None:
-        """Begin with the rows of another run; every rank calls this.
-        Raises DataError: they are of other types, vertices or widths.
-        """
+        """Begin with the rows of another run; every rank calls this. Raises DataError: they are of other types,
+        vertices or widths."""
         if not saved.rows:
             raise DataError(saved.path, f"--init-from: {NO_EMBEDDINGS}")
         if saved.rows.keys() != self._tables.keys():

@@ -1,6 +1,5 @@
-"""Training strategies: files of records, and the table in which ``atta train`` finds them. docs/internals/adding.md says how
-to add one.
-"""
+"""Training strategies: files of records, and the table in which ``atta train`` finds them. docs/internals/adding.md
+says how to add one."""
 
 from importlib import import_module
 

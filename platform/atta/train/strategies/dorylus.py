@@ -44,8 +44,7 @@ def _check(settings: DorylusSettings) -> None:
 
 def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     """Rows and gradients travel while other intervals compute. Workers get sums and give rows, in both directions, and
-    compute a layer again for backward.
-    """
+    compute a layer again for backward."""
     from atta.train.planning.sizes import AGAIN, HANDED
 
     machines = forecaster.machines

@@ -1,8 +1,6 @@
-"""Strategies whose trainers read rows of others: all vertices in one step, each computed by one trainer.
-
-``exchange`` is exact full-graph training, as in CAGNET. ``sancus`` and ``pipegcn`` send stale rows by messages.
-``digest``, ``sat`` and ``digest-async`` leave them in tables on the daemons.
-"""
+"""Strategies whose trainers read rows of others: all vertices in one step, each computed by one trainer. ``exchange``
+is exact full-graph training, as in CAGNET. ``sancus`` and ``pipegcn`` send stale rows by messages. ``digest``, ``sat``
+and ``digest-async`` leave them in tables on the daemons."""
 
 from __future__ import annotations
 
@@ -235,7 +233,7 @@ STRATEGIES = (
         "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
         DigestSettings,
         DigestPolicy,
-        trainer="exchange.digest:DigestTrainer",
+        trainer="exchange.trainer:DigestTrainer",
         check=_check_digest,
         forecasts=_forecasts(
             _TABLES
@@ -247,7 +245,7 @@ STRATEGIES = (
         "as digest, with rows predicted from their past where that is better",
         SatSettings,
         SatPolicy,
-        trainer="exchange.digest:SatTrainer",
+        trainer="exchange.trainer:SatTrainer",
         check=_check_sat,
         forecasts=_forecasts(
             _TABLES

@@ -1,6 +1,5 @@
 """``full`` and ``cooperative``: the trainers of a server share the subgraph of its vertices (GraNNDis, section 4.2), or
-large batches of it (section 4.4).
-"""
+large batches of it (section 4.4)."""
 
 from __future__ import annotations
 

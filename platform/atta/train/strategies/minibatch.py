@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
 
 _TRAINERS = {
-    LINK: ("steps.selfsupervised.links:LinkTrainer", "steps.selfsupervised.links:TypedLinkTrainer"),
-    EDGE_CLASSES: ("steps.selfsupervised.links:LinkTrainer", "steps.selfsupervised.links:TypedLinkTrainer"),
-    UNSUPERVISED: ("steps.selfsupervised.unlabelled:WalkTrainer",) * 2,
-    INFOMAX: ("steps.selfsupervised.unlabelled:InfomaxTrainer",) * 2,
+    LINK: ("steps.links:LinkTrainer", "steps.links:TypedLinkTrainer"),
+    EDGE_CLASSES: ("steps.links:LinkTrainer", "steps.links:TypedLinkTrainer"),
+    UNSUPERVISED: ("steps.unlabelled:WalkTrainer",) * 2,
+    INFOMAX: ("steps.unlabelled:InfomaxTrainer",) * 2,
 }
 """By task: the trainer of models of one type, and that of typed models."""
 
@@ -81,7 +81,7 @@ def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     if sizes.mini_batch is not None and sizes.targets and forecaster.model.layers <= SpecLimits.hops:
         fan_outs = ",".join(map(str, sizes.num_neighbors))
         options = ("--strategy", "minibatch", "--num-neighbors", fan_outs, "--batch-size", str(sizes.batch_size))
-        yield forecaster.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
+        yield forecaster.sampled(sizes.mini_batch, options)
 
 
 MINIBATCH = TrainingStrategy(

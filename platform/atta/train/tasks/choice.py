@@ -1,7 +1,5 @@
-"""Which task a dataset is trained for, the model's width, and which figure decides.
-
-That figure says what the best epoch is, when a run stops, and when ``--lr-schedule plateau`` acts.
-"""
+"""Which task a dataset is trained for, the model's width, and which figure decides. That figure says what the best
+epoch is, when a run stops, and when ``--lr-schedule plateau`` acts."""
 
 from __future__ import annotations
 
@@ -42,8 +40,7 @@ class TaskOnGraph:
 
 def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     """The task that ``settings`` name, on a dataset. Raises ConfigError: the dataset cannot be trained on, or table
-    ``y`` does not go with the task.
-    """
+    ``y`` does not go with the task."""
     if settings.task in UNTABLED:
         return _untabled_on(schema, settings)
     node_type = target_of(schema, settings)
@@ -65,7 +62,6 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
 
 
 def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:
-    """Columns of the features of a graph with one node type."""
     if settings.model in TYPED_MODELS:
         return 0
     spec = schema.node_tables[node_type].get("x")
@@ -77,7 +73,6 @@ def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:
 
 
 def _judged(schema: Schema, node_type: str) -> list[str]:
-    """Those of validation and test that have vertices."""
     return [s for s in ("val", "test") if schema.splits[node_type].get(s)]
 
 
@@ -136,9 +131,7 @@ def _judge(schema: Schema, settings: TrainSettings) -> str:
 
 def task_named(settings: TrainSettings, name: str | None = None, judge: str | None = None) -> LearningTask:
     """The record of a task, with the loss of ``settings``; their own task without a ``name``, classes for ``auto``.
-
-    judge: what embeddings are judged by; None: as the settings say.
-    """
+    judge: what embeddings are judged by; None: as the settings say."""
     name = name or settings.task
     if name == "regression":
         return Regression(settings.regression_loss)
@@ -161,9 +154,7 @@ def _evident(spec: TableSpec) -> str:
 
 def watched_by(settings: TrainSettings) -> Watched:
     """The figure that a run watches: that of ``--early-stop``, or the first metric of its task; of validation vertices.
-
-    Raises UnknownNameError for a metric that the task does not have.
-    """
+    Raises UnknownNameError for a metric that the task does not have."""
     task = task_named(settings)
     metrics = {metric.name: metric for metric in (*task.metrics, LOSS)}
     name = task.metrics[0].name if settings.early_stop is None else parse_early_stop(settings.early_stop)[0]

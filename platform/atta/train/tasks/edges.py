@@ -1,6 +1,5 @@
-"""The edges of a graph, as its daemons tell them, and the pairs that one of validation or test is ranked among: the same
-for any number of partitions and trainers.
-"""
+"""The edges of a graph, as its daemons tell them, and the pairs that one of validation or test is ranked among: the
+same for any number of partitions and trainers."""
 
 from __future__ import annotations
 
@@ -22,12 +21,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GraphPairs:
-    """The different pairs of vertices that are edges of a graph, without loops.
-
-    ids: int64 [n], user ids of all vertices (or sources), ascending, in which places stand for vertices; others: int64 [m],
-    the same of targets, if they are of another node type; keys: int64 [pairs], source * (number of targets) + target,
-    ascending.
-    """
+    """The different pairs of vertices that are edges of a graph, without loops. ids: int64 [n], user ids of all
+    vertices (or sources), ascending, in which places stand for vertices; others: int64 [m], the same of targets, if
+    they are of another node type; keys: int64 [pairs], source * (number of targets) + target, ascending."""
 
     ids: Ints
     keys: Ints
@@ -65,9 +61,8 @@ class GraphPairs:
         return np.stack([self.ids[sources], self.target_ids[targets]])
 
     def candidates(self, keys: Ints, count: int | None) -> OtherTargets:
-        """Targets for the sources of some pairs that are neither the source nor at the end of an edge of it: ``count`` per pair,
-        drawn with replacement, or all there are, each once, if they are not more; None: all.
-        """
+        """Targets for the sources of some pairs that are neither the source nor at the end of an edge of it: ``count``
+        per pair, drawn with replacement, or all there are, each once, if they are not more; None: all."""
         n = len(self.target_ids)
         sources, of_pair = np.unique(self.ends(keys)[0], return_inverse=True)
         taken, starts = self._taken(sources)
@@ -181,7 +176,6 @@ def read_pairs(
 
 
 def _batches(cluster: atta.Cluster, node_type: str, hops: Any, **options: Any) -> atta.NeighborLoader:
-    """This rank's share of all vertices of a type."""
     return atta.NeighborLoader(
         cluster, hops, (node_type, None), batch_size=_TOGETHER, pad=False, rank=dist.get_rank(),
         world_size=dist.get_world_size(), tables=[], edge_ids=False, **options,

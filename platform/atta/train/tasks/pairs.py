@@ -26,11 +26,9 @@ HITS = (1, 10, 100)
 def ranks_of(
     scores: torch.Tensor, there: torch.Tensor, most: Sequence[int] = HITS
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rank positives among their candidates: the mean rank from 1, float64 [n], and by k of ``most`` the shares
-    among the first k, float64 [ks, n]. Tied edges share the mean of their places.
-
-    scores: [n, 1 + c], the positive first; there: bool [n, c], false where a row has fewer candidates.
-    """
+    """Rank positives among their candidates: the mean rank from 1, float64 [n], and by k of ``most`` the shares among
+    the first k, float64 [ks, n]. Tied edges share the mean of their places. scores: [n, 1 + c], the positive first;
+    there: bool [n, c], false where a row has fewer candidates."""
     positive, others = scores[:, :1], scores[:, 1:]
     tied = ((others == positive) & there).sum(1).double()
     above = (~(others <= positive) & there).sum(1).double()  # so that nan counts as above
@@ -50,11 +48,9 @@ def sortable(scores: torch.Tensor, *, positive: bool) -> torch.Tensor:
 
 
 def auc_sums(positives: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
-    """float64 [2]: pairs of positive and candidate with the positive above (half for ties), and all pairs.
-
-    positives: sorted scores of *all* positive edges [p]; candidates: scores of some candidates [c]; both ``sortable``.
-    The sums of all candidates give the area under the ROC curve.
-    """
+    """float64 [2]: pairs of positive and candidate with the positive above (half for ties), and all pairs. positives:
+    sorted scores of *all* positive edges [p]; candidates: scores of some candidates [c]; both ``sortable``. The sums of
+    all candidates give the area under the ROC curve."""
     below = torch.searchsorted(positives, candidates, side="left")
     up_to = torch.searchsorted(positives, candidates, side="right")
     won = (len(positives) - up_to).double().sum() + (up_to - below).double().sum() / 2
@@ -83,11 +79,9 @@ class Links(LearningTask):
 
 
 class Unlabelled(LearningTask):
-    """``unsupervised`` and ``dgi``: a vertex shall tell a positive sample from negative ones.
-
-    What is judged is not the samples but what embeddings are good for: the classes of vertices, or edges. Targets are
-    int64 [n], 1 for a seed with a positive sample, 0 for one without.
-    """
+    """``unsupervised`` and ``dgi``: a vertex shall tell a positive sample from negative ones. What is judged is not the
+    samples but what embeddings are good for: the classes of vertices, or edges. Targets are int64 [n], 1 for a seed
+    with a positive sample, 0 for one without."""
 
     def __init__(self, name: str, evaluation: str) -> None:
         """``evaluation``: ``classes`` or ``links``, whose figures it has."""
@@ -98,8 +92,7 @@ class Unlabelled(LearningTask):
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Cross entropy of scores [n, 1 + k]: of the positive sample, then of negative ones, which add up (GraphSAGE,
-        equation 1). A score of -inf stands for a sample that is not there.
-        """
+        equation 1). A score of -inf stands for a sample that is not there."""
         losses = softplus(-outputs[:, 0]) + softplus(outputs[:, 1:]).sum(1)
         return losses[self.known(targets)].sum()
 
@@ -119,10 +112,8 @@ class EdgeClasses(Classes):
 
 
 def check_labels(labels: np.ndarray, training: np.ndarray) -> int:
-    """The number of classes; ``labels``: int64, of all edges; ``training``: of those for training, without unknown ones.
-
-    Raises ConfigError for labels that nothing can be learnt from.
-    """
+    """The number of classes; ``labels``: int64, of all edges; ``training``: of those for training, without unknown
+    ones. Raises ConfigError for labels that nothing can be learnt from."""
     if (labels < UNLABELLED).any():
         raise ConfigError("--task edge-classes: the edge table y has numbers below -1, which are no classes")
     if not len(training):

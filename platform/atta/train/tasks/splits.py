@@ -1,6 +1,5 @@
-"""Which edges are for training, validation and test: a function of their ends, or of their times, alone. So a batch tells
-which of its edges are messages, and a pair has the same split in every run.
-"""
+"""Which edges are for training, validation and test: a function of their ends, or of their times, alone. So a batch
+tells which of its edges are messages, and a pair has the same split in every run."""
 
 from __future__ import annotations
 
@@ -21,9 +20,8 @@ Shares = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class EdgeSplit:
-    """The ``shares`` of edges that are for training, validation and test. All edges between two vertices, either way, have
-    the same split: a model could read the answer off another. ``tables``: edge tables that batches need.
-    """
+    """The ``shares`` of edges that are for training, validation and test. All edges between two vertices, either way,
+    have the same split: a model could read the answer off another. ``tables``: edge tables that batches need."""
 
     shares: Shares
     tables: ClassVar[tuple[str, ...]] = ()
@@ -84,8 +82,7 @@ def divided(ends: np.ndarray, times: np.ndarray | None, shares: Shares) -> tuple
 
 def without_held_out(data: Any, split: Split, edge_types: Iterable[tuple[str, str, str]] = ()) -> Any:
     """PyG's data of a batch without the edges that models may not read: vertices get less than their fan-outs.
-    ``edge_types``, of a typed graph: the one whose edges are divided, and that of their reverses.
-    """
+    ``edge_types``, of a typed graph: the one whose edges are divided, and that of their reverses."""
     for e in edge_types:
         ends = [data[t].n_id[places] for t, places in zip(e[::2], data[e].edge_index, strict=True)]
         data[e].num_sampled_edges = _leave_out(data[e], split, ends, data.num_sampled_edges[e])
@@ -96,7 +93,6 @@ def without_held_out(data: Any, split: Split, edge_types: Iterable[tuple[str, st
 
 
 def _leave_out(store: Any, split: Split, ends: Sequence[torch.Tensor], edges_per_hop: Sequence[int]) -> list[int]:
-    """Leave out edges with these ``ends``; returns how many of each hop are kept."""
     source, target = ends
     kept = split.readable(store, source, target)
     if "edge_weight" in store:

@@ -51,8 +51,7 @@ def count_targets_of(
 
 def class_weights(setting: str, task: LearningTask, counts: TargetCounts, outputs: int) -> Floats | None:
     """The weights of the loss, float64 [outputs], of ``--class-weights none|balanced|FILE``; None: all are 1. Raises
-    ConfigError: all weights that count are 0; DataError: those of the file are none.
-    """
+    ConfigError: all weights that count are 0; DataError: those of the file are none."""
     if setting == "none":
         return None
     given = task.balanced(counts.found) if setting == "balanced" else read_weights(setting, outputs)

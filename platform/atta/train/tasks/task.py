@@ -20,9 +20,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of validation and test, named as reports and ``--early-stop`` do. ``of`` makes it of ``LearningTask.sums``
-    over all vertices, None where it is not defined; ``rises``: whether a higher one is better.
-    """
+    """A figure of validation and test, named as reports and ``--early-stop`` do. ``of`` makes it of
+    ``LearningTask.sums`` over all vertices, None where it is not defined; ``rises``: whether a higher one is better."""
 
     name: str
     of: Callable[[Floats], float | None]
@@ -40,9 +39,8 @@ LOSS = Metric("loss", lambda sums: ratio(sums[0], sums[1]), rises=False)
 
 @dataclass(frozen=True)
 class TargetCounts:
-    """The numbers of some vertices, of those without a target (``unknown``) and of those whose target is none of the task
-    (``wrong``); found: what the task counts besides, float64 [k] (``LearningTask.found``).
-    """
+    """The numbers of some vertices, of those without a target (``unknown``) and of those whose target is none of the
+    task (``wrong``); found: what the task counts besides, float64 [k] (``LearningTask.found``)."""
 
     vertices: int = 0
     unknown: int = 0

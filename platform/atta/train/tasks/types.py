@@ -38,8 +38,7 @@ class TypeReach:
     @classmethod
     def of(cls, schema: Schema, target: str, depth: int, also: tuple[str, ...] = ()) -> TypeReach:
         """The types of a dataset. Raises ConfigError: no edge ends at the target, or features of a type that is read
-        are not one row per vertex.
-        """
+        are not one row per vertex."""
         tables = {t: schema.node_tables[t].get("x") for t in schema.node_types}
         widths = {t: None if spec is None else spec.row_shape[0] if spec.row_shape else 1 for t, spec in tables.items()}
         found = cls(target, depth, tuple(split_edge_type(e) for e in schema.edge_types), widths, also)
@@ -118,8 +117,7 @@ def target_of(schema: Schema, settings: TrainSettings) -> str:
 
 def fan_outs_of(schema: Schema, settings: MinibatchSettings) -> dict[str, tuple[int, ...]]:
     """Fan-outs of training by edge type; ``--num-neighbors-by-type`` names edge types or relations. Raises
-    UnknownNameError: a name is none of these; ConfigError: it may be several, or a type is named twice.
-    """
+    UnknownNameError: a name is none of these; ConfigError: it may be several, or a type is named twice."""
     found: dict[str, tuple[int, ...]] = {}
     for name, hops in parse_fan_outs(settings.num_neighbors_by_type or "", settings.depth).items():
         meant = [e for e in schema.edge_types if name in (e, "__".join(split_edge_type(e)), split_edge_type(e)[1])]

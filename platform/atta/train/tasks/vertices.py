@@ -77,10 +77,8 @@ class Classes(LearningTask):
         return np.divide(1.0, found, out=np.zeros_like(found), where=found > 0)
 
     def scaled(self, weights: Floats, found: Floats) -> Floats:
-        """Weights whose mean over the training vertices is 1, so that the learning rate keeps its meaning.
-
-        Raises ConfigError if no training vertex has a weight above 0.
-        """
+        """Weights whose mean over the training vertices is 1, so that the learning rate keeps its meaning. Raises
+        ConfigError if no training vertex has a weight above 0."""
         total = float((weights * found).sum())
         if total <= 0:
             raise ConfigError("--class-weights: the classes of all training vertices have weight 0")
@@ -150,10 +148,8 @@ class Labels(LearningTask):
         return torch.cat([group.sum(0) for group in (known, said & true, said, true)]).double()
 
     def balanced(self, found: Floats) -> Floats:
-        """Vertices without the label for each one that has it; 1 for a label that no vertex has.
-
-        A weight is that of a vertex that has the label, beside 1 for one that has not.
-        """
+        """Vertices without the label for each one that has it; 1 for a label that no vertex has. A weight is that of a
+        vertex that has the label, beside 1 for one that has not."""
         have, known = found.reshape(2, -1)
         return np.divide(known - have, have, out=np.ones_like(have), where=have > 0)
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from atta.errors import AttaError, ConfigError
-from atta.kvstore.parameters.jobs import SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.observe.timeline import document
 from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, PipelineStage, Work, stages_of

@@ -21,8 +21,8 @@ from torch.nn.utils import parameters_to_vector
 from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE
 
 from atta.errors import ConfigError
-from atta.kvstore.parameters.jobs import SummedJob
-from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameter_jobs import SummedJob
+from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.train.cooperative.graph import TrainingGraph, worker_view
 from atta.train.dorylus import engine as engine_module
 from atta.train.dorylus.engine import IntervalEngine, TrainerIntervals

@@ -48,10 +48,8 @@ class RenderOptions:
     train: Annotated[tuple[str, ...], NoOption("words after --")] = ()
 
     def plan(self, data: str | None = None) -> DeploymentPlan:
-        """The cluster. ``data``: folder of the dataset where daemons run, if it is another one.
-
-        Raises ConfigError: options make no sense; DataError: the manifest is missing or damaged.
-        """
+        """The cluster. ``data``: folder of the dataset where daemons run, if it is another one. Raises ConfigError:
+        options make no sense; DataError: the manifest is missing or damaged."""
         from atta.cli.cluster.rendering.manifests import DeploymentPlan
         from atta.partition.dataset import Dataset
         from atta.partition.disk.store import path_here
@@ -79,10 +77,8 @@ class RenderOptions:
         )
 
     def paths(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Options of daemons with their files, and what trainers bring by key: the files of ``--certificates``.
-
-        Raises DataError: one is missing.
-        """
+        """Options of daemons with their files, and what trainers bring by key: the files of ``--certificates``. Raises
+        DataError: one is missing."""
         if self.certificates is None:
             return {}, {}
         folder = Path(self.certificates).absolute()

@@ -1,8 +1,6 @@
-"""A cluster as text for Kubernetes, Slurm and systemd, filled into the templates beside this file. Pure.
-
-``<<name>>`` stands for a value. A line that ends with ``#? WORD`` is there if WORD holds, a document of Kubernetes if that
-of its ``---`` does.
-"""
+"""A cluster as text for Kubernetes, Slurm and systemd, filled into the templates beside this file. Pure. ``<<name>>``
+stands for a value. A line that ends with ``#? WORD`` is there if WORD holds, a document of Kubernetes if that of its
+``---`` does."""
 
 from __future__ import annotations
 
@@ -88,10 +86,8 @@ class DeploymentPlan:
         return [*words, *self.train]
 
     def cluster_file(self, hosts: Sequence[str], tls: Mapping[str, str]) -> str:
-        """The text of the cluster file. ``hosts``: of each partition's daemon; ``tls``: what callers bring.
-
-        Raises ConfigError: a host is none.
-        """
+        """The text of the cluster file. ``hosts``: of each partition's daemon; ``tls``: what callers bring. Raises
+        ConfigError: a host is none."""
         addresses = [check_address(f"{host}:{self.port}") for host in hosts]
         entries = [f'[[daemon]]\npart = {part}\naddress = "{address}"\n' for part, address in enumerate(addresses)]
         if self.tls:
@@ -119,11 +115,9 @@ _SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 
 @dataclass(frozen=True)
 class KubernetesPlan:
-    """What Kubernetes is told beyond the cluster itself.
-
-    ``claim``: PersistentVolumeClaim with the partitioned dataset. ``queue``: of Kueue, for the trainers; empty: none.
-    ``cpu``: of each daemon and trainer. ``files``: contents of the certificates' files by name; empty without TLS.
-    """
+    """What Kubernetes is told beyond the cluster itself. ``claim``: PersistentVolumeClaim with the partitioned dataset.
+    ``queue``: of Kueue, for the trainers; empty: none. ``cpu``: of each daemon and trainer. ``files``: contents of the
+    certificates' files by name; empty without TLS."""
 
     cluster: DeploymentPlan
     image: str
@@ -175,10 +169,8 @@ def kubernetes_manifest(plan: KubernetesPlan) -> str:
 
 
 def slurm_script(plan: DeploymentPlan, tls: Mapping[str, str], callers: Mapping[str, str]) -> str:
-    """One batch script: daemons on all nodes, trainers on the first ones.
-
-    ``tls``: options of daemons and their files; ``callers``: what trainers bring, by key.
-    """
+    """One batch script: daemons on all nodes, trainers on the first ones. ``tls``: options of daemons and their files;
+    ``callers``: what trainers bring, by key."""
     file, memory = "$folder/cluster.toml", -(-plan.memory >> 20)
     values = {
         **_figures(plan),
@@ -200,11 +192,9 @@ def systemd_units(
     callers: Mapping[str, str],
     program: str = "/usr/local/bin/atta",
 ) -> dict[str, str]:
-    """Files by name: the cluster file, a unit per partition, and one per machine with trainers.
-
-    ``hosts``: the machine of each partition's daemon; trainers run on the first of them. ``program``: where ``atta`` is
-    installed. Otherwise as ``slurm_script``. Raises ConfigError: hosts are missing, wrong or too few.
-    """
+    """Files by name: the cluster file, a unit per partition, and one per machine with trainers. ``hosts``: the machine
+    of each partition's daemon; trainers run on the first of them. ``program``: where ``atta`` is installed. Otherwise
+    as ``slurm_script``. Raises ConfigError: hosts are missing, wrong or too few."""
     hosts = [*map(bracketed, hosts)]
     if len(hosts) != plan.parts:
         raise ConfigError(f"--host: {len(hosts)} are named, the dataset has {plan.parts} partitions")

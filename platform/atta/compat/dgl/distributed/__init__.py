@@ -1,9 +1,9 @@
 """``dgl.distributed``: the graph, its tensors, and the division of work."""
 
-from atta.compat.dgl.offered import front
+from atta.compat import front
 
 _HOMES = {
-    **dict.fromkeys(("DistDataLoader", "DistEdgeDataLoader", "DistNodeDataLoader"), "..dataloading.loaders"),
+    **dict.fromkeys(("DistDataLoader", "DistEdgeDataLoader", "DistNodeDataLoader"), "..loaders"),
     "DistEmbedding": ".embedding",
     "DistGraph": ".graph",
     "DistTensor": ".tensor",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from atta.client.loaders.neighbor import NeighborLoader, in_edges
+from atta.compat import NotOfferedError
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.job import drawing_seed
-from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
-from atta.observe.extras import load
+from atta.observe.packages import load
 from atta.samplers.arguments import integers, whole
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ class EdgeEnds:
 
 
 def _look(known: KnownEdges, e_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each of ``e_id`` may be, and whether it is there."""
     if not len(known.e_id):
         return np.zeros(len(e_id), np.int64), np.zeros(len(e_id), bool)
     at = np.minimum(np.searchsorted(known.e_id, e_id), len(known.e_id) - 1)

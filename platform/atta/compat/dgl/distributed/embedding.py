@@ -1,8 +1,6 @@
-"""``DistEmbedding`` with DGL's arguments. The daemons hold the rows and step them.
-
-The table is made late, and made anew when its optimiser changes. As DGL applies gradients, a row makes one step per batch of
-all trainers, with the mean of its uses.
-"""
+"""``DistEmbedding`` with DGL's arguments. The daemons hold the rows and step them. The table is made late, and made
+anew when its optimiser changes. As DGL applies gradients, a row makes one step per batch of all trainers, with the mean
+of its uses."""
 
 from __future__ import annotations
 
@@ -91,8 +89,7 @@ class LearnedRows:
 
     def set(self, optimiser: OptimiserSpec) -> None:
         """Let ``optimiser`` step the rows from now on. A table that exists is made anew with the same rows; those of
-        its state that both optimisers have stay.
-        """
+        its state that both optimisers have stay."""
         made, self.optimiser = "table" in self.__dict__, optimiser
         if not made or self.table.spec.optimiser == optimiser:
             return
@@ -236,10 +233,8 @@ def mean_of_uses(given: Sequence[Gradients]) -> tuple[np.ndarray, np.ndarray]:
 
 def exchanged(mine: Sequence[Gradients], ranks: Sequence[np.ndarray], world: int) -> list[list[Gradients]]:
     """What all trainers have for this one, for each of ``mine``: gradients of the same embeddings at all trainers.
-
     ``ranks``: int64 [n] for each, the trainers that its rows go to. Every trainer calls it alike, in torch's process
-    group. All of it travels in one message per pair of trainers.
-    """
+    group. All of it travels in one message per pair of trainers."""
     import torch
 
     from atta.client.tables.embedding import Gradients

@@ -12,12 +12,12 @@ import numpy as np
 
 from atta.client.loaders.neighbor import vertex_ids
 from atta.client.tables.rows import table_rows
+from atta.compat import refuse
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, edge_subgraph, known_edges, out_degrees
 from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.distributed.tensor import DistRows, EdgeRows, Frame, NodeMask, NodeRows, pieces
 from atta.compat.dgl.job import barrier, present
-from atta.compat.dgl.offered import refuse
 from atta.samplers.arguments import integers
 
 ALL = "__ALL__"
@@ -27,10 +27,8 @@ class DistGraph:
     """The graph of the daemons. Its vertices and edges go by the users' ids, which DGL numbers from 0 in each type."""
 
     def __init__(self, graph_name: str, gpb: Any = None, part_config: str | Path | None = None) -> None:
-        """Open the graph; ``graph_name`` and ``gpb`` mean nothing here.
-
-        ``part_config``: without daemons in ``initialize``, what ``dataset_of`` takes; daemons are started on this machine.
-        """
+        """Open the graph; ``graph_name`` and ``gpb`` mean nothing here. ``part_config``: without daemons in
+        ``initialize``, what ``dataset_of`` takes; daemons are started on this machine."""
         self.graph_name, self._job = graph_name, present()
         self.cluster = self._job.open(part_config)
         self._book = GraphPartitionBook(self.cluster, self._job)

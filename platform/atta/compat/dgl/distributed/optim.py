@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from atta.compat import refuse
 from atta.compat.dgl.distributed.embedding import DistEmbedding, step
 from atta.compat.dgl.distributed.split import share
 from atta.compat.dgl.job import barrier, present
-from atta.compat.dgl.offered import refuse
 from atta.errors import ConfigError, DataError
 from atta.kvstore.spec import OptimiserSpec
 

@@ -70,7 +70,6 @@ def _type_of(chosen: Any, name: Any, by_name: Any) -> str:
 
 
 def _chosen(mask: Any, policy: PartitionPolicy) -> np.ndarray:
-    """The ids that the mask marks, ascending."""
     _check_length("a mask", mask, policy)
     if not isinstance(mask, DistRows):
         return np.flatnonzero(_values(mask))

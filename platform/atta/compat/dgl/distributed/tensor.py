@@ -308,7 +308,6 @@ class EdgeRows(ReadOnlyRows):
     """An edge table. The whole column is fetched when a row is first asked for: daemons find edges by vertices."""
 
     def __init__(self, name: str, policy: PartitionPolicy, column: Callable[[], np.ndarray]) -> None:
-        """``column()`` gives all rows by edge id."""
         spec = policy.partition_book.types.schema.edge_tables[policy.type_name][name]
         super().__init__(name, policy, spec.row_shape, np.dtype(spec.dtype))
         self._column = column

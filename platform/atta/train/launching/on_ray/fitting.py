@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import atta
-from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.lastwords import first_line
+from atta.observe.machine.held import OwnFolder
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts, failure_file, first_cause
@@ -25,7 +25,7 @@ from atta.train.launching.on_ray.placement import home_nodes, ranks_on
 from atta.train.launching.on_ray.serving import serve
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
-from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
+from atta.wire.clusterfile import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class _RayTrainers:
 
     def checkpoint(self, config: TrainConfig) -> str:
         """What tells the checkpoint there is now from another one, as rank 0 sees it."""
-        from atta.train.checkpoint import LAST
+        from atta.train.checkpoint.files import LAST
 
         late = AttaError(f"trainer 0 did not find out within {ROOM_S:g} s which checkpoint is in {config.checkpoint}")
         found: str = self._told(self._actors[0].version.remote(config.checkpoint, LAST), late)

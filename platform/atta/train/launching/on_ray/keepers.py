@@ -1,7 +1,5 @@
-"""Ray's actors. Each keeps one process of Atta: a daemon without limit, a trainer until it ends.
-
-The processes end with their actors, even if those are killed, for the kernel sees to it (``observe.machine.ending``).
-"""
+"""Ray's actors. Each keeps one process of Atta: a daemon without limit, a trainer until it ends. The processes end with
+their actors, even if those are killed, for the kernel sees to it (``observe.machine.ending``)."""
 
 from __future__ import annotations
 
@@ -16,15 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.client.folder import OwnFolder
 from atta.observe import lastwords
-from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.ending import tethered
+from atta.observe.machine.held import HeldAddresses, OwnFolder
 from atta.partition.disk.mirror import Mirror
 from atta.train.launching.nodes import INTERFACE, interface_towards
 from atta.train.launching.on_ray.placement import Care, NextStep
-from atta.wire.clusterfile import write_cluster
-from atta.wire.named import NAMESPACE
+from atta.wire.clusterfile import NAMESPACE, write_cluster
 
 LOOK_S = 0.5
 """How often a keeper looks at its daemon and announces it."""

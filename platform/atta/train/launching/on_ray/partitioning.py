@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from atta.errors import AttaError, QuotaExceededError
-from atta.observe.extras import load
 from atta.observe.lastwords import first_line
+from atta.observe.packages import load
 from atta.observe.progress import Progress
 from atta.partition.cutting.by_tasks import partition_by_tasks
-from atta.wire.named import joined_ray
+from atta.wire.clusterfile import joined_ray
 
 RETRIES = 10
 """How often Ray repeats a task whose process or machine was lost."""
@@ -22,10 +22,8 @@ Result = TypeVar("Result")
 
 
 class RayTasks:
-    """Runs tasks on all machines of a Ray cluster, one per core. Ray repeats those that are lost.
-
-    Raises ConfigError if Ray is not installed. It is joined, or started here, for the first tasks.
-    """
+    """Runs tasks on all machines of a Ray cluster, one per core. Ray repeats those that are lost. Raises ConfigError if
+    Ray is not installed. It is joined, or started here, for the first tasks."""
 
     def __init__(self) -> None:
         self._ray = load("Ray", "ray")
@@ -35,8 +33,7 @@ class RayTasks:
     ) -> list[Result]:
         """Run the tasks on the machines of a cluster. Raises UnavailableError, QuotaExceededError: there is no cluster,
         or it has no core; AttaError: what a task raised, which may be any other error, too; or it was lost once too
-        often.
-        """
+        often."""
         joined_ray(local=True)
         limit = AHEAD * int(self._ray.cluster_resources().get("CPU", 0))
         if limit < 1:

@@ -1,7 +1,5 @@
 """Decisions on Ray: which node gets what, when a daemon starts again, and who serves which partition where. Pure.
-
-Nothing is stored: every keeper announces its daemon again and again, so a registry that is lost fills itself.
-"""
+Nothing is stored: every keeper announces its daemon again and again, so a registry that is lost fills itself."""
 
 from __future__ import annotations
 
@@ -130,8 +128,7 @@ class Registry:
 
     def announce(self, part: int, address: str, node: str, now: float | None = None) -> list[str]:
         """Note where a daemon is; a later place replaces an earlier one. Returns ``known``'s addresses. Raises
-        ConfigError: there is no such partition, or the address is none.
-        """
+        ConfigError: there is no such partition, or the address is none."""
         if not 0 <= part < self._parts:
             raise ConfigError(f"partition {part} does not exist: there are {self._parts}")
         check_address(address)
@@ -141,7 +138,7 @@ class Registry:
         return list(self.known(now)["addresses"])
 
     def known(self, now: float | None = None) -> dict[str, Any]:
-        """What ``atta.wire.named.NamedCluster`` has, as plain values; no addresses while one is not known."""
+        """What ``atta.wire.clusterfile.NamedCluster`` has, as plain values; no addresses while one is not known."""
         now = time.monotonic() if now is None else now
         places = [self._places.get(part, ("", "", -math.inf)) for part in range(self._parts)]
         if any(now - heard >= SILENT_S for _, _, heard in places):

@@ -18,8 +18,8 @@ from atta.partition.disk.store import is_url
 from atta.partition.graph.needs import needs_of
 from atta.train.launching.on_ray.keepers import END_S, DaemonKeeper
 from atta.train.launching.on_ray.placement import Registry, bundles, check_name
-from atta.wire.named import NAMESPACE, PREFIX, ask_ray, joined_ray
-from atta.wire.security.credentials import Credentials
+from atta.wire.clusterfile import NAMESPACE, PREFIX, ask_ray, joined_ray
+from atta.wire.credentials import Credentials
 
 GIB = 1 << 30
 _TRY_S = 0.5

@@ -1,6 +1,5 @@
 """What trainers of embeddings share: batches, embeddings of many vertices, and how good these are at telling classes
-apart, by linear evaluation on a dataset's splits.
-"""
+apart, by linear evaluation on a dataset's splits."""
 
 from __future__ import annotations
 
@@ -101,11 +100,8 @@ def _digest(places: Sequence[Cursor]) -> str:
 
 
 class EmbeddingTrainer(MinibatchTrainer):
-    """Trains a model whose outputs are embeddings.
-
-    held_out: tells the edges that the model may not read, if any; divided: their types and those of their reverses, of a
-    typed graph.
-    """
+    """Trains a model whose outputs are embeddings. held_out: tells the edges that the model may not read, if any;
+    divided: their types and those of their reverses, of a typed graph."""
 
     sums_rows = False
     held_out: Split | None = None

@@ -1,12 +1,61 @@
-"""Packages that only some commands need, and the extra of ``atta`` that installs each."""
+"""Installed packages: the extra of ``atta`` that brings each, and with the machine the versions behind a result."""
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError
+
+_PACKAGES = ("atta", "torch", "torch_geometric", "dgl", "numpy", "grpcio", "protobuf", "pymetis")
+
+
+try:
+    __version__ = version("atta")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, usable cores, memory in bytes, and the GPU if torch is loaded and sees one."""
+    import psutil  # only here: `import atta` reads the version
+
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpu": _gpu(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the installed packages that influence results."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _gpu() -> str | None:
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None
+
 
 EXTRAS = {
     "torch": "train",
@@ -34,19 +83,15 @@ def not_installed(*packages: str) -> str:
 
 
 def need(what: str, *packages: str) -> None:
-    """Check that the ``packages`` for ``what``, all of one extra, are installed.
-
-    ConfigError names the extra to install.
-    """
+    """Check that the ``packages`` for ``what``, all of one extra, are installed. ConfigError names the extra to
+    install."""
     if missing(*packages):
         raise ConfigError(f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}]")
 
 
 def load(what: str, *modules: str) -> Any:
-    """Import ``modules``, whose packages belong to one extra, and return the first.
-
-    Raises ConfigError: one cannot be imported; says what to install for ``what``.
-    """
+    """Import ``modules``, whose packages belong to one extra, and return the first. Raises ConfigError: one cannot be
+    imported; says what to install for ``what``."""
     packages = list(dict.fromkeys(name.split(".")[0] for name in modules))
     try:
         found = [import_module(name) for name in modules]

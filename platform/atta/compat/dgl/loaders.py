@@ -13,16 +13,16 @@ from atta.client.loaders.dgl import pair_graph, to_blocks, typed_block
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.compat.dgl.dataloading.negative_sampler import Uniform
-from atta.compat.dgl.dataloading.sampler import NeighborSampler
+from atta.compat import NotOfferedError
+from atta.compat.dgl.dataloading import NeighborSampler
 from atta.compat.dgl.distributed.book import TypeBook, tensor
 from atta.compat.dgl.distributed.embedding import LearnedRows
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.recent import BatchTables, Wanted
 from atta.compat.dgl.job import drawing_seed, present
-from atta.compat.dgl.offered import NotOfferedError
+from atta.compat.dgl.negative_sampler import Uniform
 from atta.errors import ConfigError
-from atta.observe.extras import need
+from atta.observe.packages import need
 from atta.samplers.arguments import flag, integers, whole
 
 _MEANINGLESS = {
@@ -70,7 +70,6 @@ class DistBatches:
         self._running: Iterator[Any] | None = None
 
     def __len__(self) -> int:
-        """Number of batches."""
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
@@ -106,10 +105,8 @@ class DistBatches:
 
     def _inputs(self, batch: MiniBatch) -> tuple[dict[str, Any], BatchTables]:
         """The ids of a batch by node type, and its tables, in which the script's questions by these ids are looked up.
-
-        Rows of embeddings that the script has asked for by the ids of the last batch are pulled all at once, while blocks
-        are made, instead of one after the other.
-        """
+        Rows of embeddings that the script has asked for by the ids of the last batch are pulled all at once, while
+        blocks are made, instead of one after the other."""
         inputs = {t: tensor(batch.n_id(t)) for t in self.g.types.schema.node_types}
         tables = BatchTables(batch, self._wanted)
         self._forget()
@@ -143,7 +140,6 @@ class DistBatches:
         raise NotImplementedError
 
     def _made(self, batch: MiniBatch) -> Any:
-        """What the script gets."""
         raise NotImplementedError
 
     @property
@@ -295,7 +291,6 @@ class DistDataLoader:
         self._order = np.random.default_rng(drawing_seed() % (1 << 63))
 
     def __len__(self) -> int:
-        """Number of batches."""
         whole_ones, rest = divmod(len(self._ids), self._size)
         return whole_ones + (rest > 0 and not self._drop_last)
 

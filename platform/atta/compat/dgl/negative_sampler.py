@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atta.compat.dgl.offered import refuse
+from atta.compat import refuse
 from atta.samplers.arguments import whole
 
 __all__ = ["PerSourceUniform", "Uniform"]

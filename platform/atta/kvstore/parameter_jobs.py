@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
-from atta.kvstore.parameters.spec import JOB_LEASES, ParameterSpec, WeightVersions, checked_vector
+from atta.kvstore.parameters import JOB_LEASES, ParameterSpec, WeightVersions, checked_vector
 
 
 class Started(NamedTuple):
@@ -43,11 +43,9 @@ class _Member:
 
 
 class ArrivalJob:
-    """The weights of a job whose gradients are applied as they come.
-
-    A member joins, then repeats: ``begin`` step n (it gets weights), ``push`` the gradient of step n. Members that never
-    joined hold the others until their first lease is over. Times are in seconds of any one clock.
-    """
+    """The weights of a job whose gradients are applied as they come. A member joins, then repeats: ``begin`` step n (it
+    gets weights), ``push`` the gradient of step n. Members that never joined hold the others until their first lease is
+    over. Times are in seconds of any one clock."""
 
     def __init__(self, spec: ParameterSpec, values: np.ndarray, now: float) -> None:
         """``values``: [size], version 0. Raises ConfigError or NonFiniteError if they do not fit the description."""
@@ -184,19 +182,15 @@ class _Sum:
 
 
 class SummedJob:
-    """The weights of a job of intervals. Times do not matter: an epoch needs the gradients of all intervals.
-
-    Any process may ask for any interval, and several may do the same work: the first result counts. An interval begins
-    its next epoch at most ``spec.bound`` epochs after the slowest. Epochs count from 0.
-    """
+    """The weights of a job of intervals. Times do not matter: an epoch needs the gradients of all intervals. Any
+    process may ask for any interval, and several may do the same work: the first result counts. An interval begins its
+    next epoch at most ``spec.bound`` epochs after the slowest. Epochs count from 0."""
 
     def __init__(
         self, spec: ParameterSpec, values: np.ndarray, version: int = 0, moments: np.ndarray | None = None
     ) -> None:
-        """``values``, ``moments``: as ``WeightVersions`` takes them, of ``version``: so many epochs are over.
-
-        Raises ConfigError or NonFiniteError if they do not fit the description.
-        """
+        """``values``, ``moments``: as ``WeightVersions`` takes them, of ``version``: so many epochs are over. Raises
+        ConfigError or NonFiniteError if they do not fit the description."""
         assert spec.bound is not None, "checked when the description was made"
         self.spec, self.weights, self._bound = spec, WeightVersions(spec, values, version, moments), spec.bound
         self._finished = [version] * spec.members

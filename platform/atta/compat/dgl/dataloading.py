@@ -1,14 +1,22 @@
-"""How many neighbours to draw, layer by layer, as DGL's samplers say it."""
+"""``dgl.dataloading``: how many neighbours to draw, layer by layer, and the loaders of distributed graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atta.compat import NotOfferedError, front
 from atta.compat.dgl.distributed.book import TypeBook
-from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.samplers.arguments import flag, whole
+
+_HOMES = {
+    **dict.fromkeys(("DistEdgeDataLoader", "DistNodeDataLoader"), "..loaders"),
+    **dict.fromkeys(("MultiLayerFullNeighborSampler", "MultiLayerNeighborSampler", "NeighborSampler"), "..dataloading"),
+    "negative_sampler": "..negative_sampler",
+}
+__all__ = list(_HOMES)
+__getattr__, __dir__ = front(__name__, _HOMES)
 
 
 class NeighborSampler:

@@ -17,8 +17,8 @@ from atta.samplers.hashing import mix64
 from atta.train.models import whole_model
 from atta.train.models.links import Dot, InfomaxModel, WalkModel
 from atta.train.settings.common import epoch_seed
-from atta.train.steps.selfsupervised.embedding import EdgeBatches, EmbeddingTrainer, class_tallies
-from atta.train.steps.selfsupervised.ranking import LinkRanking
+from atta.train.steps.embedding import EdgeBatches, EmbeddingTrainer, class_tallies
+from atta.train.steps.links import LinkRanking
 from atta.train.tasks.edges import everywhere
 from atta.train.tasks.splits import EdgeSplit
 from atta.train.tasks.task import Objective
@@ -56,11 +56,9 @@ class _UnlabelledTrainer(EmbeddingTrainer):
 
 
 class WalkTrainer(_UnlabelledTrainer):
-    """Unsupervised GraphSAGE: a seed's positive sample is where a random walk leads.
-
-    With walks of one step batches are ByteGNN's DAG of three branches, whose negative samples are no in-neighbours. The
-    pairs of longer walks, done before an epoch, are its seeds.
-    """
+    """Unsupervised GraphSAGE: a seed's positive sample is where a random walk leads. With walks of one step batches are
+    ByteGNN's DAG of three branches, whose negative samples are no in-neighbours. The pairs of longer walks, done before
+    an epoch, are its seeds."""
 
     def build(self) -> torch.nn.Module:
         return WalkModel(whole_model(self.config, self.channels, self.outputs))
@@ -149,10 +147,9 @@ def in_batch(positives: torch.Tensor, there: torch.Tensor, count: int) -> torch.
 
 
 def chosen_places(walks: np.ndarray, starts: np.ndarray, length: int, seed: int) -> np.ndarray:
-    """int64 [walks]: a place of each walk after its start and not back there, each as likely as the others; -1: there is none.
-
-    walks: [walks, length + 1], -1 after the end. A draw is a function of ``seed`` and of ``starts``, user ids [walks].
-    """
+    """int64 [walks]: a place of each walk after its start and not back there, each as likely as the others; -1: there
+    is none. walks: [walks, length + 1], -1 after the end. A draw is a function of ``seed`` and of ``starts``, user ids
+    [walks]."""
     there = (walks[:, 1:] >= 0) & (walks[:, 1:] != walks[:, :1])
     count = there.sum(1)
     bits = mix64(mix64(starts.astype(np.uint64)) ^ np.uint64(seed)) >> np.uint64(11)

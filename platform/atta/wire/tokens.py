@@ -1,8 +1,6 @@
-"""Which role may call which method, the tokens that callers bring, and the file in which a daemon keeps their hashes.
-
-A token is ``atta-ID-SECRET``. ID finds its entry in the file, SECRET has 256 random bits. So a plain SHA-256 of it is
-enough: nobody can try all of them, which slow hashes are for. The file never holds a secret.
-"""
+"""Which role may call which method, the tokens that callers bring, and the file in which a daemon keeps their hashes. A
+token is ``atta-ID-SECRET``. ID finds its entry in the file, SECRET has 256 random bits. So a plain SHA-256 of it is
+enough: nobody can try all of them, which slow hashes are for. The file never holds a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers of pairs learn: edges beside pairs that are none, which are ranked among fixed candidates, or classes."""
+"""Trainers of pairs on sampled mini-batches, ``link`` and ``edge-classes``: seeds are edges."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ import torch.distributed as dist
 from torch.nn.functional import softplus
 
 import atta
+from atta.client.loaders.link import reverse_type_of
 from atta.errors import ConfigError
-from atta.train.models.links import PairClasses, decoder_named
-from atta.train.settings.minibatch import SPLITS, parse_eval_negatives, parse_shares
-from atta.train.steps.selfsupervised.embedding import EdgeBatches, EmbeddingTrainer
+from atta.partition.schema import split_edge_type
+from atta.train.models import whole_model
+from atta.train.models.links import LinkModel, PairClasses, decoder_named
+from atta.train.models.typed import TypedLinkModel
+from atta.train.settings import MinibatchSettings
+from atta.train.settings.minibatch import EDGE_CLASSES, SPLITS, parse_eval_negatives, parse_shares
+from atta.train.steps.embedding import EdgeBatches, EmbeddingTrainer
 from atta.train.steps.timing import Stopwatch, on_device
+from atta.train.steps.typed import TypedTrainer
 from atta.train.tasks.edges import read_edges, read_pairs
 from atta.train.tasks.pairs import HITS, auc_sums, check_labels, rank_sums, sortable
 from atta.train.tasks.splits import divided
 from atta.train.tasks.task import Objective
+from atta.train.tasks.types import EdgeTriple, TypeReach
 from atta.train.tasks.vertices import UNLABELLED
 
 _NUMBERS = 1 << 22
@@ -33,12 +40,9 @@ Decoder = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 class LinkRanking:
     """The edges of each split, and what a rank does to rank them. Every rank makes it, and calls its functions alike.
-
-    split: says which split an edge is of; keys: pairs of each split.
-    """
+    split: says which split an edge is of; keys: pairs of each split."""
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
-        """Read all edges of the trainer's type."""
         config, self._trainer = trainer.config, trainer
         timed = config.split_by == "time"
         self.pairs, times = read_pairs(trainer.cluster, trainer.edge_type, trainer.device, timed=timed)
@@ -85,10 +89,8 @@ class LinkRanking:
         return {split: trainer.add_up(self.tally(split, rows, decoder).tolist()) for split in trainer.splits}
 
     def tally(self, split: str, rows: Rows, decoder: Decoder) -> torch.Tensor:
-        """This rank's share of the tally of a split, which takes every ``world``-th edge.
-
-        rows: embeddings in the order of ``pairs.ids`` and of ``pairs.target_ids``. float64 [2 + metrics + 2] comes back.
-        """
+        """This rank's share of the tally of a split, which takes every ``world``-th edge. rows: embeddings in the order
+        of ``pairs.ids`` and of ``pairs.target_ids``. float64 [2 + metrics + 2] comes back."""
         keys, pairs, device = self.keys[split], self.pairs, self._trainer.device
         count = parse_eval_negatives(self._trainer.config.eval_negatives)
         positives = torch.zeros(len(keys), device=device)
@@ -125,10 +127,8 @@ class LinkRanking:
 
 
 class LabelledEdges:
-    """The edges with a label, by split. Every rank makes it, and calls its functions alike.
-
-    ``split``: what divides them.
-    """
+    """The edges with a label, by split. Every rank makes it, and calls its functions alike. ``split``: what divides
+    them."""
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
         """Read all edges of the trainer's type. Raises ConfigError for labels that nothing can be learnt from."""
@@ -173,3 +173,60 @@ class LabelledEdges:
         for _, data in on_device(batches, trainer.device, Stopwatch(trainer.device)):
             total += trainer.objective.tally(trainer.scores(trainer.model, data), trainer.targets(data))
         return trainer.add_up(total.tolist())
+
+
+class LinkTrainer(EmbeddingTrainer):
+    """Trains embeddings and a decoder of pairs under DDP. ``edges``: what is learnt of them."""
+
+    edges: LinkRanking | LabelledEdges
+
+    def _objective(self) -> Objective:
+        self.edges = LabelledEdges(self) if self.config.task == EDGE_CLASSES else LinkRanking(self)
+        self.held_out, self.splits = self.edges.split, self.edges.there(self.splits)
+        return self.edges.objective()
+
+    def build(self) -> torch.nn.Module:
+        return LinkModel(whole_model(self.config, self.channels, self.outputs), self.edges.decoder())
+
+    def train_batches(self) -> EdgeBatches:
+        return self.edges.train_batches()
+
+    def targets(self, data: Any) -> torch.Tensor:
+        """Whether a pair is an edge, or its class."""
+        labels: torch.Tensor = self.seeds_in(data).edge_label
+        return labels
+
+    def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
+        """Of the batch's pairs."""
+        scores: torch.Tensor = self.applied(model, data, self.seeds_in(data).edge_label_index)
+        return scores
+
+    def tallies(self) -> dict[str, list[float]]:
+        self.parallel.eval()
+        return self.edges.tallies(self.model.link_decoder)  # type: ignore[arg-type]  # a module
+
+
+class TypedLinkTrainer(LinkTrainer, TypedTrainer):
+    """The same on a typed graph, with embeddings of the types at both ends of an edge type."""
+
+    @staticmethod
+    def reach_of(config: MinibatchSettings, cluster: atta.Cluster) -> tuple[MinibatchSettings, TypeReach]:
+        assert config.edge_type is not None, "launching has found it"
+        source, target = cluster.schema.endpoints(config.edge_type)
+        return config, TypeReach.of(cluster.schema, target, config.depth, (source,))
+
+    @property
+    def divided(self) -> list[EdgeTriple]:  # type: ignore[override]
+        """The edge type, and that of the reverses, if there is one."""
+        reverse = reverse_type_of(self.cluster.schema, self.edge_type, self.config.reverse_type)
+        return sorted({split_edge_type(name) for name in (self.edge_type, reverse or self.edge_type)})
+
+    def build(self) -> torch.nn.Module:
+        ends = self.cluster.schema.endpoints(self.edge_type)
+        return TypedLinkModel(self.config, self.reach, ends, self.edges.decoder())
+
+    def seeds_in(self, data: Any) -> Any:
+        return data[split_edge_type(self.edge_type)]
+
+    def applied(self, model: torch.nn.Module, data: Any, places: torch.Tensor | None = None) -> Any:
+        return model(*self.inputs(self.readable(data)), places=places)

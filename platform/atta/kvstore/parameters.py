@@ -208,9 +208,7 @@ class WeightVersions:
         self, spec: ParameterSpec, values: np.ndarray, version: int = 0, moments: np.ndarray | None = None
     ) -> None:
         """``values``: [size], of ``version``; ``moments``: as the attribute had them at that version, None: all 0.
-
-        Raises the errors of ``checked_vector``, and ConfigError for a version that is out of range.
-        """
+        Raises the errors of ``checked_vector``, and ConfigError for a version that is out of range."""
         if not 0 <= version <= MAX_VERSION:
             raise ConfigError(f"weights of {spec.name}: version {version} is not from 0 to {MAX_VERSION}")
         first = checked_vector(spec, values, spec.size, member=0, step=0, layer=0)

@@ -1,1 +1,0 @@
-"""The weights of training jobs without barriers. Pure: callers pass the time."""

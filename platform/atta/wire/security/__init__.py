@@ -1,1 +1,0 @@
-"""Who may call what: roles, tokens, and the files that let two processes trust each other."""
