@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from atta.kvstore.cache import RANKS
@@ -83,10 +84,10 @@ def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
         if bench.aggregate is not None:
             for name, cached in (("atta", True), ("atta-uncached", False)):
                 if cached or bench.cache_share != 0:
-                    systems[f"{name}-aggregate"] = atta_on(
-                        bench, hosts, frontier, "arrays", cached=cached, aggregate=bench.aggregate
-                    )
-                    systems[f"{name}-mean"] = atta_on(bench, hosts, frontier, "mean", cached=cached)
+                    on = partial(atta_on, bench, hosts, frontier, cached=cached)
+                    serve = rank if cached else ()
+                    systems[f"{name}-aggregate"] = on("arrays", *serve, aggregate=bench.aggregate)
+                    systems[f"{name}-mean"] = on("mean", *serve)
         if bench.beside_dgl and frontier == "all":
             systems["atta-new"] = atta_on(bench, hosts, "new", bench.deliver or delivery(False), *rank)
         return systems

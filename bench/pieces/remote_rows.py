@@ -1,6 +1,6 @@
 """Rows that a daemon asks the others for, per seed: the fewest, what policies of its cache leave, what daemons do.
 
-    python -m bench.pieces.remote_rows --data DATASET [--ways uniform:1,labor:1,labor:64] [--shares 5,20]
+    python -m bench.pieces.remote_rows --data DATASET [--ways uniform:1,labor:64,...] [--shares 5,20]
 
 The seeds are training vertices of partition 0, in a new order each time that all had their turn. A way is a method and
 its ``dependency``; a share is the room of the cache in percent of the HALO vertices. The first third of the batches fills
@@ -178,8 +178,8 @@ def figures(work: Work, way: str, graph: LocalGraph) -> Iterator[dict[str, Any]]
 def main() -> None:
     """Count and write the record."""
     given = arguments_of(
-        __file__, __doc__, data=Path, ways="uniform:1,labor:1,labor:64", shares="5,20", num_neighbors="15,10,5",
-        batch_size=1024, batches=96, window=16, seed=0, table="x",
+        __file__, __doc__, data=Path, ways="uniform:1,uniform:64,labor:1,labor:64", shares="5,20", num_neighbors="15,10,5",
+        batch_size=1024, batches=72, window=16, seed=0, table="x",
     )  # fmt: skip
     work, found = Work.of(given), []
     csc = work.dataset.joined([range(work.dataset.num_parts)]).part(0).csc(work.dataset.schema.edge_types[0])

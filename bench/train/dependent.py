@@ -82,9 +82,9 @@ def _lines(about: dict[str, Any]) -> list[str]:
     )
     return [
         *head("Batches that resemble each other: accuracy", about),
-        f"Test accuracy in percent, mean ± sample sd over seeds; the difference of paired runs: mean ± standard error. PyG's"
-        f" GraphSAGE, {HIDDEN} hidden, {EPOCHS} epochs, batches of {BATCH}, fan-outs {','.join(map(str, FAN_OUTS))}, judged"
-        " on the whole graph.",
+        "Test accuracy in percent, mean ± sample sd over seeds; the difference of paired runs: mean ± standard error.",
+        f"PyG's GraphSAGE, {HIDDEN} hidden, {EPOCHS} epochs, batches of {BATCH}, fan-outs {','.join(map(str, FAN_OUTS))},",
+        "judged on the whole graph.",
         "",
         *rows_of(columns, *rows),
     ]

@@ -207,7 +207,7 @@ class RowCache:
             limit_bytes -= count * _row_bytes(tables)
             offsets = dataset.book.offsets[node_type]
             if count and heat.rank == "recent":
-                makers[node_type] = partial(RecentRows, count, tables, offsets, half_life=2 * len(heat.halo(node_type)))
+                makers[node_type] = partial(RecentRows, count, tables, offsets, half_life=len(heat.halo(node_type)))
             elif count:
                 makers[node_type] = partial(ChosenRows, heat.hottest(node_type, count), tables, offsets)
         with self._making:
