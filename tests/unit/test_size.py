@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 59_900,
-    "docstring_lines": 12_200,
-    "files": 513,
-    "folders": 68,
+    "code_lines": 60_430,
+    "docstring_lines": 11_500,
+    "files": 492,
+    "folders": 62,
     "median_function": 6,
     "long_function": 18,
-    "largest_lines": 449,
-    "bench_lines": 10_730,
+    "largest_lines": 500,
+    "bench_lines": 11_000,
 }
 
 
