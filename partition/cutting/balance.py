@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta import _native
 from atta.errors import UnknownNameError
 from atta.partition.graph import Graph
 from atta.partition.schema import Schema
@@ -83,7 +84,7 @@ def weight_column(graph: Graph, name: str, in_degrees: Mapping[str, Longs] | Non
     elif name == "edges":
         for edge_type in schema.edge_types:
             target = schema.endpoints(edge_type)[1]
-            weights[target] += np.bincount(graph.edges(edge_type).dst, minlength=schema.node_counts[target])
+            _native.count_ids(graph.edges(edge_type).dst, weights[target])
     else:
         for node_type, splits in schema.splits.items():
             if name in splits:

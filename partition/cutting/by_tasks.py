@@ -4,40 +4,38 @@ destination. One process places the vertices by LDG (``methods.streaming``), blo
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.observe.progress import Progress, Silent
-from atta.partition.cutting.balance import Counts, known_balance, missed_lines
+from atta.observe.progress import Progress
+from atta.partition.cutting.balance import known_balance, missed_lines
 from atta.partition.cutting.run import check_parts, check_seed, how_made
 from atta.partition.cutting.tasks import (
     POSITIONS,
-    BucketReader,
+    EdgeSlice,
     RowRanges,
     TaskPool,
+    TaskRun,
     TaskSizes,
-    TaskWork,
     check_one,
-    edge_slices,
-    keep_numbering,
+    lots,
     merged_rows,
+    read_bucket,
+    remove_folders,
     reverse_balance,
-    split_by_part,
     split_by_row,
     type_starts,
-    written_part,
 )
 from atta.partition.cutting.writer import DatasetSteps
-from atta.partition.dataset import MANIFEST, part_folder
-from atta.partition.disk.files import FileRecord, map_array, write_array
+from atta.partition.dataset import MANIFEST
+from atta.partition.disk.files import map_array, write_array
 from atta.partition.disk.staging import Staging
 from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph, index_dtype
@@ -77,8 +75,8 @@ class RowBlocks:
 
     def streamed(self, number: int, vertices: Longs) -> Rows:
         """The rows of ``vertices``, which have the turns of bucket ``number``."""
-        found = [run for (run,) in BucketReader(self.folders, ("streamed",)).bucket(number)]
-        return self._indptr(vertices), np.concatenate([np.empty(0, index_dtype(self.ranges.total)), *found])
+        (indices,) = read_bucket(self.folders, {"streamed": index_dtype(self.ranges.total)}, number)
+        return self._indptr(vertices), indices
 
     def chosen(self, vertices: Longs) -> Rows:
         """The rows of any ``vertices``, picked from the files."""
@@ -95,13 +93,8 @@ class RowBlocks:
 
     def lots(self, vertices: Longs, limit: int) -> Iterator[Longs]:
         """Yield ``vertices`` in lots of at most ``limit`` neighbours, or one vertex that has more."""
-        ends = np.cumsum(self.degrees[vertices])
-        first = 0
-        while first < len(vertices):
-            before = ends[first - 1] if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        for first, last in lots(np.concatenate([[0], np.cumsum(self.degrees[vertices])]), limit):
             yield vertices[first:last]
-            first = last
 
     def _indptr(self, vertices: Longs) -> Longs:
         indptr = np.zeros(self.ranges.total + 1, np.int64)
@@ -178,10 +171,6 @@ class Placing:
 
 METHOD = "ldg"
 """The method that tasks know."""
-WORK = "work"
-"""The folder of a dataset under construction that tasks write into."""
-
-Result = TypeVar("Result")
 
 
 def partition_by_tasks(
@@ -212,99 +201,45 @@ def partition_by_tasks(
     for place in (src, dst):
         if is_url(place):
             raise ConfigError(f"{place}: tasks need folders that all machines share, not object storage")
-    source = Path(src).absolute()
-    graph = Graph.open(source, verify=False)
+    graph = Graph.open(src, verify=False)
     with Staging(dst, MANIFEST, overwrite=overwrite) as staging:
-        folder = staging.path.absolute() / WORK
-        folder.mkdir()
-        divided = sizes or TaskSizes.of(sum(graph.schema.edge_counts.values()))
-        run = _Run(tasks, graph, TaskWork(source, folder, divided), parts, progress or Silent())
+        run = TaskRun.begun(tasks, graph, staging.path, sizes, progress)
         if verify:
             run.tasks("checksums of the graph", check_one, [(name,) for name in sorted(graph.files)])
-        assignment = run.assign(method, seed, balance)
+        assignment = _assigned(run, parts, method, seed, known_balance(graph, balance))
         how = how_made(METHOD, parts, seed, balance, options)
-        quality = run.write(staging.path, assignment, how, bounds_of(method, graph, balance))
+        quality = DatasetSteps(run, staging.path, parts).all(assignment, how, bounds_of(method, graph, balance))
     return how | {"missed": missed_lines(quality)}
 
 
-@dataclass
-class _Run:
-    runner: TaskPool
-    graph: Graph
-    work: TaskWork
-    parts: int
-    progress: Progress
-
-    def tasks(self, stage: str, function: Callable[..., Result], given: Sequence[tuple[Any, ...]]) -> list[Result]:
-        self.progress.stage(stage, len(given))
-        return self.runner.run(function, [(self.work, *each) for each in given], self.progress.advance)
-
-    def assign(self, method: Ldg, seed: int, balance: Sequence[str] | None) -> dict[str, npt.NDArray[np.int32]]:
-        names = known_balance(self.graph, balance)
-        counts, starts = self.graph.schema.node_counts, type_starts(self.graph)
-        total, limit = sum(counts.values()), self.work.sizes.block_edges
-        slices = edge_slices(self.graph, self.work.sizes.slice_edges)
-        both = sum(self.tasks("symmetry", reverse_balance, [(s,) for s in slices])) % 2**64 != 0
-        neighbors = sum(self.graph.schema.edge_counts.values()) * (2 if both else 1)
-        ranges = RowRanges(total, max(1, total // max(1, -(-neighbors // limit))), both)
-        order = np.random.default_rng(seed).permutation(total) if method.order == "random" else np.arange(total)
-        shuffled = method.order == "random"
-        if shuffled:
-            positions = np.empty(total, np.int64)
-            positions[order] = np.arange(total)
-            write_array(self.work.folder / POSITIONS, positions)
-            del positions
-        split = self.tasks("union graph", split_by_row, [(s, ranges) for s in slices])
-        given = [(split, ranges, number, ranges.rows if shuffled else None) for number in range(ranges.count)]
-        folders = [folder for folder, _ in self.tasks("rows", merged_rows, given)]
-        _remove(split)
-        blocks = RowBlocks.of(ranges, folders)
-        inward = blocks.in_degrees()
-        in_degrees = {t: inward[starts[t] : starts[t] + counts[t]] for t in counts}
-        weights, room = limits(self.graph, names, self.parts, method.slack, in_degrees)
-        turns = [order[slice(*ranges.bounds(number))] for number in range(ranges.count)]
-        rows = blocks.streamed if shuffled else lambda number, _: blocks.block(number)
-        placing = Placing(blocks, self.parts, weights, room, limit)
-        owners = placing.owners(method.passes, turns, rows, self.progress)
-        _remove(folders)
-        return {t: owners[starts[t] : starts[t] + counts[t]] for t in counts}
-
-    def write(
-        self,
-        path: Path,
-        assignment: Mapping[str, npt.NDArray[np.int32]],
-        provenance: dict[str, Any],
-        bounds: Mapping[str, float],
-    ) -> dict[str, Any]:
-        steps = DatasetSteps(self.graph, path, self.parts, self.progress)
-        steps.number(assignment)
-        steps.shared()
-        steps.degrees()
-        keep_numbering(self.work, steps.numbering)
-        slices = edge_slices(self.graph, self.work.sizes.slice_edges)
-        split = self.tasks("moving edges", split_by_part, [(s, self.parts) for s in slices])
-        moved = {
-            e: [folder for s, folder in zip(slices, split, strict=True) if s.edge_type == e]
-            for e in self.graph.schema.edge_types
-        }
-        records: dict[str, FileRecord] = {}
-        given = [(moved, part, self.parts) for part in range(self.parts)]
-        for part, (folder, counts, files) in enumerate(self.tasks("partitions", written_part, given)):
-            (folder / part_folder(part)).rename(path / part_folder(part))
-            _take(steps.counts, counts, part)
-            records |= files
-        shutil.rmtree(self.work.folder)
-        return steps.manifest(provenance, bounds, records)
+def _assigned(run: TaskRun, parts: int, method: Ldg, seed: int, names: Sequence[str]) -> dict[str, Owners]:
+    """Place the vertices: the partition of each row by node type, int32 [n]."""
+    counts, starts = run.graph.schema.node_counts, type_starts(run.graph)
+    total, limit, slices = sum(counts.values()), run.work.sizes.block_edges, [(s,) for s in run.slices]
+    both = sum(run.tasks("symmetry", reverse_balance, slices)) % 2**64 != 0
+    neighbors = sum(run.graph.schema.edge_counts.values()) * (2 if both else 1)
+    ranges = RowRanges(total, max(1, total // max(1, -(-neighbors // limit))), both)
+    shuffled = method.order == "random"
+    order = np.random.default_rng(seed).permutation(total) if shuffled else np.arange(total)
+    if shuffled:
+        positions = np.empty(total, np.int64)
+        positions[order] = np.arange(total)
+        write_array(run.work.folder / POSITIONS, positions)
+        del positions
+    blocks = _blocks(run, slices, ranges, ranges.rows if shuffled else None)
+    inward = blocks.in_degrees()
+    in_degrees = {t: inward[starts[t] : starts[t] + counts[t]] for t in counts}
+    weights, room = limits(run.graph, names, parts, method.slack, in_degrees)
+    turns = [order[slice(*ranges.bounds(number))] for number in range(ranges.count)]
+    rows = blocks.streamed if shuffled else lambda number, _: blocks.block(number)
+    owners = Placing(blocks, parts, weights, room, limit).owners(method.passes, turns, rows, run.progress)
+    remove_folders(blocks.folders)
+    return {t: owners[starts[t] : starts[t] + counts[t]] for t in counts}
 
 
-def _take(total: Counts, counts: Counts, part: int) -> None:
-    for mine, others in ((total.edges, counts.edges), (total.halo, counts.halo)):
-        for name, figures in others.items():
-            mine[name][part] = figures[part]
-    total.cut[part] = counts.cut[part]
-    total.most_into[part] = counts.most_into[part]
-
-
-def _remove(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder)
+def _blocks(run: TaskRun, slices: Sequence[tuple[EdgeSlice]], ranges: RowRanges, turns: int | None) -> RowBlocks:
+    """Have the union graph built; see ``merged_rows``."""
+    split = run.tasks("union graph", split_by_row, [(*s, ranges) for s in slices])
+    merged = run.tasks("rows", merged_rows, [(split, ranges, number, turns) for number in range(ranges.count)])
+    remove_folders(split)
+    return RowBlocks.of(ranges, [folder for folder, _ in merged])

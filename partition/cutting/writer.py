@@ -1,43 +1,51 @@
 """Build a partitioned dataset from a graph folder and an assignment of vertices to partitions. Every edge goes to the
 owner of its destination (DistDGL's edge-cut placement, section 4.1 of its description), so that a core vertex sees all
-its in-neighbours. Edges are sorted in buckets of bounded size, so memory depends on the vertices and the bucket."""
+its in-neighbours. Tasks move the edges into buckets of bounded size, by their destinations, and then write the
+partitions bucket by bucket, so that the edges are read twice in order. Memory depends on the vertices and the bucket."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from atta import _native
 from atta.errors import ConfigError
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress
 from atta.partition import dataset as layout
 from atta.partition.cutting.balance import Counts, summarise
-from atta.partition.disk.files import FileRecord, NpyAppender, chunks, describe_file, write_array, write_sealed
+from atta.partition.cutting.tasks import (
+    BucketWriter,
+    EdgeSlice,
+    TaskRun,
+    TaskSizes,
+    TaskWork,
+    Threads,
+    column_file,
+    lots,
+    read_bucket,
+    remove_folders,
+)
+from atta.partition.disk.files import (
+    FileRecord,
+    NpyAppender,
+    chunks,
+    describe_file,
+    map_array,
+    write_array,
+    write_sealed,
+)
 from atta.partition.disk.staging import Staging
 from atta.partition.graph import Graph, index_dtype
 from atta.partition.graph.part import GraphDegrees, PartitionBook, degree_folder
-from atta.partition.names import edge_folder, node_folder, shared_folder
-
-
-def stable_order(keys: npt.NDArray[Any], bound: int) -> npt.NDArray[Any]:
-    """Return the permutation that sorts ``keys`` (integers in ``range(bound)``). Equal keys keep their order.
-    Converting a CSR matrix with one entry per row into CSC is a counting sort in compiled code. It takes O(len +
-    bound), several times less than a comparison sort of the same keys."""
-    from scipy.sparse import csr_array  # takes long to import, and daemons never sort
-
-    n = len(keys)
-    index = np.int32 if max(n, bound) < 2**31 - 1 else np.int64
-    one_per_row = csr_array(
-        (np.zeros(n, np.int8), keys.astype(index, copy=False), np.arange(n + 1, dtype=index)), shape=(n, max(bound, 1))
-    )
-    order: npt.NDArray[Any] = one_per_row.tocsc().indices
-    return order
-
+from atta.partition.names import edge_folder, file_name, node_folder, shared_folder
+from atta.partition.schema import Schema
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
@@ -51,22 +59,15 @@ class Numbering:
         offsets: int64 [P+1], starts of the partitions' ranges.
         row_of: [n] row in the graph folder by internal id.
         internal_of: [n] internal id by row.
-        rank_of: [n] position of the row's user id among all user ids.
+        sorted_internal: [n] internal id of the i-th smallest user id.
         ids: int64 [n], user id by internal id.
     """
 
     offsets: Ids
     row_of: Array
     internal_of: Array
-    rank_of: Array
+    sorted_internal: Array
     ids: Ids
-
-    @property
-    def sorted_internal(self) -> Array:
-        """Return the internal id of the i-th smallest user id, [n]."""
-        out = np.empty_like(self.internal_of)
-        out[self.rank_of] = self.internal_of
-        return out
 
 
 def number_vertices(user_ids: Ids | None, owners: npt.NDArray[np.int32], parts: int) -> Numbering:
@@ -77,164 +78,171 @@ def number_vertices(user_ids: Ids | None, owners: npt.NDArray[np.int32], parts: 
     if n and (owners.min() < 0 or owners.max() >= parts):
         raise ConfigError(f"the assignment names partitions outside 0..{parts - 1}")
     by_id = np.arange(n, dtype=index) if user_ids is None else np.argsort(user_ids, kind="stable").astype(index)
-    row_of = by_id[stable_order(owners[by_id], parts)] if n else by_id
-    internal_of, rank_of = np.empty(n, index), np.empty(n, index)
-    internal_of[row_of] = rank_of[by_id] = np.arange(n, dtype=index)
+    row_of = by_id[_native.stable_order(owners[by_id], parts)]
+    internal_of = np.empty(n, index)
+    internal_of[row_of] = np.arange(n, dtype=index)
     offsets = np.zeros(parts + 1, np.int64)
     offsets[1:] = np.cumsum(np.bincount(owners, minlength=parts))
     ids = row_of.astype(np.int64) if user_ids is None else np.asarray(user_ids)[row_of]
-    return Numbering(offsets, row_of, internal_of, rank_of, ids)
+    return Numbering(offsets, row_of, internal_of, internal_of[by_id], ids)
 
 
 CHUNK_EDGES = 4 << 20
 _CHUNK_BYTES = 32 << 20
+_SORTED_BYTES = 80
+_FIELDS = ("offsets", "row_of", "internal_of", "sorted_internal", "ids")
 
 
-class EdgeSource(Protocol):
-    """The edges into a partition."""
-
-    def degrees(self, edge_type: str, part: int) -> Ids:
-        """Return how many edges of the type go into each core vertex, by internal id; int64 [n]."""
-
-    def into(self, edge_type: str, part: int, lo: int, hi: int) -> Iterator[tuple[Array, Array]]:
-        """Yield ids and internal destinations of the part's edges into the internal ids ``[lo, hi)``, ids ascending."""
+def _keep_numbering(folder: Path, numbering: Mapping[str, Numbering]) -> None:
+    """Write down how vertices are numbered, for all tasks to map."""
+    for node_type, numbers in numbering.items():
+        for name in _FIELDS:
+            write_array(folder / "numbering" / file_name(node_type) / f"{name}.npy", getattr(numbers, name))
 
 
-class AllEdges:
-    """Looks through all edges of the graph each time. Keeps the in-degrees of all vertices."""
-
-    def __init__(self, graph: Graph, numbering: Mapping[str, Numbering]) -> None:
-        self._graph, self._numbering = graph, numbering
-        self._degrees: dict[str, Ids] = {}
-
-    def degrees(self, edge_type: str, part: int) -> Ids:
-        offsets = self._numbering[self._graph.schema.endpoints(edge_type)[1]].offsets
-        if edge_type not in self._degrees:
-            self._degrees[edge_type] = self._counted(edge_type)
-        return self._degrees[edge_type][offsets[part] : offsets[part + 1]]
-
-    def _counted(self, edge_type: str) -> Ids:
-        target = self._graph.schema.endpoints(edge_type)[1]
-        by_row = np.zeros(self._graph.schema.node_counts[target], np.int64)
-        dst = self._graph.edges(edge_type).dst
-        for lo, hi in chunks(len(dst), 4 * CHUNK_EDGES):
-            by_row += np.bincount(dst[lo:hi], minlength=len(by_row))
-        return by_row[self._numbering[target].row_of]
-
-    def into(self, edge_type: str, part: int, lo: int, hi: int) -> Iterator[tuple[Array, Array]]:
-        internal_of = self._numbering[self._graph.schema.endpoints(edge_type)[1]].internal_of
-        edges = self._graph.edges(edge_type)
-        for first, last in chunks(len(edges), CHUNK_EDGES):
-            internal = internal_of[edges.dst[first:last]]
-            chosen = np.flatnonzero((internal >= lo) & (internal < hi))
-            yield (chosen + first).astype(index_dtype(len(edges))), internal[chosen]
+def _kept_numbering(folder: Path, node_type: str) -> Numbering:
+    """Map what ``_keep_numbering`` wrote."""
+    return Numbering(*(map_array(folder / "numbering" / file_name(node_type) / f"{name}.npy") for name in _FIELDS))
 
 
-class PartWriter:
-    """Writes partitions into ``path``, and their figures into ``counts``."""
+@dataclass(frozen=True)
+class EdgeBuckets:
+    """How the edges of a type are divided by their destinations, and where they are.
 
-    def __init__(
-        self,
-        graph: Graph,
-        path: Path,
-        numbering: Mapping[str, Numbering],
-        source: EdgeSource,
-        *,
-        counts: Counts,
-        progress: Progress,
-        bucket_edges: int,
-    ) -> None:
-        self.graph, self.schema, self.path = graph, graph.schema, path
-        self.numbering, self.source, self.counts = numbering, source, counts
-        self.progress, self.bucket_edges = progress, bucket_edges
+    Attributes:
+        starts: int64 [B + 1]; bucket b has the edges into the internal ids from ``starts[b]`` to ``starts[b + 1]``.
+        firsts: [P + 1], each partition's first bucket.
+        folders: one for each slice of the edges, see ``split_by_bucket``.
+    """
 
-    def table(self, node_type: str, name: str, part: int) -> None:
+    starts: Ids
+    firsts: list[int]
+    folders: Sequence[Path] = ()
+
+    @classmethod
+    def of(cls, ends: Ids, offsets: Ids, limit: int) -> EdgeBuckets:
+        """Divide at the partitions, and where a bucket has ``limit`` edges. ``ends``: int64 [n + 1], number of edges
+        into all internal ids before each."""
+        starts, firsts = [0], [0]
+        for lo, hi in pairwise(offsets.tolist()):
+            starts += [last for _, last in lots(ends, limit, lo, hi)]
+            firsts.append(len(starts) - 1)
+        return cls(np.array(starts), firsts)
+
+
+def moved_columns(schema: Schema, edge_type: str) -> dict[str, np.dtype[Any]]:
+    """What moves of each edge: its id, the internal ids of its destination and source, and its rows of tables."""
+    source, target = (index_dtype(schema.node_counts[t]) for t in schema.endpoints(edge_type))
+    tables = {f"tables/{name}": np.dtype((s.dtype, s.row_shape)) for name, s in schema.edge_tables[edge_type].items()}
+    return {"ids": index_dtype(schema.edge_counts[edge_type]), "heads": target, "tails": source, **tables}
+
+
+def _fewer(schema: Schema, edge_type: str, edges: int) -> int:
+    """``edges``, or as many as take no more memory with their rows of tables."""
+    row_bytes = sum(spec.row_bytes for spec in schema.edge_tables[edge_type].values())
+    return max(1, edges * _SORTED_BYTES // (_SORTED_BYTES + row_bytes))
+
+
+def split_by_bucket(work: TaskWork, part: EdgeSlice, starts: Ids) -> Path:
+    """Sort edges by the bucket of their destination. Returns the folder of buckets, with the ``moved_columns``."""
+    schema, buckets = work.graph.schema, len(starts) - 1
+    source, target = (_kept_numbering(work.folder, t).internal_of for t in schema.endpoints(part.edge_type))
+    columns = moved_columns(schema, part.edge_type)
+    bucket_of = np.repeat(np.arange(buckets, dtype=np.int32), np.diff(starts))
+    folder = work.own_folder("moved")
+    with BucketWriter(folder, buckets, columns) as out:
+        for first, last in chunks(part.hi - part.lo, _fewer(schema, part.edge_type, work.sizes.chunk_edges)):
+            at, edges = slice(part.lo + first, part.lo + last), work.graph.edges(part.edge_type)  # as in _pieces
+            heads, rows = target[edges.dst[at]], {f"tables/{name}": rows[at] for name, rows in edges.tables.items()}
+            ids = np.arange(at.start, at.stop, dtype=columns["ids"])
+            out.add(bucket_of[heads], ids=ids, heads=heads, tails=source[edges.src[at]], **rows)
+    return folder
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """A partition that a task wrote: the folder that holds its own, the records of its files, the number of its HALO
+    vertices by node type, and of its edges with a source in another partition."""
+
+    folder: Path
+    files: dict[str, FileRecord]
+    halo: dict[str, int]
+    cut: int
+
+
+def write_part(work: TaskWork, buckets: Mapping[str, EdgeBuckets], part: int) -> WrittenPart:
+    """Write one partition."""
+    folder = work.own_folder("part")
+    writer = _PartWriter(work, folder / layout.part_folder(part), part)
+    for node_type, tables in work.graph.schema.node_tables.items():
+        for name in tables:
+            writer.table(node_type, name)
+    for edge_type, moved in buckets.items():
+        writer.edges(edge_type, moved)
+    halo = writer.halo()
+    paths = sorted((folder / layout.part_folder(part)).rglob("*.npy"))
+    files = {path.relative_to(folder).as_posix(): describe_file(path) for path in paths}
+    return WrittenPart(folder, files, halo, writer.cut)
+
+
+class _PartWriter:
+    """Writes a partition into ``path``. ``cut``: number of edges so far with a source in another partition."""
+
+    def __init__(self, work: TaskWork, path: Path, part: int) -> None:
+        self.graph, self.schema, self.path, self.part, self.cut = work.graph, work.graph.schema, path, part, 0
+        self.numbering = {t: _kept_numbering(work.folder, t) for t in self.schema.node_types}
+        self._remote = {t: np.zeros(n, bool) for t, n in self.schema.node_counts.items()}
+
+    def _range(self, node_type: str) -> tuple[int, int]:
+        lo, hi = self.numbering[node_type].offsets[self.part : self.part + 2].tolist()
+        return lo, hi
+
+    def table(self, node_type: str, name: str) -> None:
         """Copy the rows of a table that the partition owns."""
-        rows, numbers = self.graph.table(node_type, name), self.numbering[node_type]
+        rows, row_of = self.graph.table(node_type, name), self.numbering[node_type].row_of
         spec = self.schema.node_tables[node_type][name]
-        path = self.path / layout.part_folder(part) / node_folder(node_type) / f"{name}.npy"
-        lo, hi = numbers.offsets[part], numbers.offsets[part + 1]
-        with NpyAppender(path, spec.dtype, spec.row_shape) as out:
-            for first, last in chunks(int(hi - lo), max(1, _CHUNK_BYTES // max(1, spec.row_bytes))):
-                out.append(rows[numbers.row_of[lo + first : lo + last]])
-                self.progress.advance((last - first) * spec.row_bytes)
+        lo, hi = self._range(node_type)
+        with NpyAppender(self.path / node_folder(node_type) / f"{name}.npy", spec.dtype, spec.row_shape) as out:
+            for first, last in chunks(hi - lo, max(1, _CHUNK_BYTES // max(1, spec.row_bytes))):
+                out.append(rows[row_of[lo + first : lo + last]])
 
-    def edges(self, part: int) -> None:
-        """Write CSC and HALO lists of the partition."""
-        remote = {t: np.zeros(self.schema.node_counts[t], bool) for t in self.schema.node_types}
-        degrees: dict[str, Ids] = {}
-        for e in self.schema.edge_types:
-            source, target = self.schema.endpoints(e)
-            into = self.source.degrees(e, part)
-            degrees[target] = degrees[target] + into if target in degrees else into
-            self._type(e, part, into, remote[source])
-        self.counts.most_into[part] = max((int(d.max(initial=0)) for d in degrees.values()), default=0)
-        for t, seen in remote.items():
-            halo = np.flatnonzero(seen)
-            self.counts.halo[t][part] = len(halo)
-            write_array(self.path / layout.part_folder(part) / node_folder(t) / "halo.npy", halo.astype(np.int64))
-
-    def _type(self, edge_type: str, part: int, degrees: Ids, remote: npt.NDArray[np.bool_]) -> None:
-        """Write the in-edges of a part's core vertices, ``degrees`` of each; mark the sources that it does not own in
-        ``remote``."""
-        source, target = self.schema.endpoints(edge_type)
-        edges, numbers = self.graph.edges(edge_type), self.numbering[source]
-        lo = int(self.numbering[target].offsets[part])
-        own_lo, own_hi = numbers.offsets[part], numbers.offsets[part + 1]
-        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-        folder = self.path / layout.part_folder(part) / edge_folder(edge_type)
-        write_array(folder / "indptr.npy", indptr)
-        with contextlib.ExitStack() as files:
-            indices = files.enter_context(
-                NpyAppender(folder / "indices.npy", index_dtype(self.schema.node_counts[source]))
-            )
-            edge_ids = files.enter_context(
-                NpyAppender(folder / "edge_ids.npy", index_dtype(self.schema.edge_counts[edge_type]))
-            )
-            tables = {
-                name: files.enter_context(NpyAppender(folder / f"{name}.npy", values.dtype, values.shape[1:]))
-                for name, values in edges.tables.items()
-            }
-            for first, last in _buckets(indptr, self.bucket_edges):
-                chosen = self._bucket(edge_type, part, lo + first, lo + last)
-                internal = numbers.internal_of[edges.src[chosen]]
-                away = internal[(internal < own_lo) | (internal >= own_hi)]
-                remote[away] = True
-                self.counts.cut[part] += len(away)
-                indices.append(internal)
-                edge_ids.append(chosen)
-                for name, out in tables.items():
-                    out.append(edges.tables[name][chosen])
-                self.progress.advance(len(chosen))
-        self.counts.edges[edge_type][part] = int(indptr[-1])
-
-    def _bucket(self, edge_type: str, part: int, lo: int, hi: int) -> Array:
-        """Return the ids of the edges into the internal ids ``[lo, hi)``, by (destination, user id of source, id)."""
+    def edges(self, edge_type: str, moved: EdgeBuckets) -> None:
+        """Write the in-edges of the core vertices, by (destination, user id of source, id)."""
         source = self.schema.endpoints(edge_type)[0]
-        found, heads = zip(*self.source.into(edge_type, part, lo, hi), strict=True)
-        ids, head = np.concatenate(found), np.concatenate([internal - lo for internal in heads])
-        # Two stable counting sorts, the less significant key first.
-        src = self.graph.edges(edge_type).src
-        order = stable_order(self.numbering[source].rank_of[src[ids]], self.schema.node_counts[source])
-        ids = ids[order]
-        result: Array = ids[stable_order(head[order], hi - lo)]
-        return result
+        columns, total = moved_columns(self.schema, edge_type), 0
+        kinds = {"indptr": np.dtype(np.int64), "indices": columns["tails"], "edge_ids": columns["ids"]}
+        kinds |= {name.removeprefix("tables/"): kind for name, kind in columns.items() if "/" in name}
+        folder = self.path / edge_folder(edge_type)
+        with contextlib.ExitStack() as files:
+            out = {n: files.enter_context(column_file(folder / f"{n}.npy", kind)) for n, kind in kinds.items()}
+            out["indptr"].append([0])
+            for number in range(moved.firsts[self.part], moved.firsts[self.part + 1]):
+                first, last = moved.starts[number : number + 2].tolist()
+                ids, heads, tails, *rows = read_bucket(moved.folders, columns, number)
+                heads -= first
+                order = _native.stable_order(heads, last - first, self.numbering[source].ids[tails])
+                self._note(source, tails)
+                out["indptr"].append(total + np.cumsum(np.bincount(heads, minlength=last - first)))
+                total += len(ids)
+                for name, values in zip(list(kinds)[1:], (tails, ids, *rows), strict=True):
+                    out[name].append(values[order])
 
+    def _note(self, node_type: str, sources: Array) -> None:
+        """Keep in mind which sources the partition does not own."""
+        lo, hi = self._range(node_type)
+        away = sources[(sources < lo) | (sources >= hi)]
+        self._remote[node_type][away] = True
+        self.cut += len(away)
 
-def _buckets(indptr: Ids, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with at most ``limit`` edges, or one row that has more. Some rows without edges may be
-    left out."""
-    first = 0
-    while first < len(indptr) - 1 and indptr[-1] > indptr[first]:
-        last = int(np.searchsorted(indptr, indptr[first] + limit, side="right")) - 1
-        last = max(last, first + 1)
-        yield first, last
-        first = last
+    def halo(self) -> dict[str, int]:
+        """Write the HALO lists, after all edges. Returns their lengths."""
+        lists = {t: np.flatnonzero(remote).astype(np.int64) for t, remote in self._remote.items()}
+        for node_type, vertices in lists.items():
+            write_array(self.path / node_folder(node_type) / "halo.npy", vertices)
+        return {node_type: len(vertices) for node_type, vertices in lists.items()}
 
 
 MAX_PARTS = 9999
-BUCKET_EDGES = 32 << 20
-"""Number of edges sorted in memory at a time (about 40 bytes each)."""
 
 
 def write_dataset(
@@ -247,31 +255,23 @@ def write_dataset(
     provenance: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-    bucket_edges: int = BUCKET_EDGES,
+    sizes: TaskSizes | None = None,
 ) -> dict[str, Any]:
     """Write the dataset ``dst``, which appears under its name only when complete; returns the quality that its manifest
     records. ``assignment``: node type -> int32 [n], the partition of each row. ``bounds``: what the method promised of
-    the balance. ``bucket_edges``: number of edges sorted in memory at a time (about 40 bytes each). Raises ConfigError:
+    the balance. ``sizes``: how the work is divided; by default it suits the number of edges. Raises ConfigError:
     ``dst`` may not be written, or the assignment does not fit the graph."""
     check_assignment(graph, assignment, parts)
     with Staging(dst, layout.MANIFEST, overwrite=overwrite) as staging:
-        steps = DatasetSteps(graph, staging.path, parts, progress or Silent())
-        steps.number(assignment)
-        steps.shared()
-        steps.degrees()
-        source = AllEdges(graph, steps.numbering)
-        about: Any = {"counts": steps.counts, "progress": steps.progress, "bucket_edges": bucket_edges}
-        writer = PartWriter(graph, staging.path, steps.numbering, source, **about)
-        steps.tables(writer)
-        steps.edges(writer)
-        return steps.manifest(dict(provenance or {}), bounds or {})
+        run = TaskRun.begun(Threads(), graph, staging.path, sizes, progress)
+        return DatasetSteps(run, staging.path, parts).all(assignment, provenance or {}, bounds or {})
 
 
 def _pieces(graph: Graph, edge_type: str) -> Iterator[tuple[Any, Any, Any]]:
     """Sources, targets and weights of the edges of a type, by row, some at a time."""
-    edges = graph.edges(edge_type)
-    weight = edges.tables.get("weight")
-    for lo, hi in chunks(len(edges), CHUNK_EDGES):
+    for lo, hi in chunks(graph.schema.edge_counts[edge_type], CHUNK_EDGES):
+        edges = graph.edges(edge_type)  # mapped anew, so that pages which were read do not stay
+        weight = edges.tables.get("weight")
         yield edges.src[lo:hi], edges.dst[lo:hi], None if weight is None else weight[lo:hi]
 
 
@@ -285,16 +285,26 @@ def check_assignment(graph: Graph, assignment: Mapping[str, npt.NDArray[np.int32
 
 
 class DatasetSteps:
-    """The steps of one run, and their common data: ``numbering`` by node type, and ``counts`` of what was written."""
+    """The steps of one run, which write a dataset into ``path``, and their common data: ``numbering`` by node type, and
+    ``counts`` of what was written."""
 
-    def __init__(self, graph: Graph, path: Path, parts: int, progress: Progress) -> None:
-        self.graph = graph
-        self.schema = graph.schema
-        self.path = path
-        self.parts = parts
-        self.progress = progress
+    def __init__(self, run: TaskRun, path: Path, parts: int) -> None:
+        self.run, self.graph, self.schema = run, run.graph, run.graph.schema
+        self.path, self.parts = path, parts
         self.numbering: dict[str, Numbering] = {}
         self.counts = Counts.zero(self.schema, parts)
+
+    def all(
+        self,
+        assignment: Mapping[str, npt.NDArray[np.int32]],
+        provenance: Mapping[str, Any],
+        bounds: Mapping[str, float],
+    ) -> dict[str, Any]:
+        """Take all steps: see ``write_dataset``."""
+        self.number(assignment)
+        self.shared()
+        files = self.write_parts(self.move(self.degrees()))
+        return self.manifest(dict(provenance), bounds, files)
 
     def number(self, assignment: Mapping[str, npt.NDArray[np.int32]]) -> None:
         """Number the vertices."""
@@ -304,7 +314,7 @@ class DatasetSteps:
 
     def shared(self) -> None:
         """Write id maps and splits."""
-        self.progress.stage("ids and splits", None)
+        self.run.progress.stage("ids and splits", None)
         for t, numbers in self.numbering.items():
             folder = self.path / shared_folder(t)
             write_array(folder / "ids.npy", numbers.ids)
@@ -317,35 +327,56 @@ class DatasetSteps:
                 write_array(folder / f"split_{name}.npy", internal)
                 self.counts.splits[t][name][:] = np.diff(np.searchsorted(internal, numbers.offsets))
 
-    def degrees(self) -> None:
-        """Write how many edges of each type every vertex has."""
+    def degrees(self) -> dict[str, EdgeBuckets]:
+        """Write how many edges of each type every vertex has. Returns how these edges are divided."""
+        buckets: dict[str, EdgeBuckets] = {}
+        totals = {t: np.zeros(n, np.int64) for t, n in self.schema.node_counts.items()}
         for e in self.schema.edge_types:
-            source, target = (self.numbering[t].row_of for t in self.schema.endpoints(e))
-            found = GraphDegrees.counted(_pieces(self.graph, e), self.schema, e).ordered(source, target)
+            source, target = (self.numbering[t] for t in self.schema.endpoints(e))
+            found = GraphDegrees.counted(_pieces(self.graph, e), self.schema, e).ordered(source.row_of, target.row_of)
             for name, array in found.files(degree_folder(e)).items():
                 write_array(self.path / name, array)
+            totals[self.schema.endpoints(e)[1]] += found.into
+            ends = np.concatenate([[0], np.cumsum(found.into, dtype=np.int64)])
+            self.counts.edges[e][:] = np.diff(ends[target.offsets])
+            limit = _fewer(self.schema, e, self.run.work.sizes.bucket_edges)
+            buckets[e] = EdgeBuckets.of(ends, target.offsets, limit)
+        for t, degrees in totals.items():
+            for part, (lo, hi) in enumerate(pairwise(self.numbering[t].offsets.tolist())):
+                most = int(degrees[lo:hi].max(initial=0))
+                self.counts.most_into[part] = max(self.counts.most_into[part], most)
+        return buckets
 
-    def tables(self, writer: PartWriter) -> None:
-        """Copy the rows of every table into the parts that own them."""
-        specs = [(t, name, spec) for t in self.schema.node_types for name, spec in self.schema.node_tables[t].items()]
-        self.progress.stage("tables", sum(spec.row_bytes * self.schema.node_counts[t] for t, _, spec in specs))
-        for t, name, _ in specs:
-            for part in range(self.parts):
-                writer.table(t, name, part)
+    def move(self, buckets: Mapping[str, EdgeBuckets]) -> dict[str, EdgeBuckets]:
+        """Have the edges moved into their buckets."""
+        _keep_numbering(self.run.work.folder, self.numbering)
+        given = [(s, buckets[s.edge_type].starts) for s in self.run.slices]
+        split = self.run.tasks("moving edges", split_by_bucket, given)
+        made = [(s.edge_type, folder) for (s, _), folder in zip(given, split, strict=True)]
+        return {
+            e: replace(of, folders=[folder for of_type, folder in made if of_type == e]) for e, of in buckets.items()
+        }
 
-    def edges(self, writer: PartWriter) -> None:
-        """Write CSC and HALO lists of all parts."""
-        self.progress.stage("edges", sum(self.schema.edge_counts.values()))
-        for part in range(self.parts):
-            writer.edges(part)
+    def write_parts(self, moved: Mapping[str, EdgeBuckets]) -> dict[str, FileRecord]:
+        """Write all partitions. Returns the records of their files."""
+        records: dict[str, FileRecord] = {}
+        given = [(moved, part) for part in range(self.parts)]
+        for part, written in enumerate(self.run.tasks("partitions", write_part, given)):
+            (written.folder / layout.part_folder(part)).rename(self.path / layout.part_folder(part))
+            self.counts.cut[part] = written.cut
+            for t, count in written.halo.items():
+                self.counts.halo[t][part] = count
+            records |= written.files
+        remove_folders([self.run.work.folder])
+        return records
 
     def manifest(
-        self, provenance: dict[str, Any], bounds: Mapping[str, float], known: Mapping[str, FileRecord] | None = None
+        self, provenance: dict[str, Any], bounds: Mapping[str, float], known: Mapping[str, FileRecord]
     ) -> dict[str, Any]:
-        """Write the manifest, and return its quality. ``known``: records of files that were described before."""
-        self.progress.stage("checksums", None)
+        """Write the manifest, and return its quality. ``known``: records of the partitions' files."""
+        self.run.progress.stage("checksums", None)
         names = sorted(p.relative_to(self.path).as_posix() for p in self.path.rglob("*.npy"))
-        files = {name: (known or {}).get(name) or describe_file(self.path / name) for name in names}
+        files = {name: known.get(name) or describe_file(self.path / name) for name in names}
         schema = self.schema.to_json()
         ranges = PartitionBook({t: numbers.offsets for t, numbers in self.numbering.items()}).to_json()
         quality = summarise(self.counts, bounds)

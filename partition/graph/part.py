@@ -319,16 +319,20 @@ class GraphDegrees:
         source, target = schema.endpoints(edge_type)
         into, out = (np.zeros(schema.node_counts[t], np.int64) for t in (target, source))
         weighed = "weight" in schema.edge_tables[edge_type]
-        loops, weights, loop_weights, loop_sums = np.zeros_like(into), *np.zeros((3, len(into) if weighed else 0))
+        loops, (weights, loop_weights, loop_sums, scratch) = (
+            np.zeros_like(into),
+            np.zeros((4, len(into) if weighed else 0)),
+        )
         for src, dst, weight in edges:
-            into += np.bincount(dst, minlength=len(into))
-            out += np.bincount(src, minlength=len(out))
+            _native.count_ids(dst, into)
+            _native.count_ids(src, out)
             alone = np.flatnonzero(src == dst) if source == target else np.empty(0, np.int64)
-            loops += np.bincount(dst[alone], minlength=len(into))
+            _native.count_ids(dst[alone], loops)
             if weighed:
                 assert weight is not None
-                weights += np.bincount(dst, weights=weight, minlength=len(into))
-                loop_sums += np.bincount(dst[alone], weights=weight[alone], minlength=len(into))
+                values = weight.astype(np.float64)
+                _native.add_sums(dst, values, weights, scratch)
+                _native.add_sums(dst[alone], values[alone], loop_sums, scratch)
                 loop_weights[dst[alone]] = weight[alone]  # edges come by their ids, so the last one stays
         some, several = bool(loops.any()), bool((loops > 1).any())
         kept = (some, loops), (weighed, weights), (some and weighed, loop_weights), (several and weighed, loop_sums)

@@ -6,6 +6,7 @@
 #include "arrays.hpp"
 #include "blocks.hpp"
 #include "numbering.hpp"
+#include "ordering.hpp"
 #include "planted.hpp"
 #include "streaming.hpp"
 
@@ -16,6 +17,8 @@ namespace {
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutInts = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutLongs = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutDoubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Calls f with the checked graph.
@@ -283,6 +286,41 @@ nb::object deal_blocks(Longs indptr, Vector indices, Longs block, std::size_t bl
   });
 }
 
+// ---- counts and orders of edges
+
+void count_ids(Vector ids, OutLongs counts) {
+  with_ids("ids", ids, [&](const auto* given) {
+    nb::gil_scoped_release unlocked;
+    each_below(std::span(given, ids.size()), counts.size(), [&](std::size_t, std::size_t id) { ++counts.data()[id]; });
+  });
+}
+
+void add_sums_of(Vector ids, Doubles values, OutDoubles totals, OutDoubles scratch) {
+  if (values.size() != ids.size()) bad("values", "must be one for each id");
+  if (scratch.size() != totals.size()) bad("scratch", "must be as long as totals");
+  with_ids("ids", ids, [&](const auto* given) {
+    nb::gil_scoped_release unlocked;
+    add_sums(std::span(given, ids.size()), values.data(), {totals.data(), totals.size()}, scratch.data());
+  });
+}
+
+template <class Index>
+nb::object order_of(const Vector& keys, std::size_t bound, const std::optional<Longs>& values) {
+  Buffer<Index> order(keys.size());
+  with_ids("keys", keys, [&](const auto* given) {
+    nb::gil_scoped_release unlocked;
+    const auto ends = order_by_key(std::span(given, keys.size()), bound, order.data);
+    if (values) sort_groups(ends, values->data(), order.data);
+  });
+  return order.release();
+}
+
+nb::object stable_order(Vector keys, std::size_t bound, std::optional<Longs> values) {
+  if (values && values->size() != keys.size()) bad("values", "must be one for each key");
+  if (keys.size() <= static_cast<std::size_t>(INT32_MAX)) return order_of<std::int32_t>(keys, bound, values);
+  return order_of<std::int64_t>(keys, bound, values);
+}
+
 // ---- ids of files
 
 nb::object numbers_of(Numbering& numbering, Longs ids) {
@@ -372,6 +410,9 @@ void bind_partition(nb::module_& m) {
   m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
   m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,
         "smooth"_a);
+  m.def("count_ids", &count_ids, "ids"_a, "counts"_a.noconvert());
+  m.def("add_sums", &add_sums_of, "ids"_a, "values"_a, "totals"_a.noconvert(), "scratch"_a.noconvert());
+  m.def("stable_order", &stable_order, "keys"_a, "bound"_a, "values"_a.none() = nb::none());
   m.def("has_padded_number", &padded_number_in, "text"_a);
   nb::class_<Numbering>(m, "Numbering").def(nb::init<>()).def("number", &numbers_of, "ids"_a).def("ids", &numbered_ids);
   nb::class_<Wheel>(m, "Wheel")

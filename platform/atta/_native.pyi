@@ -195,6 +195,16 @@ def admit(
 def has_padded_number(text: bytes) -> bool:
     """Whether some number in ``text`` begins with a zero that another digit follows."""
 
+def count_ids(ids: np.ndarray, counts: np.ndarray) -> None:
+    """Add to ``counts``, int64 [n], how often each id occurs."""
+
+def add_sums(ids: np.ndarray, values: np.ndarray, totals: np.ndarray, scratch: np.ndarray) -> None:
+    """Add ``np.bincount(ids, values)`` to ``totals``, float64 [n]. ``scratch``: zeros, which stay zeros."""
+
+def stable_order(keys: np.ndarray, bound: int, values: np.ndarray | None = None) -> np.ndarray:
+    """The permutation that sorts ``keys``, integers in ``range(bound)``. Equal keys are ordered by ``values``, if they
+    are given, and else as they come."""
+
 class Numbering:
     """Numbers ids from 0 in the order in which they first come; one thread at a time."""
 

@@ -15,8 +15,8 @@ from atta import _native
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.cutting.balance import capacities, constraints
-from atta.partition.cutting.by_tasks import WORK, partition_by_tasks
-from atta.partition.cutting.tasks import TaskSizes
+from atta.partition.cutting.by_tasks import partition_by_tasks
+from atta.partition.cutting.tasks import WORK, TaskSizes
 from atta.partition.cutting.union import Union
 from tests.unit.partition.oracles import files_of, refuses
 from tests.unit.partition.test_methods import graphs

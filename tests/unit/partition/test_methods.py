@@ -310,6 +310,11 @@ OWNERS, WEIGHTS, ROOM = np.zeros(2, np.int32), np.ones(2, np.int64), np.ones(1)
         ("grow_blocks", (*GOOD, np.array([-1]), 1), "centres"),
         ("assign_blocks", (*GOOD, np.array([0, 5]), 1, np.zeros(6, np.int8), 2, np.ones(3), 0.0), "block"),
         ("union_rows", ([(np.array([0]), np.array([2]), 0, 0)], 2, True), "leaves the 2 vertices"),
+        ("stable_order", (np.array([0, 2]), 2), "below their bound"),
+        ("stable_order", (np.array([0, 1]), 2, np.array([1])), "one for each key"),
+        ("count_ids", (np.array([-1]), np.zeros(2, np.int64)), "below their bound"),
+        ("add_sums", (np.array([2]), np.ones(1), np.zeros(2), np.zeros(2)), "below their bound"),
+        ("add_sums", (np.array([1]), np.ones(1), np.zeros(2), np.zeros(1)), "as long as totals"),
     ],
 )
 def test_kernels_refuse_what_is_no_graph(kernel: str, given: tuple[object, ...], words: str) -> None:

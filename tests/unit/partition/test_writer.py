@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta import _native
 from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.observe.progress import Silent
 from atta.partition import Dataset, Graph, partition_graph
-from atta.partition.cutting.writer import stable_order, write_dataset
+from atta.partition.cutting.tasks import TaskRun, TaskSizes, Threads, read_bucket
+from atta.partition.cutting.writer import DatasetSteps, moved_columns, write_dataset
 from atta.partition.deploy import deploy
 from atta.partition.describe import describe
 from tests.unit.partition.exports import Can, Drawn
@@ -44,7 +47,7 @@ def test_any_cut_of_any_graph_holds_the_same_graph(case, bucket):
         src, dst = [u for u, _ in edges], [v for _, v in edges]
         graph = write_graph(Path(folder, "graph"), ids, src, dst, n)
         path = Path(folder, "data")
-        write_dataset(graph, {"node": np.array(owners, np.int32)}, path, parts, bucket_edges=bucket)
+        write_dataset(graph, {"node": np.array(owners, np.int32)}, path, parts, sizes=TaskSizes(7, 3, 5, bucket))
         dataset = Dataset.open(path)
         assert dataset.num_parts == parts
         check_dataset(graph, dataset)
@@ -112,7 +115,7 @@ def test_existing_folder_is_kept_unless_overwritten(messy_graph, tmp_path):
 def test_failure_leaves_nothing(messy_graph, tmp_path):
     class Stop(Silent):
         def stage(self, name, total):
-            if name == "edges":
+            if name == "partitions":
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -126,10 +129,54 @@ def test_bad_number_of_parts(messy_graph, tmp_path, parts):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 9), max_size=60))
-def test_stable_order(keys):
-    array = np.array(keys, np.int64)
-    assert stable_order(array, 10).tolist() == np.argsort(array, kind="stable").tolist()
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=60), st.sampled_from([np.int32, np.int64]))
+def test_stable_order(pairs, kind):
+    keys, values = np.array(pairs, np.int64).reshape(-1, 2).T
+    found = _native.stable_order(keys.astype(kind), 10)
+    assert found.tolist() == np.argsort(keys, kind="stable").tolist()
+    found = _native.stable_order(keys.astype(kind), 10, values.copy())
+    assert found.tolist() == np.lexsort((values, keys)).tolist()
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.floats(allow_nan=False)), max_size=9), max_size=5))
+def test_counts_and_sums_of_pieces(pieces):
+    """Bit for bit those of numpy, which takes time in proportion to all ids for each piece."""
+    counts, (totals, wanted, scratch) = np.zeros(6, np.int64), np.zeros((3, 6))
+    for piece in pieces:
+        ids, values = np.array([i for i, _ in piece], np.int32), np.array([x for _, x in piece], np.float64)
+        _native.count_ids(ids, counts)
+        _native.add_sums(ids, values, totals, scratch)
+        with np.errstate(all="ignore"):
+            wanted += np.bincount(ids, values, minlength=6)
+    assert counts.tolist() == np.bincount([i for piece in pieces for i, _ in piece], minlength=6).tolist()
+    np.testing.assert_array_equal(totals, wanted)
+    assert not scratch.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut_graphs(), st.integers(1, 12), st.builds(TaskSizes, *[st.integers(1, 9)] * 4))
+def test_every_edge_moves_once_into_the_bucket_of_its_destination(case, limit, sizes):
+    n, ids, edges, parts, owners = case
+    with tempfile.TemporaryDirectory() as folder:
+        graph = write_graph(Path(folder, "graph"), ids, [u for u, _ in edges], [v for _, v in edges], n)
+        run = TaskRun.begun(Threads(), graph, Path(folder), replace(sizes, bucket_edges=limit), None)
+        steps = DatasetSteps(run, Path(folder, "data"), parts)
+        steps.number({"node": np.array(owners, np.int32)})
+        moved = steps.move(steps.degrees())[ETYPE]
+        internal = steps.numbering["node"].internal_of
+        for part in range(parts):
+            found = []
+            for bucket in range(moved.firsts[part], moved.firsts[part + 1]):
+                first, last = moved.starts[bucket : bucket + 2]
+                edge_ids, heads, tails, weights = read_bucket(moved.folders, moved_columns(graph.schema, ETYPE), bucket)
+                assert len(edge_ids) <= limit or last - first == 1
+                assert ((first <= heads) & (heads < last)).all()
+                assert (np.diff(edge_ids) > 0).all()
+                ends = [(internal[u], internal[v]) for u, v in (edges[i] for i in edge_ids)]
+                assert ends == list(zip(tails, heads, strict=True))
+                assert weights.tolist() == graph.edges(ETYPE).tables["weight"][edge_ids].tolist()
+                found += edge_ids.tolist()
+            assert sorted(found) == [i for i, (_, v) in enumerate(edges) if owners[v] == part]
 
 
 def test_rows_of_a_dataset_that_took_its_place_are_not_mixed_in(messy_graph: Graph, tmp_path: Path) -> None:
