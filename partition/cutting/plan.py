@@ -7,20 +7,20 @@ import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.cutting.tasks import MOST_THREADS, TaskSizes
 from atta.partition.graph import index_dtype
 from atta.partition.methods.metis import TAME_FROM, metis_bytes
 
 METHODS = ("metis", "metis:tame=yes", "metis:tame=no", "block", "ldg", "fennel", "random")
 _PROCESS = 64 << 20  # Python and its libraries
 _PER_VERTEX = 60  # ids, ranks, owners, degrees, weights
-_BUCKET = 32 << 20  # edges sorted at a time
-_PER_SORTED_EDGE = 40
+_PER_SORTED_EDGE = 80
 _KEPT_PER_VERTEX = 1.22  # neighbours that a tamed METIS sees, per neighbour that a vertex may keep
 _CAP = 8
 _THINGS = 3  # number of quantities that are balanced at once
 _START_S = 1.0
 _FAR_EDGES = 120e6
-_WRITE_NS = 245  # per edge: numbering, moving, sorting, checksums
+_WRITE_NS = 160  # per edge: numbering, moving, sorting, checksums
 _ASSIGN_NS = {"metis:tame=yes": 270, "metis:tame=no": 780, "block": 170, "ldg": 165, "fennel": 160, "random": 0}
 
 
@@ -90,7 +90,8 @@ def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
         form = "metis:tame=yes" if size.neighbors >= TAME_FROM else "metis:tame=no"
     end = index_dtype(size.nodes).itemsize
     mapped, union = 2 * end * size.edges, end * size.neighbors
-    assign = union + _PER_VERTEX * size.nodes + _PROCESS
+    vertices = _PER_VERTEX * size.nodes + _PROCESS
+    assign = vertices if form == "random" else union + vertices
     if form.startswith("metis"):
         kept = (
             round(min(size.neighbors, _KEPT_PER_VERTEX * _CAP * size.nodes)) if form.endswith("yes") else size.neighbors
@@ -98,7 +99,7 @@ def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
         assign += 16 * kept + metis_bytes(size.nodes, kept, _THINGS)
     elif form != "random":
         assign += mapped
-    write = mapped + _PER_SORTED_EDGE * min(size.edges // parts + 1, _BUCKET) + _PER_VERTEX * size.nodes + _PROCESS
+    write = _PER_SORTED_EDGE * min(size.edges, MOST_THREADS * TaskSizes.of(size.edges).bucket_edges) + vertices
     nearby = min(1.0, (size.edges / _FAR_EDGES) ** 0.4) if size.edges else 0.0  # small graphs stay near the caches
     seconds = _START_S + 1e-9 * size.edges * nearby * (_WRITE_NS + _ASSIGN_NS[form])
     return Estimate(method, max(assign, write), seconds, "assign" if assign > write else "write")
