@@ -16,7 +16,7 @@ import numpy as np
 from atta.samplers.batch.items import FeatureItem, SumItem
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import Reduce
-from atta.samplers.kernels.sums import LastEdges, Sums, edges_in_order, plan_sums, reduce_rows, width_of
+from atta.samplers.kernels.sums import WIDE, LastEdges, Sums, edges_in_order, plan_sums, reduce_rows, width_of
 
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
@@ -116,9 +116,11 @@ class RowSums:
             )
             alone[edge_type] = found.raw[at]
             weights = None if edges.weights is None else edges.weights[found.edges]
-            rows, width = ids[edges.row[found.edges] - new.start], width_of(found.counts, weights)
+            rows = ids[edges.row[found.edges] - new.start]
             for name in tables:
                 shift, version = self._shifts[node_type, name], versions[name]
+                # Later rows may have larger numbers than those by which the shift was chosen.
+                width = WIDE if version else width_of(found.counts, weights)
                 what = rows, found.counts, found.targets, weights, found.starts, shift, width, version
                 sums.append(SumItem(edge_type, node_type, name, *what))
                 columns = prod(self._schema.node_tables[node_type][name].row_shape)
