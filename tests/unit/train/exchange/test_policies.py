@@ -83,13 +83,6 @@ def played(policy: RowPolicy, change: Callable[[int], float] = lambda epoch: 1.0
     return ages, sent
 
 
-def test_exchange_is_exact_and_sancus_without_slack_is_exchange() -> None:
-    ages, sent = played(RowPolicy())
-    assert all((age.least, age.most) == (0, 0) for age in ages)
-    for bound in ("epoch", "adaptive", "gap"):
-        assert played(SancusPolicy(bound=bound, eps=0, warmup=0)) == (ages, sent)
-
-
 @given(st.sampled_from(["epoch", "adaptive"]), st.integers(0, 9), st.integers(0, 60))
 @settings(max_examples=25, deadline=None)
 def test_sancus_never_passes_its_bound_and_broadcasts_once_per_period(bound: str, eps: int, warmup: int) -> None:
