@@ -136,6 +136,7 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
         batch_size=question.batch_size,
         num_neighbors=tuple(question.num_neighbors),
         counted_servers=len(counted),
+        cut=_share([server.cut() for server in counted]),
         whole_split=question.trainers == 1 or max(len(c.row) for c in closures) <= question.divided_edges,
     )
 
@@ -182,14 +183,23 @@ class _Server:
     def _owner(self, graph: ServerGraph) -> npt.NDArray[np.int32]:
         return split_trainers(graph, self.question.trainers, most_edges=self.question.divided_edges)
 
+    def _in_edges(self) -> tuple[Longs, npt.NDArray[np.integer], npt.NDArray[np.bool_]]:
+        """Where the in-edges of each own vertex begin and end, their sources, and which of these are on other servers."""
+        first, last = self.whole.ranges[self.number : self.number + 2]
+        bounds = self.whole.graph.indptr[first : last + 1]
+        sources = self.whole.graph.indices[bounds[0] : bounds[-1]]
+        return bounds, sources, (sources < first) | (sources >= last)
+
+    def cut(self) -> tuple[int, int]:
+        """Number of in-edges from other servers, and of all in-edges."""
+        _, sources, outside = self._in_edges()
+        return int(outside.sum()), len(sources)
+
     def exchanged(self) -> ServerWork:
         """Work on own vertices only. Other servers send the other sources of their in-edges before each layer."""
-        graph, inner = self.whole.graph, self.subgraph(Closure(0))
+        inner = self.subgraph(Closure(0))
         owner = self._owner(inner)
-        first, last = self.whole.ranges[self.number : self.number + 2]
-        bounds = graph.indptr[first : last + 1]
-        sources = graph.indices[bounds[0] : bounds[-1]]
-        outside = (sources < first) | (sources >= last)
+        bounds, sources, outside = self._in_edges()
         reader = np.repeat(owner, np.diff(bounds))[outside]
         external = received_rows(reader, sources[outside], self.question.trainers).sum()
         own = work_of(inner, owner, self.question.trainers)
@@ -230,6 +240,11 @@ def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: i
         ends.append(known.size)
     vertices = known.ids(0, known.size)
     return MeanBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices))), vertices
+
+
+def _share(counts: Sequence[tuple[int, int]]) -> float:
+    some, all_ = np.sum(counts, axis=0)
+    return float(some / max(1, all_))
 
 
 def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:

@@ -11,9 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 from atta.train.cooperative.memory import ModelShape, Size, step_bytes
 from atta.train.planning.sizes import Machines, MeanBatch, PlannedModel, Rates, ServerWork, Sizes
+from atta.train.strategies import STRATEGIES
+from atta.train.strategies.doubts import doubt
+
+_EPOCHS = 1000
+"""Number of epochs that a strategy is judged by: plans do not know it, and mean long runs."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,8 @@ class Forecast:
     trainers compute; ``preload`` is once before the first epoch. ``memory``: bytes that a trainer needs for a step
     (``atta.train.cooperative.memory``). ``redundancy``: rows computed per epoch, vertex and layer; 1: each once.
     ``row_bytes``: that the busiest server receives from others per epoch. ``ages``: least and largest age of rows of
-    other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy.
+    other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy;
+    ``doubt``: what it cannot do at this depth and cut.
     """
 
     kind: str
@@ -46,6 +54,7 @@ class Forecast:
     risk: str = ""
     hidden: float = 0.0
     reason: str = ""
+    doubt: str = ""
 
     @property
     def seconds(self) -> float:
@@ -112,7 +121,7 @@ class Forecaster:
         *,
         forward: float,
         backward: float,
-        settings: str = "",
+        settings: Mapping[str, Any] = MappingProxyType({}),
         ages: tuple[int, int | None] = (0, 0),
         copies: int = 0,
         predicted: float = 0.0,
@@ -126,8 +135,8 @@ class Forecaster:
     ) -> Forecast:
         """The forecast of a strategy in which trainers read HALO rows of other servers.
 
-        ``forward``, ``backward``: how often per epoch rows and gradients of a layer travel. ``settings``: written
-        behind the name. ``copies``: versions of HALO rows that readers keep of each layer. ``predicted``: versions per
+        ``forward``, ``backward``: how often per epoch rows and gradients of a layer travel. ``settings``: of its own, by
+        field. ``copies``: versions of HALO rows that readers keep of each layer. ``predicted``: versions per
         epoch and HALO row that an LSTM reads; it computes 8 d² products per row and version, a layer 3 d².
         ``overlaps``: rows travel while trainers compute. ``at_one_daemon``: each trainer sends its gradient to one
         daemon and gets weights from it. ``again``: share of a layer's rows that is computed a second time. ``handed``:
@@ -135,12 +144,15 @@ class Forecaster:
         variant of the record that tells the risk.
         """
         work, trainers = self.sizes.exchanged, self.machines.trainers
+        given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in settings.items())
         words = (
             "--strategy",
-            f"{strategy}:{settings}" if settings else strategy,
+            f"{strategy}:{given}" if given else strategy,
             "--trainers-per-server",
             str(trainers),
         )
+        net, kind = self.model, STRATEGIES[strategy].settings
+        run: Any = kind(strategy=strategy, model=net.model, layers=net.layers, epochs=_EPOCHS, **settings)
         exact = self.shared(strategy, name, work, words, exact=not risk)
         layers = self.model.exchanges / 2
         rows = work.external * layers
@@ -161,6 +173,7 @@ class Forecaster:
             ages=ages,
             risk=f"{risk}; {loss}" if risk and loss else risk,
             reason=reason,
+            doubt=doubt(run, self.sizes.cut) or "",
             hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 

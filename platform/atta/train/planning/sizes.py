@@ -80,7 +80,7 @@ class Sizes:
     depend on; ``closure_by_hop``: vertices within 0 ... L hops, means over servers. ``sampled``: by bounds of
     expansion-aware sampling. ``co_batches``: by their number per epoch. ``mini_batch``: None if there is nothing to
     train on. ``whole_split``: whether METIS saw all edges when it divided subgraphs among trainers, as in training.
-    Otherwise the number of internal rows is rather too large.
+    Otherwise the number of internal rows is rather too large. ``cut``: share of edges between servers; None: unknown.
     """
 
     vertices: int
@@ -97,6 +97,7 @@ class Sizes:
     num_neighbors: tuple[int, ...] = ()
     counted_servers: int = 1
     whole_split: bool = True
+    cut: float | None = None
 
 
 _FLOAT_BYTES = 4
