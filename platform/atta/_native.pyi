@@ -81,7 +81,9 @@ def reduce_rows(
     last: tuple[int, np.ndarray, np.ndarray] | None,
     own: np.ndarray | None,
 ) -> None: ...
-def split_own(ids: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]: ...
+def last_edges(
+    groups: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int, low: int, high: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
 def pack_sums(
     prefix: bytes,
     tables: list[np.ndarray],

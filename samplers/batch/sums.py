@@ -16,9 +16,7 @@ import numpy as np
 from atta.samplers.batch.items import FeatureItem, SumItem
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import Reduce
-from atta.samplers.kernels import scatter_rows
-from atta.samplers.kernels.sums import LastEdges, Sums, plan_sums, reduce_rows, split_own, width_of
-from atta.samplers.shard import places
+from atta.samplers.kernels.sums import WIDE, LastEdges, Sums, edges_in_order, plan_sums, reduce_rows, width_of
 
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
@@ -118,9 +116,11 @@ class RowSums:
             )
             alone[edge_type] = found.raw[at]
             weights = None if edges.weights is None else edges.weights[found.edges]
-            rows, width = ids[edges.row[found.edges] - new.start], width_of(found.counts, weights)
+            rows = ids[edges.row[found.edges] - new.start]
             for name in tables:
                 shift, version = self._shifts[node_type, name], versions[name]
+                # Later rows may have larger numbers than those by which the shift was chosen.
+                width = WIDE if version else width_of(found.counts, weights)
                 what = rows, found.counts, found.targets, weights, found.starts, shift, width, version
                 sums.append(SumItem(edge_type, node_type, name, *what))
                 columns = prod(self._schema.node_tables[node_type][name].row_shape)
@@ -200,16 +200,9 @@ def last_edges(
 ) -> LastEdges:
     """The edges into the frontier that owners have drawn. ``own``: the internal ids of the partition's vertices, which get
     no numbers; others are numbered by ``known``."""
-    counts = np.zeros(frontier.stop - frontier.start + 1, np.int64)
-    for positions, answer in groups:
-        counts[1 + positions - frontier.start] = answer.counts
-    starts = np.cumsum(counts)
-    wide = any(answer.neighbors.dtype == np.int64 for _, answer in groups)
-    ids = np.empty(starts[-1], np.int64 if wide else np.int32)
-    for at, answer in places(groups, frontier.start, frontier.stop):
-        scatter_rows(answer.neighbors.astype(ids.dtype, copy=False), at, ids)
-    rows, others = split_own(ids, *own)
-    of = np.searchsorted(starts, others, side="right") - 1
-    trees = None if frontier.trees is None else frontier.trees[of]
-    rows[others] = known.insert(ids[others].astype(np.int64, copy=False), trees)
-    return LastEdges(frontier.start, starts, rows, others)
+    start, count = frontier.start, frontier.stop - frontier.start
+    answers = [(positions - start, answer.counts, answer.neighbors) for positions, answer in groups]
+    starts, rows, others, ids = edges_in_order(answers, count, own)
+    trees = None if frontier.trees is None else frontier.trees[np.searchsorted(starts, others, side="right") - 1]
+    rows[others] = known.insert(ids, trees)
+    return LastEdges(start, starts, rows, others)

@@ -120,10 +120,17 @@ def pack_sums(
     return _native.pack_sums(prefix, given, ids_of(rows), counts, weights, shift, width)
 
 
-def split_own(ids: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [ids]: -1 - row for internal ids of the partition's own vertices, which are ``low`` to ``high``; and the
-    positions int64 of the others."""
-    return _native.split_own(ids_of(ids), low, high)
+def edges_in_order(
+    groups: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int, own: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The edges into ``count`` vertices, vertex by vertex, of answers (positions int64 [m] of vertices, counts int32 [m] of
+    their edges, internal ids of these' sources). Returns ``starts`` int64 [count + 1]; ``rows`` int64 [edges]: -1 - row for
+    sources in the range ``own``; the positions of the other edges, int64, and the ids of their sources, int64. Raises
+    ValueError: a vertex is answered twice."""
+    given = [
+        (np.ascontiguousarray(p, np.int64), np.ascontiguousarray(c, np.int32), ids_of(ids)) for p, c, ids in groups
+    ]
+    return _native.last_edges(given, count, *own)
 
 
 def width_of(counts: np.ndarray, weights: np.ndarray | None) -> int:

@@ -161,22 +161,57 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
   });
 }
 
-// For each of `ids`: -1 - its row if it is in [low, high), the ids of the partition's own vertices; and the positions of
-// the others.
-nb::tuple split_own(Vector ids, std::int64_t low, std::int64_t high) {
-  Buffer<std::int64_t> rows(ids.size());
-  std::vector<std::int64_t> found;
-  with_ids("ids", ids, [&](const auto* id) {
-    nb::gil_scoped_release unlocked;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const std::int64_t one = id[i];
-      rows.data[i] = low - 1 - one;
-      if (one < low || one >= high) found.push_back(static_cast<std::int64_t>(i));
+// The edges into `count` vertices, vertex by vertex, of answers (positions of vertices, numbers of their edges, sources).
+// Returns starts int64 [count + 1]; rows int64 [edges]: -1 - the row of a source in [low, high), the ids of the
+// partition's own; the positions int64 of the others, and their ids int64.
+nb::tuple last_edges(nb::list groups, std::size_t count, std::int64_t low, std::int64_t high) {
+  struct Group {
+    Longs positions;
+    Counts counts;
+    Vector sources;
+  };
+  std::vector<Group> given;
+  for (nb::handle item : groups) {
+    auto [positions, counts, sources] = nb::cast<std::tuple<Longs, Counts, Vector>>(item);
+    if (counts.size() != positions.size()) bad("counts", "must be as long as positions");
+    if (!is_int32(sources.dtype()) && !is_int64(sources.dtype())) bad("sources", "must be int32 or int64");
+    given.push_back({std::move(positions), std::move(counts), std::move(sources)});
+  }
+  Buffer<std::int64_t> starts(count + 1);
+  std::fill_n(starts.data, count + 1, 0);
+  for (const Group& group : given) {
+    check_rows("positions", group.positions.data(), group.positions.size(), count);
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < group.counts.size(); ++i) {
+      if (group.counts.data()[i] < 0) bad("counts", "must not be negative");
+      starts.data[group.positions.data()[i] + 1] = group.counts.data()[i];
+      total += static_cast<std::size_t>(group.counts.data()[i]);
     }
-  });
-  Buffer<std::int64_t> others(found.size());
-  std::copy(found.begin(), found.end(), others.data);
-  return nb::make_tuple(rows.release(), others.release());
+    if (total != group.sources.size()) bad("counts", "must add up to the sources");
+  }
+  std::partial_sum(starts.data, starts.data + count + 1, starts.data);
+  Buffer<std::int64_t> rows(static_cast<std::size_t>(starts.data[count]));
+  std::vector<std::int64_t> others, ids;
+  std::size_t written = 0;
+  for (const Group& group : given)
+    with_ids("sources", group.sources, [&](const auto* source) {
+      nb::gil_scoped_release unlocked;
+      for (std::size_t i = 0; i < group.counts.size(); ++i) {
+        const std::int64_t first = starts.data[group.positions.data()[i]], stop = first + group.counts.data()[i];
+        if (stop > starts.data[group.positions.data()[i] + 1]) bad("positions", "repeat");
+        for (std::int64_t at = first; at < stop; ++at) {
+          const std::int64_t id = *source++;
+          rows.data[at] = low - 1 - id;
+          if (id < low || id >= high) others.push_back(at), ids.push_back(id);
+        }
+        written += static_cast<std::size_t>(stop - first);
+      }
+    });
+  if (written != rows.size) bad("positions", "repeat");
+  Buffer<std::int64_t> at(others.size()), of(ids.size());
+  std::copy(others.begin(), others.end(), at.data);
+  std::copy(ids.begin(), ids.end(), of.data);
+  return nb::make_tuple(starts.release(), rows.release(), at.release(), of.release());
 }
 
 enum class Reduce : std::uint8_t { kSum = 1, kMean = 2, kGcn = 3 };
@@ -288,12 +323,14 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
       const std::int64_t* const at = last.starts.data() + (v - last.first);
       return std::pair(static_cast<std::size_t>(at[0]), static_cast<std::size_t>(at[1]));
     };
+    const bool cold = targets * row_bytes >= kColdBytes;
     const Bounds bounds = by_cost(targets, threads, [&](std::size_t v) {
       const auto [begin, end] = edges_of(v);
       return 1.0 + static_cast<double>(end - begin);
     });
     split(bounds, [&](std::size_t, std::size_t begin, std::size_t end) {
       UnitSum sum(columns);
+      std::vector<float> row(columns);
       std::vector<const std::byte*> group;
       std::vector<double> factors;
       for (std::size_t v = begin; v < end; ++v) {
@@ -318,8 +355,14 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
         for (std::size_t g = sum_starts[v]; g < sum_starts[v + 1]; ++g) sum.add_sum(of_targets[g].first, of_targets[g].second);
         const auto degree = static_cast<double>(std::max<std::size_t>(1, last_edge - first_edge));
         const double right = reduce == Reduce::kMean ? unit / degree : loops ? unit * left[v] : unit;
-        sum.finish(to + v * columns, right);
+        if (!cold) {
+          sum.finish(to + v * columns, right);
+          continue;
+        }
+        sum.finish(row.data(), right);
+        copy_streaming(reinterpret_cast<std::byte*>(to + v * columns), reinterpret_cast<const std::byte*>(row.data()), row_bytes);
       }
+      if (cold) stream_end();
     });
   });
 }
@@ -369,6 +412,6 @@ void bind_sums(nb::module_& m) {
   m.def("plan_sums", &plan_sums, "row"_a, "col"_a, "first"_a, "targets"_a, "owners"_a, "parts"_a, "price"_a);
   m.def("reduce_rows", &reduce_rows, "row"_a, "col"_a, "weights"_a.none(), "known"_a, "first"_a, "vertices"_a, "parts"_a, "sums"_a,
         "shift"_a, "reduce"_a, "out"_a, "threads"_a, "last"_a.none(), "own"_a.none());
-  m.def("split_own", &split_own, "ids"_a, "low"_a, "high"_a);
+  m.def("last_edges", &last_edges, "groups"_a, "count"_a, "low"_a, "high"_a);
   m.def("pack_sums", &pack_sums, "prefix"_a, "tables"_a, "rows"_a, "counts"_a, "weights"_a.none(), "shift"_a, "width"_a);
 }

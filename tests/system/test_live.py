@@ -42,6 +42,8 @@ KINDS: list[dict[str, Any]] = [
     {"edge_norm": "gcn", "unbiased": True},
     {"edge_norm": "both"},
     {"edge_norm": "gcn", "norm_attr": "weight", "unbiased": True},
+    {"aggregate": "mean"},
+    {"aggregate": "sum", "edge_norm": "gcn", "unbiased": True},
 ]
 
 
@@ -139,6 +141,7 @@ def of_batch(batch: atta.MiniBatch, ids: np.ndarray | None = None) -> tuple[Any,
     tables = {name: rows.tolist() for name, rows in batch.edge_tables().items()}
     if (weight := batch.edge_weight()) is not None:
         tables["weight of norm"] = weight.tolist()
+    tables |= {"sums": [rows["x"].tolist() for rows in batch.aggregates.values()]}
     return n_id.tolist(), row.tolist(), col.tolist(), named.tolist(), tables
 
 
@@ -310,6 +313,19 @@ def test_a_session_reads_one_version_and_later_ones_the_next(live: Live, monkeyp
     live.look()
     assert live.held() == live.graph.x.nbytes < both, "the rows of version 1 are let go of"
     assert sum(s.get("remote_rows", 0) for s in live.cluster.stats()) > 0, "rows came from both daemons"
+
+
+def test_sums_of_new_rows_are_those_of_the_rows(live: Live) -> None:
+    """Their numbers may be larger than the ones that units were chosen by."""
+    for number, factor in enumerate((1.0, 1000.0), 1):
+        live.rows(live.graph.x * np.float32(factor))
+        for batch, whole in zip(live.loader(aggregate="mean"), live.loader(), strict=True):
+            row, col = whole.edge_index()
+            known, mean = len(batch.table("x")), np.zeros((whole.num_nodes, live.graph.x.shape[1]))
+            np.add.at(mean, col, whole.table("x")[row])
+            mean /= np.maximum(1, np.bincount(col, minlength=whole.num_nodes))[:, None]
+            assert batch.version == number
+            np.testing.assert_allclose(batch.aggregated(), mean[:known], rtol=1e-5, atol=1e-6 * factor)
 
 
 def test_a_cursor_names_its_version(live: Live) -> None:

@@ -36,6 +36,7 @@ class TaskSpan(NamedTuple):
     shared_rows: int
     outcome: str  # "done", "failed", or "cancelled": the result was not wanted any more
     owners: str = ""  # of a task of several partitions: "1,2,5", or how many they are
+    summed_rows: int = 0  # that came in sums, each of which is one of ``remote_rows``
 
 
 class ServedSpan(NamedTuple):

@@ -173,6 +173,8 @@ class _Daemon:
         }
         if span.lane == "net":
             args |= {"rows": span.remote_rows, "bytes": span.remote_bytes, "shared rows": span.shared_rows}
+        if span.summed_rows:
+            args["rows in sums"] = span.summed_rows
         if span.cached_rows:
             args["cached rows"] = span.cached_rows
         name = " ".join(dict.fromkeys(word for word in (span.kind, span.op) if word))

@@ -54,7 +54,9 @@ class Recorder:
             owner = self._firsts[task.owner] if self._firsts and task.owner >= 0 else task.owner
             rest = (kind, task.op, lane, owner, task.chunk, task.chunks, task.cost)
             moved = (result.remote_rows, result.remote_bytes, result.cached_rows, result.shared_rows)
-            self._ring.append(("task", ended, ready, started, *of, *rest, *moved, outcome, self._names(owners)))
+            self._ring.append(
+                ("task", ended, ready, started, *of, *rest, *moved, outcome, self._names(owners), result.summed_rows)
+            )
 
     def batch(self, what: str, session: str, batch: int, *, dag: int = -1, at: float | None = None) -> None:
         """A step in the life of a batch, just now or at ``at``."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from atta import _native
+from atta.daemon.peers.links import LinkedOwners, LinkSteps
+from atta.partition.schema import Schema, TableSpec
+from atta.samplers.batch.items import SumItem
+from atta.samplers.kernels.sums import NARROW, WIDE, pack_sums
 from atta.samplers.methods import Method
 from tests.unit.native.links.ends import Owner, ask, done, eventually, linked, pairs, pull, sample
 
@@ -307,3 +313,79 @@ def test_an_owner_notes_the_last_requests_that_it_has_served() -> None:
     sample(step, rows)
     done(other, ask(other, step))
     assert silent.links.served() == [], "it was not told to note them"
+
+
+class ByMessages:
+    """A peer that is asked for sums by messages."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner, self.asked = owner, 0
+
+    async def sum(self, item: SumItem, **_: Any) -> bytes:
+        self.asked += len(item.counts)
+        table = self._owner.tables[0][0]
+        return pack_sums(b"", [table], item.rows, item.counts, item.weights, shift=item.shift, width=item.width)
+
+
+class Attached:
+    """Nothing that is missing could be attached now."""
+
+    missing: frozenset[int] = frozenset()
+    gone: ClassVar[list[int]] = []
+
+    def lost(self, owner: int) -> None:
+        self.gone.append(owner)
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+async def test_sums_come_over_links_and_what_links_lack_by_messages(width: int) -> None:
+    """Three owners: of the first nothing is asked, the second one's link answers, the third one has no link."""
+    owners = [Owner(seed, rows=400 + seed, base=1000 * seed) for seed in range(3)]
+    rng, me = np.random.default_rng(5), _native.Links(1)
+    owners[1].link_to(me, owner=1)
+    counts = rng.integers(1, 30, 9000).astype(np.int32)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.concatenate([rng.integers(0, 400, ends[5000]) + 1000, rng.integers(0, 400, ends[-1] - ends[5000]) + 2000])
+    weights = rng.random(len(rows)).astype(np.float32) if width == WIDE else None
+    tables = {"a": TableSpec("<f4", (25,)), "b": TableSpec("<i8"), "c": TableSpec("|b1", (3,))}
+    schema = Schema(("node",), (), {"node": 3000}, {}, node_tables={"node": tables})
+    offsets = {"node": np.array([0, 1000, 2000, 3000])}
+    dataset: Any = SimpleNamespace(schema=schema, num_parts=3, book=SimpleNamespace(offsets=offsets))
+    peers: Any = [ByMessages(owner) for owner in owners]
+    given = rows, counts, np.arange(9000), weights, np.array([0, 0, 5000, 9000]), 20, width
+    item, out = SumItem("e", "node", "a", *given), np.zeros((9000, 25 * width), np.uint8)
+    steps = LinkSteps(me, 30.0, peers)
+    steps.open()
+    with ThreadPoolExecutor(1) as pool:
+        attaching: Any = Attached()
+        asks = LinkedOwners(me, steps, attaching, peers=peers, dataset=dataset, pool=pool)
+        received = await asks.sum([item], [out])
+    steps.close()
+    me.close()
+    assert received == out.nbytes
+    assert [peer.asked for peer in peers] == [0, 0, 4000]
+    assert attaching.gone == [2] * len(attaching.gone)
+    for number, at in ((1, slice(0, 5000)), (2, slice(5000, 9000))):
+        of = slice(ends[at.start], ends[at.stop])
+        some, table = None if weights is None else weights[of], owners[number].tables[0][0]
+        wanted = pack_sums(b"", [table], rows[of] - 1000 * number, counts[at], some, shift=20, width=width)
+        assert out[at].tobytes() == wanted
+
+
+def test_sums_that_do_not_fit_are_refused_before_they_are_sent() -> None:
+    step, ids, one = _native.Links(1).step(), np.arange(4), np.array([0, 1])
+    good: dict[str, Any] = {
+        "node_type": 0, "table": 1, "ids": ids, "counts": np.array([1, 3], np.int32), "weights": None, "owners": one[:1],
+        "starts": np.array([0, 2]), "firsts": one[:1], "shift": 0, "width": 5, "out": np.zeros((2, 5), np.uint8),
+    }  # fmt: skip
+    for wrong, name in (
+        ({"table": 3}, "table"),
+        ({"counts": np.array([1, 2], np.int32)}, "counts"),
+        ({"counts": np.array([0, 4], np.int32)}, "counts"),
+        ({"weights": np.ones(3, np.float32)}, "weights"),
+        ({"starts": np.array([0, 3])}, "starts"),
+        ({"firsts": np.array([1])}, "ids"),
+        ({"out": np.zeros((3, 5), np.uint8)}, "out"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: "):
+            step.sum(**{**good, **wrong})
