@@ -21,12 +21,12 @@ from atta.train.cooperative.halo import exact_batch, meet
 from atta.train.cooperative.memory import Size, estimate
 from atta.train.cooperative.model import CooperativeModel
 from atta.train.cooperative.subgraphs import ServerData
+from atta.train.exchange.policies import doubt
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import DEEP_MODELS, CooperativeSettings, ServerSettings
 from atta.train.steps.timing import Stopwatch
-from atta.train.strategies.doubts import doubt
 
 
 class ServerTrainer(EpochLoop[CooperativeSettings]):

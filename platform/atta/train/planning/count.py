@@ -136,7 +136,6 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
         batch_size=question.batch_size,
         num_neighbors=tuple(question.num_neighbors),
         counted_servers=len(counted),
-        cut=_share([server.cut() for server in counted]),
         whole_split=question.trainers == 1 or max(len(c.row) for c in closures) <= question.divided_edges,
     )
 
@@ -183,27 +182,19 @@ class _Server:
     def _owner(self, graph: ServerGraph) -> npt.NDArray[np.int32]:
         return split_trainers(graph, self.question.trainers, most_edges=self.question.divided_edges)
 
-    def _in_edges(self) -> tuple[Longs, npt.NDArray[np.integer], npt.NDArray[np.bool_]]:
-        """Where the in-edges of each own vertex begin and end, their sources, and which of these are on other servers."""
-        first, last = self.whole.ranges[self.number : self.number + 2]
-        bounds = self.whole.graph.indptr[first : last + 1]
-        sources = self.whole.graph.indices[bounds[0] : bounds[-1]]
-        return bounds, sources, (sources < first) | (sources >= last)
-
-    def cut(self) -> tuple[int, int]:
-        """Number of in-edges from other servers, and of all in-edges."""
-        _, sources, outside = self._in_edges()
-        return int(outside.sum()), len(sources)
-
     def exchanged(self) -> ServerWork:
         """Work on own vertices only. Other servers send the other sources of their in-edges before each layer."""
-        inner = self.subgraph(Closure(0))
+        graph, inner = self.whole.graph, self.subgraph(Closure(0))
         owner = self._owner(inner)
-        bounds, sources, outside = self._in_edges()
+        first, last = self.whole.ranges[self.number : self.number + 2]
+        bounds = graph.indptr[first : last + 1]
+        sources = graph.indices[bounds[0] : bounds[-1]]
+        outside = (sources < first) | (sources >= last)
         reader = np.repeat(owner, np.diff(bounds))[outside]
         external = received_rows(reader, sources[outside], self.question.trainers).sum()
         own = work_of(inner, owner, self.question.trainers)
-        return replace(own, edges=float(len(sources)), external=float(external))
+        cut = float(outside.sum() / max(1, len(sources)))
+        return replace(own, edges=float(len(sources)), external=float(external), cut=cut)
 
     def co_batch(self, base: ServerGraph, batches: int) -> ServerWork | None:
         """One of ``batches`` co-batches within ``base``, whose features are fetched once for all of them; None where
@@ -242,11 +233,6 @@ def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: i
     return MeanBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices))), vertices
 
 
-def _share(counts: Sequence[tuple[int, int]]) -> float:
-    some, all_ = np.sum(counts, axis=0)
-    return float(some / max(1, all_))
-
-
 def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:
     if not batches:
         return None
@@ -255,6 +241,7 @@ def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:
 
 
 Owners = npt.NDArray[np.int32]
+_MEANS = ("mean_vertices", "cut")
 
 
 def split_trainers(graph: ServerGraph, trainers: int, *, most_edges: int) -> Owners:
@@ -293,6 +280,6 @@ def work_of(graph: ServerGraph, owner: Owners, trainers: int) -> ServerWork:
 
 
 def largest(found: Sequence[ServerWork]) -> ServerWork:
-    """The largest of each figure over servers, because all wait for the slowest, and the mean number of vertices."""
+    """The largest of each figure over servers, because all wait for the slowest; means of vertices and of the cut."""
     columns = {name: [getattr(s, name) for s in found] for name in vars(found[0])}
-    return ServerWork(**{n: float(np.mean(v)) if n == "mean_vertices" else max(v) for n, v in columns.items()})
+    return ServerWork(**{n: float(np.mean(v)) if n in _MEANS else max(v) for n, v in columns.items()})

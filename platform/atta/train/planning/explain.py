@@ -6,14 +6,15 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
+from atta.train.exchange.policies import doubt
 from atta.train.planning.forecast import Forecast, Forecaster
 from atta.train.planning.sizes import Machines, PlannedModel, Rates, Sizes
-from atta.train.strategies import STRATEGIES
+from atta.train.strategies import STRATEGIES, TrainingStrategy
 
 
 def forecasts(
@@ -22,8 +23,18 @@ def forecasts(
     """Forecasts of all strategies: those that fit into memory first, of these those without a doubt, then the fastest,
     and of equally fast ones those with exact gradients. ``losses``: see ``Forecaster``. The same arguments give the same result."""
     forecaster = Forecaster(sizes, machines, model, rates, losses or {})
-    found = [forecast for strategy in STRATEGIES.values() for forecast in strategy.forecasts(forecaster)]
+    found = [_judged(f, s, forecaster) for s in STRATEGIES.values() for f in s.forecasts(forecaster)]
     return sorted(found, key=lambda f: (not f.fits, bool(f.doubt), f.seconds, not f.exact, f.name))
+
+
+_EPOCHS = 1000
+"""Number of epochs that a strategy is judged by: plans do not know it, and mean long runs."""
+
+
+def _judged(forecast: Forecast, strategy: TrainingStrategy, by: Forecaster) -> Forecast:
+    net = {"model": by.model.model, "layers": by.model.layers}
+    run: Any = strategy.settings(**{"strategy": strategy.name, "epochs": _EPOCHS, **net, **forecast.settings})
+    return replace(forecast, doubt=doubt(run, by.sizes.exchanged.cut or math.nan))
 
 
 _CAUSES = {
@@ -133,7 +144,6 @@ def _more_memory(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
 
 
 def _doubted(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
-    """Why faster ones are behind: each reason once."""
     faster = [f for f in ranked if f.fits and f.doubt and f.seconds < chosen.seconds]
     said = dict.fromkeys(f.doubt for f in faster)
     return [f"Faster, but not taken: {'; '.join(said)}."] if said else []

@@ -11,16 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from atta.train.cooperative.memory import ModelShape, Size, step_bytes
 from atta.train.planning.sizes import Machines, MeanBatch, PlannedModel, Rates, ServerWork, Sizes
-from atta.train.strategies import STRATEGIES
-from atta.train.strategies.doubts import doubt
-
-_EPOCHS = 1000
-"""Number of epochs that a strategy is judged by: plans do not know it, and mean long runs."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,7 @@ class Forecast:
     (``atta.train.cooperative.memory``). ``redundancy``: rows computed per epoch, vertex and layer; 1: each once.
     ``row_bytes``: that the busiest server receives from others per epoch. ``ages``: least and largest age of rows of
     other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy;
-    ``doubt``: what it cannot do at this depth and cut.
+    ``settings``: of its own, by field; ``doubt``: what it cannot do at this depth and cut.
     """
 
     kind: str
@@ -54,6 +48,7 @@ class Forecast:
     risk: str = ""
     hidden: float = 0.0
     reason: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
     doubt: str = ""
 
     @property
@@ -121,7 +116,7 @@ class Forecaster:
         *,
         forward: float,
         backward: float,
-        settings: Mapping[str, Any] = MappingProxyType({}),
+        settings: Mapping[str, Any] | None = None,
         ages: tuple[int, int | None] = (0, 0),
         copies: int = 0,
         predicted: float = 0.0,
@@ -144,15 +139,13 @@ class Forecaster:
         variant of the record that tells the risk.
         """
         work, trainers = self.sizes.exchanged, self.machines.trainers
-        given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in settings.items())
+        given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in (settings or {}).items())
         words = (
             "--strategy",
             f"{strategy}:{given}" if given else strategy,
             "--trainers-per-server",
             str(trainers),
         )
-        net, kind = self.model, STRATEGIES[strategy].settings
-        run: Any = kind(strategy=strategy, model=net.model, layers=net.layers, epochs=_EPOCHS, **settings)
         exact = self.shared(strategy, name, work, words, exact=not risk)
         layers = self.model.exchanges / 2
         rows = work.external * layers
@@ -173,7 +166,7 @@ class Forecaster:
             ages=ages,
             risk=f"{risk}; {loss}" if risk and loss else risk,
             reason=reason,
-            doubt=doubt(run, self.sizes.cut) or "",
+            settings=settings or {},
             hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 

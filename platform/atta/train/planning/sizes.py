@@ -29,6 +29,7 @@ class ServerWork:
 
     ``internal``, ``external``: rows that the busiest trainer receives before each layer from its own server, and the
     busiest server from others. ``preloaded``: vertices of other servers whose features the largest server fetches once.
+    ``cut``: mean share of in-edges from other servers; 0: not counted.
     """
 
     vertices: float
@@ -37,6 +38,7 @@ class ServerWork:
     internal: float
     external: float = 0.0
     preloaded: float = 0.0
+    cut: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(value >= 0 for value in vars(self).values()):
@@ -80,7 +82,7 @@ class Sizes:
     depend on; ``closure_by_hop``: vertices within 0 ... L hops, means over servers. ``sampled``: by bounds of
     expansion-aware sampling. ``co_batches``: by their number per epoch. ``mini_batch``: None if there is nothing to
     train on. ``whole_split``: whether METIS saw all edges when it divided subgraphs among trainers, as in training.
-    Otherwise the number of internal rows is rather too large. ``cut``: share of edges between servers; None: unknown.
+    Otherwise the number of internal rows is rather too large.
     """
 
     vertices: int
@@ -97,7 +99,6 @@ class Sizes:
     num_neighbors: tuple[int, ...] = ()
     counted_servers: int = 1
     whole_split: bool = True
-    cut: float | None = None
 
 
 _FLOAT_BYTES = 4
