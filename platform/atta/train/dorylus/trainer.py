@@ -69,8 +69,6 @@ class IntervalTrainer(ServerTrainer):
         Raises ConfigError: there are more intervals than vertices, or the daemon has no room for the weights;
         AttaError: workers fail, or a daemon or trainer does not answer.
         """
-        if self.options.warning:
-            self.display.line(self.options.warning)
         self.done = self._restore()
         if len(self.done) < self.config.epochs:
             watch = Stopwatch(self.device)
@@ -96,7 +94,7 @@ class IntervalTrainer(ServerTrainer):
         data = TrainerIntervals(plan, travels, features, view.global_ids[: len(view.own)], targets_of(view, intervals))
         progress = PipelineProgress(
             len(self.forms), len(intervals), epochs=len(self.done), first=len(self.done),
-            mode=options.mode, staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
+            mode=options.pipeline, staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
             backward=travels.sums_from,
         )  # fmt: skip
         happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
@@ -177,7 +175,7 @@ class IntervalTrainer(ServerTrainer):
 
     def _write(self, tracks: IntervalTracks) -> None:
         assert self.options.interval_trace is not None, "asked for"
-        about = {"rank": self.rank, "mode": self.options.mode, "left_out": tracks.left_out}
+        about = {"rank": self.rank, "mode": self.options.pipeline, "left_out": tracks.left_out}
         file = Path(self.options.interval_trace) / f"intervals-{self.rank}.json"
         with StagedFile(file, overwrite=True) as partial:
             partial.write_text(document(tracks.events(self.rank), about))
