@@ -87,7 +87,7 @@ claims: setup ## repeat the claims of the papers that can be shown in minutes
 sanitize: setup ## run the kernel tests, damaged frames and busy links under sanitizers
 	@tools/sanitize.sh
 
-soak: setup ## repeat the system tests and chaos, each round with another seed, for MINUTES=10
+soak: setup ## repeat the system tests, outages and chaos, each round with another seed, for MINUTES=10
 	@tools/soak.sh $(MINUTES)
 
 clean: ## remove everything that can be rebuilt, .venv too

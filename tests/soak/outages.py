@@ -3,20 +3,26 @@
 Two daemons serve a small graph. Three loaders use the first one, and a client adds whole numbers to a table on both.
 Then the second daemon is gone for some seconds. It is killed and started again, stopped (SIGSTOP), or cut off by a
 proxy that drops its connections. There are two oracles: the digests of an undisturbed run, and the number of
-acknowledged pushes, which every row must show. ``atta chaos`` has longer outages, at random.
+acknowledged pushes, which every row must show.
+
+    python -m tests.soak.outages --rounds 100 --lanes 3 --json outages.json
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import json
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +37,7 @@ from atta.partition import GraphWriter, partition_graph
 from atta.wire.clusterfile import write_cluster
 from tests.soak.proxy import Proxy
 
+KINDS = ("kill", "stop", "drop")
 ROWS, WIDTH = 64, 4
 BEFORE_S, AFTER_S = 0.7, 1.5
 """How long the load runs before an outage, and after it."""
@@ -38,7 +45,7 @@ BEFORE_S, AFTER_S = 0.7, 1.5
 
 @dataclass(frozen=True)
 class Outage:
-    """How the second daemon goes away (``kill``, ``stop`` or ``drop``), and for how long."""
+    """How the second daemon goes away (one of ``KINDS``), and for how long."""
 
     kind: str
     seconds: float
@@ -257,3 +264,59 @@ def lane(data: Path, folder: Path, *, through_proxy: bool) -> Iterator[OutageTes
             yield OutageTest(cluster, daemons)
     finally:
         daemons.close()
+
+
+def plan(rounds: int, seed: int, longest_s: float = 14.0) -> list[Outage]:
+    """Outages of all kinds in turn. Each lasts between one second and ``longest_s``."""
+    rng = np.random.default_rng(seed)
+    return [Outage(KINDS[i % len(KINDS)], round(float(rng.uniform(1, longest_s)), 1)) for i in range(rounds)]
+
+
+def run_lane(data: Path, folder: Path, outages: list[Outage], tell: Callable[[Result], None]) -> list[Result]:
+    results = []
+    with lane(data, folder, through_proxy=any(o.kind == "drop" for o in outages)) as test:
+        for outage in outages:
+            results.append(test.run_round(outage))
+            tell(results[-1])
+    return results
+
+
+def main() -> int:
+    """Run rounds in lanes side by side; the exit code is 1 if something went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--lanes", type=int, default=3, help="pairs of daemons side by side (default 3)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--longest", type=float, default=14.0, help="longest outage in seconds (default 14)")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    outages, told = plan(options.rounds, options.seed, options.longest), [0]
+
+    def tell(result: Result) -> None:
+        told[0] += 1
+        state = "good" if result.good else f"BAD {result}"
+        print(
+            f"{told[0]:4} {result.outage.kind:5} {result.outage.seconds:5.1f} s  {result.batches:5} batches  {state}",
+            flush=True,
+        )
+
+    with tempfile.TemporaryDirectory(prefix="atta-outages-") as temporary:
+        folder = Path(temporary)
+        data = make_dataset(folder)
+        # Each kind has daemons of its own, so that only one of them needs a proxy.
+        groups = [[o for o in outages if o.kind == kind] for kind in KINDS]
+        with ThreadPoolExecutor(options.lanes) as pool:
+            runs = [
+                pool.submit(run_lane, data, folder / str(i), group, tell) for i, group in enumerate(groups) if group
+            ]
+            results = [result for run in runs for result in run.result()]
+    good = sum(result.good for result in results)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    batches, pushes = (sum(getattr(r, n) for r in results) for n in ("batches", "acknowledged"))
+    print(f"{good} of {len(results)} rounds good; {batches} batches, {pushes} pushes acknowledged")
+    return 0 if good == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

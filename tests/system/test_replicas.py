@@ -108,7 +108,7 @@ def test_the_link_to_the_daemon_is_half_open_between_two_epochs(
         assert cluster.addresses == [near]
 
 
-# -- a daemon that is away for a while, in each possible way; ``atta chaos`` has longer ones ----------------------------
+# -- a daemon that is away for a while, in each possible way; ``tests.soak.outages`` runs longer ones -------------------
 
 
 @pytest.fixture(scope="module")
