@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import secrets
@@ -34,6 +35,7 @@ from atta.train.dorylus.links import Arrays, DaemonWeights, Listener, PeerLinks
 from atta.train.dorylus.progress import Happening, IntervalTracks, PipelineProgress
 from atta.train.dorylus.worker import Longs, loss_setting
 from atta.train.dorylus.workers import WorkerPool
+from atta.train.launching.trainers import MEETING
 from atta.train.meeting import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport
@@ -249,6 +251,8 @@ def _make(folder: Path) -> None:
 def _host() -> str:
     """The address of this machine at which other trainers reach it: where it reaches the first of them from."""
     first = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if MEETING in os.environ:
+        first = json.loads(os.environ[MEETING])["address"].rpartition(":")[0]
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((first, 9))  # sends nothing
         return str(probe.getsockname()[0])
