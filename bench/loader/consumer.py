@@ -73,7 +73,9 @@ def main() -> None:
     with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
         # Users of DGL fetch labels of the seeds only, and so do trainers. Others get the labels of all vertices.
         of_seeds = config.deliver in ("dgl", "mean") or config.aggregate is not None
-        loader = open_loader(config, cluster, seed_tables=labels(cluster) if of_seeds else ())
+        edge_ids = config.aggregate is None and config.deliver != "mean"
+        seed_tables = labels(cluster) if of_seeds else ()
+        loader = open_loader(config, cluster, seed_tables=seed_tables, edge_ids=edge_ids)
         for number in range(config.warm_up):
             warm = _epoch(config, loader, number)
         epochs = config.warm_up
@@ -107,7 +109,6 @@ def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -
         method=config.method,
         dependency=config.dependency,
         aggregate=config.aggregate,
-        edge_ids=config.aggregate is None and config.deliver != "mean",
         seed=config.seed,
         job="bench",
         epochs=config.warm_up,  # daemons prepare no batch of the measured epochs before they begin

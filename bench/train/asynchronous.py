@@ -305,8 +305,9 @@ def straggler_bench(
     updates = epochs * HOSTS * MORE_UPDATES
     interval = max(0.05, updates * epoch_s / HOSTS / COPIES)
     variants = (
-        f"digest=--strategy digest --lr {rates['digest']}",
-        f"digest-async=--strategy digest-async:eval-interval={interval:.3f},max-updates={updates} --lr {rates['digest-async']}",
+        f"digest=--strategy digest:sync-every=10 --lr {rates['digest']}",
+        "digest-async=--strategy digest-async:sync-every=10,"
+        f"eval-interval={interval:.3f},max-updates={updates} --lr {rates['digest-async']}",
     )
     return StrategiesBench(
         data=str(data),

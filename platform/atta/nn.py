@@ -1,6 +1,4 @@
-"""First layers for batches of a loader that aggregates: they take what the daemons have made of the rows of in-neighbours.
-
-Weights and their names are those of PyG's layers, so that a checkpoint of one is a checkpoint of the other."""
+"""First layers for batches of a loader that aggregates. Weights and their names are those of PyG's layers."""
 
 from __future__ import annotations
 
@@ -24,10 +22,7 @@ class FirstLayer(torch.nn.Module):
     >>> loader = atta.NeighborLoader(cluster, [15, 10], "train", aggregate=layer.aggregate)
     >>> h = layer(data.x, data.aggregated)  # data = batch.to_pyg()
 
-    Attributes:
-        conv: the layer, whose weights these are.
-        aggregate: what the loader must aggregate by.
-    """
+    ``conv``: the layer, whose weights these are; ``aggregate``: what the loader must aggregate by."""
 
     def __init__(self, conv: torch.nn.Module) -> None:
         """Raises ConfigError: the layer does more with rows of neighbours than to add them up."""

@@ -40,8 +40,7 @@ class SumEdges:
 
 @dataclass(frozen=True, slots=True)
 class WantedSums:
-    """What a batch asks other owners for, of one node type: rows that come as they are, the arrays of the tables that they
-    go to, in their order; and sums, and the arrays that they go to."""
+    """What a batch asks other owners for, of one node type: rows as they are, and sums, with the arrays that they go to."""
 
     raw: FeatureItem
     raw_outs: Sequence[np.ndarray] = field(repr=False)

@@ -1,4 +1,6 @@
 // Bindings of the sums of neighbours' rows. Typed and documented in atta.samplers.kernels.
+#include "sums.hpp"
+
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 
 #include "arrays.hpp"
 #include "parallel.hpp"
-#include "sums.hpp"
 
 using namespace atta;
 
@@ -69,7 +70,8 @@ class Choice {
       for (Group& group : groups) {
         double cost = 0;
         for (std::size_t i = group.first; i < group.stop; ++i)
-          if (const std::size_t u = source(members[i]); takers_[u] == (group.takes ? 1U : 0U)) cost += round == 0 ? 1.0 / uses_[u] : 1.0;
+          if (const std::size_t u = source(members[i]); takers_[u] == (group.takes ? 1U : 0U))
+            cost += round == 0 ? 1.0 / uses_[u] : 1.0;
         if (group.takes ? cost > price_ : cost <= price_) turn(group, source);
       }
     const auto rows = static_cast<double>(std::count_if(uses_.begin(), uses_.end(), [](std::uint32_t n) { return n > 0; }));
@@ -116,9 +118,8 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
     std::size_t total = 0;
     {
       nb::gil_scoped_release unlocked;
-      ByTarget found = by_target(c, edges, targets, [&](std::size_t edge) {
-        return static_cast<std::size_t>(r[edge]) >= first && owner(edge) >= 0;
-      });
+      ByTarget found = by_target(c, edges, targets,
+                                 [&](std::size_t edge) { return static_cast<std::size_t>(r[edge]) >= first && owner(edge) >= 0; });
       choice.members = std::move(found.order);
       for (std::size_t v = 0; v < targets; ++v) {
         const auto begin = choice.members.begin() + static_cast<std::ptrdiff_t>(found.starts[v]),
@@ -387,7 +388,8 @@ nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts co
   if (weights && weights->size() != rows.size()) bad("weights", "must be as long as rows");
   return with_ids("rows", rows, [&](const auto* r) {
     for (const Table& table : tables) check_rows("rows", r, rows.size(), table.shape(0));
-    PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(prefix.size() + counts.size() * columns * width));
+    PyObject* message =
+        PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(prefix.size() + counts.size() * columns * width));
     if (message == nullptr) throw nb::python_error();
     auto done = nb::steal<nb::bytes>(message);
     auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));

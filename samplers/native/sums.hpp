@@ -58,7 +58,8 @@ class UnitSum {
 
   // Throws: a number was not finite, or too large to be counted in units.
   void check() const {
-    if (wrong_ >> 52 != 0) throw std::invalid_argument("a row has a number that is not finite, or far larger than its table's largest");
+    if (wrong_ >> 52 != 0)
+      throw std::invalid_argument("a row has a number that is not finite, or far larger than its table's largest");
   }
 
   // Writes `width` bytes per column. Throws: the sum is too large for narrow ones.
@@ -126,7 +127,7 @@ class UnitSum {
 
 #if defined(__x86_64__)
   __attribute__((target("avx512f,avx512dq"))) void add_by_avx512(const std::byte* const* rows, const double* factors,
-                                                                std::size_t count) {
+                                                                 std::size_t count) {
     add_plain(rows, factors, count);
   }
   __attribute__((target("avx2,fma"))) void add_by_avx2(const std::byte* const* rows, const double* factors, std::size_t count) {

@@ -32,26 +32,8 @@ VALUES: dict[int, list[Any]] = {
     FieldDescriptor.CPPTYPE_ENUM: [0, 1, 2, 9, -1],
 }
 PLAIN = [
-    None,
-    True,
-    0,
-    -1,
-    3,
-    1 << 40,
-    10**30,
-    -0.5,
-    1e300,
-    "",
-    "x",
-    "a/b",
-    "..",
-    "0" * 16,
-    [],
-    [1],
-    [[]],
-    {},
-    {"x": 1},
-]
+    None, True, 0, -1, 3, 1 << 40, 10**30, -0.5, 1e300, "", "x", "a/b", "..", "0" * 16, [], [1], [[]], {}, {"x": 1},
+]  # fmt: skip
 """Values of a JSON or TOML document."""
 
 

@@ -34,7 +34,8 @@ inline std::array<int, 2> socket_pair() {
   return ends;
 }
 
-// Three edge types and two tables of one node type; the rows of the first one are float32. Edges are narrow, wide, and narrow with source and id side by side.
+// Three edge types and two tables of one node type; the rows of the first one are float32. Edges are narrow, wide, and narrow with
+// source and id side by side.
 struct Partition {
   static constexpr std::size_t kRows = 500, kHub = 3;  // row 3 has many edges
   static constexpr std::array<std::size_t, 2> kRowBytes{40, 8};

@@ -38,7 +38,8 @@ def trainers_of(job: subprocess.Popen[str]) -> dict[int, psutil.Process]:
             if "atta.train.launching.worker" in words:
                 rank = int(child.environ()["RANK"])
                 pulse = pulse_file(Path(words[-1]), rank)
-                found[rank] = psutil.Process(int(pulse.read_text())) if pulse.exists() else child
+                number = pulse.read_text() if pulse.exists() else ""  # it is empty as it begins
+                found[rank] = psutil.Process(int(number)) if number else child
     return found
 
 

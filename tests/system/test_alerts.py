@@ -15,6 +15,7 @@ import yaml
 
 import atta
 from atta.errors import ConfigError
+from atta.observe.catalogue import family_of
 from atta.train.reports.display import exporting
 from atta.train.reports.epochs import EpochReport
 from tests.addresses import held_addresses
@@ -56,7 +57,14 @@ def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None
             next(iter(atta.NeighborLoader(cluster, [3, 2], [10**12])))
         cluster.report([job(predicted_error=0.5, stale_error=1.5)], 600)
         text = eventually(lambda: shown if "atta_job_" in (shown := read(f"{address}/metrics")) else "")
+        unknown = [name for name in cluster.stats()[0] if family_of(name).family.help.startswith("Figure ")]
+        assert unknown == [], "describe them in atta/observe/catalogue.py"
+        shown = {name.partition("{")[0].removeprefix("atta_session_"): value for name, value in scrape(address).items()}
+        assert 5 <= shown["batches_taken_total"] <= 6, "the client asks for one ahead"
+        assert (shown["seeds_taken_total"], shown["batches"]) == (16 * shown["batches_taken_total"], len(loader))
+        cluster.report([job()], 0)
         batches.close()  # type: ignore[attr-defined]
+        assert eventually(lambda: not re.search("atta_(session|job)_", read(f"{address}/metrics")))
     wanted = {name for name in watched() if not name.startswith("atta_training_")}
     assert len(wanted) > 25
     # A peer's first request, a consumer that has been seen to compute, and a batch that is yet to be launched bring

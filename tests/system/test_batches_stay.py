@@ -6,7 +6,6 @@ python -m tests.system.test_batches_stay    # writes the digests anew, where the
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +18,8 @@ import atta
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 
-DIGESTS = Path(__file__).with_name("batches.json")
+DIGESTS = Path(__file__).with_name("batches.txt")
+"""A line for each kind, and in it a digest for each loader."""
 COUNTS = {"neighbours": 70, "typed": 25, "links": 25, "operators": 15}
 CHOICES: dict[str, list[Any]] = {
     "num_neighbors": [[4], [3, 2], [-1, 3], [2, 2, 2], [5, 0, 3]],
@@ -178,9 +178,10 @@ def _add(hasher: Any, value: Any) -> None:
         hasher.update(str(value).encode())
 
 
-def _digests(folder: Path, plain: str) -> dict[str, str]:
+def _digests(folder: Path, plain: str, **how: int) -> dict[str, str]:
     with ExitStack() as stack:
-        cluster, typed = (stack.enter_context(atta.local(folder / name, threads=1)) for name in (plain, "typed-2"))
+        cluster = stack.enter_context(atta.local(folder / plain, **how))
+        typed = stack.enter_context(atta.local(folder / "typed-2", threads=1))
         loaders = {
             **_loaders("neighbours", lambda options: atta.NeighborLoader(cluster, **options)),
             **_link_loaders(cluster),
@@ -191,15 +192,19 @@ def _digests(folder: Path, plain: str) -> dict[str, str]:
 
 
 def test_batches_stay(tmp_path: Path) -> None:
-    """Those of one part, which the digests are of, are those of three parts."""
+    """Those of one part, which the digests are of, are those of three parts, which two daemons serve."""
     _write_graphs(tmp_path)
-    expected, found = json.loads(DIGESTS.read_text()), _digests(tmp_path, "plain-3")
-    assert found.keys() == expected.keys()
-    assert sorted(name for name in found if found[name] != expected[name]) == []
+    found = _digests(tmp_path, "plain-3", threads=2, daemons=2)
+    lines = [line.split() for line in DIGESTS.read_text().splitlines()]
+    expected = [digest for _, *of_kind in lines for digest in of_kind]
+    assert {kind: len(of_kind) for kind, *of_kind in lines} == COUNTS
+    assert [name for (name, digest), known in zip(found.items(), expected, strict=True) if digest != known] == []
     assert len(set(found.values())) > 0.9 * sum(COUNTS.values())  # else many batches would have nothing in them
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made_here:
         _write_graphs(Path(made_here))
-        DIGESTS.write_text(json.dumps(_digests(Path(made_here), "plain-1"), indent=0) + "\n")
+        made = [(name.split()[0], digest) for name, digest in _digests(Path(made_here), "plain-1", threads=1).items()]
+        groups = {kind: " ".join(digest for of, digest in made if of == kind) for kind, _ in made}
+        DIGESTS.write_text("".join(f"{kind} {digests}\n" for kind, digests in groups.items()))

@@ -1,14 +1,11 @@
-"""Connections that break while a peer answers, and peers that are away for a while: the batches stay the same."""
+"""Peers and daemons that are away for a while, and calls that break off: who asks waits, or is told who is gone."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,95 +15,17 @@ import structlog
 
 import atta
 from atta.client.control import Connection
-from atta.daemon.peers import owners, peers
 from atta.daemon.peers.connection import PeerSettings
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peer
-from atta.daemon.services import data as data_services
-from atta.daemon.services.data import GraphService, KvService
 from atta.errors import RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import control_pb2
-from atta.samplers.batch.items import FeatureItem, SampleItem
-from atta.samplers.methods import Method
+from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
-from tests.system.running import Running, daemons
-
-EDGE = "node__to__node"
-BROKEN = [
-    (grpc.StatusCode.UNAVAILABLE, "Socket closed"),
-    (grpc.StatusCode.CANCELLED, ""),
-    (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2"),
-]
-
-
-class Breaks:
-    """Ends calls of this process's daemons where ``plan`` says so, the same request ``most`` times."""
-
-    def __init__(self) -> None:
-        self.plan: Callable[[], bool] = lambda: False
-        self.broken, self.most = 0, 2
-        self._tries: Counter[bytes] = Counter()
-
-    def wrap(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        async def wrapper(service: Any, request: Any, context: Any) -> Any:
-            key = request.SerializeToString()
-            if self.plan() and self._tries[key] < self.most:
-                self._tries[key] += 1
-                self.broken += 1
-                await context.abort(*BROKEN[self.broken % len(BROKEN)])
-            self._tries.pop(key, None)
-            return await handler(service, request, context)
-
-        return wrapper
-
-
-@pytest.fixture(scope="module")
-def breaks() -> Iterator[Breaks]:
-    """Daemons that ask each other for many small messages. A call may break off."""
-    breaks = Breaks()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owners, "CHUNK_BYTES", 256)
-        patch.setattr(data_services, "CHUNK_BYTES", 512)
-        patch.setattr(owners, "PULL_BYTES", 512)
-        patch.setattr(peers, "RETRY_S", 0.001)
-        patch.setattr(peers, "LONGEST_PAUSE_S", 0.001)
-        patch.setattr(GraphService, "sample", breaks.wrap(GraphService.sample))
-        patch.setattr(KvService, "pull", breaks.wrap(KvService.pull))
-        yield breaks
-
-
-@pytest.fixture(scope="module")
-def pair(small_graph: SmallGraph, breaks: Breaks) -> Iterator[tuple[Path, list[str], Running]]:
-    """Two daemons that are peers of each other. They cache no rows, and messages carry what they ask each other."""
-    data, addresses = small_graph.dataset(2, "random"), held_addresses(2)
-    with daemons() as running:
-        for part, address in enumerate(addresses):
-            running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0, links=False)
-        yield data, addresses, running
-
-
-def sample_items(dataset: Dataset) -> list[SampleItem]:
-    """One item of each kind, each with all vertices of partition 1 in some order."""
-    rng, (first, count) = np.random.default_rng(3), of_partition_1(dataset)
-    rows = [first + rng.permutation(count) for _ in range(4)]
-    trees, times, at = rng.integers(0, 9, count).astype(np.int32), rng.integers(0, 50, count), np.arange(count)
-    kinds: list[tuple[Any, ...]] = [
-        (3, False, Method.UNIFORM, 11, None, None, ("note",)),
-        (-1, False, Method.UNIFORM, 12),
-        (4, True, Method.UNIFORM, 13, trees),
-        (4, False, Method.LABOR, 14),
-        (2, False, Method.TEMPORAL, 15, None, times),
-    ]
-    starts = np.array([0, 0, count])
-    return [replace(SampleItem(EDGE, rows[n % 4], at, *kind), starts=starts) for n, kind in enumerate(kinds)]
-
-
-def of_partition_1(dataset: Dataset) -> tuple[int, int]:
-    first, stop = dataset.book.range("node", 1)
-    return first, stop - first
+from tests.system.running import Running
 
 
 class Asking:
@@ -122,70 +41,11 @@ class Asking:
         await self.peer.connection.close()
         self._pool.shutdown()
 
-    async def sampled(self, items: list[SampleItem]) -> list[tuple[Any, ...]]:
-        """The answers of each item's rows, in one piece."""
-        found = await self._owners.sample(items)
-        joined = []
-        for item in items:
-            answers = [piece.answer for piece in sorted(found, key=lambda piece: piece.first_row) if piece.item is item]
-            names = ("counts", "neighbors", "edge_ids")
-            arrays = [np.concatenate([getattr(answer, name) for answer in answers]) for name in names]
-            arrays += [np.concatenate([answer.tables[name] for answer in answers]) for name in item.tables]
-            assert len(arrays[0]) == len(item.rows)
-            joined.append(tuple(array.tolist() for array in arrays))
-        return joined
-
-    async def pulled(self, ids: np.ndarray, tables: tuple[str, ...] = ("x",), codec: str = "") -> list[list[Any]]:
-        shapes = {"x": ((len(ids), 16), np.float32), "y": ((len(ids),), np.int64)}
-        outs = [np.zeros(*shapes[name]) for name in tables]
-        item = FeatureItem("node", tables, ids, np.arange(len(ids)), np.array([0, 0, len(ids)]))
-        assert await self._owners.pull([item], [outs], codec) > 0
-        return [out.tolist() for out in outs]
-
-
-def test_calls_that_break_off_are_made_again(pair: Any, breaks: Breaks, rng: np.random.Generator) -> None:
-    """For every method, and several items at once."""
-    data, addresses, running = pair
-    dataset = Dataset.open(data, parts=[], verify=False)
-    items, (first, count) = sample_items(dataset), of_partition_1(dataset)
-    ids = first + np.random.default_rng(4).permutation(count)
-
-    async def ask() -> None:
-        async with Asking(addresses[1], dataset) as asking:
-
-            async def answers() -> list[Any]:
-                features = [(ids, ("x",)), (ids[::2], ("y", "x"))]
-                rows = [await asking.pulled(*of, codec) for of in features for codec in ("", "int8")]
-                return [await asking.sampled(items), rows]
-
-            breaks.plan = lambda: False
-            whole = await answers()
-            assert len(whole[0][0][1]) > 0
-            before, breaks.plan = breaks.broken, lambda: bool(rng.random() < 0.3)
-            for _ in range(3):
-                assert await answers() == whole
-            assert breaks.broken > before + 10
-
-    running.run(ask())
-
-
-def test_an_answer_that_never_comes_is_given_up(pair: Any, breaks: Breaks, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, addresses, running = pair
-    dataset = Dataset.open(data, parts=[], verify=False)
-
-    async def ask() -> None:
-        async with Asking(addresses[1], dataset) as asking:
-            before = breaks.broken
-            with pytest.raises(UnavailableError, match=addresses[1]):
-                await asking.pulled(np.arange(of_partition_1(dataset)[0], of_partition_1(dataset)[0] + 5))
-            assert breaks.broken >= before + 3  # gRPC itself repeats some
-
-    monkeypatch.setattr(breaks, "plan", lambda: True)
-    monkeypatch.setattr(breaks, "most", 100)
-    running.run(ask())
-
-
-# -- away for a while --------------------------------------------------------------------------------------------------
+    async def pulled(self, ids: np.ndarray) -> list[Any]:
+        out = np.zeros((len(ids), 16), np.float32)
+        item = FeatureItem("node", ("x",), ids, np.arange(len(ids)), np.array([0, 0, len(ids)]))
+        assert await self._owners.pull([item], [[out]]) > 0
+        return out.tolist()
 
 
 def later(seconds: float, function: Callable[..., Any], *args: Any) -> threading.Timer:
@@ -199,7 +59,7 @@ def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running
     (address,) = held_addresses(1)
     data = small_graph.dataset(2, "random")
     dataset = Dataset.open(data, parts=[], verify=False)
-    ids = of_partition_1(dataset)[0] + np.arange(50)
+    ids = dataset.book.range("node", 1)[0] + np.arange(50)
     running.start(data, 1, address, {})
 
     async def ask() -> None:
@@ -223,7 +83,7 @@ def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running
 def test_a_peer_that_stays_away_fails_all_who_wait_at_once(running: Running, small_graph: SmallGraph) -> None:
     (address,) = held_addresses(1)
     dataset = Dataset.open(small_graph.dataset(2, "random"), parts=[], verify=False)
-    ids = of_partition_1(dataset)[0] + np.arange(5)
+    ids = dataset.book.range("node", 1)[0] + np.arange(5)
 
     async def ask() -> None:
         async with Asking(address, dataset, connect_s=0.5) as asking:

@@ -25,9 +25,7 @@ import pytest
 import atta
 from atta.client.control import Connection
 from atta.kvstore.spec import MutableSpec
-from atta.partition.deploy import deploy
 from atta.protos.v1 import kv_pb2
-from atta.wire.clusterfile import write_cluster
 from tests.addresses import held_addresses, held_port
 from tests.forking import in_fork
 from tests.system.conftest import SmallGraph
@@ -191,29 +189,6 @@ def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: Smal
         assert not {host for host, number in bound if number == port} - {"127.0.0.1"}
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
             assert b"atta_log_lines_dropped_total" in page.read()
-
-
-def test_deployed_folders_serve_the_batches(small_graph: SmallGraph, tmp_path: Path, pair: atta.LocalCluster) -> None:
-    whole = small_graph.dataset(2, "metis")
-    for part in (0, 1):
-        deploy(whole, tmp_path / f"machine-{part}", [part])
-    assert not (tmp_path / "machine-0" / "part-0001").exists()
-    addresses = held_addresses(2)
-    write_cluster(tmp_path / "cluster.toml", addresses)
-    peers = ("--peers", str(tmp_path / "cluster.toml"))
-    with (
-        daemon(tmp_path / "machine-0", *peers, "--listen", addresses[0], stderr=subprocess.DEVNULL),
-        daemon(tmp_path / "machine-1", *peers, "--part", "1", "--listen", addresses[1], stderr=subprocess.DEVNULL),
-        atta.connect(tmp_path / "cluster.toml", wait=True) as deployed,
-    ):
-        for theirs, ours in zip(
-            atta.NeighborLoader(deployed, [4, 4], batch_size=40),
-            atta.NeighborLoader(pair, [4, 4], batch_size=40),
-            strict=True,
-        ):
-            assert np.array_equal(theirs.n_id(), ours.n_id())
-            assert np.array_equal(theirs.table("x"), ours.table("x"))
-            assert np.array_equal(theirs.table("x"), small_graph.x[small_graph.rows(theirs.n_id())])
 
 
 def test_who_uses_a_closed_cluster_is_told_so(small_graph: SmallGraph) -> None:

@@ -13,22 +13,16 @@ import pytest
 
 import atta
 from atta.errors import ConfigError, WrongDatasetError
-from atta.partition import partition_graph
 from tests.system.conftest import SmallGraph, ran
 from tests.system.test_failover import digest
 
 DIVISIONS = (4, 2, 1)
-NO_CACHE = ("--cache", "0")
-
-
-@pytest.fixture(scope="module", params=[NO_CACHE, ("--no-links", *NO_CACHE)], ids=str)
-def options(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    return tuple(request.param)
 
 
 @pytest.fixture(scope="module")
-def clusters(options: tuple[str, ...], small_graph: SmallGraph) -> Iterator[list[atta.LocalCluster]]:
-    data = small_graph.dataset(4, "random")
+def clusters(small_graph: SmallGraph) -> Iterator[list[atta.LocalCluster]]:
+    """They send each other messages. ``test_batches_stay.py`` looks at daemons with links."""
+    data, options = small_graph.dataset(4, "random"), ("--no-links", "--cache", "0")
     with ExitStack() as stack:
         yield [stack.enter_context(atta.local(data, threads=1, daemons=d, options=options)) for d in DIVISIONS]
 
@@ -69,18 +63,8 @@ def loaders(graph: SmallGraph) -> dict[str, Callable[..., Any]]:
 
 
 def test_batches_are_the_same(clusters: list[atta.LocalCluster], small_graph: SmallGraph) -> None:
-    """With the default options, ``test_sampling.py`` and ``test_links.py`` look at this."""
     for name, make in loaders(small_graph).items():
         assert len(same(clusters, make)) >= 3, name
-
-
-def test_servers_are_partitions(clusters: list[atta.LocalCluster]) -> None:
-    for part in range(4):
-        first, *others = [atta.server_subgraph(cluster, part=part) for cluster in clusters]
-        for other in others:
-            assert np.array_equal(other.n_id, first.n_id)
-            assert np.array_equal(other.row, first.row)
-            assert np.array_equal(other.tables["x"], first.tables["x"])
 
 
 def test_partitions_of_one_daemon_ask_nobody(clusters: list[atta.LocalCluster]) -> None:
@@ -92,16 +76,6 @@ def test_partitions_of_one_daemon_ask_nobody(clusters: list[atta.LocalCluster]) 
     list(atta.NeighborLoader(apart, [4, 3], "train", batch_size=16))
     asked = sum(found.get("remote_rows", 0) + found.get("cache_rows_asked", 0) for found in apart.stats())
     assert asked > 0
-
-
-def test_types(typed_graph: tuple[Any, Path], tmp_path: Path) -> None:
-    partition_graph(typed_graph[1], tmp_path / "parts", parts=4, method="random", seed=2)
-    notes = {edge_type: ["note"] for edge_type in typed_graph[0].edge_types}
-    with ExitStack() as stack:
-        clusters = [stack.enter_context(atta.local(tmp_path / "parts", threads=1, daemons=d)) for d in DIVISIONS]
-        make = partial(atta.NeighborLoader, num_neighbors=[3, 3], batch_size=20)
-        same(clusters, partial(make, input_nodes=("paper", "train")))
-        assert same(clusters, partial(make, input_nodes=("venue", None), edge_tables=notes))
 
 
 def test_mutable_tables(small_graph: SmallGraph) -> None:

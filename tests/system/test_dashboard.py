@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import signal
 import ssl
 import subprocess
@@ -57,7 +56,7 @@ def test_the_page_shows_sessions_training_and_a_trace(small_graph: SmallGraph) -
             assert {event["ph"] for event in json.loads(read(f"{page}/trace"))["traceEvents"]} >= {"M", "X"}
 
 
-def test_the_page_shows_bytes_by_link(small_graph: SmallGraph) -> None:
+def test_bytes_are_counted_by_link(small_graph: SmallGraph) -> None:
     with atta.local(small_graph.dataset(2, "metis"), threads=1, options=("--cache", "0")) as cluster:
         for rank in range(2):  # the home of each is another daemon
             loader = atta.NeighborLoader(cluster, [4, 3], "train", batch_size=16, rank=rank, world_size=2)
@@ -66,12 +65,6 @@ def test_the_page_shows_bytes_by_link(small_graph: SmallGraph) -> None:
             by_peer = {name: value for name, value in stats.items() if name.startswith("peer_received_bytes_")}
             assert by_peer == {f"peer_received_bytes_{1 - part}": stats["link_received_bytes"]}
             assert stats["link_received_bytes"] > 0
-        with dashboard(cluster, "--interval", "500ms") as page:
-            shown = read(page)
-        assert "Links between daemons (2)" in shown
-        for sender, receiver in ((0, 1), (1, 0)):
-            cells = f"part {sender}</td><td part {receiver}</td><td {cluster.addresses[receiver]}</td>"
-            assert cells in re.sub(r'data-name="\w+">', "", shown)
 
 
 def test_a_daemon_serves_the_page(small_graph: SmallGraph) -> None:

@@ -133,48 +133,14 @@ def test_edges_of_several_types(typed: tuple[Any, atta.LocalCluster]) -> None:
         atta.NeighborLoader(cluster, [-1], ("paper", None), edge_norm="gcn")
 
 
-@pytest.mark.parametrize("summed", [False, True])
-def test_edges_that_a_seed_may_see_weigh_as_many_as_there_are(
-    cluster: atta.LocalCluster, small_graph: SmallGraph, summed: bool
-) -> None:
-    """Owners count them, wherever they are: of d such edges, at most 2 are drawn."""
-    times = np.random.default_rng(1).integers(0, 1 + int(small_graph.edge_time.max()), len(small_graph.ids))
-    loader = atta.NeighborLoader(
-        cluster, [2, 2], small_graph.ids, input_time=times, time_attr="time", batch_size=50, unbiased=True,
-        norm_attr="weight" if summed else None,
-    )  # fmt: skip
-    seen = 0
-    for batch in loader:
-        data = batch.to_pyg()
-        targets = small_graph.rows(data.n_id[data.edge_index[1]])
-        until = times[batch.input_id[data.batch[data.edge_index[1]]]]
-        of = small_graph.dst[None] == targets[:, None]
-        degree = (of & (small_graph.edge_time[None] <= until[:, None])).sum(axis=1)
-        wanted = np.maximum(degree / 2, 1) * (small_graph.edge_weight[data.e_id] if summed else 1)
-        np.testing.assert_allclose(data.edge_weight, wanted, rtol=1e-6)
-        seen += int((degree > 2).sum())
-    assert seen > 100
-
-
-TIMES: dict[str, Any] = {"time_attr": "time", "input_time": np.zeros(120, np.int64)}
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "cause"),
     [
         ({"edge_norm": "gcm"}, UnknownNameError, "unknown edge_norm 'gcm'; did you mean 'gcn'"),
-        ({"edge_norm": "gcn", **TIMES}, ConfigError, r"'gcn': not with times, .* unbiased=True alone"),
-        (
-            {"unbiased": True, "temporal_strategy": "last", **TIMES},
-            ConfigError,
-            "'last' takes the same edges each time",
-        ),
-        ({"edge_norm": "both", "norm_attr": "weight"}, ConfigError, "kept of in-edges and not of out-edges"),
         ({"edge_norm": "gcn", "norm_attr": "wight"}, UnknownNameError, r"\(norm_attr\) 'wight'; did you mean 'weight'"),
         ({"edge_norm": "gcn", "edge_tables": ["weight"]}, UserWarning, "'weight' comes as data.table_edge_weight"),
         ({"edge_norm": "row"}, UserWarning, r"fan-outs leave are smaller .* unbiased=True makes up"),
         ({"edge_norm": "row", "subgraph_type": "bidirectional"}, ConfigError, "bidirectional"),
-        ({"unbiased": True, "subgraph_type": "induced"}, ConfigError, "unbiased: only for drawn edges"),
     ],
 )
 def test_what_is_refused_or_warned_of(

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import subprocess
-import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -75,28 +72,6 @@ def undisturbed(loader: Any, disturb: Callable[[], None]) -> None:
     found = [digest(next(batches)) for _ in range(3)]
     disturb()
     assert found + [digest(batch) for batch in batches] == whole
-
-
-@pytest.mark.parametrize("part", [0, 1])
-def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph, part: int) -> None:
-    """The home of the loader, or a peer, for which that one waits."""
-    with ExitStack() as stack:
-        cluster = stack.enter_context(atta.local(small_graph.dataset(2, "random"), threads=1))
-        connected = stack.enter_context(atta.connect(cluster.addresses))  # nobody tells it that the daemon was killed
-
-        def restart() -> None:
-            command = cluster._children[part].args
-            again = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            stack.callback(again.wait)
-            stack.callback(again.kill)
-
-        def killed() -> None:
-            os.kill(cluster.pids[part], signal.SIGKILL)
-            timer = threading.Timer(0.5, restart)
-            timer.start()
-            stack.callback(timer.join)
-
-        undisturbed(atta.NeighborLoader(connected, [5, 5], "train", batch_size=8, **OWN), killed)
 
 
 @pytest.mark.parametrize(("part", "links"), [(0, True), (1, True), (1, False)])

@@ -97,19 +97,6 @@ def test_only_describe_answers_anybody() -> None:
     assert {name.partition(".")[0] for name in by_bound[Bound.PROCESS]} == {"SessionService", "ParameterService"}
 
 
-def test_a_peer_of_another_dataset(small_graph: SmallGraph, running: Running) -> None:
-    addresses = held_addresses(2)
-    data, other = small_graph.dataset(2, "random"), small_graph.dataset(2, "metis")
-    for part, address in enumerate(addresses):
-        running.start(other if part == 1 else data, part, address, dict(enumerate(addresses)))
-    connection = Connection(addresses[0], 20, part=0)
-    found = connection.describe()
-    connection.meet(found)
-    cluster = atta.Cluster([connection], [found])
-    with cluster, pytest.raises(WrongDatasetError, match=f"{addresses[1]}: serves partition 1 of dataset"):
-        list(atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1))
-
-
 @pytest.mark.parametrize("other", ["places", "dataset"])
 def test_other_daemons_come_while_a_loader_runs(other: str, small_graph: SmallGraph, running: Running) -> None:
     """The client talks to both daemons all the time. The wrong one never answers its requests."""

@@ -114,7 +114,7 @@ class Live:
         return atta.NeighborLoader(self.cluster, [4, 4], input_nodes="train", batch_size=20, job="live", **more)
 
     def has(self, batch: atta.MiniBatch, x: np.ndarray) -> bool:
-        at = self.order[np.searchsorted(self.graph.ids[self.order], batch.n_id())]
+        at = self.graph.rows(batch.n_id())
         return np.array_equal(batch.table("x"), x[at]) and np.array_equal(batch.table("y"), self.graph.y[at])
 
 
@@ -233,17 +233,19 @@ def test_a_session_draws_from_one_version(live: Live, monkeypatch: pytest.Monkey
     found = [next(between)]
     assert live.rows(small_graph.x + 1) == 2
     live.remove(np.arange(700))
-    assert live.held() > 0
-    assert [of_batch(batch) for batch in (first, *reading)] == whole
+    both, old = live.held(), [first, *reading]
+    assert [of_batch(batch) for batch in old] == whole
     found += between
-    assert {batch.version for batch in found} == {1}
+    for batches, version in ((old, 0), (found, 1)):
+        assert all(batch.version == version and live.has(batch, small_graph.x) for batch in batches)
     with atta.local(cut(small_graph, np.arange(2600), live.folder / "then", 2, "metis"), threads=1) as anew:
         assert [of_batch(batch) for batch in found] == sampled(anew, small_graph, {})
     newest = [*loader()]
     assert {batch.version for batch in newest} == {3}
     assert live.has(newest[0], small_graph.x + 1), "rows of version 2, edges of version 3"
-    del first, newest, found
+    del first, newest, found, old, batches
     live.look()
+    assert small_graph.x.nbytes < live.held() < both
     for daemon in live.daemons.values():
         sources = {(name, kind): source for name, kind, source in daemon.graph.versions._live}
         assert sources == {("node", "x"): 2, ("node__to__node", "edges"): 3}, "version 1 is let go of"
@@ -293,26 +295,6 @@ def test_edges_that_do_not_fit_are_refused(live: Live) -> None:
 
 
 # -- new rows -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_session_reads_one_version_and_later_ones_the_next(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "IDLE_S", 0.0)
-    old, first, second = live.graph.x, live.graph.x + 1, live.graph.x * 3
-    reading = iter(live.loader(shuffle=True))
-    assert live.has(next(reading), old)
-    assert live.rows(first) == 1
-    between = iter(live.loader(shuffle=True))
-    batch = next(between)
-    assert (batch.version, live.has(batch, first)) == (1, True)
-    assert live.rows(second) == 2
-    both = live.held()
-    for loader, version, x in ((reading, 0, old), (between, 1, first), (iter(live.loader()), 2, second)):
-        for batch in loader:
-            assert batch.version == version
-            assert live.has(batch, x)
-    live.look()
-    assert live.held() == live.graph.x.nbytes < both, "the rows of version 1 are let go of"
-    assert sum(s.get("remote_rows", 0) for s in live.cluster.stats()) > 0, "rows came from both daemons"
 
 
 def test_sums_of_new_rows_are_those_of_the_rows(live: Live) -> None:

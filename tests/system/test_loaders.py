@@ -88,6 +88,38 @@ def test_the_length_asks_no_daemon(cluster: atta.LocalCluster, opened: Any) -> N
         len(atta.NeighborLoader(cluster, [2], "train", batch_size=500, drop_last=True))
 
 
+def test_trainers_draw_alike_in_a_step_of_dependent_batches(small_graph: SmallGraph) -> None:
+    """So a vertex that both of them expand in a hop has the same in-edges, and they need the same rows."""
+
+    def second_hop(batch: atta.MiniBatch) -> dict[int, list[int]]:
+        n_id, (row, col) = batch.n_id(), batch.edge_index()
+        start = batch.to_pyg().num_sampled_edges[0]
+        found: dict[int, list[int]] = {}
+        for source, target in zip(n_id[row[start:]].tolist(), n_id[col[start:]].tolist(), strict=True):
+            found.setdefault(target, []).append(source)
+        return found
+
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+        alike, expanded = {}, {}
+        for dependency in (1, 8):
+            loaders = [
+                atta.NeighborLoader(
+                    cluster, [4, 3], None, batch_size=16, rank=rank, world_size=2, seed=1, dependency=dependency
+                )
+                for rank in (0, 1)
+            ]
+            steps = [[second_hop(batch) for batch in loader] for loader in loaders]
+            both = [(one[v], other[v]) for one, other in zip(*steps, strict=True) for v in one.keys() & other.keys()]
+            expanded[dependency], alike[dependency] = len(both), sum(one == other for one, other in both)
+        one = {k: atta.NeighborLoader(cluster, [4], None, batch_size=10_000, dependency=k) for k in (1, 8)}
+        epochs = {k: [{e for b in loader for e in b.e_id().tolist()} for _ in range(2)] for k, loader in one.items()}
+    shared = {k: len(first & second) / len(first) for k, (first, second) in epochs.items()}
+    assert shared[8] > 0.8 > shared[1], "they resemble each other over the end of an epoch"
+    assert min(expanded.values()) > 50
+    assert alike[8] == expanded[8]
+    assert alike[1] < expanded[1]
+
+
 def test_resume_at_the_end_and_beyond(cluster: atta.LocalCluster) -> None:
     loader = atta.NeighborLoader(cluster, batch_size=50, **NOTHING)
     assert list(loader.resume(2, 3)) == []
@@ -118,33 +150,21 @@ BIG = 2**63 + 5
         ({"batch_size": 1.5}, "batch_size 1.5: must be a whole number"),
         ({"batch_size": True}, "batch_size True"),
         ({"batch_size": 1 << 40}, f"batch_size {1 << 40}"),
-        ({"batch_size": "8"}, "batch_size '8'"),
-        ({"batch_size": None}, "batch_size None"),
         ({"num_neighbors": [5, -2]}, "-2"),
         ({"num_neighbors": [10**8]}, "100000000"),
         ({"num_neighbors": [2.5]}, "2.5"),
-        ({"num_neighbors": [float("nan")]}, "nan"),
-        ({"num_neighbors": [True]}, "True"),
         ({"num_neighbors": 5}, "num_neighbors 5: must list a fan-out for every hop"),
-        ({"num_neighbors": "5"}, "num_neighbors '5'"),
-        ({"num_neighbors": np.array(5)}, "num_neighbors 5"),
         ({"num_neighbors": {"node__to__node": 5}}, "num_neighbors 5"),
         ({"num_neighbors": {("node", 1): [5]}}, "edge type"),
         ({"seed": -1}, r"seed -1: must be a whole number, 0 to 2\*\*64 - 1"),
         ({"seed": 1 << 64}, f"seed {1 << 64}"),
-        ({"seed": 0.5}, "seed 0.5"),
         ({"seed_policy": "globl"}, "seed policy 'globl'; did you mean 'global'"),
         ({"epochs": -1}, "epochs -1"),
-        ({"epochs": 2.5}, "epochs 2.5"),
         ({"share": float("nan")}, "share nan: must be a positive number"),
-        ({"share": float("inf")}, "share inf"),
-        ({"share": "1"}, "share '1'"),
         ({"rank": -1, "world_size": 2}, "rank -1"),
-        ({"rank": 0.5, "world_size": 2}, "rank 0.5"),
         ({"rank": 2, "world_size": 2}, "rank 2"),
         ({"world_size": 0}, "world_size 0"),
         ({"shuffle": "no"}, "shuffle 'no': must be True or False"),
-        ({"pad": None}, "pad None"),
         ({"replace": 2}, "replace 2"),
         ({"frontier": "some"}, "frontier"),
         ({"codec": "fp61"}, "fp16"),

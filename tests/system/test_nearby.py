@@ -116,3 +116,15 @@ def _received(sock: socket.socket) -> bytes:
     if not (packet := sock.recv(100)):
         raise _EndError
     return packet
+
+
+def test_edges_are_viewed_where_the_daemon_wrote_them(pair: atta.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In shared memory, ids are as wide as PyTorch wants. Over a network they are narrow, and the client widens them."""
+    for shared in (True, False):
+        batch = next(iter(atta.NeighborLoader(pair, [4, 3], batch_size=16)))
+        edges, e_id = batch.edge_index(), batch.e_id()
+        assert edges.dtype == e_id.dtype == np.int64
+        assert edges.shape == (2, len(e_id)) == (2, batch.num_edges)
+        assert np.shares_memory(edges[1], batch._raw.arrays["col/" + batch.edge_types[0]]) == shared
+        assert np.shares_memory(e_id, batch._raw.arrays["e_id/" + batch.edge_types[0]]) == shared
+        monkeypatch.setattr("atta.client.cluster.machine_id", lambda: "another machine")

@@ -21,7 +21,7 @@ from atta.samplers.dag.spec import Hops, batch_spec, neighbor_spec
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import Rule, ServerGraph
 from atta.samplers.local.server import server_subgraph as extracted_locally
-from atta.samplers.operators import BUILT_IN, Closure, ExpansionAware, sample_locally
+from atta.samplers.operators import Closure, ExpansionAware, sample_locally
 from tests.system.conftest import SmallGraph
 from tests.unit.operators.test_contract import OPTIONS
 
@@ -36,41 +36,8 @@ def local_graph(small_graph: SmallGraph) -> LocalGraph:
 @pytest.fixture
 def placements(placements: dict[str, atta.LocalCluster]) -> dict[str, atta.LocalCluster]:
     """``unit/placement`` has any other."""
-    names = ("1 parts by random, 1 threads", "2 parts by random, 2 threads", "4 parts by metis on 2 daemons, 1 threads")
+    names = ("1 parts by random, 1 threads", "4 parts by metis on 2 daemons, 1 threads")
     return {name: placements[name] for name in names}
-
-
-@pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_every_placement_makes_the_local_batches(
-    placements: dict[str, atta.LocalCluster],
-    small_graph: SmallGraph,
-    local_graph: LocalGraph,
-    name: str,
-    options: dict[str, Any],
-) -> None:
-    seeds = np.random.default_rng(2).permutation(300)[:50]
-    for placement, cluster in placements.items():
-        loader = atta.BatchLoader(
-            cluster, name, options, input_nodes=small_graph.ids[seeds], batch_size=20, seed=9, seed_policy="global"
-        )
-        loader.set_epoch(4)
-        batches = list(loader)
-        assert len(batches) == 3
-        for number, batch in enumerate(batches):
-            asked = seeds[batch.input_id]
-            operator = BUILT_IN[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
-            expected = sample_locally(local_graph, operator, asked, seed=9, epoch=4, number=number)
-            assert np.array_equal(batch.n_id(), expected.n_id), placement
-            assert np.array_equal(batch.edge_index(), np.stack([expected.row, expected.col])), placement
-            assert np.array_equal(batch.e_id(), expected.e_id), placement
-            assert batch.extra.keys() == expected.extra.keys()
-            for key, value in expected.extra.items():
-                assert np.array_equal(batch.extra[key], value), (placement, key)
-            if expected.tree is not None:
-                assert np.array_equal(batch.tree(), expected.tree), placement
-            rows = np.argsort(small_graph.ids)[np.searchsorted(np.sort(small_graph.ids), batch.n_id())]
-            assert np.array_equal(batch.table("x"), small_graph.x[rows])
-            assert batch.to_pyg().num_nodes == len(expected.n_id)
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
@@ -133,16 +100,6 @@ def test_norms_of_graphsaint(
             assert np.allclose(data.edge_norm.numpy(), wanted, rtol=1e-6)
         seen.append((data.node_norm.tolist(), data.edge_norm.tolist()))
     assert all(norms == seen[0] for norms in seen)
-
-
-def test_batches_without_seeds(placements: dict[str, atta.LocalCluster], local_graph: LocalGraph) -> None:
-    for cluster in placements.values():
-        made = list(atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=4, seed=3))
-        assert len(made) == 4
-        for number, batch in enumerate(made):
-            expected = sample_locally(local_graph, BUILT_IN["saint-nodes"](budget=30), seed=3, number=number)
-            assert np.array_equal(batch.n_id(), expected.n_id)
-            assert batch.batch_size == 0
 
 
 # -- a user's package --------------------------------------------------------------------------------------------------
@@ -279,16 +236,12 @@ RULES: list[Rule] = [
 ]
 
 
-def position(graph: SmallGraph, ids: np.ndarray) -> np.ndarray:
-    return np.argsort(graph.ids)[np.searchsorted(np.sort(graph.ids), ids)]
-
-
 def check(found: ServerGraph, expected: ServerGraph, graph: SmallGraph) -> None:
     for name in ("n_id", "hop", "row", "col", "e_id", "degree"):
         mine, other = getattr(found, name), getattr(expected, name)
         assert mine.dtype == other.dtype, name
         assert np.array_equal(mine, other), name
-    at = position(graph, found.n_id)
+    at = graph.rows(found.n_id)
     assert found.tables.keys() == {"x", "y"}
     assert np.array_equal(found.tables["x"], graph.x[at])
     assert np.array_equal(found.tables["y"], graph.y[at])
@@ -304,7 +257,7 @@ def test_every_placement_gives_the_local_subgraph(
         for part in {0, cluster.num_parts - 1}:
             found = atta.server_subgraph(cluster, small_graph.ids[inner], rule, part=part, seed=5)
             check(found, expected, small_graph)
-            at = position(small_graph, found.n_id)
+            at = small_graph.rows(found.n_id)
             assert found.splits.keys() == {"train", "val"}
             assert np.array_equal(found.splits["train"], np.isin(at, small_graph.train))
 
@@ -318,7 +271,7 @@ def test_servers_are_partitions(
             found = atta.server_subgraph(cluster, part=part, splits=())
             mine = found.n_id[found.inner]
             assert (np.diff(mine) > 0).all()
-            check(found, extracted_locally(local_graph, position(small_graph, mine)), small_graph)
+            check(found, extracted_locally(local_graph, small_graph.rows(mine)), small_graph)
             assert found.splits == {}
             owned.append(mine)
         assert np.array_equal(np.sort(np.concatenate(owned)), np.sort(small_graph.ids))

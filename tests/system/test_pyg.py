@@ -25,11 +25,6 @@ def cluster(pair: atta.LocalCluster) -> atta.LocalCluster:
     return pair
 
 
-def rows_of(graph: SmallGraph, ids: torch.Tensor) -> np.ndarray:
-    order = np.argsort(graph.ids)
-    return order[np.searchsorted(graph.ids[order], ids.numpy())]
-
-
 def test_node_loader_accepts_the_backends(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     features, graph, sampler = backends(cluster, [4, 3], seed=5)
     ids = torch.from_numpy(small_graph.train_ids)
@@ -38,7 +33,7 @@ def test_node_loader_accepts_the_backends(cluster: atta.LocalCluster, small_grap
     seen = []
     for data in loader:
         seen += data.n_id[: data.batch_size].tolist()
-        rows = rows_of(small_graph, data.n_id)
+        rows = small_graph.rows(data.n_id)
         assert np.array_equal(data.x.numpy(), small_graph.x[rows])
         assert np.array_equal(data.y.numpy(), small_graph.y[rows])
         assert np.array_equal(small_graph.src_ids[data.e_id], data.n_id[data.edge_index[0]])
@@ -94,7 +89,7 @@ def test_link_loader_accepts_the_backends(cluster: atta.LocalCluster, small_grap
             assert torch.equal(data.n_id[data.src_index], chosen[0])
             assert torch.equal(data.n_id[data.dst_pos_index], chosen[1])
             assert data.dst_neg_index.shape == (30,)
-        assert np.array_equal(data.x.numpy(), small_graph.x[rows_of(small_graph, data.n_id)])
+        assert np.array_equal(data.x.numpy(), small_graph.x[small_graph.rows(data.n_id)])
         sampled = set(zip(*data.n_id[data.edge_index].tolist(), strict=True))
         assert not sampled & set(zip(*chosen.tolist(), strict=True))
 

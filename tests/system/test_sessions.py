@@ -166,8 +166,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("cache", ["0", "100"])
+@pytest.mark.parametrize(("threads", "cache"), [(1, "0"), (2, "100")])
 def test_rows_of_several_messages_reach_their_places(wide: Path, threads: int, cache: str) -> None:
     """Rows fill two messages. The event loop (one worker) or threads move them, with or without a cache and a codec."""
     table = np.load(wide / "g" / "nodes" / "node" / "x.npy")

@@ -592,3 +592,19 @@ def test_command_line(cluster: atta.LocalCluster, capsys: pytest.CaptureFixture[
     assert "deleted" in run("delete", "--cluster", target, "shown")
     with pytest.raises(atta.UnknownNameError):
         run("delete", "--cluster", target, "shown")
+
+
+def test_a_daemon_that_is_elsewhere_is_lent_nothing(small_graph: SmallGraph) -> None:
+
+    def lent_rows() -> float:
+        return sum(stats["table_rows_lent"] for stats in cluster.stats())
+
+    rows = np.random.default_rng(0).integers(0, 2000, 8000)
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
+        table = atta.DistTensor(cluster, (2000, 50), name="near", init=Normal(0, 1, seed=1))
+        wanted = table[rows]
+        assert lent_rows() == len(rows)
+        for connection, found in zip(cluster._connections, cluster._descriptions, strict=True):
+            connection.meet(replace(found, machine="another"))
+        assert np.array_equal(table[rows], wanted)
+        assert lent_rows() == len(rows)

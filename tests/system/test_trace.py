@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,13 +13,9 @@ import pytest
 import atta
 from atta.observe.recording import BatchMark, MachineSample, ServedSpan, SessionMark, SessionSample, TaskSpan
 from tests.system.conftest import SmallGraph
+from tests.system.test_daemon_down import run
 
 EPOCHS, BATCHES = 2, 15
-
-
-def atta_trace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "atta.cli.main", "trace", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +87,7 @@ def test_sessions_and_samples(cluster: atta.LocalCluster) -> None:
 
 def test_the_command(cluster: atta.LocalCluster, tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
-    done = atta_trace("--cluster", str(cluster.cluster_file), "--out", str(out))
+    done = run("trace", "--cluster", str(cluster.cluster_file), "--out", str(out))
     assert (done.returncode, done.stdout) == (0, "")
     assert "of 2 daemons" in done.stderr
     events: list[dict[str, Any]] = json.loads(out.read_text())["traceEvents"]
@@ -106,7 +100,7 @@ def test_the_command(cluster: atta.LocalCluster, tmp_path: Path) -> None:
 
 
 def test_only_what_happens_meanwhile_and_to_stdout(cluster: atta.LocalCluster) -> None:
-    done = atta_trace("--cluster", str(cluster.cluster_file), "--out", "-", "--seconds", "0.2")
+    done = run("trace", "--cluster", str(cluster.cluster_file), "--out", "-", "--seconds", "0.2")
     assert done.returncode == 0
     assert not [e for e in json.loads(done.stdout)["traceEvents"] if e["ph"] == "X"]
     assert "nothing happened" in done.stderr
@@ -119,7 +113,7 @@ def test_the_ring_is_bounded_and_can_be_switched_off(small_graph: SmallGraph, tm
             assert len(list(atta.NeighborLoader(cluster, [2], "train", batch_size=16))) == 8
             (found,) = cluster.trace()
             assert (found.capacity, len(found.entries)) == (kept, kept)
-            done = atta_trace("--cluster", cluster.addresses[0], "--out", str(tmp_path / f"{kept}.json"))
+            done = run("trace", "--cluster", cluster.addresses[0], "--out", str(tmp_path / f"{kept}.json"))
             assert done.returncode == (0 if kept else 2)
             assert ("events of 1 daemon," if kept else "--trace-events 0") in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["20.json"]
@@ -136,7 +130,7 @@ def test_errors(refused: Any) -> None:
         ((*here, "--out", "-", "--seconds", "-1"), "seconds"),
     ):
         assert words in refused("trace", *arguments)
-    done = atta_trace(*here, "--out", "-")
+    done = run("trace", *here, "--out", "-")
     assert (done.returncode, done.stdout) == (1, "")
     assert "127.0.0.1:1" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -20,6 +20,7 @@ from atta.client.watch import Watch
 from atta.errors import ConfigError
 from atta.observe.figures import JobFigures, of_all_layers
 from atta.partition import Graph, partition_graph
+from atta.partition.dataset import Dataset
 from atta.train import EpochReport, TrainConfig, TrainReport, fit
 from atta.train.cooperative.trainer import ServerTrainer
 from tests.masks import Masks, of_rows
@@ -214,6 +215,43 @@ def test_an_epoch_tells_what_was_read_of_others(config: TrainConfig, tmp_path: P
 def test_servers_must_go_with_partitions(config: TrainConfig, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         fit(replace(config, **options))
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "said"),
+    [
+        (
+            {"strategy": "sancus", "warmup": 50},
+            {"strategy": "exchange"},
+            "sancus: warmup=50 with 4 epochs: never skips",
+        ),
+        (
+            {"strategy": "sat", "sync_every": 1, "train_every": 10},
+            {"strategy": "digest", "sync_every": 1},
+            "sat: train-every=10 and sync-every=1 with 4 epochs: never predicts",
+        ),
+    ],
+)
+def test_a_strategy_says_first_that_it_does_what_another_does(
+    config: TrainConfig, capfd: pytest.CaptureFixture[str], given: dict[str, Any], other: dict[str, Any], said: str
+) -> None:
+    config = replace(config, epochs=4, eval_every=4)
+    found, wanted = fit(replace(config, verbose=True, **given)).epochs, fit(replace(config, **other)).epochs
+    first, *others = capfd.readouterr().err.splitlines()
+    assert first.startswith(f"warning: {said}")
+    assert not any("warning" in line for line in others)
+    assert [e.loss for e in found] == [e.loss for e in wanted]
+    assert found[-1].metrics == wanted[-1].metrics
+
+
+def test_a_cut_that_is_too_large_is_told_by_its_share(
+    config: TrainConfig, graph: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    partition_graph(graph, tmp_path / "parts", parts=4, method="random", seed=1)
+    cut = Dataset.open(tmp_path / "parts").quality["edge_cut"]
+    run = {"cluster": None, "data": str(tmp_path / "parts"), "trainers_per_server": 1, "strategy": "digest"}
+    fit(replace(config, epochs=2, verbose=True, **run))
+    assert f"warning: digest: {cut:.0%} of the edges are cut" in capfd.readouterr().err
 
 
 def test_stale_rows_of_another_cut_are_refused(config: TrainConfig, graph: Path, tmp_path: Path) -> None:

@@ -89,8 +89,7 @@ def clusters(papers: Papers) -> Iterator[dict[str, atta.LocalCluster]]:
     found = {
         "whole": atta.local(papers.cut(1, "random"), threads=1),
         "two": atta.local(papers.cut(2, "metis"), threads=2),
-        "four by two": atta.local(papers.cut(4, "random"), threads=1, daemons=2),
-        "four by messages": atta.local(papers.cut(4, "random"), threads=1, options=("--no-links",)),
+        "four by messages": atta.local(papers.cut(4, "random"), threads=1, daemons=2, options=("--no-links",)),
     }
     yield found
     for cluster in found.values():

@@ -1,4 +1,4 @@
-"""Watching real daemons: ``atta top``, the figures of sessions, and the metrics that the dashboard reads."""
+"""Watching real daemons: ``atta top`` and ``atta status``."""
 
 from __future__ import annotations
 
@@ -9,26 +9,18 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 
 import atta
 from atta.cli.main import cli
 from atta.client.watch import DaemonRates, Watch
 from atta.errors import AttaError
-from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, family_of
-from tests.addresses import held_addresses, held_port
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
-from tests.unit.platform.figures import job
-from tests.waiting import eventually
-
-DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/dashboards/atta.json"
 
 
 @pytest.fixture(scope="module")
@@ -41,62 +33,6 @@ def top(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "atta.cli.main", "top", "--interval", "200ms", *options]
     environment = {**os.environ, "COLUMNS": "160"}  # a loaded readline would set the terminal's width
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-
-
-def scrape(port: int) -> dict[str, dict[str, Any]]:
-    """Samples: (name, label values without the partition's) -> value. Also the types, by name of the family."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
-        text = page.read().decode()
-    found: dict[str, dict[str, Any]] = {"types": {}}
-    for family in text_string_to_metric_families(text):
-        found["types"][family.name] = family.type
-        for sample in family.samples:
-            assert sample.labels["part"] == "0"
-            found.setdefault(sample.name, {})[sample.labels.get("session", "")] = sample.value
-    return found
-
-
-def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> None:
-    port = held_port()
-    named = set(re.findall(r"\batta_\w+(?=[{,])", DASHBOARD.read_text()))
-    wanted = {name for name in named if not name.startswith("atta_training_")}  # ``test_alerts.py`` has those
-    options = ("--metrics", f"127.0.0.1:{port}", "--no-links")  # bytes sent are counted where gRPC is asked for some
-    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
-        batches = iter(atta.NeighborLoader(cluster, [2], batch_size=4, job="watched"))
-        for _ in range(5):
-            next(batches)
-        cluster.report([job(predicted_error=0.5, stale_error=1.5)], 600)
-        assert eventually(lambda: wanted <= set(scrape(port))), sorted(wanted - set(scrape(port)))
-        found = scrape(port)
-        (session,) = found["atta_session_batches"]
-        assert found["atta_session_batches"] == {session: 30}
-        taken = found["atta_session_batches_taken_total"][session]
-        assert 5 <= taken <= 6  # the client asks for one ahead
-        assert found["atta_session_seeds_taken_total"] == {session: 4 * taken}
-        assert found["atta_process_cpu_seconds_total"][""] > 0
-        assert found["atta_buffer_limit_bytes"][""] == 4 << 30
-        for family in (*FIGURES.values(), *SESSION_FIGURES.values()):
-            assert found["types"].get(f"atta_{family.name}", "") in {"counter" if family.counter else "gauge", ""}
-        stats = cluster.stats()[0]
-        unknown = [name for name in stats if family_of(name).family.help.startswith("Figure ")]
-        assert unknown == [], "describe them in atta/observe/catalogue.py"
-        del batches
-        assert eventually(lambda: not any(name.startswith("atta_session_") for name in scrape(port)))
-
-
-def test_reports_of_jobs_are_shown(small_graph: SmallGraph) -> None:
-    port = held_port()
-    options = ("--metrics", f"127.0.0.1:{port}")
-    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
-        cluster.report([job(predicted_error=0.5, stale_error=1.5), job(direction="backward")], 60)
-        assert eventually(lambda: "atta_job_epoch" in scrape(port))
-        found = scrape(port)
-        assert all(found["types"][f"atta_{family.name}"] == "gauge" for family in JOB_FIGURES.values())
-        done = top("--cluster", str(cluster.cluster_file), "--once")
-        assert "sancus-5e55 rows" in done.stdout
-        assert "sancus-5e55 gradients" in done.stdout
-        cluster.report([job()], 0)
-        assert eventually(lambda: "atta_job_epoch" not in scrape(port))
 
 
 def test_once_prints_a_picture_and_json_a_document(pair: atta.LocalCluster, tmp_path: Path) -> None:

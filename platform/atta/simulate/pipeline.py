@@ -30,7 +30,7 @@ class PipelineScenario:
     intervals: Annotated[int, Setting("Intervals of each trainer.", at_least=1, at_most=4096)] = 16
     layers: Annotated[int, Setting("Layers of the model.", at_least=1, at_most=100)] = 2
     epochs: Annotated[int, NoOption("an option of every simulation")] = 10
-    mode: Annotated[str, Setting("As in atta train.", choices=MODES)] = "async"
+    mode: Annotated[str, Setting("One of those of atta train.", choices=MODES)] = "async"
     staleness: Annotated[int, Setting("As in atta train.", at_least=0, at_most=64)] = 0
     workers: Annotated[int, Setting("Most workers of a trainer.", at_least=1, at_most=10_000)] = 100
     threads: Annotated[int, NoOption("an option of every simulation")] = 1

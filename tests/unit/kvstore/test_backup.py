@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from atta.daemon.durable.backup import BackupService, Holder
 from atta.errors import ConfigError, DataError, StalePrimaryError
 from atta.kvstore.durable import backup, logfile
-from atta.kvstore.durable.backup import PROMOTED, BackupFolder, Ballot, VoteBook, is_majority
+from atta.kvstore.durable.backup import PROMOTED, BackupFolder, Ballot, VoteBook
 from atta.kvstore.durable.entries import ChangeKind, Entry, RowsPushed, TableChange
 from atta.kvstore.durable.frames import LogPosition, frame
 from atta.kvstore.durable.store import TableStore
@@ -251,13 +251,6 @@ def test_one_candidate_has_a_vote_in_an_epoch(asked: list[tuple[Ballot, bool]]) 
             assert (refused == "") == (ballot.epoch > latest or (holder == ballot.candidate and ballot.epoch == latest))
             if not refused:
                 given_to[ballot.store, ballot.epoch] = ballot.candidate
-
-
-@given(daemons=st.integers(1, 9), votes=st.integers(0, 9))
-def test_two_majorities_share_a_daemon(daemons: int, votes: int) -> None:
-    if votes <= daemons and is_majority(votes, daemons):
-        assert daemons >= 3
-        assert not is_majority(daemons - votes, daemons)
 
 
 def test_a_vote_that_cannot_be_written_is_not_given_and_votes_are_bounded(

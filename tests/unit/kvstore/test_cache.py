@@ -24,7 +24,6 @@ from atta.kvstore.cache.choice import (
     HotVertices,
     candidates,
     choose,
-    distant,
     divide,
     edge_types_into,
     greedy,
@@ -212,13 +211,6 @@ def test_the_highest_are_those_that_sorting_finds(rows: list[tuple[int, int]], c
     scores = [np.array(column, np.uint32) for column in (zip(*rows, strict=True) if rows else ([], []))]
     by_hand = sorted(range(len(rows)), key=lambda i: (-rows[i][0], -rows[i][1], i))
     assert highest(scores, count).tolist() == sorted(by_hand[: max(0, count)])
-
-
-def test_distant_vertices_are_neither_here_nor_near(dataset: Dataset) -> None:
-    for part in range(3):
-        near = {*range(*dataset.book.range("node", part)), *dataset.part(part).halo("node").tolist()}
-        far = [v for v in range(NODES) if v not in near]
-        assert all(distant(dataset, part, "node", count).tolist() == far[:count] for count in (0, 1, 20, NODES))
 
 
 def test_rows_are_chosen_while_batches_look_them_up(dataset: Dataset) -> None:

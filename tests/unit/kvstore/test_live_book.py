@@ -149,27 +149,3 @@ class Versions(RuleBasedStateMachine):
 
 
 TestVersions = Versions.TestCase
-
-
-def test_versions_and_rows_that_are_gone_or_idle() -> None:
-    book, x, y = VersionBook(), ("node", "x"), ("node", "y")
-    book.refresh({3: {x: 2, y: 3}, 4: {x: 4, y: 3}})  # version 2 was removed, 3 has rows of the newest
-    for gone in (1, 3):
-        with pytest.raises(UnknownNameError, match=f"unknown version of the dataset '{gone}'; there are: 0, 4"):
-            book.open(gone)
-    assert book.readable == [0, 4]
-    assert book.sources(3) == {x: 2, y: 3}  # for peers that pull y
-    assert book.open(None) == 4
-    book = VersionBook()  # a version stays readable for its readers
-    book.refresh({2: {x: 2}, 3: {x: 2, y: 3}})
-    assert book.open(None) == 3
-    book.refresh({3: {x: 2, y: 3}, 4: {x: 4, y: 3}})
-    assert book.open(3) == 3
-    book.close(3)
-    book.close(3)
-    assert book.readable == [0, 4]
-    book = VersionBook()
-    book.refresh({1: {("node", "x"): 1}, 2: {("node", "x"): 2}})
-    book.asked([("node", "x", 1), ("node", "y", 0)], 5.0)
-    assert ("node", "x", 1) in book.needed(5.0 + IDLE_S / 2)
-    assert book.needed(5.0 + IDLE_S) == {("node", "x", 2)}

@@ -119,27 +119,6 @@ def test_empty_requests_and_a_table_without_rows(tmp_path: Path) -> None:
         table.pull(np.array([0]))
 
 
-def test_growth_stays_within_the_spec() -> None:
-    table = table_of()
-    for rows, words in [
-        (19, "has 60 rows and does not shrink to 59"),  # row numbers of the whole table
-        (-30, "has 60 rows and does not shrink to 10"),
-        (81, "cannot grow to 121 rows; it may have 120"),
-    ]:
-        with pytest.raises(ConfigError, match=words):
-            table.grow(rows)
-    table.push(np.array([59]), np.ones((1, 3), np.float32), "step", client=1, sequence=0)
-    before = everything(table)
-    table.grow(80)
-    assert table.span == range(40, 120)
-    assert everything(table)[0][:20] == before[0]
-    assert table.push(np.array([119]), np.ones((1, 3), np.float32), "step", client=1, sequence=1)
-    assert table.nbytes == table.spec.nbytes(80)
-    for first, rows in [(-1, 5), (0, -1), (100, 21)]:
-        with pytest.raises(ConfigError, match="may have"):
-            MutableTable(table.spec, first, rows)
-
-
 def test_a_snapshot_is_a_cut_between_pushes(tmp_path: Path) -> None:
     table = knowing(MutableTable(MutableSpec("t", 3000, "<i8", (50,), max_rows=3010)), 0, 1, 2)
     ones, rows = np.ones((3000, 50), np.int64), np.arange(3000)

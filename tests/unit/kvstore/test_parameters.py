@@ -282,25 +282,6 @@ def test_steps_on_arrival_are_those_of_torch(step: VectorStep, dtype: str, toler
     np.testing.assert_allclose(found, torch_run(step, start, gradients), rtol=tolerance, atol=tolerance)
 
 
-def test_a_bound_holds_the_fast_trainer_until_the_lease_of_the_slow_one_is_over() -> None:
-    job = ArrivalJob(ARRIVAL, ZEROS, 0.0)
-    job.join(0, 1, 0.0)
-    job.join(1, 1, 0.0)
-    for step in range(2):
-        assert job.begin(0, 1, step, 1.0) is not None
-        job.push(0, 1, step, np.ones(3), 1.0)
-    assert job.begin(0, 1, 2, 9.0) is None
-    assert job.begin(0, 1, 2, 10.5) is not None
-    with pytest.raises(UnknownClientError, match="lease is over"):
-        job.begin(1, 1, 0, 10.5)
-    job.push(0, 1, 2, np.ones(3), 10.5)
-    assert job.join(1, 2, 11.0) == 3, "it comes back beside the others and does not hold them"
-    job.leave(1, 2, 11.0)
-    for step in range(3, 7):
-        assert job.begin(0, 1, step, 11.0) is not None, "one that left holds nobody"
-        job.push(0, 1, step, np.ones(3), 11.0)
-
-
 def test_a_job_is_done_after_its_updates() -> None:
     job = ArrivalJob(dataclasses.replace(ARRIVAL, max_updates=1), ZEROS, 0.0)
     job.join(0, 1, 0.0)
@@ -359,26 +340,6 @@ def test_gradients_of_intervals_that_do_not_fit_are_refused() -> None:
         job.push(1, 0, 0, 0, np.full(2, 1.7e308))
     with pytest.raises(NonFiniteError, match="epoch 0"):
         job.begin(0, 1)
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_a_job_goes_on_from_its_state(step: VectorStep) -> None:
-    spec = dataclasses.replace(SUMMED, optimiser=step, layers=(3,), members=1)
-    gradients = [np.array([1.0, -2.0, 0.5]) * (n + 1) for n in range(6)]
-
-    def steps(job: SummedJob, epochs: range) -> SummedJob:
-        for epoch in epochs:
-            started = job.begin(0, epoch)
-            assert started.version == epoch
-            job.push(0, epoch, 0, epoch, gradients[epoch])
-            validate(job)
-        return job
-
-    half = steps(SummedJob(spec, ZEROS), range(3)).weights
-    whole = steps(SummedJob(spec, half.of(3), 3, half.moments), range(3, 6)).weights
-    assert whole.version == 6
-    np.testing.assert_allclose(whole.of(6), torch_run(step, ZEROS, gradients), rtol=1e-12)
-    assert len(whole.moments) == 3 * step.moments
 
 
 def test_a_state_that_does_not_fit_is_refused() -> None:

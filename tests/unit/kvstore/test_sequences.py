@@ -97,20 +97,6 @@ def test_clients_are_bounded_and_register_once() -> None:
     assert len(sequences) == 3
 
 
-def test_who_is_not_known_or_not_any_more_is_refused() -> None:
-    """A late copy of an applied push must not be applied again because its client was forgotten."""
-    sequences = knowing("a")
-    for earlier in range(8):
-        apply(sequences, "a", earlier)
-    assert sequences.forget("a")
-    for client in "ab":
-        for number in (0, 1, 7, 8):
-            for settled in (0, number):
-                with pytest.raises(UnknownClientError, match=f"'{client}' is not known"):
-                    apply(sequences, client, number, settled)
-    assert sequences.to_json() == []
-
-
 def test_clients_that_went_silent_are_forgotten_also_restored_ones() -> None:
     sequences = Sequences.from_json([["old", 3, [5]], ["older", 1, []]])
     sequences.register("new")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from dataclasses import replace
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from atta.errors import ConfigError
-from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import (
     MAX_ROW_BYTES,
     Constant,
@@ -32,21 +30,6 @@ def filled(init: Initialiser, rows: int, columns: int, *, dtype: str = "<f4", fi
     out = np.empty((rows, columns), dtype)
     init.fill(out, numbered_from(first))
     return out
-
-
-@pytest.mark.parametrize("init", INITS, ids=lambda i: i.kind)
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
-def test_contents_do_not_depend_on_shards_or_growth(init: Initialiser, dtype: str) -> None:
-    spec = MutableSpec("t", 101, dtype, (7,), init=init, max_rows=200)
-    whole = MutableTable(spec).pull(np.arange(101)).values
-    bounds = [0, 1, 40, 40, 101]
-    shards = [MutableTable(spec, a, b - a) for a, b in itertools.pairwise(bounds)]
-    pieces = [shard.pull(np.arange(shard.first_row, shard.first_row + shard.rows)).values for shard in shards]
-    assert np.array_equal(np.concatenate(pieces), whole)
-    grown = MutableTable(spec, 40, 3)
-    grown.grow(20)
-    grown.grow(61)
-    assert np.array_equal(grown.pull(np.arange(40, 101)).values, whole[40:])
 
 
 def test_uniform_numbers_are_uniform() -> None:

@@ -258,19 +258,6 @@ def test_a_disk_that_may_have_lost_something_is_let_be(tmp_path: Path, monkeypat
     again.store.append([registration(again.tables.get("added"), 2)])
 
 
-def test_damage_is_an_error_that_names_the_place(tmp_path: Path) -> None:
-    kept = Kept.made(tmp_path)
-    path, size = kept.store._present.path, kept.store._present.nbytes
-    kept.store.close()
-    good = path.read_bytes()
-    for at in kept.rng.integers(0, size, 30):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
-        with pytest.raises(DataError, match=path.name):
-            Kept(tmp_path)
-    path.write_bytes(good)
-    kept.again()
-
-
 def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
     kept = Kept.made(tmp_path)
     for number in range(1, 4):

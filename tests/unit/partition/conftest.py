@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,12 +56,3 @@ def messy_graph(tmp_path_factory) -> Graph:
     src[:10] = dst[:10]
     src[10:20], dst[10:20] = src[20:30], dst[20:30]
     return write_graph(tmp_path_factory.mktemp("messy") / "graph", ids.tolist(), src.tolist(), dst.tolist(), n)
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    default = Path(__file__).resolve().parents[4] / "shared" / "data"
-    path = Path(os.environ.get("ATTA_SHARED_DATA", default))
-    if not path.is_dir():
-        pytest.skip(f"no real graphs at {path}")
-    return path

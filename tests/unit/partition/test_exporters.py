@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from hypothesis import strategies as st
 from atta.cli.main import cli
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Graph, GraphWriter, partition_graph
-from atta.partition.disk.staging import StagedFile
 from atta.partition.exporters import EXPORTERS, export_graph
 from atta.partition.importers import import_graph
 from tests.unit.partition.exports import CAN, ETYPE, Drawn, assert_same, need, plain, shop, target
@@ -98,18 +95,6 @@ def test_what_exists_is_kept(fmt: str, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["g", dst.name])
 
 
-def test_single_files_are_staged(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep/f.partial").write_text("left by a writer that died")
-    with StagedFile(tmp_path / "deep/f") as path:
-        path.write_text("new")
-        assert not (tmp_path / "deep/f").exists()
-        refuses(ConfigError, "another process", StagedFile, tmp_path / "deep/f")
-    assert (tmp_path / "deep/f").read_text() == "new"
-    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["f"]
-    refuses(ConfigError, "cannot be written", StagedFile, tmp_path / "deep/f/g")
-
-
 def test_wrong_sources_and_formats(tmp_path: Path) -> None:
     refuses(UnknownNameError, "did you mean 'npz'", export_graph, "nzp", tmp_path, tmp_path / "out")
     refuses(DataError, "no such folder", export_graph, "npz", tmp_path / "g", tmp_path / "out")
@@ -131,38 +116,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, [*arguments, "--overwrite", "--quiet"]).output == ""
     import_graph("npz", tmp_path / "out", tmp_path / "back")
     assert_same(Graph.open(tmp_path / "g"), Graph.open(tmp_path / "back"))
-
-
-def test_npz_as_numpy_reads_it(tmp_path: Path) -> None:
-    graph = plain(tmp_path / "g")
-    export_graph("npz", tmp_path / "g", tmp_path / "out")
-    edges = graph.edges(ETYPE)
-    with np.load(tmp_path / "out/graph.npz") as archive:
-        assert np.array_equal(archive["edge_index"], [edges.src, edges.dst])
-        assert np.array_equal(archive["edge_weight"], edges.tables["weight"])
-    assert np.array_equal(np.load(tmp_path / "out/x.npy"), graph.table("node", "x"))
-    assert np.array_equal(np.load(tmp_path / "out/ids.npy"), graph.user_ids("node"))
-    assert np.flatnonzero(np.load(tmp_path / "out/train_mask.npy")).tolist() == [0, 3, 9]
-    assert json.loads((tmp_path / "out/meta.json").read_text())["num_classes"] == 2
-
-
-def test_ogb_as_text(tmp_path: Path) -> None:
-    graph = plain(tmp_path / "g", weight=False)
-    export_graph("ogb", tmp_path / "g", tmp_path / "out")
-
-    def lines(name: str) -> list[str]:
-        return gzip.decompress((tmp_path / "out" / name).read_bytes()).decode().splitlines()
-
-    edges, ids = graph.edges(ETYPE), graph.user_ids("node")
-    assert lines("raw/edge.csv.gz") == [f"{u},{v}" for u, v in zip(edges.src, edges.dst, strict=True)]
-    assert lines("raw/num-node-list.csv.gz") == ["10"]
-    assert lines("raw/num-edge-list.csv.gz") == ["25"]
-    assert lines("raw/node-label.csv.gz") == ["nan", "0", "1", "nan", "0", "1", "nan", "0", "1", "nan"]
-    assert lines("split/given/train.csv.gz") == ["0", "3", "9"]
-    assert lines("split/given/test.csv.gz") == []
-    assert lines("mapping/nodeidx2id.csv.gz") == ["node idx,id", *(f"{i},{user}" for i, user in enumerate(ids))]
-    features = np.array([line.split(",") for line in lines("raw/node-feat.csv.gz")], np.float64).astype(np.float32)
-    assert np.array_equal(features, graph.table("node", "x"))
 
 
 def load_torch(path: Path) -> Any:
@@ -265,21 +218,6 @@ def test_a_file_that_ends_the_process_which_loads_it(tmp_path: Path) -> None:
     (tmp_path / "bad.bin").write_bytes(content)
     refused("dgl", tmp_path / "bad.bin", tmp_path, r"bad\.bin: not readable: it ended the process that called dgl")
     assert {path.name for path in tmp_path.iterdir()} == {"good.bin", "bad.bin", "g"}
-
-
-def test_tables_as_arrow_reads_them(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
-    graph = shop(tmp_path / "g")
-    export_graph("table", tmp_path / "g", tmp_path / "out")
-    users, items = (parquet.read_table(tmp_path / f"out/nodes/{t}.parquet").to_pydict() for t in ("user", "item"))
-    buys = parquet.read_table(tmp_path / "out/edges/user__buys__item.parquet").to_pydict()
-    assert users["id"] == [700, 5, 42]
-    assert users["x"] == graph.table("user", "x").tolist()
-    assert users["split_train"] == [True, False, True]
-    assert items == {"id": ["apple", "pear", "äpfel"]}
-    assert buys["src"] == [42, 700, 42]
-    assert buys["dst"] == ["pear", "pear", "äpfel"]
-    assert buys["price"] == [7.5, 2.5, 5]
 
 
 @pytest.mark.parametrize(

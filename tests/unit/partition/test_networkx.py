@@ -81,15 +81,6 @@ def test_features_labels_and_splits(tmp_path: Path) -> None:
         atta.from_networkx(graph, tmp_path / "h")
 
 
-def test_strings_become_names(tmp_path: Path) -> None:
-    graph = nx.DiGraph([("Ann", "Bö"), ("Bö", "c")])
-    atta.from_networkx(graph, tmp_path / "g")
-    stored = Graph.open(tmp_path / "g")
-    assert stored.user_ids("node") is None
-    assert labels(stored) == ["Ann", "Bö", "c"]
-    assert stored.edges(ETYPE).dst.tolist() == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("graph", "says"),
     [

@@ -329,34 +329,3 @@ def test_a_damaged_archive_is_named(whole: bytes, tmp_path: Path) -> None:
 def test_errors_of_csr_sets(change: dict[str, Any], says: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "set.npz", **{**csr("adj_", A), "labels": LABELS, **change})
     refused("npz", tmp_path / "set.npz", tmp_path, says)
-
-
-REAL = {  # vertices, directed edges after making them undirected, classes, features
-    "cora": (2708, 10556, 7, 1433),
-    "amazon_computers": (13752, 2 * 245861, 10, 767),
-}
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize("name", REAL)
-def test_real_graphs(shared_data, tmp_path, name):
-    import_graph("npz", shared_data / name, tmp_path / "g", undirected=True)
-    graph = Graph.open(tmp_path / "g", verify=False)
-    nodes, edges, classes, features = REAL[name]
-    assert graph.schema.node_counts == {"node": nodes}
-    assert graph.schema.edge_counts == {ETYPE: edges}
-    assert graph.schema.num_classes == classes
-    assert graph.table("node", "x").shape == (nodes, features)
-    stored = graph.edges(ETYPE)
-    matrix = sp.coo_array((np.ones(edges), (stored.src, stored.dst)), shape=(nodes, nodes)).tocsr()
-    assert (matrix != matrix.T).nnz == 0
-    assert matrix.max() == 1
-
-
-@pytest.mark.shared_data
-def test_real_typed_graph(shared_data, tmp_path):
-    import_graph("npz", shared_data / "dblp_hgb", tmp_path / "g", undirected=True)
-    graph = Graph.open(tmp_path / "g", verify=False)
-    assert graph.schema.node_counts == {"author": 4057, "paper": 14328, "term": 7723, "venue": 20}
-    assert sum(graph.schema.edge_counts.values()) == 239_566
-    assert graph.schema.splits["author"]["test"] == 2840

@@ -10,10 +10,8 @@ import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +33,6 @@ from atta.simulate import HopSize, Profile, save_profile
 from tests.unit.partition.exports import need, target
 from tests.unit.partition.oracles import files_of, refuses
 
-KILLS = int(os.environ.get("ATTA_KILLS", "5"))
 MARKER = "graph.json"
 STATE_CHANGES = ("os.", "shutil.", "fcntl.", "open", "pathlib.")
 
@@ -172,28 +169,6 @@ def test_killed_at_every_step_of_a_first_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("both")
-def test_killed_at_random_times(tmp_path: Path) -> None:
-    dst, at_least = tmp_path / "g", 0
-    write(dst, 0)
-    for _ in range(KILLS):
-
-        def rewrite(start: int = at_least) -> None:
-            for value in range(start + 1, 1_000_000):
-                write(dst, value)
-
-        pid = in_child(rewrite)
-        time.sleep(random.uniform(0.0, 0.03))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        value = read(dst)
-        assert value is not None
-        assert value >= at_least
-        assert [p.name for p in tmp_path.iterdir()] == ["g"]
-        at_least = value + 1
-        rewritten(dst, at_least)
-
-
-@pytest.mark.usefixtures("both")
 def test_interrupted_or_failed_at_every_step_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dst = tmp_path / "g"
     write(dst, 0)
@@ -287,6 +262,7 @@ def test_a_file_whose_writing_fails(tmp_path: Path) -> None:
     for error, raised in ((KeyboardInterrupt(), KeyboardInterrupt), (full, DataError), (ValueError("x"), ValueError)):
         with pytest.raises(raised), StagedFile(tmp_path / "f", overwrite=True) as path:  # noqa: PT012
             path.write_text("half")
+            refuses(ConfigError, "another process", StagedFile, tmp_path / "f", overwrite=True)
             raise error
         assert [p.name for p in tmp_path.iterdir()] == ["f"]
         assert read_file(tmp_path / "f") == 1
@@ -295,6 +271,8 @@ def test_a_file_whose_writing_fails(tmp_path: Path) -> None:
 def test_a_device_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     refuses(ConfigError, "pipe: not a regular file", StagedFile, tmp_path / "pipe", overwrite=True)
+    write_file(tmp_path / "f", 1)
+    refuses(ConfigError, "cannot be written", StagedFile, tmp_path / "f/g")
 
 
 NAMES = ["graph", "dataset", "snapshot", "figure", "profile", *sorted(EXPORTERS), "pyg-parts"]

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from atta.cli.main import cli
 from atta.partition.cutting.run import partition_graph
+from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.planning.probe import piece
 from atta.train.planning.sizes import Expansion, PlannedModel
@@ -44,6 +45,10 @@ def test_it_ranks_and_explains(data: Path, tmp_path: Path) -> None:
     assert found["rates"]["internal"] > 0
     assert found["rates"]["parameters"] == 2 * 8 * 8 + 8 + 2 * 8 * 8 + 8 + 2 * 8 * 3 + 3  # three SAGE layers
     assert found["sizes"]["vertices"] == 600
+    assert found["sizes"]["exchanged"]["cut"] == pytest.approx(Dataset.open(data).quality["edge_cut"], abs=0.01)
+    doubts = [bool(f["doubt"]) for f in found["strategies"] if f["fits"]]
+    assert doubts == sorted(doubts)
+    assert 0 < sum(doubts) < len(doubts)
     rows = {f["kind"]: f["row_bytes"] for f in found["strategies"]}
     assert rows["pipegcn"] == rows["exchange"] == found["sizes"]["exchanged"]["external"] * 2 * 2 * 8 * 4
     assert rows["sancus"] == 0.75 * rows["exchange"]

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from atta.daemon.peers.connection import PeerAddresses, PeerConnection, PeerSettings
-from atta.errors import ConfigError, DaemonEndedError, DataError, UnavailableError, UnknownNameError
+from atta.daemon.peers.connection import PeerAddresses
+from atta.errors import ConfigError, DaemonEndedError, DataError, UnknownNameError
 from atta.wire.clusterfile import check_address, ended_daemon, read_cluster, write_cluster
-from atta.wire.identity import Identity
 from atta.wire.parts import groups_of, parse_parts, parts_text, spread
 
 
@@ -213,16 +212,3 @@ def test_a_peer_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(DaemonEndedError, match="was killed"):
         addresses.now(FIRST)
     assert addresses.now(SECOND) == known[1], "a replica is left"
-
-
-async def test_a_peer_that_goes_and_comes_back_is_spoken_of_twice() -> None:
-    link = PeerConnection("127.0.0.1:1", Identity(1, "d"), PeerSettings(20.0))
-    with capture_logs() as logs:
-        for incarnation in ("aa", "", "", "aa", "aa", "bb", "bb"):
-            if incarnation:
-                link._say_met(Identity(1, "d", incarnation))
-            else:
-                link._say_lost(UnavailableError("p", "is away"))
-    await link.close()
-    told = [(entry["event"], entry.get("restarted")) for entry in logs]
-    assert told == [("peer lost", None), ("peer is back", False), ("peer is back", True)]

@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import atta.compat.dgl as dgl
 from atta.compat.dgl.dataloading import MultiLayerFullNeighborSampler, NeighborSampler
 from atta.compat.dgl.distributed.book import TypeBook
 from atta.compat.dgl.distributed.recent import Wanted
-from atta.compat.dgl.distributed.split import share
 from atta.compat.dgl.job import _target
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition.schema import Schema, TableSpec
@@ -106,13 +103,6 @@ def test_fan_outs_stand_by_layer_from_the_input_on() -> None:
     assert MultiLayerFullNeighborSampler(2).hops(TypeBook(PLAIN)) == [-1, -1]
     by_type = NeighborSampler([{"cites": 2, ("author", "writes", "paper"): 3}, 7]).hops(TypeBook(TYPED))
     assert by_type == {"author__writes__paper": [7, 3], "paper__by__author": [7, 0], "paper__cites__paper": [7, 2]}
-
-
-@given(st.integers(0, 200), st.integers(1, 9))
-def test_shares_are_equal_give_or_take_one(count: int, world: int) -> None:
-    parts = [np.arange(count)[share(np.arange(count), rank, world)] for rank in range(world)]
-    assert np.concatenate(parts).tolist() == list(range(count))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_tables_that_are_asked_for_are_wanted_and_after_the_first_epoch_no_others() -> None:

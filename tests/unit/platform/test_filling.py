@@ -225,13 +225,6 @@ def test_everything_comes_where_there_is_room_and_the_memory_is_bounded(placed: 
     assert cache.stats()["edge_cache_refused"] == 0
 
 
-def test_without_memory_nobody_is_asked(placed: Placed) -> None:
-    silent = Faulty(placed[1], failures=1)
-    cache = fill(placed, {1: silent, 2: placed[2]}, limit=0, most_s=0.2)
-    assert silent.failures == 1
-    assert cache.nbytes == 0
-
-
 @pytest.mark.parametrize("error", [UnavailableError("nowhere", "gone"), RemoteError("nowhere", "broken")])
 def test_a_peer_that_comes_late_or_fails_is_asked_again(placed: Placed, error: RemoteError) -> None:
     late = Faulty(placed[1], away=2, failures=2, error=error)

@@ -78,24 +78,6 @@ def test_who_is_refused(bound: Bound, part: int | None, dataset_id: str, incarna
     assert outcome is expected[bound]
 
 
-@pytest.mark.parametrize(
-    ("found", "bound", "error", "words"),
-    [
-        (
-            Identity(0, "d2"),
-            Bound.DATA,
-            WrongDatasetError,
-            "a:1: serves partition 1 of dataset d1, incarnation aa, not partition 0 of dataset d2",
-        ),
-        (Identity(), Bound.DATA, WrongDatasetError, "does not say whom it means"),
-        (Identity(1, "d1", "bb"), Bound.PROCESS, RestartedError, "incarnation aa of the daemon of partition 1, not bb"),
-    ],
-)
-def test_a_refusal_names_both(found: Identity, bound: Bound, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        check(ME, found, bound, "a:1")
-
-
 @pytest.mark.parametrize("text", ["", "1", "1/d", "1/d/i/x", "one/d/i", "-1/d/i", "1.0/d/i", "²/d/i", "9999999999/d/i"])
 def test_malformed_names(text: str) -> None:
     with pytest.raises(ConfigError, match="PART/DATASET/INCARNATION"):

@@ -158,21 +158,15 @@ async def test_a_single_answer_that_breaks_off_is_asked_for_again_and_one_that_c
     assert "without an answer that can be read" in str(error)
 
 
-def test_nothing_is_repeated_before_enough_is_known_and_then_only_what_is_late() -> None:
-    policy = Hedges()
-    for _ in range(hedges.ENOUGH - 1):
-        policy.answered("Pull", 0.2)
-        assert policy.patience("Pull") is None
-    policy.answered("Pull", 0.2)
-    assert policy.patience("Pull") == pytest.approx(hedges.FACTOR * 0.2)
-    assert policy.patience("Sample") is None
-
-
 @given(st.lists(st.floats(0, 10), min_size=hedges.ENOUGH, max_size=200))
 def test_patience_is_a_multiple_of_what_most_of_the_latest_answers_took(times: list[float]) -> None:
     policy = Hedges()
-    for seconds in times:
+    for number, seconds in enumerate(times):
+        assert (policy.patience("Pull") is None) == (number < hedges.ENOUGH), (
+            "nothing is repeated before enough is known"
+        )
         policy.answered("Pull", seconds)
+    assert policy.patience("Sample") is None
     latest = np.array(times[-hedges.WINDOW :])
     usual = np.quantile(latest, hedges.QUANTILE, method="lower")
     assert policy.patience("Pull") == pytest.approx(max(hedges.LEAST_S, hedges.FACTOR * usual))
@@ -548,27 +542,6 @@ def test_answers_are_put_together_in_the_order_of_the_rows(
         assert all(0 < rows <= max(1, most // (5 * 16 + 4)) for rows in peer.requests)
 
 
-@given(
-    asked=st.lists(remote_ids, max_size=3),
-    most=st.sampled_from([1, 60, 1 << 20]),
-    at_once=st.sampled_from([0, 1 << 20]),
-)
-def test_rows_come_to_their_places(asked: list[np.ndarray], most: int, at_once: int, pool: ThreadPoolExecutor) -> None:
-    rng = np.random.default_rng(len(asked))
-    peers: Any = {part: FakePeer(part) for part in (2, 3)}
-    places = [rng.permutation(len(ids) + 3)[: len(ids)] for ids in asked]
-    outs = [[np.zeros((len(ids) + 3, 3), dtype=np.float32)] for ids in asked]
-    items = [FeatureItem("node", ("x",), ids, at, starts_of(ids)) for ids, at in zip(asked, places, strict=True)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PULL_BYTES", most)
-        received = asyncio.run(Owners(peers, CUT, pool, at_once=at_once).pull(items, outs))
-    assert received == 12 * sum(map(len, asked))
-    for ids, at, (out,) in zip(asked, places, outs, strict=True):
-        expected = np.zeros_like(out)
-        expected[at] = TABLE[ids]
-        assert np.array_equal(out, expected)
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_an_error_waits_for_copies(
     cancelled: bool, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
@@ -734,15 +707,6 @@ def test_every_batch_has_its_rows(
         assert not daemon.pulls._last  # nothing remains after the last pull
 
     asyncio.run(run())
-
-
-async def test_a_batch_fails_only_with_its_own_request(pool: ThreadPoolExecutor) -> None:
-    """The first batch fails to bring some rows. The second batch then asks for them itself."""
-    daemon = Batches(pool)
-    first, second = await asyncio.gather(daemon.make(np.arange(0, 20), 0, FAILS), daemon.make(np.arange(10, 30), 1, 1))
-    assert first is None
-    np.testing.assert_array_equal(second[1][0], TABLES["x"][10:30])
-    assert (second[0].remote_rows, second[0].shared_rows) == (20, 0)
 
 
 async def test_a_row_under_way_is_sent_once(pool: ThreadPoolExecutor) -> None:

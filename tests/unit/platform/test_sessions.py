@@ -10,7 +10,6 @@ import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +43,6 @@ from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameE
 from atta.protos.v1.session_pb2 import BatchHeader, CloseRequest, NextRequest, OpenRequest, RenewRequest, Seeds
 from atta.samplers.batch.layout import Layout
 from atta.wire import memfiles
-from atta.wire.tokens import Role, TokenFile, issue
 
 LEASE = 60.0
 A, B, C = map(shown_name, "abc")
@@ -273,41 +271,6 @@ async def test_leases_end_by_the_daemons_clock(checks: Checks, monkeypatch: pyte
     assert engine.closed == [B]
     reply = await service.renew(RenewRequest(sessions=["a", "b"]), context())
     assert list(reply.unknown) == ["b"]
-
-
-@pytest.mark.parametrize("end", ["revoked", "expired"])
-async def test_a_session_ends_with_its_token(checks: Checks, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    """Its consumer on the same machine brings no token with its requests, and they renew the lease."""
-    now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.admission.datetime", SimpleNamespace(now=lambda _: now))
-    issued = [issue(name, [Role.READER], now + timedelta(hours=hours)) for name, hours in (("one", 1), ("other", 2))]
-    (one, entry), (other, _) = issued
-    good = TokenFile.of(entry for _, entry in issued)
-    service, engine = service_of(guard=CallGuard(lambda: good))
-    checks.go.set()
-    service.nearby.listen()
-    reply = await asked(service, "a", context(one), shared_memory=True)
-    await asked(service, "b", context(other))
-    consumer = Consumer(service.nearby)
-    await consumer.send(reply.token)
-    waiting = asyncio.get_running_loop().create_task(anext(service.next(NextRequest(session="a"), context())))
-    while not len(service.nearby):
-        await asyncio.sleep(0.001)
-    service.look(service._looked, late_s=2.0)
-    assert engine.closed == []
-    if end == "revoked":
-        good = good.without(entry.id)
-    else:
-        now += timedelta(hours=1)
-    with capture_logs() as lines:
-        service.look(service._looked, late_s=2.0)
-    assert engine.closed == [A]
-    cause = "the token is unknown" if end == "revoked" else f"the token {entry.id} of one has expired"
-    assert [(line["event"], line["reason"]) for line in lines if "reason" in line] == [("session ended", cause)]
-    assert await consumer.answer() is None
-    with pytest.raises(AttaError, match=f"the session has ended: {cause}"):
-        await waiting
-    service.nearby.close()
 
 
 def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,13 +228,6 @@ def daemon() -> Iterator[NearDaemon]:
     made.close()
 
 
-def test_batches_come_by_the_socket(daemon: NearDaemon) -> None:
-    stream = near(daemon)
-    assert list(numbers(stream)) == [0, 1, 2]
-    assert (daemon.nearby, daemon.by_grpc, daemon.tokens) == ([0, 1, 2], [], [TOKEN])
-    assert stream._state.nearby is None  # closed
-
-
 @pytest.mark.parametrize("answer", [None, b"\xff\xff", b"x" * 80_000], ids=["hangs up", "nonsense", "too long"])
 def test_what_has_no_answer_there_has_one_by_grpc(answer: bytes | None, daemon: NearDaemon) -> None:
     daemon.script[1] = answer

@@ -22,10 +22,8 @@ from atta.daemon.durable import journal as journal_module
 from atta.daemon.durable.journal import Journal
 from atta.daemon.services.tables import TableService
 from atta.errors import ConfigError, QuotaExceededError, StaleRowError, UnknownClientError, UnknownNameError
-from atta.kvstore.durable.saved import TablesWriter
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.owners import span_of
-from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
@@ -167,45 +165,6 @@ def test_edges_are_counted_in_their_files_and_daemons_of_several_partitions_own_
         assert spans() == [range(3), range(3, 8)]
     default = span_of(MutableSpec("t", 10), dataset, 0), span_of(MutableSpec("t", 10), dataset, 1)
     assert default == (range(3), range(3, 10)), "what the partitions would own, each with a daemon of its own"
-
-
-async def test_a_save_holds_pushes_until_all_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy, written = threading.Event(), threading.Event()
-    copied, write = MutableTable.copied, TablesWriter.write
-
-    def slow_copy(table: MutableTable) -> Any:
-        assert copy.wait(60)
-        return copied(table)
-
-    def slow_disk(*args: Any) -> Any:
-        assert written.wait(60)
-        return write(*args)
-
-    monkeypatch.setattr(MutableTable, "copied", slow_copy)
-    monkeypatch.setattr(TablesWriter, "write", slow_disk)
-    service = await started(Tables(1 << 20), tmp_path)
-    phases = table_pb2.SnapshotRequest
-
-    def ask(phase: Any, **more: Any) -> Any:
-        return service.save(phases(name="one", snapshot="0" * 16, phase=phase, hold_s=60, **more), CONTEXT)
-
-    await ask(phases.HOLD)
-    push = asyncio.ensure_future(added(service, 0, 10))
-    saving = asyncio.ensure_future(ask(phases.PREPARE, held=True))
-    assert await asyncio.wait_for(pulled(service, 10), 30) == 0
-    assert not push.done()
-    copy.set()
-    assert (await asyncio.wait_for(push, 30)).applied  # while the disk is slow
-    assert not saving.done()
-    written.set()
-    assert [json.loads(table.spec)["name"] for table in (await saving).tables] == ["rows"]
-    await ask(phases.COMMIT)
-    await ask(phases.HOLD)
-    await ask(phases.ABORT)
-    assert (await asyncio.wait_for(added(service, 1, 10), 30)).applied
-    with pytest.raises(ConfigError, match="a load holds no pushes"):
-        await service.load(phases(name="one", phase=phases.HOLD), CONTEXT)
-    assert not restored(tmp_path / "one").get("rows").pull(np.arange(10)).values.any()
 
 
 COUNTS = MutableSpec("rows", 1000, "<i8", row_shape=(100,))

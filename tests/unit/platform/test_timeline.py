@@ -152,29 +152,6 @@ def test_rows_never_overlap_and_are_as_few_as_possible(seed: int) -> None:
         assert len(set(given)) == most
 
 
-def test_slices_of_a_row_do_not_overlap() -> None:
-    draw = random.Random(5)
-    entries: list[Entry] = []
-    for n in range(300):
-        start = draw.uniform(0, 20)
-        end = start + draw.expovariate(3)
-        entries.append(task(start, end, batch=n, lane=draw.choice(["cpu", "net"]), owner=draw.randint(0, 1)))
-        entries.append(ServedSpan(end + 0.1, start + 0.1, "KvService.Pull", 7))
-        entries += [BatchMark(start, "launched", SESSION, n, n), BatchMark(end, "ready", SESSION, n, n)]
-        entries += [BatchMark(end + 1, "taken", SESSION, n, -1), BatchMark(end + 1.5, "sent", SESSION, n, -1)]
-    events = trace_events([recording(*entries), recording(*entries[:100], part=1)])
-    by_row = defaultdict(list)
-    for event in slices(events):
-        by_row[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"], event["cat"]))
-    kinds = {"feature": {"feature"}, "served": {"served"}, "batch": {"batch"}}
-    for found in by_row.values():
-        assert {c for _, _, c in found} in kinds.values()
-        for i, (a, b, _) in enumerate(found):
-            for c, d, _ in found[:i]:
-                assert b <= c + 1e-3 or d <= a + 1e-3  # microseconds
-    assert len(slices(events)) == 300 * (1 + 1 + 3) + len(slices(trace_events([recording(*entries[:100])])))
-
-
 def test_one_clock_for_daemons_that_started_at_different_times() -> None:
     late = recording(task(905.5, 906.0, batch=4), part=1, offset_s=100.0)
     first, second = slices(trace_events([recording(task(5.0, 6.0), offset_s=1000.0), late]))

@@ -18,8 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta import errors
-from atta.daemon.config import DaemonConfig
-from atta.daemon.services.front import grpc_options
 from atta.errors import (
     AttaError,
     ConfigError,
@@ -45,7 +43,7 @@ from atta.wire.bulk import (
     check_fields,
     count_fields,
 )
-from atta.wire.pieces import LEAST_PIECE_BYTES, MESSAGE_BYTES, PIECE_BYTES, PiecedRequest, announced, pieces_of
+from atta.wire.pieces import PiecedRequest, announced, pieces_of
 from tests.unit.platform.table_owner import Refused
 
 ROOT = Path(__file__).parents[3]
@@ -357,33 +355,6 @@ class Channel:
             return begin
 
         return make
-
-
-@pytest.mark.parametrize("nbytes", [0, 100, MESSAGE_BYTES - 100, MESSAGE_BYTES, 2 * MESSAGE_BYTES])
-@pytest.mark.parametrize("name", ["TableService.Pull", "TableService.Locate"])
-def test_a_request_that_is_too_long_for_a_message_goes_in_pieces(name: str, nbytes: int) -> None:
-    channel, method = Channel(), rpc.METHODS[name]
-    request = method.request(**{"rows" if "Pull" in name else "ids": bytes(nbytes)})
-    raw, stub = request.SerializeToString(), rpc.stub(channel, name)
-    for begin in (stub, stub.future):
-        assert begin(request, timeout=3) == f"{method.path} {{'timeout': 3}}"
-    answers = "stream" if method.streams else "unary"
-    if len(raw) <= MESSAGE_BYTES:
-        assert channel.calls == [(f"unary_{answers}", raw)] * 2
-        return
-    for kind, (first, *rest) in channel.calls:
-        assert kind == f"stream_{answers}"
-        assert announced(first) == len(raw)
-        assert b"".join(rest) == raw
-        assert max(map(len, rest)) <= MESSAGE_BYTES
-
-
-def test_a_daemon_accepts_no_longer_message_and_its_callers_do() -> None:
-    limit = "grpc.max_receive_message_length"
-    assert dict(grpc_options(DaemonConfig(data="", parts=range(1)), 10))[limit] == MESSAGE_BYTES
-    assert dict(rpc.client_options())[limit] == rpc.MAX_MESSAGE_BYTES == ARRAYS_BYTES
-    assert LEAST_PIECE_BYTES <= PIECE_BYTES < MESSAGE_BYTES < ARRAYS_BYTES
-    assert ARRAYS_BYTES // LEAST_PIECE_BYTES <= 64  # messages of one request
 
 
 ERRORS = [

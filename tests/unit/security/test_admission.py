@@ -180,14 +180,6 @@ async def test_all_methods_and_roles_by_certificate(authority: Authority, tokens
                     assert (code, "malformed" in details) == ("UNAUTHENTICATED", True), (method, details)
 
 
-async def test_a_certificate_without_a_role_may_bring_a_token(authority: Authority, tokens: dict[str, str]) -> None:
-    headers = [(), bearer(tokens["peer"]), bearer(tokens["operator"])]
-    async with calling(authority, "certificate", authority.certificate("has-none")) as channel:
-        for method, good in (("atta.v1.KvService/Pull", 1), ("atta.v1.ControlService/Stop", 2)):
-            found = [(await status(channel, method, header))[0] for header in headers]
-            assert found == ["INVALID_ARGUMENT" if number == good else "PERMISSION_DENIED" for number in range(3)]
-
-
 async def test_a_certificate_that_ends_ends_the_calls_of_its_connection(
     authority: Authority, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,23 +206,6 @@ def test_the_end_of_a_certificate_is_what_openssl_reads(authority: Authority, da
     told = subprocess.check_output(["openssl", "x509", "-noout", "-enddate", "-in", path], text=True)
     seconds = ssl.cert_time_to_seconds(told.strip().removeprefix("notAfter="))
     assert end_of(path.read_bytes()) == datetime.fromtimestamp(seconds, UTC)
-
-
-async def test_no_connection_without_certificate(
-    authority: Authority, stranger: Authority, tokens: dict[str, str]
-) -> None:
-    foreign = stranger.certificate("has-all", *NAMES[:-1])
-    files = TlsFiles(str(authority.folder / "ca.pem"), foreign.cert, foreign.key).read()[0]
-    PARSED.clear()
-    async with daemon(authority, "certificate") as address:
-        for channel in (
-            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(files.ca)),
-            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(files.ca, files.key, files.cert)),
-            grpc.aio.insecure_channel(address),
-        ):
-            async with channel:
-                assert (await status(channel, METHODS[0], bearer(tokens["all"])))[0] == "UNAVAILABLE"
-    assert PARSED == []
 
 
 @pytest.mark.parametrize("fault", ["expired", "not valid yet", "forged", "altered"])

@@ -41,7 +41,6 @@ from atta.wire.tokens import (
     TokenEntry,
     TokenFile,
     allowed,
-    is_operators,
     issue,
     parse_roles,
     read_token,
@@ -66,19 +65,6 @@ def test_every_declared_method_has_roles_of_which_one_is_enough_and_needed() -> 
         assert [roles for roles in SETS if allowed(method, roles)] == [r for r in SETS if needed & set(r)], method
     for method in ("", "atta.v1.KvService", "/atta.v1.KvService/Pull", "atta.v1.KvService/pull"):
         assert not allowed(method, Role), "an unknown method is for nobody"
-
-
-def test_partitions_are_read_by_peers_alone() -> None:
-    partitions = [m for m in ROLES if m.split("/")[0][8:] in {"GraphService", "KvService", "LinkService"}]
-    assert len(partitions) == 6
-    assert all(ROLES[method] == {Role.PEER} for method in partitions)
-    assert all(Role.PEER not in ROLES[m] for m in ROLES if m.split("/")[0][8:] in {"TableService", "SessionService"})
-
-
-def test_calls_of_operators_are_those_for_them_alone() -> None:
-    assert {method.rpartition("/")[2] for method in ROLES if is_operators(method)} == {
-        "Stop", "Trace", "Save", "Load", "Delete", "Promote", "Publish", "ServerReflectionInfo",
-    }  # fmt: skip
 
 
 def test_roles_have_names() -> None:

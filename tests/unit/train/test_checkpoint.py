@@ -49,19 +49,6 @@ def trained(steps: int, config: TrainConfig = CONFIG) -> tuple[torch.nn.Module, 
     return model, optimizer
 
 
-def test_model_optimiser_and_curve_come_back(tmp_path: Path) -> None:
-    model, optimizer = trained(3)
-    save_checkpoint(tmp_path / "new", CONFIG, model, optimizer, [EPOCH])
-    again, its_optimizer = trained(1)
-    assert load_checkpoint(tmp_path / "new", CONFIG, again, its_optimizer, CPU).epochs == [EPOCH]
-    for a, b in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(a, b)
-    states = (by.state_dict()["state"].values() for by in (optimizer, its_optimizer))
-    for mine, its in zip(*states, strict=True):
-        assert torch.equal(mine["exp_avg"], its["exp_avg"])
-    assert [p.name for p in (tmp_path / "new").iterdir()] == [LAST]
-
-
 def test_best_model_is_a_file_of_its_own_and_without_it_the_last_one_is_taken(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, CONFIG, *trained(0), CPU).epochs == [], "without a checkpoint the run begins"
     model, _ = trained(2)

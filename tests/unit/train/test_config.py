@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Setting, settings_of
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import Nodes, TrainConfig
+from atta.train.exchange.policies import doubt
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed
 from atta.train.strategies import STRATEGIES, strategies_with
@@ -80,6 +82,10 @@ KEPT = ["resume", "checkpoint_steps", "max_restarts"]
         ({"strategy": "full", "layers": 1001}, "--layers 1001"),
         ({"num_neighbors": (5,), "layers": 129}, "--layers 129: mini-batches have a hop per layer, at most 128"),
         ({"model": "gat", "hidden": 10, "heads": 4}, "--hidden 10: gat divides it among --heads 4"),
+        ({"model": "hgt", "hidden": 9, "heads": 2}, "hgt divides it among --heads 2"),
+        ({"model": "rgcn", "strategy": "full"}, "--model rgcn: belongs to --strategy minibatch, not full"),
+        ({"model": "sage", "target": "paper"}, "--target: goes with --model rgcn"),
+        ({"model": "sage", "num_neighbors_by_type": "a=1"}, "--num-neighbors-by-type: goes with --model rgcn"),
         ({"clip_grad_norm": 0.0}, "--clip-grad-norm 0.0: must be positive"),
         ({"clip_grad_norm": float("nan")}, "--clip-grad-norm nan: must be a finite number"),
         ({"lr_schedule": "step", "lr_factor": 1.0}, "--lr-factor 1.0: must lie between 0 and 1"),
@@ -225,12 +231,47 @@ def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
     assert (own.strategy, own.trainers) == (name, 4)
 
 
-def test_staleness_in_deep_models_is_warned_of() -> None:
-    for staleness, layers, warns in ((0, 3, False), (1, 2, False), (1, 3, True), (2, None, True)):
-        config = TrainConfig(data="x", strategy="dorylus", staleness=staleness, layers=layers)
-        own = config.own
-        assert (own.warning is not None) == warns
-        assert not warns or f"staleness={staleness} with 3 layers" in str(own.warning)
+@pytest.mark.parametrize(
+    ("strategy", "given", "cut", "said"),
+    [
+        ("minibatch", {}, 0.9, None),
+        ("exchange", {"layers": 1}, 0.0, None),
+        ("sancus", {}, 0.9, None),
+        ("sancus", {}, 0.0, "no edge is cut"),
+        ("sancus", {"layers": 1}, 0.2, "one layer reads features alone"),
+        ("sancus", {"layers": 1, "send_features": True}, 0.2, None),
+        ("sancus", {"layers": 1, "model": "deepergcn"}, 0.2, None),
+        ("sancus", {"warmup": 50}, 0.2, "warmup=50 with 10 epochs: never skips"),
+        ("sancus", {"eps": 0.0}, 0.2, "eps=0: never skips"),
+        ("pipegcn", {}, 0.2, "3 layers: rows and gradients of the epoch before cost"),
+        ("pipegcn", {"layers": 2}, 0.9, None),
+        ("pipegcn", {"layers": 2, "epochs": 1}, 0.2, "the first epoch is exact"),
+        ("digest", {}, math.nan, None),
+        ("digest", {}, 0.2, None),
+        ("digest", {}, 0.3, "30% of the edges are cut, and no gradient crosses them: with 3 layers"),
+        ("digest", {"layers": 2}, 0.3, None),
+        ("digest", {"sync_every": 10}, 0.2, "sync-every=10 with 10 epochs: all read rows of the first weights"),
+        ("sat", {}, 0.2, None),
+        ("sat", {"train_every": 10}, 0.2, "train-every=10 and sync-every=2 with 10 epochs: never predicts"),
+        ("sat", {"sync_every": 10}, 0.2, "all read rows of the first weights; take a smaller"),
+        ("sat", {"sync_every": 10}, 0.9, "90% of the edges are cut"),
+        ("pipegcn", {}, 0.0, "no edge is cut"),
+        ("digest", {"grad_sync_every": 1}, 0.9, None),
+        ("digest-async", {}, 0.2, None),
+        ("digest-async", {}, 0.875, "88% of the edges are cut"),
+        ("dorylus", {}, 0.9, None),
+        ("dorylus", {"mode": "async"}, 0.2, "mode=async with 3 layers: rows get older in every layer"),
+        ("dorylus", {"staleness": 1}, 0.2, "take mode=pipe"),
+        ("dorylus", {"mode": "async", "layers": 2}, 0.2, None),
+    ],
+)
+def test_what_a_strategy_cannot_do_is_one_line(
+    strategy: str, given: dict[str, Any], cut: float, said: str | None
+) -> None:
+    servers = {} if strategy == "minibatch" else {"trainers": 2, "trainers_per_server": 1}
+    found = doubt(config(strategy=strategy, **servers, **given).own, cut)  # type: ignore[arg-type]
+    assert bool(found) == (said is not None)
+    assert not found or (found.startswith(f"{strategy}: ") and str(said) in found and "\n" not in found)
 
 
 def test_no_other_module_names_a_strategy_and_the_table_needs_no_torch() -> None:

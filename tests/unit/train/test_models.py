@@ -35,19 +35,23 @@ def batch(rng: np.random.Generator, seeds: int, fan_outs: tuple[int, ...]) -> tu
 MODELS = ["sage", "gcn", "gat", "resgcn+", "deepergcn"]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, "gcn with weights of edges"])
 @pytest.mark.parametrize("fan_outs", [(4,), (4, 3), (3, 3, 2)])
 def test_same_scores_and_gradients_as_pyg(rng: np.random.Generator, model: str, fan_outs: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    config = TrainConfig(data="x", model=model, num_neighbors=fan_outs, hidden=8, heads=2, dropout=0.0)
+    kind = model.partition(" ")[0]
+    config = TrainConfig(data="x", model=kind, num_neighbors=fan_outs, hidden=8, heads=2, dropout=0.0)
     ours = build_model(config, 5, 3)
-    pyg = copy.deepcopy(ours.gnn)
     edge_index, nodes, edges = batch(rng, 6, fan_outs)
     x = torch.from_numpy(rng.standard_normal((sum(nodes), 5)).astype(np.float32))
     y = torch.from_numpy(rng.integers(0, 3, 6))
+    pyg, weights = copy.deepcopy(ours.gnn), {}
+    if kind != model:
+        pyg, weights = GCN(5, 8, len(fan_outs), 3, normalize=False), {"edge_weight": torch.rand(sum(edges))}
+        pyg.load_state_dict(ours.gnn.state_dict())
 
-    scores = ours(x, edge_index, nodes, edges)
-    expected = pyg(x, edge_index)[:6]
+    scores = ours(x, edge_index, nodes, edges, **weights)
+    expected = pyg(x, edge_index, **weights)[:6]
     assert scores.shape == (6, 3)
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
 
@@ -57,22 +61,6 @@ def test_same_scores_and_gradients_as_pyg(rng: np.random.Generator, model: str, 
         assert a.grad is not None, name
         assert b.grad is not None, name
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5, msg=name)
-
-
-@pytest.mark.parametrize("fan_outs", [(4,), (3, 3, 2)])
-def test_a_gcn_with_weights_of_edges_is_that_of_pyg(rng: np.random.Generator, fan_outs: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    ours = build_model(TrainConfig(data="x", model="gcn", num_neighbors=fan_outs, hidden=8, dropout=0.0), 5, 3)
-    pyg = GCN(5, 8, len(fan_outs), 3, normalize=False)
-    pyg.load_state_dict(ours.gnn.state_dict())
-    edge_index, nodes, edges = batch(rng, 6, fan_outs)
-    x, weight = torch.rand(sum(nodes), 5), torch.rand(sum(edges))
-    scores, expected = ours(x, edge_index, nodes, edges, edge_weight=weight), pyg(x, edge_index, weight)[:6]
-    torch.testing.assert_close(scores, expected)
-    scores.sum().backward()
-    expected.sum().backward()
-    for (name, a), (_, b) in zip(ours.gnn.named_parameters(), pyg.named_parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, msg=name)
 
 
 @pytest.mark.parametrize("model", MODELS)

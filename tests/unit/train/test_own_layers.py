@@ -104,6 +104,7 @@ def test_what_is_computed(modules: list[Any], widths: list[int]) -> None:
         (pyg.SAGEConv(4, 4, aggr="lstm"), "depends on the order of a vertex' edges, which is not kept"),
         (torch.nn.Linear(5, 4), r"does not take rows of 4 numbers: called as layer\(x\) it raises RuntimeError: mat1"),
         (torch.nn.LSTM(4, 4), "called as layer.x. it raises TypeError: it returns tuple, not a tensor"),
+        (torch.nn.Flatten(0), r"gives an array of shape \[\d+\] for \d+ vertices, not \[n, width\]"),
         (pyg.GATConv(4, 4, edge_dim=3), "has weights for edge_attr .att_edge.*edge_tables={'edge_attr': NAME}"),
         (pyg.TransformerConv(4, 4, edge_dim=2), "it takes edge_attr, too: edge_tables={'edge_attr': NAME}"),
         (pyg.GENConv(4, 4, edge_dim=2), "has weights for edge_attr .lin_edge.weight"),

@@ -193,17 +193,6 @@ def test_fan_outs_by_edge_type() -> None:
             config("rgcn", num_neighbors_by_type=text)
 
 
-def test_settings_that_do_not_go_together() -> None:
-    for settings, said in (
-        ({"model": "hgt", "hidden": 9}, "hgt divides it among --heads 2"),
-        ({"model": "rgcn", "strategy": "full"}, "--model rgcn: belongs to --strategy minibatch, not full"),
-        ({"model": "sage", "target": "paper"}, "--target: goes with --model rgcn"),
-        ({"model": "sage", "num_neighbors_by_type": "a=1"}, "--num-neighbors-by-type: goes with --model rgcn"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            TrainConfig(data="x", **{"hidden": 8, "heads": 2, **settings})
-
-
 def test_which_type_is_learnt() -> None:
     assert task_on(schema(), config("rgcn").own).node_type == "paper"
     for target, said in (("papr", "paper"), ("author", "--target author: has no table y to learn from; paper has")):

@@ -116,7 +116,9 @@ class Request {
   bool pulls() const { return head_.kind == FrameKind::kPull; }
   bool done() const { return done_ == head_.rows; }
   std::int64_t came_us() const { return came_us_; }
-  std::size_t nbytes() const { return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * (trees_.size() + weights_.size()) + 8 * starts_.size(); }
+  std::size_t nbytes() const {
+    return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * (trees_.size() + weights_.size()) + 8 * starts_.size();
+  }
   // Expansions come before rows, since more work waits for them. Then the oldest batch is first.
   bool before(const Request& other) const { return pulls() != other.pulls() ? other.pulls() : since_us_ < other.since_us_; }
 
@@ -188,11 +190,10 @@ class Request {
     check_sums(head_.fan_out, width);
     if (std::popcount(head_.key) != 1 || table.row_bytes % 4 != 0 || starts_.back() != rows_.size())
       throw std::invalid_argument("sums of several tables, or of other rows than came");
-    const std::size_t count =
-        std::min(head_.rows - done_, std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(1, bytes)));
+    const std::size_t count = std::min(head_.rows - done_, std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(1, bytes)));
     check_rows("rows", rows_.data() + starts_[done_], starts_[done_ + count] - starts_[done_], table.rows);
-    sum_groups(table.data, columns, rows_.data(), weights_.empty() ? nullptr : weights_.data(), starts_.data(), done_, done_ + count,
-               std::ldexp(1.0, head_.fan_out), width, out.more(count * bytes));
+    sum_groups(table.data, columns, rows_.data(), weights_.empty() ? nullptr : weights_.data(), starts_.data(), done_,
+               done_ + count, std::ldexp(1.0, head_.fan_out), width, out.more(count * bytes));
     out.end(answered(FrameKind::kPulled, count));
     done_ += count;
   }

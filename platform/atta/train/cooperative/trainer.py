@@ -21,6 +21,7 @@ from atta.train.cooperative.halo import exact_batch, meet
 from atta.train.cooperative.memory import Size, estimate
 from atta.train.cooperative.model import CooperativeModel
 from atta.train.cooperative.subgraphs import ServerData
+from atta.train.exchange.policies import doubt
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
@@ -176,8 +177,18 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     def _kept(self, watch: Stopwatch) -> TrainerBatch:
         if self._resident is None:
-            self._resident = self._on_device(self.data.whole(watch), watch)
+            view = self.data.whole(watch)
+            self._say_doubt(view)
+            self._resident = self._on_device(view, watch)
         return self._resident
+
+    def _say_doubt(self, view: WorkerView) -> None:
+        """Warn of what the strategy cannot do with this cut; every rank calls this."""
+        across = getattr(self.options, "stale_across", "servers") == "trainers"
+        inside = len(view.own) + (0 if across else len(view.remote))
+        cut, edges = self._sum([float((view.edge_index[0] >= inside).sum()), view.edge_index.shape[1]])
+        if said := doubt(self.options, cut / max(1.0, edges)):
+            self.display.line(f"warning: {said}")
 
     def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
         start = watch.now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import secrets
@@ -34,6 +35,7 @@ from atta.train.dorylus.links import Arrays, DaemonWeights, Listener, PeerLinks
 from atta.train.dorylus.progress import Happening, IntervalTracks, PipelineProgress
 from atta.train.dorylus.worker import Longs, loss_setting
 from atta.train.dorylus.workers import WorkerPool
+from atta.train.launching.trainers import MEETING
 from atta.train.meeting import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport
@@ -69,8 +71,6 @@ class IntervalTrainer(ServerTrainer):
         Raises ConfigError: there are more intervals than vertices, or the daemon has no room for the weights;
         AttaError: workers fail, or a daemon or trainer does not answer.
         """
-        if self.options.warning:
-            self.display.line(self.options.warning)
         self.done = self._restore()
         if len(self.done) < self.config.epochs:
             watch = Stopwatch(self.device)
@@ -96,7 +96,7 @@ class IntervalTrainer(ServerTrainer):
         data = TrainerIntervals(plan, travels, features, view.global_ids[: len(view.own)], targets_of(view, intervals))
         progress = PipelineProgress(
             len(self.forms), len(intervals), epochs=len(self.done), first=len(self.done),
-            mode=options.mode, staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
+            mode=options.pipeline, staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
             backward=travels.sums_from,
         )  # fmt: skip
         happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
@@ -177,7 +177,7 @@ class IntervalTrainer(ServerTrainer):
 
     def _write(self, tracks: IntervalTracks) -> None:
         assert self.options.interval_trace is not None, "asked for"
-        about = {"rank": self.rank, "mode": self.options.mode, "left_out": tracks.left_out}
+        about = {"rank": self.rank, "mode": self.options.pipeline, "left_out": tracks.left_out}
         file = Path(self.options.interval_trace) / f"intervals-{self.rank}.json"
         with StagedFile(file, overwrite=True) as partial:
             partial.write_text(document(tracks.events(self.rank), about))
@@ -251,6 +251,8 @@ def _make(folder: Path) -> None:
 def _host() -> str:
     """The address of this machine at which other trainers reach it: where it reaches the first of them from."""
     first = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if MEETING in os.environ:
+        first = json.loads(os.environ[MEETING])["address"].rpartition(":")[0]
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((first, 9))  # sends nothing
         return str(probe.getsockname()[0])

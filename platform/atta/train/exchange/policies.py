@@ -16,11 +16,23 @@ before the first epoch.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from atta.errors import ConfigError
-from atta.train.settings.servers import DigestOptions, PipeGcnOptions, SancusOptions, SatOptions, check_options
+from atta.train.settings import DEEP_MODELS, ServerSettings
+from atta.train.settings.servers import (
+    SYNC_EVERY,
+    TRAIN_EVERY,
+    WARMUP,
+    DigestOptions,
+    PipeGcnOptions,
+    SancusOptions,
+    SatOptions,
+    check_options,
+    followed,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +71,11 @@ class SyncPeriod:
 
     every: int
     phase: str = "early"
+
+    @property
+    def first(self) -> int:
+        """The first epoch that reads what was pushed."""
+        return self.every + (self.phase == "early" or self.every == 1)
 
     def pushes(self, epoch: int) -> bool:
         """Whether owners push their rows in ``epoch``."""
@@ -135,6 +152,8 @@ class SancusPolicy(SancusOptions, RowPolicy):
     """Rows within a bound, gradients of this epoch (Peng et al., VLDB 2022, definitions 1 to 3). Without a warm-up, the
     code of the paper's authors loses 2 to 5 points of accuracy."""
 
+    warmup: Annotated[int, WARMUP] = 50
+
     def __post_init__(self) -> None:
         check_options(self)
         if self.bound != "gap" and self.limit != int(self.limit):
@@ -202,6 +221,8 @@ class DigestPolicy(DigestOptions, RowPolicy):
     tables with version 0. Rows at age N cost little accuracy. Gradients that are so old do harm, so they have a period
     of their own."""
 
+    sync_every: Annotated[int, SYNC_EVERY] = 10
+
     def __post_init__(self) -> None:
         check_options(self)
 
@@ -242,6 +263,15 @@ class AsyncDigestPolicy(DigestPolicy):
 class SatPolicy(SatOptions, DigestPolicy):
     """As DIGEST (Zhang et al., 2024). Each pulled synchronisation also joins the history that predictions are made from."""
 
+    sync_every: Annotated[int, SYNC_EVERY] = 10
+    train_every: Annotated[int, TRAIN_EVERY] = 10
+
+    @property
+    def predicts(self) -> int:
+        """The first epoch that may read predictions: two synchronisations have come, were learnt from, and measured."""
+        learns = -(-SyncPeriod(self.sync_every, self.phase).first // self.train_every) * self.train_every
+        return learns + max(2, self.train_every) + 1
+
     def trains(self, epoch: int) -> bool:
         """Whether predictions are measured in ``epoch``, and then learnt from."""
         return epoch % self.train_every == 0
@@ -259,4 +289,42 @@ class SatPolicy(SatOptions, DigestPolicy):
 
 def policy_of(kind: type[Any], settings: Any) -> Any:
     """The policy of a dataclass ``kind`` from the settings of the same names; raises its ConfigErrors."""
-    return kind(**{name: getattr(settings, name) for name in getattr(kind, "__dataclass_fields__", ())})
+    given = followed(settings)
+    return kind(**{name: getattr(given, name) for name in getattr(kind, "__dataclass_fields__", ())})
+
+
+_OLD_LAYERS = 3
+"""With so many layers, rows of the epoch before lose many points (bench/results/stale-accuracy.md)."""
+_MOST_CUT = 0.5
+"""Share of edges that no gradient crosses, times further layers: 0.46 lost nothing, 0.68 and more at least 2 points."""
+Holds = Callable[[Any, float], bool]
+DOUBTS: tuple[tuple[str, Holds, str], ...] = (
+    ("sancus pipegcn digest sat", lambda run, cut: cut == 0, "no edge is cut, so there are no rows to save"),
+    ("sancus pipegcn", lambda run, cut: run.depth == 1 and run.model not in DEEP_MODELS and not run.send_features,
+     "one layer reads features alone, which never change: as exchange"),
+    ("pipegcn", lambda run, cut: run.epochs == 1, "the first epoch is exact, and there is no other"),
+    ("pipegcn", lambda run, cut: run.depth >= _OLD_LAYERS,
+     "{depth} layers: rows and gradients of the epoch before cost many points of accuracy; take 2 layers, or sancus"),
+    ("digest sat digest-async", lambda run, cut: run.grad_sync_every is None and cut * (run.depth - 1) > _MOST_CUT,
+     "{cut:.0%} of the edges are cut, and no gradient crosses them: with {depth} layers this costs 2 points of accuracy or "
+     "more; take fewer parts, METIS, or sancus"),
+    ("dorylus", lambda run, cut: run.pipeline == "async" and run.depth >= _OLD_LAYERS,
+     "mode=async with {depth} layers: rows get older in every layer, which costs many points of accuracy; take mode=pipe"),
+    ("digest sat", lambda run, cut: run.epochs < SyncPeriod(run.sync_every, run.phase).first,
+     "sync-every={sync_every} with {epochs} epochs: all read rows of the first weights; take a smaller sync-every"),
+    ("sat", lambda run, cut: run.epochs < policy_of(SatPolicy, run).predicts,
+     "train-every={train_every} and sync-every={sync_every} with {epochs} epochs: never predicts, as digest"),
+    ("sancus", lambda run, cut: run.epochs <= max(1, run.warmup),
+     "warmup={warmup} with {epochs} epochs: never skips, as exchange; take a smaller warmup"),
+    ("sancus", lambda run, cut: run.eps == 0, "eps=0: never skips, as exchange"),
+)  # fmt: skip
+"""Strategies, when a doubt holds, and why. Of several the first is said: losses of accuracy come before idleness."""
+
+
+def doubt(settings: ServerSettings, cut: float) -> str:
+    """What a strategy cannot do with its epochs, layers and ``cut``, the share of edges that come from trainers whose rows
+    may be stale (NaN: unknown), in one line; empty: nothing."""
+    run = followed(settings)
+    values = vars(run) | {"depth": run.depth, "cut": cut}
+    found = (says for names, holds, says in DOUBTS if run.strategy in names.split() and holds(run, cut))
+    return next((f"{run.strategy}: {says.format_map(values)}" for says in found), "")

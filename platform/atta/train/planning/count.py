@@ -193,7 +193,8 @@ class _Server:
         reader = np.repeat(owner, np.diff(bounds))[outside]
         external = received_rows(reader, sources[outside], self.question.trainers).sum()
         own = work_of(inner, owner, self.question.trainers)
-        return replace(own, edges=float(len(sources)), external=float(external))
+        cut = float(outside.sum() / max(1, len(sources)))
+        return replace(own, edges=float(len(sources)), external=float(external), cut=cut)
 
     def co_batch(self, base: ServerGraph, batches: int) -> ServerWork | None:
         """One of ``batches`` co-batches within ``base``, whose features are fetched once for all of them; None where
@@ -240,6 +241,7 @@ def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:
 
 
 Owners = npt.NDArray[np.int32]
+_MEANS = ("mean_vertices", "cut")
 
 
 def split_trainers(graph: ServerGraph, trainers: int, *, most_edges: int) -> Owners:
@@ -278,6 +280,6 @@ def work_of(graph: ServerGraph, owner: Owners, trainers: int) -> ServerWork:
 
 
 def largest(found: Sequence[ServerWork]) -> ServerWork:
-    """The largest of each figure over servers, because all wait for the slowest, and the mean number of vertices."""
+    """The largest of each figure over servers, because all wait for the slowest; means of vertices and of the cut."""
     columns = {name: [getattr(s, name) for s in found] for name in vars(found[0])}
-    return ServerWork(**{n: float(np.mean(v)) if n == "mean_vertices" else max(v) for n, v in columns.items()})
+    return ServerWork(**{n: float(np.mean(v)) if n in _MEANS else max(v) for n, v in columns.items()})

@@ -6,24 +6,35 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
+from atta.train.exchange.policies import doubt
 from atta.train.planning.forecast import Forecast, Forecaster
 from atta.train.planning.sizes import Machines, PlannedModel, Rates, Sizes
-from atta.train.strategies import STRATEGIES
+from atta.train.strategies import STRATEGIES, TrainingStrategy
 
 
 def forecasts(
     sizes: Sizes, machines: Machines, model: PlannedModel, rates: Rates, losses: Mapping[str, str] | None = None
 ) -> list[Forecast]:
-    """Forecasts of all strategies: those that fit into memory first, of these the fastest first, and of equally fast
-    ones those with exact gradients. ``losses``: see ``Forecaster``. The same arguments give the same result."""
+    """Forecasts of all strategies: those that fit into memory first, of these those without a doubt, then the fastest,
+    and of equally fast ones those with exact gradients. ``losses``: see ``Forecaster``. The same arguments give the same result."""
     forecaster = Forecaster(sizes, machines, model, rates, losses or {})
-    found = [forecast for strategy in STRATEGIES.values() for forecast in strategy.forecasts(forecaster)]
-    return sorted(found, key=lambda f: (not f.fits, f.seconds, not f.exact, f.name))
+    found = [_judged(f, s, forecaster) for s in STRATEGIES.values() for f in s.forecasts(forecaster)]
+    return sorted(found, key=lambda f: (not f.fits, bool(f.doubt), f.seconds, not f.exact, f.name))
+
+
+_EPOCHS = 1000
+"""Number of epochs that a strategy is judged by: plans do not know it, and mean long runs."""
+
+
+def _judged(forecast: Forecast, strategy: TrainingStrategy, by: Forecaster) -> Forecast:
+    net = {"model": by.model.model, "layers": by.model.layers}
+    run: Any = strategy.settings(**{"strategy": strategy.name, "epochs": _EPOCHS, **net, **forecast.settings})
+    return replace(forecast, doubt=doubt(run, by.sizes.exchanged.cut or math.nan))
 
 
 _CAUSES = {
@@ -63,6 +74,7 @@ def advise(ranked: Sequence[Forecast]) -> Advice:
     said += _next_best(chosen, ranked)
     said += _other_link(chosen, ranked)
     said += _more_memory(chosen, ranked)
+    said += _doubted(chosen, ranked)
     return Advice(chosen, tuple(said))
 
 
@@ -104,7 +116,13 @@ def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
         return []
     crossings: list[tuple[float, Forecast]] = []
     for other in ranked:
-        if not other.fits or other.kind == chosen.kind or other.external == chosen.external or other.hidden:
+        if (
+            not other.fits
+            or other.doubt
+            or other.kind == chosen.kind
+            or other.external == chosen.external
+            or other.hidden
+        ):
             continue
         fixed = (other.seconds - other.external) - (chosen.seconds - chosen.external)
         x = fixed / (chosen.external - other.external)
@@ -118,11 +136,17 @@ def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
 
 
 def _more_memory(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
-    faster = [f for f in ranked if not f.fits and f.seconds < chosen.seconds]
+    faster = [f for f in ranked if not f.fits and not f.doubt and f.seconds < chosen.seconds]
     if not faster:
         return []
     least = min(faster, key=lambda f: f.memory)
     return [f"{least.name} would be faster, but needs {_bytes(least.memory)} per trainer."]
+
+
+def _doubted(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
+    faster = [f for f in ranked if f.fits and f.doubt and f.seconds < chosen.seconds]
+    said = dict.fromkeys(f.doubt for f in faster)
+    return [f"Faster, but not taken: {'; '.join(said)}."] if said else []
 
 
 def _first_upper(text: str) -> str:

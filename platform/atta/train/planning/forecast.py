@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from atta.train.cooperative.memory import ModelShape, Size, step_bytes
 from atta.train.planning.sizes import Machines, MeanBatch, PlannedModel, Rates, ServerWork, Sizes
@@ -25,7 +26,8 @@ class Forecast:
     trainers compute; ``preload`` is once before the first epoch. ``memory``: bytes that a trainer needs for a step
     (``atta.train.cooperative.memory``). ``redundancy``: rows computed per epoch, vertex and layer; 1: each once.
     ``row_bytes``: that the busiest server receives from others per epoch. ``ages``: least and largest age of rows of
-    other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy.
+    other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy;
+    ``settings``: of its own, by field; ``doubt``: what it cannot do at this depth and cut.
     """
 
     kind: str
@@ -46,6 +48,8 @@ class Forecast:
     risk: str = ""
     hidden: float = 0.0
     reason: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    doubt: str = ""
 
     @property
     def seconds(self) -> float:
@@ -112,7 +116,7 @@ class Forecaster:
         *,
         forward: float,
         backward: float,
-        settings: str = "",
+        settings: Mapping[str, Any] | None = None,
         ages: tuple[int, int | None] = (0, 0),
         copies: int = 0,
         predicted: float = 0.0,
@@ -126,8 +130,8 @@ class Forecaster:
     ) -> Forecast:
         """The forecast of a strategy in which trainers read HALO rows of other servers.
 
-        ``forward``, ``backward``: how often per epoch rows and gradients of a layer travel. ``settings``: written
-        behind the name. ``copies``: versions of HALO rows that readers keep of each layer. ``predicted``: versions per
+        ``forward``, ``backward``: how often per epoch rows and gradients of a layer travel. ``settings``: of its own, by
+        field. ``copies``: versions of HALO rows that readers keep of each layer. ``predicted``: versions per
         epoch and HALO row that an LSTM reads; it computes 8 d² products per row and version, a layer 3 d².
         ``overlaps``: rows travel while trainers compute. ``at_one_daemon``: each trainer sends its gradient to one
         daemon and gets weights from it. ``again``: share of a layer's rows that is computed a second time. ``handed``:
@@ -135,9 +139,10 @@ class Forecaster:
         variant of the record that tells the risk.
         """
         work, trainers = self.sizes.exchanged, self.machines.trainers
+        given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in (settings or {}).items())
         words = (
             "--strategy",
-            f"{strategy}:{settings}" if settings else strategy,
+            f"{strategy}:{given}" if given else strategy,
             "--trainers-per-server",
             str(trainers),
         )
@@ -161,6 +166,7 @@ class Forecaster:
             ages=ages,
             risk=f"{risk}; {loss}" if risk and loss else risk,
             reason=reason,
+            settings=settings or {},
             hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 

@@ -29,6 +29,7 @@ class ServerWork:
 
     ``internal``, ``external``: rows that the busiest trainer receives before each layer from its own server, and the
     busiest server from others. ``preloaded``: vertices of other servers whose features the largest server fetches once.
+    ``cut``: mean share of in-edges from other servers; 0: not counted.
     """
 
     vertices: float
@@ -37,6 +38,7 @@ class ServerWork:
     internal: float
     external: float = 0.0
     preloaded: float = 0.0
+    cut: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(value >= 0 for value in vars(self).values()):

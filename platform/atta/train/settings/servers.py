@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from atta.errors import ConfigError
 from atta.observe.settings import Option, Setting, check_bounds, settings_of
@@ -34,6 +35,11 @@ class ServerSettings(TrainSettings):
     def servers(self) -> int:
         """How many servers the trainers form."""
         return self.trainers // self.server_size
+
+    @property
+    def steps(self) -> int:
+        """Steps of each trainer, where an epoch is one."""
+        return self.epochs
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,17 @@ PHASES = ("early", "paper")
 PREDICTORS = ("lstm", "linear")
 HISTORY_CODECS = ("none", "bf16", "polyline:P")
 _MOST_VERSIONS = 64
+WARMUP = Setting("First epochs, in which rows are sent every time.", unset="half of the epochs, at most 50", at_least=0)
+SYNC_EVERY = Setting(
+    "Epochs between synchronisations of rows.", unset="a fifth of the epochs, from 1 to 10", at_least=1
+)
+TRAIN_EVERY = Setting("Epochs between steps of the predictor.", unset="a fifth of the epochs, from 1 to 10", at_least=1)
+FOLLOWING: Mapping[str, Callable[[int], int]] = {
+    "warmup": lambda steps: min(50, steps // 2),
+    "sync_every": lambda steps: min(10, max(1, steps // 5)),
+    "train_every": lambda steps: min(10, max(1, steps // 5)),
+}
+"""Settings that follow the number of steps where nobody gives them."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +149,7 @@ class SancusOptions:
         float | None,
         Setting("The bound: epochs, or with bound=gap the mean change of a number.", unset="1, or 0.03", at_least=0),
     ] = None
-    warmup: Annotated[int, Setting("First epochs, in which rows are sent every time.", at_least=0)] = 50
+    warmup: Annotated[int | None, WARMUP] = None
     clip_grad: Annotated[
         float | None,
         Setting("Clip each trainer's gradient to this norm divided by the root of their number.", unset="never"),
@@ -152,7 +169,7 @@ class PipeGcnOptions:
 class DigestOptions:
     """What DIGEST asks for (Chai et al., 2022)."""
 
-    sync_every: Annotated[int, Setting("Epochs between synchronisations of rows.", at_least=1)] = 10
+    sync_every: Annotated[int | None, SYNC_EVERY] = None
     phase: Annotated[
         str,
         Setting(
@@ -182,7 +199,7 @@ class SatOptions(DigestOptions):
     predictor: Annotated[
         str, Setting("What predicts rows: an LSTM with two GCN layers, or linear extrapolation.", choices=PREDICTORS)
     ] = "lstm"
-    train_every: Annotated[int, Setting("Epochs between steps of the predictor.", at_least=1)] = 10
+    train_every: Annotated[int | None, TRAIN_EVERY] = None
     history_codec: Annotated[str, Setting(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
 
 
@@ -239,6 +256,21 @@ class SatSettings(DigestSettings, SatOptions):
 class AsyncDigestSettings(DigestSettings, AsyncOptions):
     """What ``digest-async`` has."""
 
+    @property
+    def steps(self) -> int:
+        """Steps of each trainer, if all are as fast."""
+        return self.epochs if self.max_updates is None else -(-self.max_updates // self.trainers)
+
+
+Given = TypeVar("Given", bound=ServerSettings)
+
+
+def followed(settings: Given) -> Given:
+    """The settings with a value for each of ``FOLLOWING`` that they have."""
+    unset = [name for name in FOLLOWING if name in vars(settings) and getattr(settings, name) is None]
+    values: dict[str, Any] = {name: FOLLOWING[name](settings.steps) for name in unset}
+    return replace(settings, **values)
+
 
 def check_options(options: Any) -> None:
     """Refuse options outside their bounds or choices, and numbers that are not finite. Raises ConfigError: names the
@@ -255,7 +287,6 @@ PIPELINE_MODES = ("nopipe", "pipe", "async")
 DORYLUS_MODELS = ("gcn", "sage", "gat")
 """Models that can be split into gather and apply."""
 MOST_WORKERS = 256
-_STALE_LAYERS = 3
 
 
 @dataclass(frozen=True)
@@ -266,12 +297,13 @@ class DorylusSettings(ServerSettings):
         int, Setting("Intervals that each trainer divides its vertices into.", at_least=1, at_most=4096)
     ] = 16
     mode: Annotated[
-        str,
+        str | None,
         Setting(
             "What overlaps: nothing; everything between two layers; or all, and rows may be of earlier epochs.",
             choices=PIPELINE_MODES,
+            unset="pipe; async with a staleness",
         ),
-    ] = "async"
+    ] = None
     staleness: Annotated[
         int, Setting("Epochs that an interval may be ahead of the slowest, with mode=async.", at_least=0, at_most=64)
     ] = 0
@@ -316,11 +348,6 @@ class DorylusSettings(ServerSettings):
         return found
 
     @property
-    def warning(self) -> str | None:
-        """What people should know before they train so; None: nothing."""
-        if self.staleness and self.depth >= _STALE_LAYERS:
-            return (
-                f"warning: staleness={self.staleness} with {self.depth} layers: rows get older in every layer, and accuracy "
-                "falls by many points; take staleness=0"
-            )
-        return None
+    def pipeline(self) -> str:
+        """``mode``, or the one that the staleness asks for."""
+        return self.mode or ("async" if self.staleness else "pipe")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.train.settings import DorylusSettings
@@ -30,7 +30,7 @@ def _check(settings: DorylusSettings) -> None:
         raise ConfigError(
             f"--model {settings.model}: dorylus cannot split it into gather and apply; take {', '.join(DORYLUS_MODELS)}"
         )
-    if settings.staleness and settings.mode != "async":
+    if settings.staleness and settings.pipeline != "async":
         raise ConfigError(
             f"staleness={settings.staleness}: goes with mode=async; {settings.mode} reads rows of this epoch only"
         )
@@ -43,26 +43,25 @@ def _check(settings: DorylusSettings) -> None:
 
 
 def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
-    """Rows and gradients travel while other intervals compute. Workers get sums and give rows, in both directions, and
-    compute a layer again for backward."""
+    """Workers get sums and give rows, in both directions, and compute a layer again for backward. Without a staleness,
+    rows and gradients are waited for; otherwise they travel while other intervals compute."""
     from atta.train.planning.sizes import AGAIN, HANDED
 
     machines = forecaster.machines
     on_cpus = machines.servers > 1 and machines.trainers == 1 and machines.device == "cpu"
     if on_cpus and forecaster.model.model in DORYLUS_MODELS:
+        both: dict[str, Any] = {"forward": 1, "backward": 1, "copies": 4, "again": AGAIN, "handed": HANDED}
+        yield forecaster.reading("dorylus", "dorylus, pipe", **both)
         yield forecaster.reading(
             "dorylus",
-            "dorylus, staleness 0",
-            forward=1,
-            backward=1,
+            "dorylus, async with staleness 0",
+            settings={"mode": "async"},
             ages=(0, 1),
-            copies=4,
             overlaps=True,
-            again=AGAIN,
-            handed=HANDED,
             risk="rows and gradients may be of the epoch before, and which depends on speed",
             measured="dorylus",
             reason="intervals overlap, and workers that fail are replaced; sums and rows go to workers and back",
+            **both,
         )
 
 

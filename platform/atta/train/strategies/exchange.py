@@ -160,12 +160,12 @@ def _forecasts(*ways: dict[str, Any], alone: bool = False) -> Forecasts:
     return forecasts
 
 
-_EXACT = f"the first {SancusSettings.warmup} epochs are exact"
+_EXACT = "the first half of the epochs, at most 50, is exact"
 _TURNS = "owners take turns, so links carry as much in each epoch"
 _BOUNDED = {"strategy": "sancus", "backward": 1}
-_EVERY, _WINDOW = SatSettings.sync_every, SatSettings.window
+_EVERY, _WINDOW = DigestPolicy.sync_every, SatSettings.window
 _CUT = "gradients end at the cut, which costs more accuracy the more edges are cut and the deeper the model is"
-_TABLES = {"settings": f"sync-every={_EVERY}", "forward": 1 / _EVERY, "backward": 0, "ages": (1, _EVERY), "copies": 2}
+_TABLES = {"settings": {"sync_every": _EVERY}, "forward": 1 / _EVERY, "backward": 0, "ages": (1, _EVERY), "copies": 2}
 
 STRATEGIES = (
     _reading_rows(
@@ -193,12 +193,15 @@ STRATEGIES = (
                     "measured": "sancus-e1",
                     "reason": reason,
                 }
-                for bound, settings, reason in (("epoch", "eps=1", ""), ("adaptive", "bound=adaptive,eps=1", _TURNS))
+                for bound, settings, reason in (
+                    ("epoch", {"eps": 1}, ""),
+                    ("adaptive", {"bound": "adaptive", "eps": 1}, _TURNS),
+                )
             ),
             _BOUNDED
             | {
                 "name": "sancus, gap bound",
-                "settings": "bound=gap",
+                "settings": {"bound": "gap"},
                 "forward": GAP_SENDS,
                 "ages": (0, None),
                 "copies": 2,  # the second is of own rows as they were sent: of each at most one for each of its readers
@@ -223,7 +226,7 @@ STRATEGIES = (
                 "ages": (1, 1),
                 "copies": 4,  # two versions of rows, two of gradients
                 "overlaps": True,
-                "risk": "rows and gradients are always one epoch old, which slows down convergence a little",
+                "risk": "rows and gradients are always one epoch old, which slows down convergence",
                 "measured": "pipegcn",
             }
         ),

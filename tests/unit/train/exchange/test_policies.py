@@ -27,7 +27,9 @@ from atta.train.exchange.policies import (
     SancusPolicy,
     SatPolicy,
     SyncPeriod,
+    doubt,
     exact,
+    policy_of,
 )
 from atta.train.reports.epochs import LayerRows, RowReport
 from atta.train.settings.servers import PHASES
@@ -52,6 +54,7 @@ def test_a_period_reads_what_a_reader_of_the_paper_would_have_pulled(every: int,
         if (epoch if phase == "early" else epoch - 1) % every == 0:
             pushed = epoch
         assert period.pushes(epoch) == (pushed == epoch)
+    assert [period.read(epoch) > 0 for epoch in (period.first - 1, period.first)] == [False, True]
 
 
 @given(st.integers(1, 25))
@@ -81,13 +84,6 @@ def played(policy: RowPolicy, change: Callable[[int], float] = lambda epoch: 1.0
         assert values[:, 1].tolist() == stamps.tolist()
         ages.append(Ages.of(epoch, stamps))
     return ages, sent
-
-
-def test_exchange_is_exact_and_sancus_without_slack_is_exchange() -> None:
-    ages, sent = played(RowPolicy())
-    assert all((age.least, age.most) == (0, 0) for age in ages)
-    for bound in ("epoch", "adaptive", "gap"):
-        assert played(SancusPolicy(bound=bound, eps=0, warmup=0)) == (ages, sent)
 
 
 @given(st.sampled_from(["epoch", "adaptive"]), st.integers(0, 9), st.integers(0, 60))
@@ -160,8 +156,23 @@ def test_sat_reads_as_digest_and_predicts_from_its_past() -> None:
     assert [r for r in range(1, 20) if sat.shares(r)] == [6, 10, 14, 18]
     assert [r for r in range(1, 6) if SatPolicy(train_every=1).shares(r)] == [2, 3, 4, 5]
     assert [round(5 * sat.ahead(r)) for r in range(1, 13)] == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+    assert sat.predicts == 13  # pulled in epoch 6, learnt from 8, put together in 10, measured in 12
     paper = SatPolicy(sync_every=3, phase="paper")
     assert [round(3 * paper.ahead(r)) for r in range(1, 9)] == [1, 2, 2, 3, 4, 2, 3, 4]
+
+
+@given(st.integers(1, 130), st.sampled_from(["epoch", "adaptive"]), st.sampled_from([None, 0, 3, 50]))
+@settings(max_examples=25, deadline=None)
+def test_a_sancus_that_never_skips_is_known_beforehand(epochs: int, bound: str, warmup: int | None) -> None:
+    run = TrainConfig(data="x", strategy="sancus", epochs=epochs, bound=bound, warmup=warmup).own
+    policy = policy_of(SancusPolicy, run)
+    held, sent = [NEVER] * OWNERS, 0
+    for epoch in range(1, epochs + 1):
+        for owner in range(OWNERS):
+            if policy.publishes(epoch, "forward", owner, held[owner]):
+                held[owner], sent = epoch, sent + 1
+    assert ("never skips" in doubt(run, 0.2)) == (sent == OWNERS * epochs)  # type: ignore[arg-type]
+    assert warmup is not None or policy.warmup == min(50, epochs // 2)
 
 
 SENSELESS: dict[Callable[..., Any], list[dict[str, Any]]] = {
