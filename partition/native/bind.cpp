@@ -6,7 +6,6 @@
 #include "arrays.hpp"
 #include "blocks.hpp"
 #include "numbering.hpp"
-#include "ordering.hpp"
 #include "planted.hpp"
 #include "streaming.hpp"
 
