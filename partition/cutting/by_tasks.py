@@ -238,7 +238,6 @@ def _assigned(run: TaskRun, parts: int, method: Ldg, seed: int, names: Sequence[
 
 
 def _blocks(run: TaskRun, slices: Sequence[tuple[EdgeSlice]], ranges: RowRanges, turns: int | None) -> RowBlocks:
-    """Have the union graph built; see ``merged_rows``."""
     split = run.tasks("union graph", split_by_row, [(*s, ranges) for s in slices])
     merged = run.tasks("rows", merged_rows, [(split, ranges, number, turns) for number in range(ranges.count)])
     remove_folders(split)

@@ -53,15 +53,9 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Numbering:
-    """How the vertices of one node type are numbered.
-
-    Attributes:
-        offsets: int64 [P+1], starts of the partitions' ranges.
-        row_of: [n] row in the graph folder by internal id.
-        internal_of: [n] internal id by row.
-        sorted_internal: [n] internal id of the i-th smallest user id.
-        ids: int64 [n], user id by internal id.
-    """
+    """How the vertices of one node type are numbered. ``offsets`` int64 [P + 1]: starts of the partitions' ranges. By internal
+    id: ``row_of`` [n], rows in the graph folder; ``ids`` int64 [n], user ids. ``internal_of`` [n]: internal ids by row;
+    ``sorted_internal`` [n]: by rank of the user id."""
 
     offsets: Ids
     row_of: Array
@@ -101,7 +95,6 @@ def _keep_numbering(folder: Path, numbering: Mapping[str, Numbering]) -> None:
 
 
 def _kept_numbering(folder: Path, node_type: str) -> Numbering:
-    """Map what ``_keep_numbering`` wrote."""
     return Numbering(*(map_array(folder / "numbering" / file_name(node_type) / f"{name}.npy") for name in _FIELDS))
 
 
@@ -198,7 +191,6 @@ class _PartWriter:
         return lo, hi
 
     def table(self, node_type: str, name: str) -> None:
-        """Copy the rows of a table that the partition owns."""
         rows, row_of = self.graph.table(node_type, name), self.numbering[node_type].row_of
         spec = self.schema.node_tables[node_type][name]
         lo, hi = self._range(node_type)
@@ -300,20 +292,17 @@ class DatasetSteps:
         provenance: Mapping[str, Any],
         bounds: Mapping[str, float],
     ) -> dict[str, Any]:
-        """Take all steps: see ``write_dataset``."""
         self.number(assignment)
         self.shared()
         files = self.write_parts(self.move(self.degrees()))
         return self.manifest(dict(provenance), bounds, files)
 
     def number(self, assignment: Mapping[str, npt.NDArray[np.int32]]) -> None:
-        """Number the vertices."""
         for t in self.schema.node_types:
             self.numbering[t] = number_vertices(self.graph.user_ids(t), assignment[t], self.parts)
             self.counts.nodes[t][:] = np.diff(self.numbering[t].offsets)
 
     def shared(self) -> None:
-        """Write id maps and splits."""
         self.run.progress.stage("ids and splits", None)
         for t, numbers in self.numbering.items():
             folder = self.path / shared_folder(t)
@@ -348,7 +337,6 @@ class DatasetSteps:
         return buckets
 
     def move(self, buckets: Mapping[str, EdgeBuckets]) -> dict[str, EdgeBuckets]:
-        """Have the edges moved into their buckets."""
         _keep_numbering(self.run.work.folder, self.numbering)
         given = [(s, buckets[s.edge_type].starts) for s in self.run.slices]
         split = self.run.tasks("moving edges", split_by_bucket, given)

@@ -292,7 +292,6 @@ class TaskRunner:
                 self._done(dag, running, [ended])
 
     def _work(self, running: RunningDag, task: Task, ready: float) -> Ended:
-        """Run a task at home."""
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
         try:
@@ -305,7 +304,6 @@ class TaskRunner:
     def _work_apart(
         self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, task: Task, ready: float
     ) -> None:
-        """The same on a worker."""
         self._tell(loop, dag, running, [self._work(running, task, ready)])
 
     def _carry(self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, task: Task, ready: float) -> None:

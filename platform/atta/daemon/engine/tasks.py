@@ -158,7 +158,6 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
 
 
 def _without(count: int, promises: Sequence[SharedRows]) -> np.ndarray:
-    """Which of ``count`` rows no promise covers."""
     left = np.ones(count, dtype=bool)
     for promise in promises:
         left[promise.chosen] = False
@@ -232,7 +231,6 @@ def _fetched(state: BatchState, task: Task, view: VersionView) -> int:
 def _rows_at_home(
     state: BatchState, view: VersionView, node_type: str, name: str
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """See ``RowsAtHome``."""
     own = view.store.table(node_type, name, state.sources.get((node_type, name), 0)).data
     return own, view.rows.table(node_type, name) if view.rows.holds(node_type, name) else None
 

@@ -193,7 +193,6 @@ async def results_of(talks: Sequence[Coroutine[Any, Any, Result]]) -> list[Resul
 
 
 def _pieces(item: SampleItem | FeatureItem, step: int) -> Iterator[tuple[int, slice]]:
-    """(owner, at most ``step`` rows of it)."""
     assert item.starts is not None
     bounds = item.starts.tolist()
     for owner, (low, high) in enumerate(pairwise(bounds)):
