@@ -100,13 +100,9 @@ def _kept_numbering(folder: Path, node_type: str) -> Numbering:
 
 @dataclass(frozen=True)
 class EdgeBuckets:
-    """How the edges of a type are divided by their destinations, and where they are.
-
-    Attributes:
-        starts: int64 [B + 1]; bucket b has the edges into the internal ids from ``starts[b]`` to ``starts[b + 1]``.
-        firsts: [P + 1], each partition's first bucket.
-        folders: one for each slice of the edges, see ``split_by_bucket``.
-    """
+    """How the edges of a type are divided by their destinations. ``starts`` int64 [B + 1]: bucket b has those into the internal
+    ids ``starts[b]`` to ``starts[b + 1]``. ``firsts`` [P + 1]: each partition's first bucket. ``folders``: one for each slice
+    of the edges, see ``split_by_bucket``."""
 
     starts: Ids
     firsts: list[int]
@@ -292,17 +288,20 @@ class DatasetSteps:
         provenance: Mapping[str, Any],
         bounds: Mapping[str, float],
     ) -> dict[str, Any]:
+        """Take all steps: see ``write_dataset``."""
         self.number(assignment)
         self.shared()
         files = self.write_parts(self.move(self.degrees()))
         return self.manifest(dict(provenance), bounds, files)
 
     def number(self, assignment: Mapping[str, npt.NDArray[np.int32]]) -> None:
+        """Number the vertices."""
         for t in self.schema.node_types:
             self.numbering[t] = number_vertices(self.graph.user_ids(t), assignment[t], self.parts)
             self.counts.nodes[t][:] = np.diff(self.numbering[t].offsets)
 
     def shared(self) -> None:
+        """Write id maps and splits."""
         self.run.progress.stage("ids and splits", None)
         for t, numbers in self.numbering.items():
             folder = self.path / shared_folder(t)
@@ -337,6 +336,7 @@ class DatasetSteps:
         return buckets
 
     def move(self, buckets: Mapping[str, EdgeBuckets]) -> dict[str, EdgeBuckets]:
+        """Have the edges moved into their buckets."""
         _keep_numbering(self.run.work.folder, self.numbering)
         given = [(s, buckets[s.edge_type].starts) for s in self.run.slices]
         split = self.run.tasks("moving edges", split_by_bucket, given)
