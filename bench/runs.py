@@ -64,9 +64,9 @@ class Run:
 RUNS = {
     "loader": Run(f"atta bench loader {_LOADING} --warm-up 30 --runs ROUNDS", drawn=True),
     "loader-1gbit": Run(f"atta bench loader {_LOADING} --link 1gbit --runs ROUNDS", root=True),
-    "aggregate": Run(f"atta bench loader {_SUMS} --num-neighbors 25,10 --runs ROUNDS", root=True),
-    "aggregate-5-10-15": Run(f"atta bench loader {_SUMS} --num-neighbors 5,10,15 --runs ROUNDS", root=True),
-    "aggregate-15-10-5": Run(f"atta bench loader {_SUMS} --num-neighbors 15,10,5 --runs ROUNDS", root=True),
+    "aggregate": Run(
+        f"atta bench loader {_SUMS} --num-neighbors 25,10 --seconds 3 --warm-up 1 --runs ROUNDS", root=True
+    ),
     "train": Run(f"atta bench train {_LOADING} --warm-up 10 --runs ROUNDS", drawn=True),
     "train-8-parts": Run(f"atta bench train {_LOADING.replace('2p', '8p')} --warm-up 4 --runs ROUNDS"),
     "scale": Run("atta bench scale --parts 1,2,4,8,16 --graph data/powerlaw-245k --vs dgl --rounds ROUNDS", drawn=True),
