@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +59,8 @@ def test_a_consumer_that_keeps_its_batches(cluster: atta.Cluster) -> None:
         assert np.array_equal(batch.n_id(), other.n_id())
 
 
-def test_a_forked_child_leaves_its_parents_session_alone(small_graph: SmallGraph) -> None:
-    with atta.local(small_graph.dataset(1, "metis"), threads=1, options=("--no-links",)) as cluster:
+def check_forked_child(data: str) -> None:
+    with atta.local(data, threads=1, options=("--no-links",)) as cluster:
         loader = atta.NeighborLoader(cluster, [4, 3], batch_size=16, rank=0, world_size=1)
         iterator = iter(loader)
         first = next(iterator).batch_id
@@ -71,6 +73,13 @@ def test_a_forked_child_leaves_its_parents_session_alone(small_graph: SmallGraph
         assert in_fork(child)
         assert [first, *(batch.batch_id for batch in iterator)] == [*range(len(loader))]
         assert counted(cluster, "sessions_opened") == 1
+
+
+def test_a_forked_child_leaves_its_parents_session_alone(small_graph: SmallGraph) -> None:
+    """In a process of its own: amid the calls of other tests' clusters gRPC may abort a fork."""
+    code = "import sys; from tests.system.test_nearby import check_forked_child; check_forked_child(sys.argv[1])"
+    words = [sys.executable, "-c", code, str(small_graph.dataset(1, "metis"))]
+    subprocess.run(words, check=True, timeout=120, cwd=Path(__file__).parents[2])
 
 
 def test_a_consumer_on_another_machine_is_not_told_of_it(
