@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "window.hpp"
 
 namespace atta {
 
@@ -83,16 +84,20 @@ class RecentIndex {
 
   // If all bits of `need` are there, found[i] is the slot of ids[i], and the slot is now pinned. Otherwise found[i] is
   // kNone. Then tickets[i] is the id if the row should be kept when it comes, else kNone. Returns the number of rows found.
-  std::size_t look_up(std::span<const std::int64_t> ids, std::uint8_t need, std::int32_t* found, std::int64_t* tickets) {
+  // `turn`: of the batch that asks, as in `expect`.
+  std::size_t look_up(std::span<const std::int64_t> ids, std::uint8_t need, std::int64_t turn, std::int32_t* found,
+                      std::int64_t* tickets) {
     const std::lock_guard<std::mutex> held(mutex_);
+    turn_ = std::max(turn_, turn);
+    window_.turn(turn_);
     if (const float scale = heat_.begin(ids.size()); scale != 1)
       for (Slot& slot : slots_) slot.heat *= scale;
     std::size_t hits = 0, room = slots_.size() - used_;
-    heats_.clear();
+    coming_.clear();
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (i + kAhead < ids.size()) {
         __builtin_prefetch(&table_[home(ids[i + kAhead])]);
-        heat_.request(ids[i + kAhead]);
+        heat_.request(ids[i + kAhead]), window_.request(ids[i + kAhead]);
       }
       const std::int64_t id = ids[i];
       const std::int32_t at = find(id);
@@ -108,10 +113,13 @@ class RecentIndex {
       } else if (room > 0) {
         tickets[i] = id, --room;
       } else {
-        tickets[i] = id, heats_.push_back(heat);
+        tickets[i] = id, coming_.emplace_back(i, worth(id, heat));
       }
     }
-    if (!heats_.empty()) choose(ids, tickets);
+    if (coming_.empty()) return hits;
+    const float least = least_kept(coming_.size(), [&](std::size_t i) { return coming_[i].second; });
+    for (const auto& [i, worth] : coming_)
+      if (worth < least) tickets[i] = kNone;  // others would soon take its place
     return hits;
   }
 
@@ -119,13 +127,18 @@ class RecentIndex {
   // slot kNone: write nothing.
   void reserve(std::span<const std::int64_t> ids, std::uint8_t bits, std::int32_t* slots, std::uint8_t* todo) {
     const std::lock_guard<std::mutex> held(mutex_);
+    const auto worth_at = [&](std::size_t i) { return worth(ids[i], heat_.of(ids[i])); };
+    const float least = ids.size() > slots_.size() - used_ ? least_kept(ids.size(), worth_at, slots_.size() / kSearched) : 0;
     std::size_t looked_at = 0;
     for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + kAhead < ids.size()) {
+        __builtin_prefetch(&table_[home(ids[i + kAhead])]);
+        heat_.request(ids[i + kAhead]), window_.request(ids[i + kAhead]);
+      }
       slots[i] = kNone, todo[i] = 0;
       std::int32_t at = find(ids[i]);
       if (at == kNone) {
-        const float heat = heat_.of(ids[i]);
-        if ((at = take(looked_at, std::min(heat, least_))) != kNone) settle(ids[i], at, heat);
+        if ((at = take(looked_at, std::min(worth_at(i), least))) != kNone) settle(ids[i], at, heat_.of(ids[i]));
       }
       if (at == kNone) continue;
       Slot& slot = slots_[static_cast<std::size_t>(at)];
@@ -154,6 +167,20 @@ class RecentIndex {
     for (const std::int32_t at : slots) --slots_[static_cast<std::size_t>(at)].pins;
   }
 
+  // The batch of this turn will look these ids up. Batches look up in the order of their turns.
+  void expect(std::int64_t turn, std::span<const std::int64_t> ids) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    window_.expect(turn, ids);
+    window_.turn(turn_);
+  }
+
+  // The batch of this turn will look nothing up any more.
+  void close(std::int64_t turn) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    window_.close(turn);
+    window_.turn(turn_);
+  }
+
   // The id of each slot, and the tables whose rows are there.
   std::vector<std::pair<std::int64_t, std::uint8_t>> content() {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -164,6 +191,8 @@ class RecentIndex {
 
  private:
   static constexpr std::size_t kAhead = 16, kSample = 512;
+  static constexpr std::size_t kSearched = 16;  // about so many slots are looked at for each row that comes
+  static constexpr float kSoon = 1e30F;         // above every heat
 
   struct Slot {
     std::int64_t id;
@@ -171,6 +200,14 @@ class RecentIndex {
     std::uint32_t pins;
     std::uint8_t present, coming;  // bit i: the row of table i is here, is being written
   };
+
+  // What keeping a row is worth: first come rows that a batch of the window asks for, the next batch's foremost; then
+  // the hotter ones.
+  float worth(std::int64_t id, float heat) const {
+    if (window_.empty()) return heat;
+    const int wait = window_.wait(id);
+    return wait == Window::kNever ? heat : kSoon * static_cast<float>(2 * Window::kMost - wait);
+  }
 
   std::size_t home(std::int64_t id) const { return mix64(static_cast<std::uint64_t>(id)) & (table_.size() - 1); }
 
@@ -181,38 +218,41 @@ class RecentIndex {
     }
   }
 
-  // Takes the tickets of rows back that are not hotter than what would leave for them. `least_`, the heat from which on
-  // a row is kept, is where as many kept rows are cooler as missing ones are hotter; both are known by samples.
-  void choose(std::span<const std::int64_t> ids, std::int64_t* tickets) {
-    const auto sampled = [&](std::size_t size, double weight, auto heat_at) {
+  // The worth from which on a row is kept: as many kept rows are worth less as of `coming` ones are worth as much or more,
+  // and `some` in any case. Both are known by samples.
+  template <class WorthAt>
+  float least_kept(std::size_t coming, WorthAt worth_of, std::size_t some = 0) {
+    const auto sampled = [&](std::size_t size, double weight, auto worth_at) {
       const std::size_t step = (size + kSample - 1) / kSample;
-      const std::size_t first = sample_++ % step;
-      for (std::size_t i = first; i < size; i += step) samples_.emplace_back(heat_at(i), weight * static_cast<double>(step));
+      const std::size_t first = step == 0 ? 0 : sample_++ % step;
+      for (std::size_t i = first; i < size; i += step) samples_.emplace_back(worth_at(i), weight * static_cast<double>(step));
     };
     samples_.clear();
-    sampled(slots_.size(), 1, [&](std::size_t i) { return slots_[i].heat; });
-    sampled(heats_.size(), -1, [&](std::size_t i) { return heats_[i]; });
+    sampled(slots_.size(), 1, [&](std::size_t i) { return worth(slots_[i].id, slots_[i].heat); });
+    sampled(coming, -1, worth_of);
     std::sort(samples_.begin(), samples_.end());
-    double surplus = 0;  // kept rows that are cooler, less missing ones that are at least as hot
-    for (const auto& [heat, weight] : samples_) surplus += std::min(0.0, weight);
-    for (const auto& [heat, weight] : samples_) {
-      least_ = heat;
-      if (surplus >= 0) break;
-      surplus += std::abs(weight);
+    double surplus = 0;  // kept rows that are worth less, less coming ones that are worth as much or more
+    double below = 0;    // kept rows that are worth less
+    float least = 0;
+    for (const auto& [worth, weight] : samples_) surplus += std::min(0.0, weight);
+    for (const auto& [worth, weight] : samples_) {
+      least = worth;
+      if (surplus >= 0 && below >= static_cast<double>(some)) break;
+      surplus += std::abs(weight), below += std::max(0.0, weight);
     }
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      if (tickets[i] != kNone && heat_.of(ids[i]) < least_ && find(ids[i]) == kNone) tickets[i] = kNone;
+    return least;
   }
 
-  // A slot without an id: a fresh one, else the next one without pins that is cooler than `heat`. The search goes round
-  // all slots at most once per `looked_at`.
-  std::int32_t take(std::size_t& looked_at, float heat) {
+  // A slot without an id: a fresh one, else the next one without pins that is worth less than `most`. The search goes
+  // round all slots at most once per `looked_at`.
+  std::int32_t take(std::size_t& looked_at, float most) {
     if (used_ < slots_.size()) return static_cast<std::int32_t>(used_++);
     for (; looked_at < slots_.size(); ++looked_at) {
       const std::size_t at = hand_;
       hand_ = at + 1 == slots_.size() ? 0 : at + 1;
       const Slot& slot = slots_[at];
-      if (slot.pins > 0 || slot.heat >= heat) continue;
+      window_.request(slots_[std::min(at + kAhead, slots_.size() - 1)].id);
+      if (slot.pins > 0 || worth(slot.id, slot.heat) >= most) continue;
       forget(slot.id);
       ++looked_at;
       return static_cast<std::int32_t>(at);
@@ -246,9 +286,10 @@ class RecentIndex {
   std::vector<std::int32_t> table_;  // open addressing: slots by hashed id
   std::vector<Slot> slots_;
   Heat heat_;
-  float least_ = 0;
-  std::vector<float> heats_;                       // of the rows that a look-up misses
-  std::vector<std::pair<float, double>> samples_;  // heat, and how many rows it stands for: below 0: missing ones
+  Window window_;
+  std::int64_t turn_ = -1;                             // the latest that has looked up
+  std::vector<std::pair<std::size_t, float>> coming_;  // positions of rows that a look-up misses, and their worth
+  std::vector<std::pair<float, double>> samples_;      // worth, and how many rows it stands for: below 0: coming ones
   std::size_t used_ = 0, hand_ = 0, sample_ = 0;
 };
 
