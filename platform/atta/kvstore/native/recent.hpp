@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -23,7 +24,7 @@ class Heat {
  public:
   explicit Heat(std::size_t half_life)
       : per_sighting_(1.0 / static_cast<double>(std::max<std::size_t>(1, half_life))),
-        cells_(std::bit_ceil(std::max<std::size_t>(1024, half_life))) {}
+        cells_(std::bit_ceil(std::max<std::size_t>(4096, half_life))) {}
 
   // So many sightings follow. Returns the factor by which all heats have been scaled down.
   float begin(std::size_t sightings) {
@@ -117,7 +118,7 @@ class RecentIndex {
       }
     }
     if (coming_.empty()) return hits;
-    const float least = least_kept(coming_.size(), [&](std::size_t i) { return coming_[i].second; });
+    const float least = bounds(coming_.size(), [&](std::size_t i) { return coming_[i].second; }).coming;
     for (const auto& [i, worth] : coming_)
       if (worth < least) tickets[i] = kNone;  // others would soon take its place
     return hits;
@@ -128,8 +129,21 @@ class RecentIndex {
   void reserve(std::span<const std::int64_t> ids, std::uint8_t bits, std::int32_t* slots, std::uint8_t* todo) {
     const std::lock_guard<std::mutex> held(mutex_);
     const auto worth_at = [&](std::size_t i) { return worth(ids[i], heat_.of(ids[i])); };
-    const float least = ids.size() > slots_.size() - used_ ? least_kept(ids.size(), worth_at, slots_.size() / kSearched) : 0;
+    const Bounds least = ids.size() > slots_.size() - used_ ? bounds(ids.size(), worth_at) : Bounds{};
     std::size_t looked_at = 0;
+    const auto place = [&](std::size_t i, float worth) {
+      const std::int32_t at = take(looked_at, std::min(worth, least.kept));
+      if (at != kNone) settle(ids[i], at, heat_.of(ids[i]));
+      return at;
+    };
+    const auto offer = [&](std::size_t i, std::int32_t at) {
+      if (at == kNone) return;
+      Slot& slot = slots_[static_cast<std::size_t>(at)];
+      todo[i] = static_cast<std::uint8_t>(bits & ~(slot.present | slot.coming));
+      if (todo[i] == 0) return;  // it is here, or another thread is writing it
+      slot.coming |= todo[i], ++slot.pins, slots[i] = at;
+    };
+    coming_.clear();
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (i + kAhead < ids.size()) {
         __builtin_prefetch(&table_[home(ids[i + kAhead])]);
@@ -137,15 +151,12 @@ class RecentIndex {
       }
       slots[i] = kNone, todo[i] = 0;
       std::int32_t at = find(ids[i]);
-      if (at == kNone) {
-        if ((at = take(looked_at, std::min(worth_at(i), least))) != kNone) settle(ids[i], at, heat_.of(ids[i]));
-      }
-      if (at == kNone) continue;
-      Slot& slot = slots_[static_cast<std::size_t>(at)];
-      todo[i] = static_cast<std::uint8_t>(bits & ~(slot.present | slot.coming));
-      if (todo[i] == 0) continue;  // it is here, or another thread is writing it
-      slot.coming |= todo[i], ++slot.pins, slots[i] = at;
+      const float worth = at == kNone ? worth_at(i) : 0;
+      if (at == kNone && worth > least.coming) at = place(i, worth);
+      if (at == kNone && worth == least.coming) coming_.emplace_back(i, worth);  // those that are worth more come first
+      offer(i, at);
     }
+    for (const auto& [i, worth] : coming_) offer(i, place(i, worth));
   }
 
   // Call it after the rows of `reserve` are written; `written` is false if they could not be. Slots are in range or
@@ -191,8 +202,8 @@ class RecentIndex {
 
  private:
   static constexpr std::size_t kAhead = 16, kSample = 512;
-  static constexpr std::size_t kSearched = 16;  // about so many slots are looked at for each row that comes
-  static constexpr float kSoon = 1e30F;         // above every heat
+  static constexpr float kSoon = 1e30F;  // above every heat
+  static constexpr float kAll = std::numeric_limits<float>::infinity();
 
   struct Slot {
     std::int64_t id;
@@ -218,29 +229,40 @@ class RecentIndex {
     }
   }
 
-  // The worth from which on a row is kept: as many kept rows are worth less as of `coming` ones are worth as much or more,
-  // and `some` in any case. Both are known by samples.
-  template <class WorthAt>
-  float least_kept(std::size_t coming, WorthAt worth_of, std::size_t some = 0) {
+  // Of the rows that come, those that are worth less than `coming` are not kept, and those that are worth as much come last.
+  // Of the kept ones, those that are worth less than `kept` may leave for others.
+  struct Bounds {
+    float coming = -1, kept = kAll;
+  };
+
+  // The bounds where as many kept rows are worth less as coming ones are worth as much or more, both known by samples. If
+  // few come, a sixteenth of the kept rows may leave, so that not all must be looked through.
+  template <class WorthOf>
+  Bounds bounds(std::size_t coming, WorthOf worth_of) {
     const auto sampled = [&](std::size_t size, double weight, auto worth_at) {
       const std::size_t step = (size + kSample - 1) / kSample;
       const std::size_t first = step == 0 ? 0 : sample_++ % step;
       for (std::size_t i = first; i < size; i += step) samples_.emplace_back(worth_at(i), weight * static_cast<double>(step));
     };
     samples_.clear();
-    sampled(slots_.size(), 1, [&](std::size_t i) { return worth(slots_[i].id, slots_[i].heat); });
+    sampled(slots_.size(), 1, [&](std::size_t i) { return i < used_ ? worth(slots_[i].id, slots_[i].heat) : -1; });
     sampled(coming, -1, worth_of);
     std::sort(samples_.begin(), samples_.end());
-    double surplus = 0;  // kept rows that are worth less, less coming ones that are worth as much or more
-    double below = 0;    // kept rows that are worth less
-    float least = 0;
-    for (const auto& [worth, weight] : samples_) surplus += std::min(0.0, weight);
-    for (const auto& [worth, weight] : samples_) {
-      least = worth;
-      if (surplus >= 0 && below >= static_cast<double>(some)) break;
-      surplus += std::abs(weight), below += std::max(0.0, weight);
+    double less = 0;     // kept rows that are worth less
+    double as_much = 0;  // coming rows that are worth as much or more
+    for (const auto& [worth, weight] : samples_) as_much -= std::min(0.0, weight);
+    const double some = static_cast<double>(slots_.size()) / 16;
+    Bounds found;
+    for (auto at = samples_.begin(); at != samples_.end();) {
+      const float worth = at->first;
+      if (less < as_much) found.coming = worth;
+      if (less >= as_much && less >= some) {
+        found.kept = worth;
+        break;
+      }
+      for (; at != samples_.end() && at->first == worth; ++at) (at->second > 0 ? less : as_much) += at->second;
     }
-    return least;
+    return found;
   }
 
   // A slot without an id: a fresh one, else the next one without pins that is worth less than `most`. The search goes
