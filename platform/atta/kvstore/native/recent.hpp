@@ -132,6 +132,7 @@ class RecentIndex {
     const Bounds least = ids.size() > slots_.size() - used_ ? bounds(ids.size(), worth_at) : Bounds{};
     std::size_t looked_at = 0;
     const auto place = [&](std::size_t i, float worth) {
+      if (const std::int32_t here = find(ids[i]); here != kNone) return here;  // ids may repeat
       const std::int32_t at = take(looked_at, std::min(worth, least.kept));
       if (at != kNone) settle(ids[i], at, heat_.of(ids[i]));
       return at;

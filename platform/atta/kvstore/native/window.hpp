@@ -20,7 +20,7 @@ class Window {
 
   // The batch of this turn will ask for these ids, each at most once.
   void expect(std::int64_t turn, std::span<const std::int64_t> ids) {
-    const int at = place_of(turn);
+    const int at = ids.empty() ? -1 : place_of(turn);
     if (at < 0) return;
     Batch& batch = batches_[static_cast<std::size_t>(at)];
     batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
@@ -54,7 +54,8 @@ class Window {
     }
   }
 
-  // How many batches of the window look up before the next one that asks for the id; kNever: none asks for it.
+  // How many batches of the window look up before the next one that asks for the id; kNever: none asks for it. Not while
+  // the window is empty.
   int wait(std::int64_t id) const {
     const Entry& entry = entries_[home(id)];
     int least = kNever;
