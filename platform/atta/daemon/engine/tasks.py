@@ -70,7 +70,11 @@ class WantedRows:
 
     def lacking(self, found: Lookup) -> WantedRows:
         """Those that a look-up has not found."""
-        places = {"positions": found.missing_positions, "starts": found.missing_starts, "keep": found.missing_slots}
+        places: dict[str, Any] = {
+            "positions": found.missing_positions,
+            "starts": found.missing_starts,
+            "keep": found.missing_slots,
+        }
         return WantedRows(replace(self.item, rows=found.missing_ids, **places), self.outs)
 
 
