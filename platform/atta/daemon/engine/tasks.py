@@ -70,12 +70,9 @@ class WantedRows:
 
     def lacking(self, found: Lookup) -> WantedRows:
         """Those that a look-up has not found."""
-        places: dict[str, Any] = {
-            "positions": found.missing_positions,
-            "starts": found.missing_starts,
-            "keep": found.missing_slots,
-        }
-        return WantedRows(replace(self.item, rows=found.missing_ids, **places), self.outs)
+        places: dict[str, Any] = {"starts": found.missing_starts, "keep": found.missing_slots}
+        missing = replace(self.item, rows=found.missing_ids, positions=found.missing_positions, **places)
+        return WantedRows(missing, self.outs)
 
 
 class TaskResult(NamedTuple):
