@@ -94,12 +94,11 @@ async def _pull(state: BatchState, task: Task, context: RemoteContext) -> TaskRe
     wanted, cached, copies = list[WantedRows](), 0, list[asyncio.Future[None]]()
     items, ahead = state.feature_items(task), context.ahead
     found = [None] * len(items) if ahead is None else await on_pool(context.pool, ahead.look_up_now, items)
-    for item, cached_rows in zip(items, found, strict=True):
+    for item, hits in zip(items, found, strict=True):
         rows = WantedRows(item, [state.table_rows(item.node_type, name) for name in item.tables])
-        if ahead is not None and cached_rows is not None:
-            count = len(cached_rows.slots)
-            copies.append(context.copied(count, rows.outs, ahead.fill, item, cached_rows, rows.outs))
-            cached, rows = cached + count, rows.lacking(cached_rows)
+        if ahead is not None and hits is not None:
+            copies.append(context.copied(len(hits.slots), rows.outs, ahead.fill, item, hits, rows.outs))
+            cached, rows = cached + len(hits.slots), rows.lacking(hits)
         wanted.append(rows)
     try:  # nothing is awaited since the look-up: rows that earlier batches fetch were kept by then, or are on their way
         pulled = await pull_jointly(wanted, context)
