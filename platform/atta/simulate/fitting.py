@@ -15,7 +15,18 @@ from atta.client.cluster import Cluster
 from atta.client.loaders.minibatch import MiniBatch
 from atta.partition.schema import split_edge_type
 from atta.scheduler.fine import Line
-from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, Draw, HopSize, Linear, LoopCosts, Profile, Remote, Side
+from atta.simulate.profile import (
+    LOCAL_KINDS,
+    REMOTE_KINDS,
+    Draw,
+    HopSize,
+    Linear,
+    LoopCosts,
+    Profile,
+    Remote,
+    Side,
+    leaves_home,
+)
 
 MOST_EDGES = 256
 """At most this many sampled edges of a vertex are counted. A vertex with more counts as if it had this many."""
@@ -107,6 +118,16 @@ MOST_REPEATS = 256
 """Largest number of batches per rank whose remote vertices are counted."""
 
 
+@dataclass(frozen=True)
+class BatchOptions:
+    """What loaders and daemons were told that decides which rows are asked for; see ``Profile``. ``follows``: rows at hand
+    depend on the order of batches."""
+
+    aggregate: str = ""
+    window: int = 0
+    follows: bool = False
+
+
 @dataclass
 class Measurements:
     """Figures of one run: its batches as consumers saw them, and the counters of its daemons. ``home``, ``expanded``,
@@ -153,21 +174,26 @@ class Measurements:
         """Number of requests to other daemons."""
         return self._asked("r")
 
-    def hit(self) -> float:
-        """Share of the remote rows that a cache had. Only daemons that ran already have a cache."""
+    def rows(self) -> tuple[float, float, float]:
+        """Remote rows that were asked for, that a cache had, and that another batch brought; a sum counts as a row."""
         rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
-        return cached / (rows + cached + shared) if cached else 0.0
+        return rows, cached, shared
 
-    def at_hand(self) -> float:
-        """Share of the remote rows that a cache had, or another batch brought."""
-        rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
-        return (cached + shared) / (rows + cached + shared) if cached or shared else 0.0
+    def at_hand(self, *, brought: bool, wanted: float = 0.0) -> float:
+        """Share of the remote rows that a cache had, or (``brought``) another batch brought. ``wanted``: number of remote
+        rows, if it is not the number of those that were asked for or at hand."""
+        rows, cached, shared = self.rows()
+        here = cached + shared * brought
+        return min(1.0, here / (wanted or rows + cached + shared)) if here else 0.0
 
-    def asked(self) -> float:
-        """Bytes of the rows that batches have asked other daemons for. Another batch brought the others; rows that a
-        cache had are work at home."""
-        rows, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "shared"))
-        return self.of("feature", "net", "x") * (rows / (rows + shared) if rows else 1.0)
+    def asked(self, how: BatchOptions, row_bytes: float) -> float:
+        """Bytes of the rows and sums that batches have asked other daemons for. Another batch brought the others; rows
+        that a cache had are work at home, but for ``late_rows``: those looked up when rows were fetched."""
+        rows, _, shared = self.rows()
+        if how.aggregate:
+            return rows * row_bytes
+        wanted = rows + shared + self.totals.get("late_rows", 0.0)
+        return self.of("feature", "net", "x") * (rows / wanted if rows else 1.0)
 
     def messages(self) -> float:
         """Number of these requests that event loops send and serve; threads without the interpreter do the others."""
@@ -251,23 +277,27 @@ def profile_of(
     waits: Waits = Waits(),
     overheads: Overheads | None = None,
     cores: int | None = None,
+    how: BatchOptions = BatchOptions(),
 ) -> Profile:
     """The profile that explains all ``runs``. The first run's batches are those of the profile; ``measured``: notes for
     people. ``alone``: the first run again with one consumer at a time. ``overheads``: if they are known; else those
-    that explain the runs. ``cores``: of the machine that was measured; None: this one."""
+    that explain the runs. ``cores``: of the machine that was measured; None: this one. ``how``: of all runs."""
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
     local_costs = {kind: _cost(all_runs, kind, main) for kind in LOCAL_KINDS}
     per_unit = {kind: local_costs[kind].us_per_unit for kind in REMOTE_KINDS}
-    besides = overheads or _overheads(runs, per_unit, described.parts)
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
-    row_bytes = fetched / max(1.0, sum(main.fresh))
-    hops = _hops(main, fan_outs, batches, fetched)
+    left = main.home[-1] if leaves_home(how.aggregate) else 0.0
+    row_bytes = fetched / max(1.0, sum(main.fresh) - left)
+    besides = overheads or _overheads(runs, per_unit, described.parts, how, row_bytes)
+    early = main.rows()[1] - main.totals.get("late_rows", 0.0)
+    hops = _hops(main, fan_outs, batches, fetched, early * row_bytes)
     expanded = batches * sum(hop.new * hop.home for hop in hops[:-1])  # at home
-    repeats = _repeats(main.by_rank)
+    repeats = () if how.follows else _repeats(main.by_rank)
+    hit, summed = _shares(main, how, [batches * hop.new * (1 - hop.home) for hop in hops], brought=not repeats)
     asked = {
         "neighborhood": (main.of("neighborhood", "net", "x"), ID_BYTES / max(1.0, described.mean_degree)),
-        "feature": (main.asked(), ID_BYTES / max(1.0, row_bytes)),
+        "feature": (main.asked(how, row_bytes), ID_BYTES / max(1.0, row_bytes)),
     }
     remote = {}
     for kind, (units, request_bytes) in asked.items():
@@ -294,14 +324,26 @@ def profile_of(
         wake_us=1e6 * waits.wake_s,
         timer_us=1e6 * waits.timer_s,
         crowding=max(1.0, main.batch_cpu_s() / alone.batch_cpu_s()) if alone is not None else 1.0,
-        cache_hit=main.hit() if repeats else main.at_hand(),
+        cache_hit=hit,
         repeats=repeats,
+        aggregate=how.aggregate,
+        summed=summed,
+        window=how.window,
         draws=draws_of(main.expanded, fan_outs),
         vertices=described.vertices if main.expanded else (),
         epoch_seeds=described.epoch_seeds,
         cores=len(os.sched_getaffinity(0)) if cores is None else cores,
         measured=measured,
     )
+
+
+def _shares(main: Measurements, how: BatchOptions, remote: Sequence[float], *, brought: bool) -> tuple[float, float]:
+    """``cache_hit`` and ``summed`` of a profile. ``remote``: number of remote vertices by hop."""
+    if not how.aggregate:
+        return main.at_hand(brought=brought), 1.0
+    hit = main.at_hand(brought=brought, wanted=sum(remote))
+    last = main.rows()[0] - (1 - hit) * sum(remote[:-1])
+    return hit, max(0.0, last / max(1.0, (1 - hit) * remote[-1]))
 
 
 def _placement(ranks: Sequence[Measurements]) -> tuple[tuple[float, ...], ...]:
@@ -355,14 +397,16 @@ def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
     return LoopCosts(1e6 * batch_s, 1e6 * task_s, half, half, 1e6 * byte_s, 1e6 * session_s)
 
 
-def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float], parts: int) -> Overheads:
+def _overheads(
+    runs: Sequence[Measurements], per_unit: Mapping[str, float], parts: int, how: BatchOptions, row_bytes: float
+) -> Overheads:
     """What the runs have cost besides tasks and work in answers. A unit of cost takes as long for another daemon as at
     home (``per_unit``: microseconds)."""
     rows, rest = [], []
     for run in runs:
         served = 0.0
         for kind, unit_us in per_unit.items():
-            units = run.asked() if kind == "feature" else run.of(kind, "net", "x")
+            units = run.asked(how, row_bytes) if kind == "feature" else run.of(kind, "net", "x")
             served += 1e-6 * unit_us * units
         rows.append((float(run.batches), run.requests(), run.moved(), run.sessions()))
         rest.append(max(0.0, run.unaccounted_s() - served))
@@ -385,8 +429,11 @@ def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> l
     return [exact * float(value) for value in found / scale]
 
 
-def _hops(main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float) -> tuple[HopSize, ...]:
-    everywhere = main.of("feature", "cpu", "x") / fetched if fetched else 1.0
+def _hops(
+    main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float, cached: float
+) -> tuple[HopSize, ...]:
+    """``fetched``: bytes of all rows; ``cached``: of those of others that tasks at home copied."""
+    everywhere = max(0.0, main.of("feature", "cpu", "x") - cached) / fetched if fetched else 1.0
     found = []
     for hop in range(len(fan_outs) + 1):
         fresh = main.fresh[hop] if hop < len(main.fresh) else 0.0
