@@ -99,17 +99,8 @@ def measure(
         raise ConfigError("--aggregate: needs the dataset, which tells the rows that sums stand for (--data)")
     follows = loader.get("dependency", 1) > 1 or "recent" in daemon
     keeps = (*(() if follows else ("--no-share-pulls",)), "--no-cache-edges", *(daemon or ("--cache-share", "0")))
-    settings = [
-        _MeasuredRun("batches", batch_size, hops, epochs),
-        _MeasuredRun("small batches", max(1, batch_size // SMALLER), hops, epochs),
-        _MeasuredRun("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), epochs, most=MOST_FEW),
-        _MeasuredRun("epochs of one batch", None, (1,), OPENINGS * epochs),
-    ]
-    if len(hops) > 1:
-        settings.append(_MeasuredRun("one hop", batch_size, hops[:1], epochs))
-    settings.append(_MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True))
     runs: list[Measurements] = []
-    for run in settings:
+    for run in _runs(batch_size, hops, epochs):
         say(f"measuring {run.name}: fan-outs {','.join(map(str, run.fan_outs))}, {run.epochs} epochs after a warm-up")
         with _opened(source, threads, keeps) as cluster:
             if dataset is not None and cluster.dataset_id != dataset.dataset_id:
@@ -127,6 +118,8 @@ def measure(
                 measured = range(warm_up, warm_up + run.epochs)
                 found = replace(_counted(loaders, dataset, run.size, measured), totals=found.totals, cpu_s=found.cpu_s)
             runs.append(found)
+    if daemon and not runs[0].rows()[1]:
+        say("no row was cached: there may be no memory for a cache (log lines above)")
     *together, alone = runs
     notes = {
         "source": Path(source).name,
@@ -158,6 +151,19 @@ class _MeasuredRun:
     """Batches of an epoch; None: all."""
     alone: bool = False
     """Whether only one consumer works at a time."""
+
+
+def _runs(batch_size: int, hops: tuple[int, ...], epochs: int) -> list[_MeasuredRun]:
+    """The profile's own batches first, and last the same with one consumer at a time."""
+    found = [
+        _MeasuredRun("batches", batch_size, hops, epochs),
+        _MeasuredRun("small batches", max(1, batch_size // SMALLER), hops, epochs),
+        _MeasuredRun("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), epochs, most=MOST_FEW),
+        _MeasuredRun("epochs of one batch", None, (1,), OPENINGS * epochs),
+    ]
+    if len(hops) > 1:
+        found.append(_MeasuredRun("one hop", batch_size, hops[:1], epochs))
+    return [*found, _MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True)]
 
 
 def _opened(source: str | Path, threads: int, keeps: Sequence[str]) -> Cluster:

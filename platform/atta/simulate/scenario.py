@@ -126,7 +126,7 @@ class Scenario:
             ("--batch-size", self.seeds, profile.batch_size),
             ("--num-neighbors", self.fan_outs or profile.fan_outs, profile.fan_outs),
             ("--window", self.rows_window, profile.window),
-            ("times as many vertices", self.growth, 1.0),
+            ("--vertices", self.growth, 1.0),
         )
         other = [name for name, value, measured in as_measured if value != measured]
         if not shares or not other:
