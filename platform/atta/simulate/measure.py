@@ -86,11 +86,11 @@ def measure(
 
     ``source``: a partitioned dataset, or a cluster (file or addresses). ``data``: the dataset that a cluster serves;
     without it only the mean share at home over all hops is known. ``threads``: worker threads of a daemon that is
-    started here, and ``daemon``: options of its cache. ``loader``: further arguments of ``NeighborLoader``; one that
-    aggregates asks for no ids of edges. Every run has a warm-up before its measured ``epochs``. ``start``: starts the process of a rank's
-    consumer. A consumer belongs on the machine of its partition's daemon: daemons of other machines would make its
-    batches less often than they do for trainers. Raises DataError, ConfigError: the dataset or a setting is wrong;
-    AttaError: a daemon or a consumer failed.
+    started here; ``daemon``: options of its cache. ``loader``: further arguments of ``NeighborLoader``; one that
+    aggregates asks for no ids of edges. Every run has a warm-up before its measured ``epochs``. ``start``: starts the
+    process of a rank's consumer. It belongs on the machine of its partition's daemon: daemons of other machines would
+    make its batches less often than they do for trainers. Raises DataError, ConfigError: the dataset or a setting is
+    wrong; AttaError: a daemon or a consumer failed.
     """
     served = source if Path(source).is_dir() else data
     dataset = None if served is None else Dataset.open(served, parts=[], verify=False)

@@ -178,8 +178,8 @@ class Profile:
         )
         _demand(self.crowding >= 1, "crowding", self.crowding, "must be at least 1")
         _demand(0 <= self.cache_hit <= 1, "cache_hit", self.cache_hit, "must lie in [0, 1]")
-        known = {reduce.name.lower() for reduce in Reduce if reduce}
-        _demand(self.aggregate in {"", *known}, "aggregate", self.aggregate, f"must be one of {', '.join(sorted(known))}")
+        sums = [reduce.name.lower() for reduce in Reduce if reduce]
+        _demand(self.aggregate in {"", *sums}, "aggregate", self.aggregate, f"must be one of {', '.join(sums)}")
         for i, hop in enumerate(self.hops):
             _demand(0 <= hop.home <= 1, f"hops[{i}].home", hop.home, "must lie in [0, 1]")
         self._check_draws()

@@ -41,7 +41,8 @@ class Question:
     ``servers``: machines; ``trainers``: on each. ``layers``: of the model, and hops of a closure. ``settings``: of
     expansion-aware sampling; those with more hops than layers are left out. ``co_batches``: numbers of them per epoch;
     ``rule``: bounds of the subgraph that they are taken from. ``num_neighbors``, ``batch_size``: of mini-batches, of
-    which ``batches`` are sampled per server. ``sums``: owners sum the last hop's rows. ``split``: vertices to train on; all if the dataset has none.
+    which ``batches`` are sampled per server. ``sums``: owners sum the last hop's rows. ``split``: vertices to train on;
+    all if the dataset has none.
     ``divided_edges``: most edges that METIS sees of a server's subgraph. ``extracted_edges``: of all closures, above
     which only some servers are counted.
     """

@@ -60,9 +60,7 @@ def aggregate_of(
     found = AGGREGATES.get(config.model) if able else None
     if config.aggregate == "on" and (found is None or features.dtype != "<f4"):
         what = f"features of {features.dtype}" if found else f"--model {config.model}, --task {config.task} here"
-        raise ConfigError(
-            f"--aggregate on: not with {what}; sums are of float32, for the first layer of sage and gcn"
-        )
+        raise ConfigError(f"--aggregate on: not with {what}; sums are of float32, for the first layer of sage and gcn")
     if config.aggregate == "off" or found is None or features.dtype != "<f4":
         return None
     count = config.batch_size * prod(abs(k) for k in config.fan_outs)
