@@ -231,11 +231,6 @@ class DaemonConfig:
         return max(SchedulerConfig.queue_bytes, min(self.threads * GIB // 2, total_bytes() // 8))
 
     @property
-    def rows_window(self) -> int:
-        """The window of batches known ahead; 0: what the cache keeps does not depend on them."""
-        return self.window if self.cache_rank == "recent" else 0
-
-    @property
     def most_snapshot_bytes(self) -> int:
         """Most disk that snapshots take."""
         return SNAPSHOTS * self.table_bytes if self.snapshot_bytes is None else self.snapshot_bytes

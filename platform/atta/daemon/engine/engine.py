@@ -73,7 +73,7 @@ class Engine:
             buffer_bytes=config.most_buffer_bytes,
             policy=config.policy,
             prefetch=config.prefetch,
-            window=config.rows_window,
+            window=config.window if config.cache_rank == "recent" else 0,
         )
         self._window = of_scheduler.window
         self._scheduler = sched.Scheduler(of_scheduler, shard.part)

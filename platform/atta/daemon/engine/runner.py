@@ -355,12 +355,8 @@ class TaskRunner:
                 result = await run_program(running.state, task, self._access(running), self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
-                context = self._context(
-                    cache=running.view.rows,
-                    ahead=running.ahead,
-                    codec=running.session.request.codec,
-                    age_ms=age_ms,
-                )
+                rows, ahead, codec = running.view.rows, running.ahead, running.session.request.codec
+                context = self._context(cache=rows, ahead=ahead, codec=codec, age_ms=age_ms)
                 result = await run_remote(running.state, task, context)
         except (asyncio.CancelledError, GeneratorExit):  # nobody waits for it, and there may be no loop any more
             raise
