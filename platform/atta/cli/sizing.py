@@ -131,8 +131,8 @@ def _warn(sample: SampleBytes, graph: GraphCounts, base: Scenario) -> None:
             "taken to be as large as the sample's",
             err=True,
         )
-    growth = graph.vertices / sample.size.vertices
-    if unknown := replace(base, machines=base.profile.parts + 1, growth=growth).unknown:
+    other = replace(base, machines=base.profile.parts + 1, growth=graph.vertices / sample.size.vertices)
+    if unknown := other.unknown:
         echo(f"atta: warning: {unknown}", err=True)
     if base.profile.parts == 1:
         echo("atta: warning: the profile is of one partition, so remote vertices are taken to lie at random", err=True)

@@ -44,12 +44,11 @@ from atta.simulate.fitting import (
     ServedDataset,
     Waits,
     added,
-    expanded_by_hop,
     merged,
     profile_of,
-    together,
 )
 from atta.simulate.profile import Profile
+from atta.simulate.reach import expanded_by_hop, together
 
 SMALLER = 4
 """Factor by which batches of the second run are smaller. Those of the last run have fewer tasks and requests. So the
@@ -133,10 +132,8 @@ def measure(
         "loader": loader,
         "daemon": list(daemon),
     }
-    waits, how = (
-        Waits(wake_s(), timer_lateness_s()),
-        BatchOptions(loader.get("aggregate", ""), window, follows or window > 0),
-    )
+    waits = Waits(wake_s(), timer_lateness_s())
+    how = BatchOptions(loader.get("aggregate", ""), window, follows or window > 0)
     return profile_of(together, described, batch_size, hops, alone=alone, waits=waits, measured=notes, how=how)
 
 

@@ -246,6 +246,15 @@ def test_crowding_is_what_a_batch_costs_beside_others_over_what_it_costs_alone(d
     assert (made.wake_us, made.timer_us) == pytest.approx((200.0, 1000.0))
 
 
+def test_cached_rows_are_no_vertices_at_home() -> None:
+    """A cluster whose dataset is not at hand: of 100 rows 40 were of the own machine, and 24 of the others in its cache."""
+    run = Measurements(1, fresh=[10.0, 90.0], sizes=[100.0])
+    run.totals |= {"cost_feature_cpu_x": 64 * 8.0, "cost_feature_net_x": 36 * 8.0, "remote_rows": 36, "cached_rows": 24}
+    run.totals["cpu_s"] = 1.0
+    made = profile_of([run], ServedDataset("id", 2, 8.0, 100), 10, (9,), measured={})
+    assert (made.hops[1].home, made.cache_hit) == pytest.approx((0.4, 24 / 60))
+
+
 ROW = 40.0
 """Number of bytes of a row.
 

@@ -225,7 +225,7 @@ class _Server:
         return np.random.default_rng([self.question.seed, self.number, purpose])
 
 
-class _Drawn(NamedTuple):
+class _DrawnBatch(NamedTuple):
     """A mini-batch: its vertices by local id, and the edges of its last hop by local ids of their ends."""
 
     mean: MeanBatch
@@ -241,7 +241,7 @@ class _Drawn(NamedTuple):
         return float(away[:first].sum() + (plan.raw & (owners >= 0)).sum() + PRICE * len(plan.counts))
 
 
-def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int) -> _Drawn:
+def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int) -> _DrawnBatch:
     row = col = np.empty(0, np.int32)
     access, known = LocalAccess(whole.graph), kernels.Compactor()
     known.insert(seeds)
@@ -254,7 +254,7 @@ def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: i
         ends.append(known.size)
     vertices = known.ids(0, known.size)
     mean = MeanBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices)))
-    return _Drawn(mean, vertices, row, col)
+    return _DrawnBatch(mean, vertices, row, col)
 
 
 def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:
