@@ -195,10 +195,8 @@ class RunningDag:
             return
         self.stats["network_ms"] += 1e3 * seconds
         self.stats["remote_rows" if task.kind is Kind.FEATURE else "remote_frontier"] += result.remote_rows
-        self.stats["remote_bytes"] += result.remote_bytes
-        self.stats["shared_rows"] += result.shared_rows
-        self.stats["summed_rows"] += result.summed_rows
-        self.stats["cached_rows"] += result.cached_rows
+        for name in ("remote_bytes", "shared_rows", "summed_rows", "cached_rows"):
+            self.stats[name] += getattr(result, name)
 
     def end(self) -> None:
         """No task will run any more."""

@@ -30,13 +30,13 @@ class RemoteContext:
     owners: Owners
     cache: RowCache
     pool: Executor  # copies rows, so that the event loop stays free
-    ahead: RowsAhead | None = None  # None: ``cache`` has been asked before
     underway: PullsUnderWay | None = None  # None: every batch asks for all of its rows
     codec: str = ""
     """Of float32 rows on the way; empty: none. Decoded rows differ from the originals, so the cache does not keep
     them."""
     age_ms: int = 0  # since the batch was begun; 0: peers answer in order of arrival
     at_once: int = SMALL_BYTES  # the event loop itself copies up to this many bytes
+    ahead: RowsAhead | None = None  # None: ``cache`` has been asked before
 
     def copied(
         self, rows: int, outs: Sequence[np.ndarray], copy: Callable[..., None], *args: object
@@ -70,9 +70,12 @@ class WantedRows:
 
     def lacking(self, found: Lookup) -> WantedRows:
         """Those that a look-up has not found."""
-        rows, positions, starts = found.missing_ids, found.missing_positions, found.missing_starts
-        missing = replace(self.item, rows=rows, positions=positions, starts=starts, keep=found.missing_slots)
-        return WantedRows(missing, self.outs)
+        places: dict[str, Any] = {
+            "positions": found.missing_positions,
+            "starts": found.missing_starts,
+            "keep": found.missing_slots,
+        }
+        return WantedRows(replace(self.item, rows=found.missing_ids, **places), self.outs)
 
 
 class TaskResult(NamedTuple):

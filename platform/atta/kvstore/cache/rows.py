@@ -340,8 +340,12 @@ class RowsAhead:
 
     def look_up_now(self, items: Sequence[FeatureItem]) -> list[Lookup | None]:
         """As ``RowCache.look_up``, when the rows of ``items``, which have ``starts``, are fetched."""
-        asked = ((item.node_type, item.tables, item.rows, item.positions, item.starts) for item in items)
-        return [self.cache.look_up(*what, turn=self.turn) for what in asked]
+        found = []
+        for item in items:
+            assert item.starts is not None
+            what = item.node_type, item.tables, item.rows, item.positions, item.starts
+            found.append(self.cache.look_up(*what, turn=self.turn))
+        return found
 
     def fill(self, item: FeatureItem, found: Lookup, outs: Sequence[np.ndarray]) -> None:
         """As ``RowCache.fill``, for the rows that were found. From then on others may take their places."""
