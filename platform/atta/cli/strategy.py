@@ -1,5 +1,4 @@
-"""``atta plan --strategy auto``: the fastest strategy of ``atta train`` for some machines, and the figures behind the
-choice."""
+"""``atta plan --strategy auto``: the fastest strategy of ``atta train`` for some machines, and its figures."""
 
 from __future__ import annotations
 

@@ -158,8 +158,7 @@ class Machine:
             then(*args)
 
     def _ran(self, dag: int, task: Task, started: float, nbytes: float = 0.0) -> None:
-        """A task has ended; ``nbytes``: of answers to it. The event loop has work with it before the scheduler hears of
-        it."""
+        """A task has ended; ``nbytes``: of answers to it. The event loop works on it before the scheduler does."""
         loop_us = self._costs.task_us + self._costs.us_per_byte * nbytes
         self._on_loop(loop_us, self._task_done, dag, task, started, self._clock.now - started)
 

@@ -137,8 +137,7 @@ async def _keep(wanted: Sequence[WantedRows], context: RemoteContext) -> None:
 
 
 async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> TaskResult:
-    """Pull ``wanted``, but take what earlier batches have already asked for from them. Later batches may rely on this
-    pull."""
+    """Pull ``wanted``, but take from earlier batches what they have asked for. Later ones may rely on this pull."""
     underway = context.underway
     if underway is None:
         pulled = await _ask(wanted, context)
