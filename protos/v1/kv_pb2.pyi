@@ -27,16 +27,16 @@ class PullRequest(_message.Message):
     def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ..., version: _Optional[int] = ..., age_ms: _Optional[int] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ...) -> None: ...
 
 class Sums(_message.Message):
-    __slots__ = ("counts", "weights", "shift", "width")
+    __slots__ = ("counts", "weights", "shifts", "width")
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    SHIFT_FIELD_NUMBER: _ClassVar[int]
+    SHIFTS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     counts: bytes
     weights: bytes
-    shift: int
+    shifts: bytes
     width: int
-    def __init__(self, counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., shift: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+    def __init__(self, counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., shifts: _Optional[bytes] = ..., width: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("data",)
@@ -69,5 +69,5 @@ class Table(_message.Message):
     dtype: str
     row_shape: _containers.RepeatedScalarFieldContainer[int]
     rows: int
-    largest: float
-    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ..., row_shape: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., largest: _Optional[float] = ...) -> None: ...
+    largest: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ..., row_shape: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., largest: _Optional[_Iterable[float]] = ...) -> None: ...

@@ -16,7 +16,16 @@ import numpy as np
 from atta.samplers.batch.items import FeatureItem, SumItem
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import Reduce
-from atta.samplers.kernels.sums import WIDE, LastEdges, Sums, edges_in_order, plan_sums, reduce_rows, width_of
+from atta.samplers.kernels.sums import (
+    WIDE,
+    LastEdges,
+    Sums,
+    edges_in_order,
+    plan_sums,
+    reduce_rows,
+    shifts_for,
+    width_of,
+)
 
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
@@ -59,8 +68,8 @@ class _Came:
 
 class RowSums:
     """The sums of one batch. ``inner``: by node type, how many vertices it had before its last hop; ``shifts``: by node
-    type and table, see ``kernels.sums``. ``scratch`` lends memory for what comes. ``last``: by type, the last hop's edges
-    that did not join the batch."""
+    type and table, see ``kernels.sums``; ``sources``: see ``BatchState``. ``scratch`` lends memory for what comes.
+    ``last``: by type, the last hop's edges that did not join the batch."""
 
     def __init__(
         self,
@@ -68,13 +77,17 @@ class RowSums:
         schema: Schema,
         out: BatchArrays,
         *,
-        shifts: Mapping[tuple[str, str], int],
+        shifts: Mapping[tuple[str, str], np.ndarray],
+        sources: Mapping[tuple[str, str], int],
         inner: Mapping[str, int],
         scratch: Scratch,
         last: Mapping[str, LastEdges],
     ) -> None:
         assert plan.summed is not None
-        self._plan, self._schema, self._out, self._shifts, self._scratch = plan, schema, out, shifts, scratch
+        self._plan, self._schema, self._out, self._scratch, self._sources = plan, schema, out, scratch, sources
+        # Later rows may be larger than those that the shifts follow from, in columns of small numbers by far.
+        low = {key: np.full_like(of, of.min()) for key, of in shifts.items() if sources.get(key) and len(of)}
+        self._shifts = {**shifts, **low}
         self._reduce, self.inner = plan.summed.reduce, dict(inner)
         self._came: dict[str, _Came] = {}
         self._last = last
@@ -88,17 +101,18 @@ class RowSums:
             row[first:], col[first:], self._out.filled(f"edge_weight/{edge_type}")[first:] if weighed else None
         )
 
-    def ask(
-        self, node_type: str, new: NewVertices, asked: TaskRows, sources: Mapping[tuple[str, str], int]
-    ) -> WantedSums | None:
-        """What to ask the owners of ``asked`` for, which are among ``new``, the last hop's vertices; None: nothing.
-        ``sources``: see ``BatchState``."""
+    def _counted(self, edge_type: str, name: str, edges: SumEdges) -> np.ndarray:
+        """The shifts of the sums of a table of the sources."""
+        return shifts_for(self._shifts[self._schema.endpoints(edge_type)[0], name], edges.col, edges.weights)
+
+    def ask(self, node_type: str, new: NewVertices, asked: TaskRows) -> WantedSums | None:
+        """What to ask the owners of ``asked`` for, which are among ``new``, the last hop's vertices; None: nothing."""
         assert asked.starts is not None
         assert self._plan.summed is not None
         tables = tuple(name for owner, name in self._plan.summed.tables if owner == node_type)
         if not tables:
             return None
-        versions = {name: sources.get((node_type, name), 0) for name in tables}
+        versions = {name: self._sources.get((node_type, name), 0) for name in tables}
         at, count, parts = asked.positions - new.start, new.stop - new.start, len(asked.starts) - 1
         owners, ids = np.full(count, -1, np.int32), np.zeros(count, np.int64)
         owners[at], ids[at] = np.repeat(np.arange(parts, dtype=np.int32), np.diff(asked.starts)), asked.rows
@@ -109,6 +123,7 @@ class RowSums:
             if source != node_type:
                 continue
             edges, last = self._edges(edge_type), self._last.get(edge_type)
+            shifts = {name: self._counted(edge_type, name, edges) for name in tables}
             edges = edges if last is None else SumEdges(*last.ends, None)
             found = plan_sums(
                 edges.row, edges.col, first=new.start, targets=self.inner[target], owners=owners, parts=parts
@@ -117,10 +132,10 @@ class RowSums:
             weights = None if edges.weights is None else edges.weights[found.edges]
             rows = ids[edges.row[found.edges] - new.start]
             for name in tables:
-                shift, version = self._shifts[node_type, name], versions[name]
-                # Later rows may have larger numbers than those by which the shift was chosen.
+                version = versions[name]
+                # Later rows may have larger numbers than those by which the shifts were chosen.
                 width = WIDE if version else width_of(found.counts, weights)
-                what = rows, found.counts, found.targets, weights, found.starts, shift, width, version
+                what = rows, found.counts, found.targets, weights, found.starts, shifts[name], width, version
                 sums.append(SumItem(edge_type, node_type, name, *what))
                 columns = prod(self._schema.node_tables[node_type][name].row_shape)
                 outs.append(self._scratch.empty((len(found.counts), width * columns), np.uint8))
@@ -151,7 +166,7 @@ class RowSums:
                 vertices=sizes[source] - first,
                 parts=self._parts(edge_type, name, new.get(source), at_home),
                 sums=self._sums(edge_type, name),
-                shift=self._shifts[source, name],
+                shifts=self._counted(edge_type, name, edges),
                 reduce=self._reduce,
                 out=out,
                 last=self._last.get(edge_type),

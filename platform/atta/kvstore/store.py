@@ -59,7 +59,7 @@ class Store:
             for name in tables
         }
         self._live: dict[Rows, Table] = {}
-        self._largest: dict[tuple[str, str], float] = {}
+        self._largest: dict[tuple[str, str], np.ndarray] = {}
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
@@ -138,18 +138,18 @@ class Store:
         weights: np.ndarray | None,
         prefix: bytes,
         *,
-        shift: int,
+        shifts: np.ndarray,
         width: int,
     ) -> bytes:
         """A message: ``prefix``, then sums of rows, see ``kernels.sums.pack_sums``. Raises ConfigError: a row outside the
         partition, or sums that cannot be made."""
         try:
-            return pack_sums(prefix, [table.data], rows, counts, weights, shift=shift, width=width)
+            return pack_sums(prefix, [table.data], rows, counts, weights, shifts=shifts, width=width)
         except ValueError as error:
             raise self._blaming(table, error) from error
 
-    def largest(self, node_type: str, name: str) -> float:
-        """The largest absolute value of the dataset's own rows here, of a table of float32; inf: one is not finite."""
+    def largest(self, node_type: str, name: str) -> np.ndarray:
+        """The largest absolute values of the columns of the dataset's own rows here, see ``kernels.sums.largest``."""
         key = node_type, name
         if key not in self._largest:
             self._largest[key] = largest(self.table(node_type, name).data)

@@ -94,7 +94,7 @@ class Drawing:
     def _reduce(self) -> Reduce:
         """What becomes of the last hop's rows."""
         known = {reduce.name.lower(): reduce for reduce in Reduce if reduce}
-        if self.aggregate is not None and self.aggregate not in known:
+        if self.aggregate is not None and (not isinstance(self.aggregate, str) or self.aggregate not in known):
             why = "; attention and maxima need every row" if self.aggregate in ("max", "gat", "attention") else ""
             raise ConfigError(f"aggregate {self.aggregate!r}: must be one of {', '.join(known)}{why}")
         return Reduce.NONE if self.aggregate is None else known[self.aggregate]

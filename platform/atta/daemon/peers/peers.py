@@ -9,6 +9,7 @@ import heapq
 import time
 from collections.abc import AsyncIterator, Mapping
 from itertools import count
+from math import prod
 from typing import Any
 
 import grpc
@@ -184,7 +185,9 @@ class Peer:
         """The sums of ``item``, which make one message: their bytes."""
         rows, wide = rows_to_wire(item.rows)
         weights = b"" if item.weights is None else item.weights.tobytes()
-        sums = kv_pb2.Sums(counts=item.counts.tobytes(), weights=weights, shift=item.shift, width=item.width)
+        sums = kv_pb2.Sums(
+            counts=item.counts.tobytes(), weights=weights, shifts=item.shifts.tobytes(), width=item.width
+        )
         request = kv_pb2.PullRequest(
             node_type=item.node_type,
             tables=[item.table],
@@ -197,10 +200,17 @@ class Peer:
         bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
 
-    async def largest(self) -> dict[tuple[str, str], float]:
-        """By node type and table of float32, the largest absolute value among the peer's own rows."""
+    async def largest(self) -> dict[tuple[str, str], np.ndarray]:
+        """By node type and table of float32, the largest absolute values of its columns among the peer's own rows."""
         reply = await self._answer("KvService.ListTables", kv_pb2.ListTablesRequest(largest=True))
-        return {(table.node_type, table.name): table.largest for table in reply.tables if table.dtype == "<f4"}
+        found = {(t.node_type, t.name): np.array(t.largest, np.float32) for t in reply.tables if t.dtype == "<f4"}
+        for node_type, tables in self._schema.node_tables.items():
+            for name, spec in tables.items():
+                if spec.dtype == "<f4" and len(found.get((node_type, name), ())) != prod(spec.row_shape):
+                    raise RemoteError(
+                        self.address, f"says the largest numbers of other columns than {node_type}/{name} has"
+                    )
+        return found
 
     async def probe(
         self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0

@@ -278,8 +278,10 @@ class KvService:
             raise ConfigError(
                 f"{len(counts)} sums of {len(rows)} rows, {sums.width} bytes a column: too many, or an unknown width"
             )
+        shifts = _per_row("shifts", sums.shifts, np.dtype(np.int16), columns)
+        shifts = np.empty(0, np.int16) if shifts is None else shifts
         await self._make.answers.hold(context, nbytes)
-        pack = partial(self._store.pack_sums, shift=sums.shift, width=sums.width)
+        pack = partial(self._store.pack_sums, shifts=shifts, width=sums.width)
         head, work = prefix(kv_pb2.PullReply(), PULL_DATA, nbytes), max(nbytes, len(rows) * table.row_bytes)
         answer: bytes = await self._make.run(
             work, pack, table, rows, counts, weights, head, since=began(request.age_ms)
@@ -297,7 +299,7 @@ class KvService:
                 dtype=table.data.dtype.str,
                 row_shape=table.data.shape[1:],
                 rows=table.data.shape[0],
-                largest=found.get((table.node_type, table.name), 0.0),
+                largest=found.get((table.node_type, table.name)),
             )
         return reply
 

@@ -101,7 +101,8 @@ class SessionService:
                 raise
             await self._check_files()
             if checked.plan.summed is not None:
-                checked = replace(checked, shifts=await self._engine.largest.shifts(checked.plan))
+                largest, schema = self._engine.largest, self._engine.dataset.schema
+                checked = replace(checked, shifts=await largest.shifts(checked.plan, schema))
             await self._start(name, digest, checked, request)
         session = self._sessions[name]
         if session.digest != digest:
