@@ -248,6 +248,7 @@ def test_links_as_seeds(pair: atta.LocalCluster) -> None:
         ({"aggregate": ["mean"]}, r"\['mean'\]: must be one of sum, mean, gcn"),
         ({"aggregate": "mean", "fan_outs": [2, 0]}, "num_neighbors must have a last hop whose fan-outs are not 0"),
         ({"aggregate": "mean", "fan_outs": []}, "num_neighbors must have a last hop whose fan-outs are not 0"),
+        ({"aggregate": "gcn", "norm_attr": "weight", "unbiased": True}, "edges that have weights need edge_norm='gcn'"),
         ({"aggregate": "mean", "tables": ["y"]}, "no table of float32 is fetched"),
         ({"aggregate": "mean", "subgraph_type": "induced"}, "only along drawn edges"),
         ({"aggregate": "mean", "subgraph_type": "bidirectional"}, "only along drawn edges"),
@@ -259,15 +260,24 @@ def test_what_cannot_be_summed_is_refused(pair: atta.LocalCluster, options: dict
 
 
 def test_layers_that_need_every_row_are_refused() -> None:
-    from torch_geometric.nn import GATConv, SAGEConv
+    from torch_geometric.nn import GATConv, MeanAggregation, SAGEConv
 
-    from atta.nn import FirstLayer, GCNFirst
+    from atta.nn import FirstLayer, GCNFirst, first_layer
 
+    class Gated(SAGEConv):
+        def message(self, x_j: Any) -> Any:
+            return x_j.sigmoid()
+
+    assert FirstLayer(SAGEConv(4, 4, aggr=MeanAggregation())).aggregate == "mean"
     for layer, why in (
         (lambda: FirstLayer(GATConv(4, 4)), "GATConv cannot be a first layer of sums"),
         (lambda: FirstLayer(SAGEConv(4, 4, aggr="max")), "aggr 'max' is no sum or mean"),
         (lambda: FirstLayer(SAGEConv(4, 4, project=True)), "project=True"),
         (lambda: GCNFirst(4, 4, improved=True), "improved=True"),
+        (lambda: GCNFirst(4, 4, aggr="mean"), "aggr 'mean' is no sum, so"),
+        (lambda: FirstLayer(SAGEConv(4, 4, flow="target_to_source")), "flow 'target_to_source'"),
+        (lambda: FirstLayer(Gated(4, 4)), "Gated is more than SAGEConv"),
+        (lambda: first_layer(SAGEConv(4, 4, aggr="max"), *torch.ones(2, 3, 4)), "aggr 'max' is no sum or mean"),
     ):
         with pytest.raises(ConfigError, match=why):
             layer()
