@@ -102,6 +102,7 @@ inline const char* wrong_request(const FrameHeader& head) {
   if (head.kind == FrameKind::kSample && (head.fan_out < -1 || head.fan_out > kMaxFanOut)) return "an impossible fan-out";
   if (head.flags & kSums && (head.kind != FrameKind::kPull || head.edges > kMaxAddends || head.first_row > kMaxColumns))
     return "impossible sums";
+  if (head.kind == FrameKind::kPull && head.flags & kWeights && !(head.flags & kSums)) return "weights without sums";
   if (head.bytes != request_bytes(head)) return "lengths that contradict each other";
   return nullptr;
 }

@@ -109,8 +109,10 @@ class Request {
     for (std::size_t i = 0; i < n; ++i)
       rows_[i] = head.flags & kWideRows ? read<std::int64_t>(arrays, i) : read<std::int32_t>(arrays, i);
     arrays += row_width(head) * n;
-    if (head.flags & kWeights && pulls()) weights_.resize(n), std::memcpy(weights_.data(), arrays, 4 * n), arrays += 4 * n;
-    if (head.flags & kSums) shifts_.resize(head.first_row), std::memcpy(shifts_.data(), arrays, 2 * shifts_.size());
+    if (head.flags & kSums && n > 0 && head.first_row > 0) {
+      if (head.flags & kWeights) weights_.resize(n), std::memcpy(weights_.data(), arrays, 4 * n), arrays += 4 * n;
+      shifts_.resize(head.first_row), std::memcpy(shifts_.data(), arrays, 2 * shifts_.size());
+    }
     if (head.flags & kTrees && !pulls()) trees_.resize(n), std::memcpy(trees_.data(), arrays, 4 * n);
   }
 
