@@ -45,10 +45,16 @@ class PullReply(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
-    __slots__ = ("largest",)
+    __slots__ = ("largest", "node_type", "table", "version")
     LARGEST_FIELD_NUMBER: _ClassVar[int]
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     largest: bool
-    def __init__(self, largest: _Optional[bool] = ...) -> None: ...
+    node_type: str
+    table: str
+    version: int
+    def __init__(self, largest: _Optional[bool] = ..., node_type: _Optional[str] = ..., table: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ListTablesReply(_message.Message):
     __slots__ = ("tables",)

@@ -17,7 +17,6 @@ from atta.samplers.batch.items import FeatureItem, SumItem
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import Reduce
 from atta.samplers.kernels.sums import (
-    WIDE,
     LastEdges,
     Sums,
     edges_in_order,
@@ -85,9 +84,7 @@ class RowSums:
     ) -> None:
         assert plan.summed is not None
         self._plan, self._schema, self._out, self._scratch, self._sources = plan, schema, out, scratch, sources
-        # Later rows may be larger than those that the shifts follow from, in columns of small numbers by far.
-        low = {key: np.full_like(of, of.min()) for key, of in shifts.items() if sources.get(key) and len(of)}
-        self._shifts = {**shifts, **low}
+        self._shifts = shifts
         self._reduce, self.inner = plan.summed.reduce, dict(inner)
         self._came: dict[str, _Came] = {}
         self._last = last
@@ -132,10 +129,8 @@ class RowSums:
             weights = None if edges.weights is None else edges.weights[found.edges]
             rows = ids[edges.row[found.edges] - new.start]
             for name in tables:
-                version = versions[name]
-                # Later rows may have larger numbers than those by which the shifts were chosen.
-                width = WIDE if version else width_of(found.counts, weights)
-                what = rows, found.counts, found.targets, weights, found.starts, shifts[name], width, version
+                width = width_of(found.counts, weights)
+                what = rows, found.counts, found.targets, weights, found.starts, shifts[name], width, versions[name]
                 sums.append(SumItem(edge_type, node_type, name, *what))
                 columns = prod(self._schema.node_tables[node_type][name].row_shape)
                 outs.append(self._scratch.empty((len(found.counts), width * columns), np.uint8))

@@ -264,7 +264,7 @@ def _add_hops(
     hops: Hops,
     wanted: Mapping[str, Sequence[str]],
 ) -> None:
-    if hops.frontier not in FRONTIERS:
+    if hops.frontier not in [*FRONTIERS]:
         raise ConfigError(f"frontier is {hops.frontier!r}, must be 'new' or 'all'")
     by_hop = _by_hop(schema, hops.num_neighbors)
     if hops.reduce and not (by_hop and by_hop[-1]):

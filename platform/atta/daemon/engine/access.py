@@ -168,7 +168,7 @@ class Conversation:
 
 class LargestNumbers:
     """The largest absolute values of the columns of the cluster's tables of float32, which sums are counted by
-    (``kernels.sums``). Every owner is asked once, when they are first needed."""
+    (``kernels.sums``). Every owner is asked once, when they are first needed, and again for later versions."""
 
     def __init__(self, peers: Peers, store: Store, parts: int) -> None:
         """``parts``: how many partitions there are; ``store`` has one of them."""
@@ -176,21 +176,27 @@ class LargestNumbers:
         self._others = [part for part in range(parts) if part != store.part]
         self._asked: asyncio.Task[list[dict[tuple[str, str], np.ndarray]]] | None = None
 
-    async def shifts(self, plan: Plan, schema: Schema) -> dict[tuple[str, str], np.ndarray]:
-        """The shifts of the tables that a plan sums. Raises ConfigError: one has numbers that are not finite."""
+    async def shifts(
+        self, plan: Plan, schema: Schema, sources: Mapping[tuple[str, str], int]
+    ) -> dict[tuple[str, str], np.ndarray]:
+        """The shifts of the tables that a plan sums, of these versions. Raises ConfigError: a number is not finite."""
         if plan.summed is None:
             return {}
         if self._asked is None or (self._asked.done() and (self._asked.cancelled() or self._asked.exception())):
             self._asked = asyncio.ensure_future(self._ask())
-        others = await asyncio.shield(self._asked)
+        first = await asyncio.shield(self._asked)
         loop, found = asyncio.get_running_loop(), {}
         for key in dict.fromkeys((schema.endpoints(edge_type)[0], name) for edge_type, name in plan.sums(schema)):
-            own = await loop.run_in_executor(None, self._store.largest, *key)
+            source = sources.get(key, 0)
+            others = await self._ask(key, source) if source else first
+            own = await loop.run_in_executor(None, self._store.largest, self._store.table(*key, source), source)
             found[key] = shifts_of(np.max([own, *(of[key] for of in others)], axis=0), key[1])
         return found
 
-    async def _ask(self) -> list[dict[tuple[str, str], np.ndarray]]:
-        return await asyncio.gather(*(self._peers[part].largest() for part in self._others))
+    async def _ask(
+        self, table: tuple[str, str] | None = None, version: int = 0
+    ) -> list[dict[tuple[str, str], np.ndarray]]:
+        return await asyncio.gather(*(self._peers[part].largest(table, version) for part in self._others))
 
 
 async def on_pool(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:

@@ -200,16 +200,18 @@ class Peer:
         bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
 
-    async def largest(self) -> dict[tuple[str, str], np.ndarray]:
-        """By node type and table of float32, the largest absolute values of its columns among the peer's own rows."""
-        reply = await self._answer("KvService.ListTables", kv_pb2.ListTablesRequest(largest=True))
+    async def largest(
+        self, table: tuple[str, str] | None = None, version: int = 0
+    ) -> dict[tuple[str, str], np.ndarray]:
+        """By table of float32, or of ``table`` alone, the largest absolute values of the columns of the peer's rows."""
+        node_type, name = table or ("", "")
+        request = kv_pb2.ListTablesRequest(largest=True, node_type=node_type, table=name, version=version)
+        reply = await self._answer("KvService.ListTables", request)
         found = {(t.node_type, t.name): np.array(t.largest, np.float32) for t in reply.tables if t.dtype == "<f4"}
-        for node_type, tables in self._schema.node_tables.items():
-            for name, spec in tables.items():
-                if spec.dtype == "<f4" and len(found.get((node_type, name), ())) != prod(spec.row_shape):
-                    raise RemoteError(
-                        self.address, f"says the largest numbers of other columns than {node_type}/{name} has"
-                    )
+        specs = {(t, n): spec for t, tables in self._schema.node_tables.items() for n, spec in tables.items()}
+        for key in [table] if table else [*specs]:
+            if specs[key].dtype == "<f4" and len(found.get(key, ())) != prod(specs[key].row_shape):
+                raise RemoteError(self.address, f"says the largest numbers of other columns than {'/'.join(key)} has")
         return found
 
     async def probe(

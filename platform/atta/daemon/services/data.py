@@ -290,9 +290,14 @@ class KvService:
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
         reply = kv_pb2.ListTablesReply()
-        floats = [(t.node_type, t.name) for t in self._store if t.data.dtype == np.float32] if request.largest else []
-        found = {key: await self._make.run(CHUNK_BYTES, self._store.largest, *key) for key in floats}
-        for table in self._store:
+        one, version = request.table, request.version if request.table else 0
+        tables = await self._versions.tables(request.node_type, [one], version) if one else [*self._store]
+        floats = [table for table in tables if table.data.dtype == np.float32] if request.largest else []
+        found = {
+            (table.node_type, table.name): await self._make.run(CHUNK_BYTES, self._store.largest, table, version)
+            for table in floats
+        }
+        for table in tables:
             reply.tables.add(
                 node_type=table.node_type,
                 name=table.name,
