@@ -11,7 +11,8 @@ the caches, the others count. Columns of the record:
 - ``degree``, ``recent``: policies of ``atta serve --cache-rank``, replayed.
 - ``summed``: those rows stay that ``degree`` chooses. For the last hop, an owner sends a row, or the sum of all its rows
   that a vertex needs. The cheapest choice is a minimum vertex cover, which is as large as a maximum matching.
-- ``daemons, ...``: what daemons with that policy have asked for, on the same batches.
+- ``daemons, ...``: what daemons with that policy have asked for, on the same batches; ``window``: with ``recent``, and
+  the rows of ``--window`` batches known ahead (``atta serve --window``), else with none.
 
 Writes remote-rows.json and remote-rows.md.
 """
@@ -167,7 +168,10 @@ def figures(work: Work, way: str, graph: LocalGraph) -> Iterator[dict[str, Any]]
             "optimum": asked_by_next_use(rows, room, given.window, graph.num_nodes),
             **{rank: work.replayed(needs, percent / 100, rank) for rank in RANKS},
             "summed": [summed(need, kept, offsets) for need in needs],
-            **{f"daemons, {rank}": work.measured(needs, how, *serve, "--cache-rank", rank) for rank in RANKS},
+            **{
+                f"daemons, {name}": work.measured(needs, how, *serve, "--cache-rank", rank, "--window", ahead)
+                for name, rank, ahead in (*((r, r, "0") for r in RANKS), ("window", "recent", f"{given.window}"))
+            },
         }
         yield {
             **how, "share": percent, "rows": room,
@@ -179,7 +183,7 @@ def main() -> None:
     """Count and write the record."""
     given = arguments_of(
         __file__, __doc__, data=Path, ways="uniform:1,uniform:64,labor:1,labor:64", shares="5,20", num_neighbors="15,10,5",
-        batch_size=1024, batches=72, window=16, seed=0, table="x",
+        batch_size=1024, batches=72, window=4, seed=0, table="x",
     )  # fmt: skip
     work, found = Work.of(given), []
     csc = work.dataset.joined([range(work.dataset.num_parts)]).part(0).csc(work.dataset.schema.edge_types[0])
@@ -198,14 +202,14 @@ def main() -> None:
     columns, rows = list(found[0]["asked"]), []
     for figure in found:
         asked = figure["asked"]
-        share = f"{asked['daemons, recent'] / asked['optimum']:.2f}"
+        share = f"{asked['daemons, window'] / asked['optimum']:.2f}"
         where = figure["method"], figure["dependency"], f"{figure['share']:g} %"
         rows.append((*where, *(f"{asked[name]:.1f}" for name in columns), share))
     lines = [
         *head("Rows that a daemon asks others for", record),
         f"Rows per seed; {given.batch_size} seeds a batch, fan-outs {given.num_neighbors}. Columns: `--help`.",
         "",
-        *rows_of(("method", "dependency", "cache", *columns, "daemons, recent : optimum"), *rows),
+        *rows_of(("method", "dependency", "cache", *columns, "daemons, window : optimum"), *rows),
     ]
     write(given.out / "remote-rows.json", record, lines)
 

@@ -100,6 +100,11 @@ class DagInstance:
         return self._finished
 
     @property
+    def sampled(self) -> bool:
+        """Whether all vertices and edges of the batch are known."""
+        return self._to_join == 0
+
+    @property
     def issued(self) -> frozenset[Task]:
         """Tasks handed out and not yet done."""
         return frozenset(self._issued)

@@ -118,9 +118,8 @@ def _by_user_id(keys: np.ndarray, vertices: np.ndarray) -> tuple[np.ndarray, np.
 
 def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int) -> np.ndarray:
     """Mark ``count`` candidates: bool [m]. They are drawn one after another, ∝ ``importance`` (float64 [m]) among the
-    candidates that are left. Candidate i arrives after an exponential time of rate ``importance[i]``. Its random number
-    is a function of its user id. The first ``count`` candidates win (Efraimidis and Spirakis, 2006). Ties go to the
-    candidate with the lowest user id, which stands first."""
+    candidates that are left: candidate i arrives after an exponential time of rate ``importance[i]``, and the first win
+    (Efraimidis and Spirakis, 2006). Ties go to the lowest user id, which stands first."""
     times = -np.log1p(-unit(draw(streams(stream_key, keys), 0))) / importance
     chosen = np.zeros(len(times), dtype=bool)
     chosen[np.argsort(times, kind="stable")[:count]] = True

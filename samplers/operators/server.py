@@ -164,9 +164,8 @@ def _grow(
     rim: bool = True,
 ) -> Program[Sampled]:
     """Admit vertices hop by hop. ``choose`` gets a frontier and its in-edges, and says which vertices to admit:
-    vertices that are not members, repeats allowed. Every member's in-edges are asked for once. A vertex that is not
-    admitted now may be admitted in a later hop. So all in-edges are kept until the members are known. ``rim``: whether
-    the last hop's vertices are expanded."""
+    vertices that are not members, repeats allowed. Those left out may come in a later hop, so all in-edges are kept.
+    ``rim``: whether the last hop's vertices are expanded."""
     grown = _Grown(batch)
     grown.admit(batch.seeds)
     for _ in range(hops):

@@ -127,9 +127,8 @@ class PageRank:
 
 
 def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Push in rounds. A round pushes all pairs that hold too much mass, with the mass that they have when the round
-    begins. Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered
-    in the order in which mass first reaches them, and mass is added up in the order in which it is sent. So rounding
+    """Push in rounds: all pairs that hold too much mass when the round begins. Returns seeds' positions, vertices
+    (internal ids) and scores of all pairs with a score. Mass is added up in the order in which it is sent, so rounding
     does not depend on internal ids."""
     pairs, rows = _Pairs(batch), _KnownInEdges()
     yield from pairs.insert(np.arange(len(batch.seeds)), batch.seeds, np.ones(len(batch.seeds)), epsilon)

@@ -238,8 +238,7 @@ def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
 
 def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapping[str, str]) -> dict[str, Any]:
     """Read ``NAME=VALUE,NAME=VALUE``: the values by field. The name alone turns a setting on that is on or off.
-    ``elsewhere``: what the error says of names that are known, but belong somewhere else. Raises UnknownNameError: no
-    setting has that name; ConfigError: a setting is given twice, or refuses the value."""
+    ``elsewhere``: errors for names that belong somewhere else. Raises UnknownNameError, ConfigError."""
     known, found = {s.name: s for s in settings}, dict[str, str]()
     name = ""
     for entry in text.split(","):

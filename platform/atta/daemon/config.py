@@ -103,6 +103,11 @@ class DaemonConfig:
             choices=("degree", "access", "recent"),
         ),
     ] = "degree"
+    window: Annotated[
+        int,
+        Option("With --cache-rank recent: fetch rows when so many later batches are sampled.", at_least=0, at_most=8),
+    ] = 4
+    """The cache then keeps the rows that these will ask for. They take memory of ``queue_bytes``."""
     cache_fanouts: Annotated[tuple[int, ...], Option("Fan-outs that access expects.")] = (15, 10, 5)
     cache_fill: Annotated[int, Option("Bytes a second that fill it beforehand; 0: none.", unit="bytes")] = 256 * MIB
     """It begins when the daemon serves."""

@@ -99,9 +99,8 @@ def _divided(config: DaemonConfig, need: Needs) -> MemoryPlan:
 
 
 def _planned(need: Needs, room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
-    """What one daemon takes. It is what was asked for, if nothing is left to decide; and as little as possible where
-    others have been promised all memory that is free, as they may never take it. Raises ConfigError: what is to be
-    loaded does not fit."""
+    """What one daemon takes: what was asked for, or as little as possible where others have been promised all free
+    memory. Raises ConfigError: what is to be loaded does not fit."""
     if wish.memory != "auto" and wish.cache is not None:
         return plan_memory([need], MachineRoom(ALL, ALL), wish)
     try:

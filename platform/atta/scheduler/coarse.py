@@ -183,6 +183,7 @@ class ScheduledSession:
     launched: int = 0  # position of the next batch to launch; at most len(batches)
     announced: int = 0  # position of the next batch to announce; at most ``launched``
     in_flight: int = 0  # launched, not finished: in_flight + len(waiting) == launched - announced
+    parked: int = 0  # of these, sampled ahead of those whose rows are fetched
     last_launch: float = -math.inf  # seconds
     waiting: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Finished, but an earlier batch is not: batch -> (dag, bytes). All lie in batches[announced:launched]."""
@@ -203,13 +204,18 @@ class ScheduledSession:
         return len(self.waiting) + len(self.queue)
 
     @property
+    def at_work(self) -> int:
+        """Batches in flight that do not wait for later ones to be sampled."""
+        return self.in_flight - self.parked
+
+    @property
     def line(self) -> tuple[int, int]:
         """Batches (finished, held) that the consumer has before it, with those of the loader's session before. Held
         batches are in flight or finished."""
-        finished, held = self.finished, self.in_flight + self.finished
+        finished, held = self.finished, self.at_work + self.finished
         if self.before is None or self.before.closed:
             return finished, held
-        return finished + self.before.finished, held + self.before.in_flight + self.before.finished
+        return finished + self.before.finished, held + self.before.at_work + self.before.finished
 
     def widened(self) -> bool:
         """Note a launch. Returns whether the loader now has more batches at once than ever before."""
@@ -238,7 +244,7 @@ class ScheduledSession:
             return True
         if held >= pace.most and self.finished and finished >= config.target_queue:
             return False
-        if self.in_flight == 0 or held < always:
+        if self.at_work == 0 or held < always:
             return True
         if not load.idle or load.percent >= config.target_utilisation:
             return False

@@ -12,7 +12,7 @@ MOST_THREADS = 8
 
 _LEAST = {
     "workers net_in_flight chunk_rows queue_bytes fetch_bytes prefetch calibration_batches widening_batches": 1,
-    "at_hand buffer_bytes max_dags log_events": 0,
+    "at_hand buffer_bytes max_dags window log_events": 0,
 }
 
 
@@ -45,6 +45,9 @@ class SchedulerConfig:
     """When to launch and what to run next: a name in ``policies.POLICIES``. ``Scheduler`` refuses unknown ones."""
     prefetch: int = 4
     """Policy "prefetch": DAGs in flight plus finished batches."""
+    window: int = 0
+    """A batch asks for rows of other owners when so many later ones of its session have been sampled; 0: at once. The
+    first batch of a session never waits, the second for one, and so on."""
     target_utilisation: float = 95.0
     """C*: the CPU utilisation of the operating point from which sigma is calibrated."""
     target_queue: float = 4.0

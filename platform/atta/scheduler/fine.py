@@ -142,6 +142,10 @@ class Dag:
     running: set[Task] = field(default_factory=set)
     cancelled: bool = False  # such a DAG is kept only while ``running`` is not empty
     widens: bool = False  # was launched when the loader never had as many batches at once
+    waits_for: int = 0  # so many later batches of the session are sampled before it asks for rows of other owners
+    parked: list[Task] = field(default_factory=list)  # its tasks that wait for that
+    sampled: bool = False
+    parked_at: float | None = None  # since when it has been sampled and waits, seconds
 
 
 class LaneQueue:

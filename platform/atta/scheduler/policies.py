@@ -69,12 +69,12 @@ def by_score(session: ScheduledSession, load: Load, now: float, config: Schedule
 
 def one_at_a_time(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Launch when the session's DAG before has ended."""
-    return 0.0 if session.in_flight == 0 else math.inf
+    return 0.0 if session.at_work == 0 else math.inf
 
 
 def fixed_depth(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
     """Keep ``prefetch`` batches in flight or finished."""
-    return 0.0 if session.in_flight + session.finished < config.prefetch else math.inf
+    return 0.0 if session.at_work + session.finished < config.prefetch else math.inf
 
 
 def greedy(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:

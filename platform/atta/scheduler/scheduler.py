@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from atta.samplers.dag.instance import DagInstance, Lane, Task
+from atta.samplers.dag.instance import DagInstance, Kind, Lane, Task
 from atta.scheduler.coarse import Load, Pace, PaceMemory, ScheduledSession, SessionView, WakeUps, view
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.events import (
@@ -100,6 +100,8 @@ class Scheduler:
                     self._consider_cramped(now, actions)
         while (session := self._wakeups.due(now)) is not None:
             self._consider(session, now, actions)
+        if self._config.window:
+            self._release_alone(now)
         self._run_ready_tasks(actions)
         self._consider_held_back(now, actions)
         if (wake := self._wakeups.next(now)) is not None:
@@ -180,7 +182,7 @@ class Scheduler:
             actions.append(CancelDag(number))
             dag = self._dags.get(number)  # None: finished, waiting for an earlier batch
             if dag is not None:
-                dag.cancelled = True
+                dag.cancelled, dag.parked = True, []
                 if not dag.running:
                     del self._dags[number]
         for lane in self._lanes.values():
@@ -225,9 +227,46 @@ class Scheduler:
         if dag is None:
             return
         for task in ready:
-            self._lanes[task.lane].push(dag, task, now)
+            if dag.waits_for and task.kind is Kind.FEATURE and task.lane is Lane.NET:
+                dag.parked.append(task)
+            else:
+                self._lanes[task.lane].push(dag, task, now)
+        if dag.instance.sampled and not dag.sampled:
+            self._dag_sampled(dag, now, actions)
         if dag.instance.finished:
             self._dag_finished(dag, (event.then or [event])[-1].nbytes, now, actions)
+
+    def _dag_sampled(self, dag: Dag, now: float, actions: list[Action]) -> None:
+        """All of the batch is known. Earlier ones may have waited for that, before they fetch rows."""
+        session, dag.sampled = dag.session, True
+        if not self._config.window:
+            return
+        if dag.parked:
+            session.parked += 1
+            dag.parked_at = now
+        later = 0
+        for number in reversed(session.dags):
+            other = self._dags.get(number)  # None: finished
+            if other is not None and other.parked_at is not None and later >= other.waits_for:
+                self._release(other, now)
+            later += other is None or other.sampled
+        self._consider(session, now, actions)
+
+    def _release_alone(self, now: float) -> None:
+        """The oldest batch of a session fetches its rows if all others in flight wait, too, and no further one comes
+        before something happens."""
+        for session in self._sessions.values():
+            if session.parked and not session.at_work and session.check_at == math.inf:
+                dags = (self._dags.get(number) for number in session.dags)
+                self._release(next(dag for dag in dags if dag is not None and dag.parked_at is not None), now)
+
+    def _release(self, dag: Dag, now: float) -> None:
+        assert dag.parked_at is not None
+        dag.launched += now - dag.parked_at  # that time was none of sampling
+        dag.parked_at, dag.session.parked = None, dag.session.parked - 1
+        for task in dag.parked:
+            self._lanes[task.lane].push(dag, task, now)
+        dag.parked = []
 
     def _task_failed(self, event: TaskFailed, now: float, actions: list[Action]) -> None:
         dag = self._answered(event.dag, event.task)
@@ -353,7 +392,7 @@ class Scheduler:
     def _launch(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
         number = self._next_dag
         self._next_dag += 1
-        batch = session.batches[session.launched]
+        batch, index = session.batches[session.launched], session.launched
         dag = Dag(number, session, batch, DagInstance(session.plan, self._home, self._config.chunk_rows), now)
         self._dags[number] = dag
         session.dags[number] = None
@@ -361,6 +400,8 @@ class Scheduler:
         session.in_flight += 1
         session.last_launch = now
         dag.widens = session.widened()
+        if session.plan.summed is None:
+            dag.waits_for = min(self._config.window, index, len(session.batches) - 1 - index)
         self._turn = session.charge(self._turn)
         actions.append(LaunchDag(number, session.name, batch))
         for task in dag.instance.start():

@@ -371,9 +371,8 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float], part
 
 
 def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Seconds per count of each column, none negative, that explain the seconds of each row best. A row's error counts
-    relative to its seconds, so a long run does not matter more than a short one. In the end all are scaled to explain
-    the first row exactly: it is what the profile is about, and the others only tell the columns apart."""
+    """Seconds per count of each column, none negative, that explain the seconds of each row best, relative to these. All
+    are scaled to explain the first row exactly: it is what the profile is about."""
     known = np.array(seconds)
     weight = np.where(known > 0, 1.0 / np.maximum(known, 1e-9), 1.0)
     table = np.array(counts) * weight[:, None]

@@ -180,9 +180,8 @@ class Overlap:
 
 
 def _none_has(batches: int, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Probability [numbers, others] that none of ``others`` batches wants a row which one more wants. All are drawn
-    from the measured ``batches``, of which ``numbers`` want it: C(batches - numbers, others) over C(batches - 1,
-    others), between whole numbers by the gamma function."""
+    """Probability [numbers, others] that none of ``others`` batches wants a row which one more wants, if ``numbers`` of
+    ``batches`` want it: C(batches - numbers, others) / C(batches - 1, others), by the gamma function."""
     left = batches - numbers - others + 1
     log = (
         gammaln(batches - numbers + 1) - gammaln(np.maximum(left, 1e-9)) - gammaln(batches) + gammaln(batches - others)

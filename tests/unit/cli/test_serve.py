@@ -22,7 +22,7 @@ OPTIONS = {
     "data": "data", "data-cache": "data_cache", "part": "parts", "listen": "listen",
     "threads": "threads", "requests": "requests", "memory": "memory",
     "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-edges": "cache_edges",
-    "cache-share": "cache_share", "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
+    "cache-share": "cache_share", "cache-rank": "cache_rank", "window": "window", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
     "share-pulls": "share_pulls", "links": "links", "link-port": "link_port", "tables": "table_bytes",
     "snapshots": "snapshots", "snapshots-size": "snapshot_bytes", "durability": "durability", "backup": "backup",
     "keep-backup": "keep_backup", "promote-after": "promote_after_s", "tables-dir": "tables_dir", "log-size": "log_bytes",

@@ -45,7 +45,7 @@ SPECS = {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}
 OFFSETS = np.array([0, 100, 200, 300])
 
 
-positions = st.lists(st.integers(0, 99), unique=True, max_size=40)
+positions = st.lists(st.integers(0, 99), max_size=40)  # they repeat if trees are disjoint
 rows_by_owner = st.dictionaries(st.integers(0, 2), positions, min_size=1, max_size=3)
 
 
@@ -53,15 +53,15 @@ def true_rows(ids: np.ndarray) -> dict[str, np.ndarray]:
     return {"x": np.stack([ids, ids * 2, ids * 3], axis=1).astype(np.float32), "y": ids.astype(np.int64) * 7}
 
 
-def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str]) -> int:
+def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str], turn: int = -1) -> int:
     """Do what a batch does: take cached rows, fetch and offer the rest. Returns the hits. Every row must be right.
 
-    ``rows``: by owner, positions in its range.
+    ``rows``: by owner, positions in its range. ``turn``: of the batch, if it is known ahead.
     """
     ids = np.concatenate([OFFSETS[owner] + rows[owner] for owner in sorted(rows)]).astype(np.int64)
     starts = np.cumsum([0, *(len(rows.get(owner, ())) for owner in range(3))])
     positions = np.arange(len(ids))[::-1].copy()
-    found = shelf.look_up(tables, ids, positions, starts)
+    found = shelf.look_up(tables, ids, positions, starts, turn)
     outs = [np.zeros((len(ids), *SPECS[t].row_shape), SPECS[t].dtype) for t in tables]
     for name, out in zip(tables, outs, strict=True):
         out[found.positions] = shelf.tables[name][found.slots]
@@ -85,8 +85,47 @@ def ask(shelf: RecentRows, rows: dict[int, np.ndarray], tables: list[str]) -> in
 def test_recent_rows_are_never_wrong(count: int, asked: list[tuple[dict[int, list[int]], str]]) -> None:
     shelf = RecentRows(count, SPECS, OFFSETS, half_life=100)
     for rows, tables in asked:
-        hits = ask(shelf, {owner: np.array(mine, dtype=np.int64) for owner, mine in rows.items()}, list(tables))
-        assert hits <= count
+        ask(shelf, {owner: np.array(mine, dtype=np.int64) for owner, mine in rows.items()}, list(tables))
+        here = [row for row, _ in shelf.index.content()]
+        assert len({*here}) == len(here) <= count
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    room=st.integers(1, 40),
+    window=st.integers(1, 3),
+    batches=st.lists(st.sets(st.integers(0, 99), max_size=40).map(sorted), min_size=2, max_size=12),
+)
+def test_the_rows_stay_that_the_next_batch_known_ahead_asks_for(
+    room: int, window: int, batches: list[list[int]]
+) -> None:
+    """No choice of rows leaves the next batch more: all that it asks for and that were here, as far as there is room."""
+    shelf, known = RecentRows(room, SPECS, OFFSETS, half_life=100), 0
+    before: set[int] = set()
+    for turn, ids in enumerate(batches):
+        while known < len(batches) and known <= turn + window:
+            shelf.index.expect(known, np.array(batches[known], dtype=np.int64))
+            known += 1
+        here = {row for row, present in shelf.index.content() if present}
+        assert len(here & {*ids}) == min(room, len(before & {*ids}))
+        assert ask(shelf, {0: np.array(ids, dtype=np.int64)}, ["x", "y"], turn) == len(here & {*ids})
+        shelf.index.close(turn)
+        before = here | {*ids}
+
+
+def test_a_batch_that_is_given_up_keeps_no_rows() -> None:
+    shelf, rows = RecentRows(10, SPECS, OFFSETS, half_life=1000), {0: np.arange(10)}
+    shelf.index.expect(7, np.arange(10))
+    ask(shelf, rows, ["x", "y"], 0)
+    for turn in range(1, 4):  # asked for more often since, but later
+        ask(shelf, {1: np.arange(10)}, ["x", "y"], turn)
+    assert ask(shelf, rows, ["x", "y"], 4) == 10
+    shelf.index.close(7)
+    for turn in range(5, 9):
+        ask(shelf, {1: np.arange(10)}, ["x", "y"], turn)
+    assert ask(shelf, rows, ["x", "y"], 9) == 0
+    with pytest.raises(ValueError, match="nobody owns"):
+        shelf.index.expect(10, np.array([300]))
 
 
 def test_a_small_set_of_rows_stays_and_a_scan_leaves_nothing_behind() -> None:

@@ -65,9 +65,17 @@ class Mirror:
     batch: int
     instance: DagInstance
     nbytes: int
+    waits_for: int = 0  # so many later batches are sampled before it asks for rows of others
     running: set[Task] = field(default_factory=set)
+    parked: list[Task] = field(default_factory=list)  # tasks that wait for that, as far as the shell knows
+    sampled: bool = False
     cancelled: bool = False
     ended: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is left to do before its rows are asked for."""
+        return self.sampled and bool(self.parked)
 
 
 class Shell:
@@ -119,7 +127,7 @@ class Shell:
             done, more = self._ended(number, followed)
             then.append(done)
             fresh += more
-        self._add_ready(number, fresh)
+        self._add_ready(number, [task for task in fresh if not self._parks(number, task)])
         return self.send(replace(event, then=then))
 
     def _ended(self, number: int, task: Task) -> tuple[TaskDone, list[Task]]:
@@ -133,6 +141,7 @@ class Shell:
             ]
         if not mirror.cancelled:
             fresh = mirror.instance.done(task, growth)
+            mirror.sampled = mirror.instance.sampled
             if mirror.instance.finished:
                 mirror.ended = True
                 book = self.books[mirror.session]
@@ -224,10 +233,14 @@ class Shell:
                 book.launched += 1
                 book.in_flight += 1
                 nbytes = self.rng.randint(round(self.size / 1.1), self.size)
-                self.dags[number] = Mirror(session, batch, DagInstance(book.plan, HOME, self.config.chunk_rows), nbytes)
+                instance, position = DagInstance(book.plan, HOME, self.config.chunk_rows), book.launched - 1
+                waits_for = min(self.config.window, position, len(book.batches) - 1 - position)
+                self.dags[number] = Mirror(session, batch, instance, nbytes, waits_for)
                 self.launches.append((self.now, session, batch))
                 self._add_ready(number, self.dags[number].instance.start())
             case RunTask(number, task):
+                if task in self.dags[number].parked:
+                    self._check_released(number)
                 self._check_choice(number, task)
                 self.dags[number].running.add(task)
                 self.running.append((number, task))
@@ -241,7 +254,7 @@ class Shell:
                 mirror = self.dags[number]
                 assert not mirror.cancelled
                 assert mirror.session not in self.books or self.books[mirror.session].failed
-                mirror.cancelled = True
+                mirror.cancelled, mirror.parked = True, []
                 for lane in Lane:
                     self.ready[lane] = [entry for entry in self.ready[lane] if entry[0] != number]
             case FailSession(session, number, _):
@@ -267,6 +280,30 @@ class Shell:
         elif self.config.buffer_bytes and launching.ready:
             assert min(least, self.config.buffer_bytes) <= left
 
+    def _parks(self, number: int, task: Task) -> bool:
+        """Whether a task waits for later batches of its session; noted if so."""
+        mirror = self.dags[number]
+        parks = bool(mirror.waits_for) and task.kind is Kind.FEATURE and task.lane is Lane.NET
+        mirror.parked += [task] if parks else []
+        return parks
+
+    def _others(self, number: int) -> list[tuple[int, Mirror]]:
+        """The other batches of the same session that are not cancelled."""
+        session = self.dags[number].session
+        return [(n, m) for n, m in self.dags.items() if n != number and m.session == session and not m.cancelled]
+
+    def _later(self, number: int) -> int:
+        return sum(m.sampled for n, m in self._others(number) if n > number)
+
+    def _check_released(self, number: int) -> None:
+        """The batch before which enough are sampled fetches its rows, or the oldest if all in flight wait for that."""
+        mirror, others = self.dags[number], self._others(number)
+        alone = all(m.ended or (m.waits and n > number) for n, m in others)
+        assert mirror.sampled
+        assert alone or self._later(number) >= mirror.waits_for, "rows are asked for before later batches are sampled"
+        tasks, mirror.parked = mirror.parked, []
+        self._add_ready(number, tasks)
+
     def _add_ready(self, number: int, tasks: list[Task]) -> None:
         for task in tasks:
             self.ready[task.lane].append((number, self.scheduler.costs.estimate(task), self.arrivals, task))
@@ -281,6 +318,9 @@ class Shell:
 
     def _check_bounds(self) -> None:
         width = {Lane.CPU: self.config.workers + self.config.at_hand, Lane.NET: self.config.net_in_flight}
+        for number, mirror in self.dags.items():
+            if mirror.waits and sum(task.lane is Lane.NET for _, task in self.running) < width[Lane.NET]:
+                assert self._later(number) < mirror.waits_for, "rows are not asked for though enough is sampled"
         for lane in Lane:
             running = sum(task.lane is lane for _, task in self.running)
             assert running <= width[lane]

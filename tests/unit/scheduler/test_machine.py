@@ -24,6 +24,7 @@ class Machine(RuleBasedStateMachine):
         queue_bytes=st.sampled_from([1, 900, 2900, 5900, 10**9]),
         buffer_bytes=st.sampled_from([0, 3000, 9000]),
         chunk_rows=st.sampled_from([7, 100]),
+        window=st.sampled_from([0, 1, 3]),
         seed=st.integers(0, 10**6),
         carries=st.booleans(),
     )
@@ -115,7 +116,8 @@ class OneAtATime(Machine):
     @invariant()
     def one_dag(self) -> None:
         if hasattr(self, "shell"):
-            assert all(b.in_flight <= 1 for b in self.shell.books.values())
+            window = self.shell.config.window
+            assert all(b.in_flight <= 1 + window for b in self.shell.books.values())
 
 
 class Fixed(Machine):
@@ -124,7 +126,8 @@ class Fixed(Machine):
     @invariant()
     def depth(self) -> None:
         if hasattr(self, "shell"):
-            assert all(b.in_flight + len(b.sizes) <= 3 for b in self.shell.books.values())
+            window = self.shell.config.window
+            assert all(b.in_flight + len(b.sizes) <= 3 + window for b in self.shell.books.values())
 
 
 class Greedy(Machine):

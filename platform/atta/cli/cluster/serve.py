@@ -19,7 +19,7 @@ from atta.errors import ConfigError
 
 _GROUPS = {
     "Data and addresses": "data part listen peers data-cache verify",
-    "Memory": "memory buffer queue cache cache-fill cache-share cache-rank cache-fanouts cache-edges share-pulls",
+    "Memory": "memory buffer queue cache cache-fill cache-share cache-rank window cache-fanouts cache-edges share-pulls",
     "Mutable tables": "tables durability tables-dir log-size snapshots snapshots-size backup keep-backup promote-after",
     "Scheduling": "threads requests policy prefetch",
     "Watching": "log-level log-format metrics metrics-port dashboard trace-events",

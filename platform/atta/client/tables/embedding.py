@@ -327,8 +327,7 @@ class DistEmbedding(nn.Module):
 
 def _distinct(ids: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """``ids`` without repeats, where each of ``ids`` is among these (None: they are ``ids``), and how often each comes.
-    Vertices of a batch come once each. To mark them takes far less time than to sort them, if there are not many more
-    ids that could be marked (``rows``)."""
+    To mark them takes far less time than to sort them, if ``rows``, the ids that could be, are not many more."""
     if rows <= _MARKS * len(ids):
         known = np.zeros(rows, dtype=bool)
         known[ids[(ids >= 0) & (ids < rows)]] = True

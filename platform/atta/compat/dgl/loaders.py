@@ -105,8 +105,7 @@ class DistBatches:
 
     def _inputs(self, batch: MiniBatch) -> tuple[dict[str, Any], BatchTables]:
         """The ids of a batch by node type, and its tables, in which the script's questions by these ids are looked up.
-        Rows of embeddings that the script has asked for by the ids of the last batch are pulled all at once, while
-        blocks are made, instead of one after the other."""
+        Rows of embeddings that it has asked for in the last batch are pulled all at once, while blocks are made."""
         inputs = {t: tensor(batch.n_id(t)) for t in self.g.types.schema.node_types}
         tables = BatchTables(batch, self._wanted)
         self._forget()

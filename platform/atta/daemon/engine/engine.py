@@ -23,6 +23,7 @@ from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.daemon.versions import VersionView
 from atta.errors import AttaError, RemoteError
+from atta.kvstore.cache import RowsAhead
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.observe.machine.threads import named_threads
@@ -72,7 +73,9 @@ class Engine:
             buffer_bytes=config.most_buffer_bytes,
             policy=config.policy,
             prefetch=config.prefetch,
+            window=config.window if config.cache_rank == "recent" else 0,
         )
+        self._window = of_scheduler.window
         self._scheduler = sched.Scheduler(of_scheduler, shard.part)
         self._runner = TaskRunner(
             config, shard, peers, links=links, chunk_rows=of_scheduler.chunk_rows, done=self._done
@@ -174,7 +177,7 @@ class Engine:
 
     def _launch(self, dag: int, session: Session, batch: int) -> None:
         try:
-            self._dags[dag] = self._begin(session, batch)
+            self._dags[dag] = self._begin(dag, session, batch)
         except Exception as error:  # after any error, the consumer must not wait for ever
             self.counters["launch_errors"] += 1
             if not isinstance(error, AttaError):
@@ -182,8 +185,9 @@ class Engine:
                 error = AttaError(f"batch {batch} cannot be begun: {type(error).__name__}: {error}")
             self.fail(session, error)
 
-    def _begin(self, session: Session, batch: int) -> RunningDag:
+    def _begin(self, dag: int, session: Session, batch: int) -> RunningDag:
         request, view = session.request, session.view or self._view
+        ahead = RowsAhead(view.rows, dag) if self._window and request.plan.summed is None else None
         slot = self.slots.acquire(request.layout.capacity)
         try:
             state = BatchState(
@@ -196,7 +200,7 @@ class Engine:
                 compactors=self._compactors,
                 degree=view.shard.degree,
                 kept=view.edges,
-                rows=view.rows,
+                rows=ahead or view.rows,
                 sources=view.sources,
                 shifts=request.shifts,
             )
@@ -205,7 +209,7 @@ class Engine:
             raise
         # While there are fewer batches than workers, several workers make one batch.
         alone = self._may_carry and self._alone and len(self._dags) + 1 >= self._threads
-        return RunningDag(session, batch, state, slot, time.monotonic(), view, alone=alone)
+        return RunningDag(session, batch, state, slot, time.monotonic(), view, ahead, alone=alone)
 
     def _run(self, action: sched.RunTask) -> None:
         dag, task = action.dag, action.task
@@ -273,6 +277,7 @@ class Engine:
             self.counters[name] += stats.get(name, 0.0)
         self.counters["batches"] += 1
         self._alone = not running.asks and running.work_ms > CARRIED_MS
+        running.end()
         session.deliver(Delivery(batch, running.state.out, running.slot, stats))
 
     def _cancel(self, dag: int) -> None:
@@ -285,6 +290,7 @@ class Engine:
             self._drop(running)
 
     def _drop(self, running: RunningDag) -> None:
+        running.end()
         self.slots.release(running.slot)
 
     def _wake_at(self, when: float) -> None:

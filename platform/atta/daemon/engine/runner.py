@@ -25,6 +25,7 @@ from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.daemon.peers.peers import Peers, moved_at_once
 from atta.daemon.versions import VersionView
+from atta.kvstore.cache import RowsAhead
 from atta.observe.machine.threads import name_thread, named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
@@ -177,6 +178,7 @@ class RunningDag:
     slot: Slot
     launched: float
     view: VersionView = field(repr=False)
+    ahead: RowsAhead | None = field(default=None, repr=False)  # None: cached rows are looked up as vertices are found
     running: int = 0
     cancelled: bool = False
     stats: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_FIGURES, 0.0))
@@ -193,9 +195,13 @@ class RunningDag:
             return
         self.stats["network_ms"] += 1e3 * seconds
         self.stats["remote_rows" if task.kind is Kind.FEATURE else "remote_frontier"] += result.remote_rows
-        self.stats["remote_bytes"] += result.remote_bytes
-        self.stats["shared_rows"] += result.shared_rows
-        self.stats["summed_rows"] += result.summed_rows
+        for name in ("remote_bytes", "shared_rows", "summed_rows", "cached_rows"):
+            self.stats[name] += getattr(result, name)
+
+    def end(self) -> None:
+        """No task will run any more."""
+        if self.ahead is not None:
+            self.ahead.close()
 
     @property
     def work_ms(self) -> float:
@@ -347,7 +353,8 @@ class TaskRunner:
                 result = await run_program(running.state, task, self._access(running), self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
-                context = self._context(cache=running.view.rows, codec=running.session.request.codec, age_ms=age_ms)
+                rows, ahead, codec = running.view.rows, running.ahead, running.session.request.codec
+                context = self._context(cache=rows, ahead=ahead, codec=codec, age_ms=age_ms)
                 result = await run_remote(running.state, task, context)
         except (asyncio.CancelledError, GeneratorExit):  # nobody waits for it, and there may be no loop any more
             raise

@@ -16,7 +16,7 @@ from atta.daemon.engine.access import ClusterAccess, drawn, on_pool
 from atta.daemon.peers.owners import Owners, Pull, PullsUnderWay, SharedRows, all_settled, results_of
 from atta.daemon.peers.peers import SMALL_BYTES, Peers
 from atta.daemon.versions import VersionView
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import Lookup, RowCache, RowsAhead
 from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
@@ -36,6 +36,7 @@ class RemoteContext:
     them."""
     age_ms: int = 0  # since the batch was begun; 0: peers answer in order of arrival
     at_once: int = SMALL_BYTES  # the event loop itself copies up to this many bytes
+    ahead: RowsAhead | None = None  # None: ``cache`` has been asked before
 
     def copied(
         self, rows: int, outs: Sequence[np.ndarray], copy: Callable[..., None], *args: object
@@ -67,6 +68,15 @@ class WantedRows:
             replace(item, rows=item.rows[chosen], positions=item.positions[chosen], starts=starts, keep=keep), self.outs
         )
 
+    def lacking(self, found: Lookup) -> WantedRows:
+        """Those that a look-up has not found."""
+        places: dict[str, Any] = {
+            "positions": found.missing_positions,
+            "starts": found.missing_starts,
+            "keep": found.missing_slots,
+        }
+        return WantedRows(replace(self.item, rows=found.missing_ids, **places), self.outs)
+
 
 class TaskResult(NamedTuple):
     """What a finished task tells the scheduler, and what it moved over the network."""
@@ -84,14 +94,21 @@ class TaskResult(NamedTuple):
 
 async def _pull(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
     """Fetch all rows of a FEATURE task of other owners into the batch."""
-    wanted = []
-    for item in state.feature_items(task):
-        outs = [state.table_rows(item.node_type, name) for name in item.tables]
-        wanted.append(WantedRows(item, outs))
-    pulled = await pull_jointly(wanted, context)
-    if not context.codec:
-        await all_settled([_kept(rows, context) for rows in wanted if rows.item.keep is not None])
-    return pulled
+    wanted, cached, copies = list[WantedRows](), 0, list[asyncio.Future[None]]()
+    items, ahead = state.feature_items(task), context.ahead
+    found = [None] * len(items) if ahead is None else await on_pool(context.pool, ahead.look_up_now, items)
+    for item, cached_rows in zip(items, found, strict=True):
+        rows = WantedRows(item, [state.table_rows(item.node_type, name) for name in item.tables])
+        if ahead is not None and cached_rows is not None:
+            count = len(cached_rows.slots)
+            copies.append(context.copied(count, rows.outs, ahead.fill, item, cached_rows, rows.outs))
+            cached, rows = cached + count, rows.lacking(cached_rows)
+        wanted.append(rows)
+    try:  # nothing is awaited since the look-up: rows that earlier batches fetch were kept by then, or are on their way
+        pulled = await pull_jointly(wanted, context)
+    finally:
+        await all_settled(copies)
+    return pulled._replace(cached_rows=cached)
 
 
 async def _sum(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
@@ -103,8 +120,6 @@ async def _sum(state: BatchState, task: Task, context: RemoteContext) -> TaskRes
     talks: list[Any] = [pull_jointly(rows, context), context.owners.sum(items, outs, age_ms=context.age_ms)]
     pulled: TaskResult
     pulled, received = await results_of(talks)
-    if not context.codec:
-        await all_settled([_kept(some, context) for some in rows if some.item.keep is not None])
     sums = sum(len(out) for out in outs)
     return pulled._replace(
         remote_rows=pulled.remote_rows + sums,
@@ -114,12 +129,15 @@ async def _sum(state: BatchState, task: Task, context: RemoteContext) -> TaskRes
     )
 
 
-def _kept(rows: WantedRows, context: RemoteContext) -> asyncio.Future[None]:
+async def _keep(wanted: Sequence[WantedRows], context: RemoteContext) -> None:
     """Have the cache keep what it wants of rows that have come."""
-    item, outs = rows.item, rows.outs
-    return context.copied(
-        len(item.rows), outs, context.cache.keep, item.node_type, item.tables, item.keep, item.positions, outs
-    )
+    copies = []
+    for rows in wanted if not context.codec else ():
+        item, outs = rows.item, rows.outs
+        if item.keep is not None:
+            keep = item.node_type, item.tables, item.keep, item.positions, outs
+            copies.append(context.copied(len(item.rows), outs, context.cache.keep, *keep))
+    await all_settled(copies)
 
 
 async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> TaskResult:
@@ -127,7 +145,9 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
     pull."""
     underway = context.underway
     if underway is None:
-        return await _ask(wanted, context)
+        pulled = await _ask(wanted, context)
+        await _keep(wanted, context)
+        return pulled
     came = False
     pulls: list[Pull] = []
     promises: list[tuple[WantedRows, SharedRows]] = []
@@ -136,7 +156,7 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
         for rows in wanted:
             item = rows.item
             key = (item.node_type, item.tables, context.codec, item.version)
-            pull = underway.begin(key, item.rows, item.positions, rows.outs)
+            pull = underway.begin(key, item.rows, item.positions, rows.outs, always=context.ahead is not None)
             pulls.append(pull)
             promises += [(rows, promise) for promise in pull.expected]
             asked.append(rows.only(_without(len(item.rows), pull.expected)) if pull.expected else rows)
@@ -149,6 +169,7 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
                 remote_bytes=pulled.remote_bytes + more.remote_bytes,
                 requests=pulled.requests + more.requests,
             )
+        await _keep(wanted, context)
         came = True
     finally:
         owed = [copies for pull in pulls if (copies := underway.end(pull, came=came)) is not None]

@@ -72,9 +72,7 @@ class DaemonLinks:
             await self._attaching.ready([part])
 
     async def _end_silent(self, parts: list[int]) -> None:
-        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages. A
-        replica may be asked by messages already, and answer. It says nothing about the daemon that the link leads to.
-        """
+        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages."""
         there = await asyncio.gather(*(self._peers[part].connection.watch.answers() for part in parts))
         for part, answers in zip(parts, there, strict=True):
             if not answers or self._attaching.leads_elsewhere(part):

@@ -341,10 +341,12 @@ class PullsUnderWay:
         self._habits: dict[str, _Habit] = {}  # by node type
         self._count = 0
 
-    def begin(self, key: Key, rows: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> Pull:
+    def begin(
+        self, key: Key, rows: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray], *, always: bool = False
+    ) -> Pull:
         """A batch wants ``rows`` (int64 [n], internal ids) at ``positions`` of ``outs``; ``end`` must follow. The
         result's ``expected`` says what earlier pulls will bring. Await each of them, and ask the owners for all other
-        rows and for those that did not come."""
+        rows and for those that did not come. ``always``: look even if there was little to share lately."""
         self._count += 1
         pull = Pull(key, self._count, outs)
         if len(rows) < LEAST_ROWS:
@@ -352,7 +354,7 @@ class PullsUnderWay:
         habit = self._habits.get(key[0])
         if habit is None:
             habit = self._habits[key[0]] = _Habit()
-        if habit.rest():
+        if habit.rest() and not always:
             return pull
         last = self._last.get(key)
         if last is None:

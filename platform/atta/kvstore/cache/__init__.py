@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from atta.kvstore.cache.choice import RANKS
 from atta.kvstore.cache.edges import EdgeCache
-from atta.kvstore.cache.rows import Lookup, RowCache
+from atta.kvstore.cache.rows import Lookup, RowCache, RowsAhead
 
-__all__ = ["RANKS", "EdgeCache", "Lookup", "RowCache"]
+__all__ = ["RANKS", "EdgeCache", "Lookup", "RowCache", "RowsAhead"]

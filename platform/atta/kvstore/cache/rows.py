@@ -20,6 +20,7 @@ from atta.samplers import kernels
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.partition.schema import TableSpec
+    from atta.samplers.batch.items import FeatureItem
 
 
 class ChosenRows:
@@ -44,7 +45,9 @@ class ChosenRows:
         every = np.uint8(bits_of(self.tables, list(self.tables)))
         return np.asarray(slots[self._present[slots] != every])
 
-    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
+    def look_up(
+        self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray, turn: int = -1
+    ) -> Lookup:
         """Which of ``ids`` (int64, internal) are cached for all ``tables``. Partition p owns the entries ``starts[p]``
         to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]. It needs no lock, because a slot always belongs to one
         vertex and its bits are never cleared."""
@@ -68,17 +71,20 @@ class ChosenRows:
 
 
 class RecentRows:
-    """``count`` slots for the rows that were asked for most often lately: being asked counts half as much after
-    ``half_life`` further rows. ``offsets`` int64 [P+1]: the partitions' ranges of ids."""
+    """``count`` slots for the rows that batches known ahead will ask for next, and for those that were asked for most
+    often lately: being asked counts half as much after ``half_life`` further rows. ``offsets`` int64 [P+1]: the
+    partitions' ranges of ids."""
 
     def __init__(self, count: int, specs: Mapping[str, TableSpec], offsets: np.ndarray, *, half_life: int) -> None:
         self.index = _native.RecentIndex(count, half_life, offsets.tolist())
         self.tables = empty_rows(specs, count)
 
-    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
+    def look_up(
+        self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray, turn: int = -1
+    ) -> Lookup:
         """Raises ValueError for an id outside its owner's range."""
         ids, positions, starts = (np.ascontiguousarray(a, dtype=np.int64) for a in (ids, positions, starts))
-        found = self.index.look_up(ids, positions, starts, bits_of(self.tables, tables))
+        found = self.index.look_up(ids, positions, starts, bits_of(self.tables, tables), turn)
         return Lookup(*found, Pins(self.index, found[0]))
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
@@ -263,13 +269,21 @@ class RowCache:
         return {"cache_rows_asked": float(asked), "cache_rows_hit": float(hit), "cache_bytes": float(self.nbytes)}
 
     def look_up(
-        self, node_type: str, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
+        self,
+        node_type: str,
+        tables: Sequence[str],
+        ids: np.ndarray,
+        positions: np.ndarray,
+        starts: np.ndarray,
+        *,
+        turn: int = -1,
     ) -> Lookup | None:
         """Which of ``ids`` (int64, internal) are cached for all ``tables``; None: the cache does not hold these tables.
-        Partition p owns the entries ``starts[p]`` to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]."""
+        Partition p owns the entries ``starts[p]`` to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]. ``turn``: of
+        the batch that asks, if it is known ahead (``RowsAhead``)."""
         kept = self._rows(node_type)
         usable = kept is not None and all(name in kept.tables for name in tables)
-        found = kept.look_up(tables, ids, positions, starts) if kept is not None and usable else None
+        found = kept.look_up(tables, ids, positions, starts, turn) if kept is not None and usable else None
         with self._lock:
             self._counted.rows_asked += len(ids)
             self._counted.rows_hit += 0 if found is None else len(found.slots)
@@ -307,6 +321,43 @@ class RowCache:
     ) -> None:
         """Keep rows that came from peers and lie at ``positions`` (int64) of ``outs``; ``slots`` as looked up."""
         self._kept[node_type].keep(tables, slots, positions, outs)
+
+
+class RowsAhead:
+    """A cache as a batch sees it whose rows are fetched when later batches have been sampled, too: until then it only
+    says which rows it will ask for. ``turn``: batches with lower ones ask earlier."""
+
+    def __init__(self, cache: RowCache, turn: int) -> None:
+        self.cache, self.turn = cache, turn
+
+    def look_up(
+        self, node_type: str, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
+    ) -> None:
+        """As ``RowCache.look_up``, but no row is here yet."""
+        kept = self.cache._rows(node_type)
+        if isinstance(kept, RecentRows):
+            kept.index.expect(self.turn, np.ascontiguousarray(ids, dtype=np.int64))
+
+    def look_up_now(self, items: Sequence[FeatureItem]) -> list[Lookup | None]:
+        """As ``RowCache.look_up``, when the rows of ``items``, which have ``starts``, are fetched."""
+        found = []
+        for item in items:
+            assert item.starts is not None
+            what = item.node_type, item.tables, item.rows, item.positions, item.starts
+            found.append(self.cache.look_up(*what, turn=self.turn))
+        return found
+
+    def fill(self, item: FeatureItem, found: Lookup, outs: Sequence[np.ndarray]) -> None:
+        """As ``RowCache.fill``, for the rows that were found. From then on others may take their places."""
+        self.cache.fill(item.node_type, item.tables, found.slots, found.positions, outs)
+        if found.pins is not None:
+            found.pins.release()
+
+    def close(self) -> None:
+        """The batch will ask for nothing any more."""
+        for kept in [*self.cache._kept.values()]:
+            if isinstance(kept, RecentRows):
+                kept.index.close(self.turn)
 
 
 def bytes_of(caches: Iterable[RowCache]) -> int:

@@ -70,7 +70,7 @@ void make_index(RecentIndex* self, std::size_t slots, std::size_t half_life, std
 }
 
 // As split_cached, but missing rows get `tickets` (int64: ids, or -1) in place of slots.
-nb::tuple look_up(RecentIndex& index, Longs ids, Longs positions, Longs starts, std::uint8_t need) {
+nb::tuple look_up(RecentIndex& index, Longs ids, Longs positions, Longs starts, std::uint8_t need, std::int64_t turn) {
   const std::size_t n = ids.size();
   if (positions.size() != n) bad("positions", "must be as long as ids");
   if (starts.size() != index.parts() + 1) bad("starts", "must have one entry per partition, and one more");
@@ -83,7 +83,7 @@ nb::tuple look_up(RecentIndex& index, Longs ids, Longs positions, Longs starts, 
     for (std::size_t p = 0; p < index.parts(); ++p)
       for (std::int64_t i = starts.data()[p]; i < starts.data()[p + 1]; ++i)
         if (ids.data()[i] < index.base(p) || ids.data()[i] >= index.base(p + 1)) bad("ids", "has an id of another partition");
-    hits = index.look_up(span_of(ids), need, found.data(), wanted.data());
+    hits = index.look_up(span_of(ids), need, turn, found.data(), wanted.data());
   }
   Buffer<std::int32_t> slots(hits);
   Buffer<std::int64_t> hit_positions(hits), miss_ids(n - hits), miss_positions(n - hits), miss_starts(starts.size());
@@ -132,6 +132,13 @@ void unpin(RecentIndex& index, Slots slots) {
   index.unpin(span_of(slots));
 }
 
+void expect(RecentIndex& index, std::int64_t turn, Longs ids) {
+  nb::gil_scoped_release unlocked;
+  for (const std::int64_t id : span_of(ids))
+    if (id < index.base(0) || id >= index.end()) bad("ids", "has an id that nobody owns");
+  index.expect(turn, span_of(ids));
+}
+
 // How often each of `members` (ascending, below `limit`) occurs among `ids`.
 nb::object count_members(Vector ids, Longs members, std::size_t limit) {
   Buffer<std::uint32_t> counts(members.size());
@@ -172,7 +179,9 @@ void spread_weights(Longs indptr, Vector indices, Doubles weights, Longs members
 void bind_cache(nb::module_& m) {
   nb::class_<RecentIndex>(m, "RecentIndex")
       .def("__init__", &make_index, "slots"_a, "half_life"_a, "offsets"_a)
-      .def("look_up", &look_up, "ids"_a, "positions"_a, "starts"_a, "need"_a)
+      .def("look_up", &look_up, "ids"_a, "positions"_a, "starts"_a, "need"_a, "turn"_a)
+      .def("expect", &expect, "turn"_a, "ids"_a)
+      .def("close", &RecentIndex::close, "turn"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("reserve", &reserve, "ids"_a, "bits"_a)
       .def("publish", &publish, "slots"_a, "todo"_a, "written"_a)
       .def("unpin", &unpin, "slots"_a)

@@ -80,9 +80,8 @@ def _twin(
     numbers: dict[torch.nn.Module, int],
     name: str = "model",
 ) -> torch.nn.Module:
-    """``module`` with its layers exchanged: containers of layers are shallow copies, all other modules the same
-    objects. ``numbers`` gets a number for each layer, in the order of the modules. ``name``: of the module,
-    ``model.layers.3``."""
+    """``module`` with its layers exchanged: containers of layers are shallow copies, all others the same objects.
+    ``numbers`` gets a number for each layer, in the order of modules. ``name``: of the module, ``model.layers.3``."""
     layer = module.layer if isinstance(module, Exchanged) else module
     given = isinstance(module, Exchanged)
     if given or (module in chosen if chosen is not None else isinstance(module, MessagePassing)):

@@ -69,9 +69,8 @@ class PublishedGraph:
 
 
 class _Net(nn.Module):
-    """LSTM over a row's changes, then two GCN layers, of which the last is zero at the start. The LSTM sees changes
-    divided by their root mean square, and its result is multiplied by it. So what was learnt from the large steps of
-    early epochs also holds for small ones."""
+    """LSTM over a row's changes, then two GCN layers, of which the last is zero at the start. Changes are scaled by their
+    root mean square, so that what was learnt from large steps of early epochs also holds for small ones."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -109,9 +109,8 @@ def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
 
 
 def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
-    """The nearest link speed at which another kind would be chosen. A strategy takes a + e x seconds: e is its time on
-    the link, and the link gets faster by the factor 1 / x. So times are lines in x. Those that hide a part of the
-    link's time are not, so they are left out."""
+    """The nearest link speed at which another kind would be chosen. Times are lines in the link's slowness, but for those
+    that hide a part of it, which are left out."""
     if chosen.hidden:
         return []
     crossings: list[tuple[float, Forecast]] = []
