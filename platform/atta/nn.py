@@ -12,6 +12,7 @@ from atta.errors import ConfigError
 
 __all__ = ["FirstLayer", "GCNFirst", "SAGEFirst", "first_layer"]
 
+_PARTS = ("forward", "message", "aggregate", "update")
 _LAYERS = (SAGEConv, GCNConv, GraphConv, GINConv)
 _AGGREGATES: dict[type, str] = {MeanAggregation: "mean", SumAggregation: "sum"}
 
@@ -75,17 +76,14 @@ def aggregate_of(conv: Any) -> str:
     name, base = type(conv).__name__, next((kind for kind in _LAYERS if isinstance(conv, kind)), None)
     if base is None:
         raise ConfigError(f"{name} cannot be a first layer of sums: SAGEConv, GCNConv, GraphConv and GINConv can")
-    if any(
-        getattr(type(conv), part) is not getattr(base, part) for part in ("forward", "message", "aggregate", "update")
-    ):
+    if any(getattr(type(conv), part) is not getattr(base, part) for part in _PARTS):
         raise ConfigError(f"{name} is more than {base.__name__}, so rows must come as they are")
     if conv.flow != "source_to_target":
         raise ConfigError(f"{name}: flow {conv.flow!r} reads the rows of targets, sums are of sources")
     aggregate = _AGGREGATES.get(type(conv.aggr_module))
     if aggregate is None or (base is GCNConv and aggregate != "sum"):
-        raise ConfigError(
-            f"{name}: aggr {conv.aggr!r} is no {'sum' if base is GCNConv else 'sum or mean'}, so rows must come as they are"
-        )
+        known = "sum" if base is GCNConv else "sum or mean"
+        raise ConfigError(f"{name}: aggr {conv.aggr!r} is no {known}, so rows must come as they are")
     if base is GCNConv:
         if conv.improved or (conv.normalize and not conv.add_self_loops):
             raise ConfigError(

@@ -76,21 +76,10 @@ def plan_sums(row: np.ndarray, col: np.ndarray, *, first: int, targets: int, own
 
 
 def reduce_rows(
-    row: np.ndarray,
-    col: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    known: np.ndarray,
-    vertices: int,
-    parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-    sums: Sequence[Sums],
-    shifts: np.ndarray,
-    reduce: int,
-    out: np.ndarray,
-    threads: int = 1,
-    last: LastEdges | None = None,
-    own: np.ndarray | None = None,
-) -> None:
+    row: np.ndarray, col: np.ndarray, weights: np.ndarray | None, *, known: np.ndarray, vertices: int,
+    parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], sums: Sequence[Sums], shifts: np.ndarray, reduce: int,
+    out: np.ndarray, threads: int = 1, last: LastEdges | None = None, own: np.ndarray | None = None,
+) -> None:  # fmt: skip
     """``out[v]`` float32 = what ``reduce`` (``dag.plan.Reduce``) makes of the rows of the sources of the edges into v.
 
     ``known`` float32 [first, *row shape]: the rows of the first vertices of the batch. ``vertices``: how many follow.
@@ -106,15 +95,9 @@ def reduce_rows(
 
 
 def pack_sums(
-    prefix: bytes,
-    tables: Sequence[np.ndarray],
-    rows: np.ndarray,
-    counts: np.ndarray,
-    weights: np.ndarray | None,
-    *,
-    shifts: np.ndarray,
-    width: int,
-) -> bytes:
+    prefix: bytes, tables: Sequence[np.ndarray], rows: np.ndarray, counts: np.ndarray, weights: np.ndarray | None, *,
+    shifts: np.ndarray, width: int,
+) -> bytes:  # fmt: skip
     """``prefix``, then the sums of groups of ``rows`` of each table (float32), ``width`` bytes per column. Group after group
     has ``counts`` int32 rows, each times its weight (float32 [rows]; None: 1). ``shifts`` int16: of all tables' columns.
     Raises ValueError: a number is not finite, or a sum is too large."""
@@ -157,8 +140,7 @@ def shifts_of(largest: np.ndarray, name: str) -> np.ndarray:
             f"aggregate: table {name!r} has numbers that are not finite, so it has no sums; leave it out of tables, or "
             "let its rows come as they are (aggregate=None, --aggregate off)"
         )
-    shifts: np.ndarray = (_UNITS - np.frexp(largest)[1]).astype(np.int16)
-    return shifts
+    return np.asarray(_UNITS - np.frexp(largest)[1], np.int16)
 
 
 def shifts_for(shifts: np.ndarray, col: np.ndarray, weights: np.ndarray | None) -> np.ndarray:

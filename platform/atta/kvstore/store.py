@@ -132,16 +132,9 @@ class Store:
             raise self._blaming(tables[0], error) from error
 
     def pack_sums(
-        self,
-        table: Table,
-        rows: np.ndarray,
-        counts: np.ndarray,
-        weights: np.ndarray | None,
-        prefix: bytes,
-        *,
-        shifts: np.ndarray,
-        width: int,
-    ) -> bytes:
+        self, table: Table, rows: np.ndarray, counts: np.ndarray, weights: np.ndarray | None, prefix: bytes, *,
+        shifts: np.ndarray, width: int,
+    ) -> bytes:  # fmt: skip
         """A message: ``prefix``, then sums of rows, see ``kernels.sums.pack_sums``. Raises ConfigError: a row outside the
         partition, or sums that cannot be made."""
         try:
@@ -152,8 +145,7 @@ class Store:
     def largest(self, table: Table, source: int = 0) -> np.ndarray:
         """The largest absolute values of a table's columns, see ``kernels.sums.largest``; ``source``: see ``table``."""
         key = table.node_type, table.name, source
-        found = self._largest.get(key)
-        if found is None:
+        if (found := self._largest.get(key)) is None:
             found = largest(table.data)
             if not source or key in self._live:
                 self._largest[key] = found

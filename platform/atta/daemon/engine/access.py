@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from atta.daemon.peers.owners import sampled
-from atta.daemon.peers.peers import Peers
+from atta.daemon.peers.peers import Peers, TableName
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.store import Store
@@ -174,11 +174,9 @@ class LargestNumbers:
         """``parts``: how many partitions there are; ``store`` has one of them."""
         self._peers, self._store = peers, store
         self._others = [part for part in range(parts) if part != store.part]
-        self._asked: asyncio.Task[list[dict[tuple[str, str], np.ndarray]]] | None = None
+        self._asked: asyncio.Task[list[dict[TableName, np.ndarray]]] | None = None
 
-    async def shifts(
-        self, plan: Plan, schema: Schema, sources: Mapping[tuple[str, str], int]
-    ) -> dict[tuple[str, str], np.ndarray]:
+    async def shifts(self, plan: Plan, schema: Schema, sources: Mapping[TableName, int]) -> dict[TableName, np.ndarray]:
         """The shifts of the tables that a plan sums, of these versions. Raises ConfigError: a number is not finite."""
         if plan.summed is None:
             return {}
@@ -193,9 +191,7 @@ class LargestNumbers:
             found[key] = shifts_of(np.max([own, *(of[key] for of in others)], axis=0), key[1])
         return found
 
-    async def _ask(
-        self, table: tuple[str, str] | None = None, version: int = 0
-    ) -> list[dict[tuple[str, str], np.ndarray]]:
+    async def _ask(self, table: TableName | None = None, version: int = 0) -> list[dict[TableName, np.ndarray]]:
         return await asyncio.gather(*(self._peers[part].largest(table, version) for part in self._others))
 
 

@@ -292,19 +292,15 @@ class KvService:
         reply = kv_pb2.ListTablesReply()
         one, version = request.table, request.version if request.table else 0
         tables = await self._versions.tables(request.node_type, [one], version) if one else [*self._store]
-        floats = [table for table in tables if table.data.dtype == np.float32] if request.largest else []
-        found = {
-            (table.node_type, table.name): await self._make.run(CHUNK_BYTES, self._store.largest, table, version)
-            for table in floats
-        }
         for table in tables:
+            wanted = request.largest and table.data.dtype == np.float32
             reply.tables.add(
                 node_type=table.node_type,
                 name=table.name,
                 dtype=table.data.dtype.str,
                 row_shape=table.data.shape[1:],
                 rows=table.data.shape[0],
-                largest=found.get((table.node_type, table.name)),
+                largest=await self._make.run(CHUNK_BYTES, self._store.largest, table, version) if wanted else (),
             )
         return reply
 
