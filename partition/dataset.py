@@ -139,8 +139,7 @@ class Dataset:
 
     @classmethod
     def described(cls, path: str | Path) -> Dataset:
-        """The dataset as its manifest describes it, which alone must lie on this machine. Raises DataError as ``open``
-        does."""
+        """The dataset as its manifest describes it, which alone must be here. Raises DataError as ``open`` does."""
         path = path_here(path, "Dataset.open")
         where = path / MANIFEST
         if not where.exists() and (path / GRAPH_MANIFEST).is_file():

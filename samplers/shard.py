@@ -107,8 +107,7 @@ class Shard:
         }
 
     def with_changes(self, edges: Mapping[str, PartEdges], times: Mapping[str, VertexTimes]) -> Shard:
-        """The same partition with other in-edges of some types, and other times of vertices of some types; the rest is
-        shared."""
+        """The same partition with other in-edges, and other times of vertices, of some types; the rest is shared."""
         found = copy.copy(self)
         found._edges, found.dataset = {**self._edges, **edges}, self.dataset.with_times(times)
         found._lock, found.on_prepared = threading.Lock(), None

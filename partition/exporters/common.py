@@ -22,8 +22,7 @@ _CHUNK_ROWS = 1 << 18
 def lost_tables(
     schema: Schema, node: Callable[[str, str, TableSpec], bool], edge: Callable[[str, str, TableSpec], bool]
 ) -> list[str]:
-    """Name the node and edge tables that the format cannot hold. ``node`` and ``edge`` get type, name and spec and
-    decide."""
+    """Name the tables that the format cannot hold. ``node`` and ``edge`` get type, name and spec and decide."""
     return [
         f"the {kind} table {name!r} of {owner!r} ({spec.dtype}{list(spec.row_shape)})"
         for kind, held, owners in (("node", node, schema.node_tables), ("edge", edge, schema.edge_tables))

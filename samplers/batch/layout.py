@@ -150,8 +150,7 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
 
 
 def check_draws_alone(plan: Plan, schema: Schema) -> None:
-    """Raise ConfigError unless a plan's operator can sample batches without seeds. Other operators find no vertices
-    then."""
+    """Raise ConfigError unless a plan's operator can sample batches without seeds."""
     for op in plan.ops:
         if op.operator is not None and _operator_bounds(op, schema, 0).vertices < 1:
             raise ConfigError(

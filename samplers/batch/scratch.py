@@ -32,8 +32,7 @@ class _Loan:
 
 
 class Scratch:
-    """Hands out uninitialised arrays. Safe to use from several threads. Garbage collection may end a loan at any
-    time."""
+    """Hands out uninitialised arrays, on many threads. Garbage collection may end a loan at any time."""
 
     def __init__(self, keep_bytes: int = 256 << 20) -> None:
         """Keep at most ``keep_bytes`` of memory without views for reuse."""

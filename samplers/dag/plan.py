@@ -176,8 +176,7 @@ class Plan:
 
     @cached_property
     def edge_types(self) -> tuple[str, ...]:
-        """Every edge type that some hop samples, ordered by name. The vertices of one hop are numbered in this
-        order."""
+        """Every edge type that some hop samples, by name: the vertices of a hop are numbered in this order."""
         found = [[op.edge_type] if op.kind is Kind.BATCH else [name for name, _ in op.fan_outs] for op in self.ops]
         return tuple(sorted({name for names in found for name in names}))
 

@@ -165,8 +165,7 @@ def _asked(batches: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _contested(asked: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:
-    """Per partition the number of rows that it would still ask others for, if every vertex lay where most batches ask
-    for it."""
+    """Per partition the rows that it would still ask others for, if every vertex lay where most batches ask for it."""
     if not asked:
         return []
     ids = np.concatenate([ids for ids, _ in asked])

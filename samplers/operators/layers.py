@@ -89,8 +89,7 @@ class _Drawn:
         return found
 
     def add(self, chosen: np.ndarray, edges: Neighbors, weight: np.ndarray) -> None:
-        """Append a layer: its vertices ``chosen``, its edges from them to the vertices so far, and the weights of these
-        edges."""
+        """Append a layer: its vertices ``chosen``, its edges from them to the vertices so far, and their weights."""
         self._known.insert(chosen)
         row = self._known.insert(edges.sources)
         col = np.repeat(np.arange(len(edges.counts), dtype=np.int32), edges.counts)

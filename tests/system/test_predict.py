@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,16 @@ from atta.cli.graphs.tree import MOST_LINES, DrawnTree, SampledVertex, draw_tree
 from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import Dataset, GraphWriter, partition_graph
+from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph.strings import to_rows
 from atta.samplers.local.predict import predict
 from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
+from atta.simulate import measure as measuring
 from atta.simulate.consumers import Consumers
 from atta.simulate.measure import measure
 from atta.simulate.scenario import BatchModel
 from atta.simulate.traced import profile_of_trace
+from atta.train.planning import Question, count_sizes, open_servers
 from tests.system.conftest import SmallGraph
 
 
@@ -165,6 +170,64 @@ def test_a_dataset(data: Path, tmp_path: Path) -> None:
         assert sum(hop.new * (1 - hop.home) for hop in other) == pytest.approx(expected, rel=0.15)
     save_profile(tmp_path / "p.json", profile)
     assert load_profile(tmp_path / "p.json") == profile
+
+
+CACHE = ("--cache", "8MiB", "--cache-share", "20")
+RECENT = (*CACHE, "--cache-rank", "recent")
+WAYS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "plain": ({}, ()),
+    "sums": ({"aggregate": "mean"}, ()),
+    "cached sums": ({"aggregate": "mean"}, CACHE),
+    "dependent": ({"method": "labor", "dependency": 16}, (*RECENT, "--window", "0")),
+    "dependent, ahead": ({"method": "labor", "dependency": 16}, (*RECENT, "--window", "4")),
+}
+
+
+@pytest.fixture(scope="module")
+def powerlaw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("powerlaw")
+    generate("powerlaw", folder / "graph", GenerateOptions(nodes=20_000, edges=400_000, features=32, train=0.1))
+    partition_graph(folder / "graph", folder / "data", parts=2, method="ldg")
+    return folder / "data"
+
+
+def rows_asked(data: Path, loader: dict[str, Any], daemon: tuple[str, ...]) -> float:
+    """Mean of the batches of two slow trainers, after two epochs."""
+    asked: list[float] = []
+
+    def train(rank: int) -> None:
+        about = {"batch_size": 128, "shuffle": True, "rank": rank, "world_size": 2, "seed": 7}
+        edge_ids = "aggregate" not in loader
+        batches = atta.NeighborLoader(cluster, [10, 5], "train", epochs=5, edge_ids=edge_ids, **about, **loader)
+        for epoch in range(5):
+            for batch in batches:
+                time.sleep(2e-3)
+                if epoch > 1:
+                    asked.append(batch.stats["remote_rows"])
+
+    options = daemon or ("--cache-share", "0")
+    with atta.local(data, threads=1, options=options) as cluster, ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, range(2)))
+    return float(np.mean(asked))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_asked_are_those_of_other_runs(powerlaw: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, daemon = WAYS[way]
+    of_runs = measuring._runs
+    monkeypatch.setattr(measuring, "_runs", lambda *how: [of_runs(*how)[0], of_runs(*how)[-1]])
+    profile = measure(powerlaw, batch_size=128, fan_outs=(10, 5), loader=loader, daemon=daemon)
+    assert (profile.window, profile.aggregate) == (4 if "ahead" in way else 0, loader.get("aggregate", ""))
+    assert (profile.summed < 0.9) == ("sums" in way)
+    assert bool(profile.repeats) == ("dependent" not in way)
+    simulated = simulate(Scenario(profile, batches=7, train_s=2e-3, lockstep=False))
+    asked = rows_asked(powerlaw, loader, daemon)
+    assert simulated.rows_per_batch == pytest.approx(asked, rel=0.25)
+    if not daemon:  # `atta plan` counts them without daemons
+        question = Question(2, 1, 2, num_neighbors=(10, 5), batch_size=128, co_batches=(), sums=way == "sums")
+        batch = count_sizes(open_servers(Dataset.open(powerlaw), 2), question).mini_batch
+        assert batch is not None
+        assert batch.crossing == pytest.approx(asked, rel=0.25)
 
 
 def test_what_cannot_be_measured_is_refused(data: Path) -> None:

@@ -211,7 +211,7 @@ def test_rows_of_batches_known_ahead_are_kept(tmp_path: Path) -> None:
     how = {"method": "labor", "dependency": 16, "batch_size": 256, "seed_policy": "global"}
     found = {}
     for window in ("0", "4"):
-        options = ("--cache-share", "20", "--cache-rank", "recent", "--window", window)
+        options = ("--cache", "64MiB", "--cache-share", "20", "--cache-rank", "recent", "--window", window)
         with atta.local(tmp_path / "d", threads=1, options=options) as cluster:
             for _ in atta.NeighborLoader(cluster, [5, 5], np.arange(4000), **how):
                 break

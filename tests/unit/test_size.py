@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 60_600,
+    "code_lines": 60_800,
     "docstring_lines": 11_500,
     "files": 492,
     "folders": 62,

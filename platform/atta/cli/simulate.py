@@ -36,12 +36,14 @@ COUNT = click.IntRange(min=1)
 
 _SWEPT = (
     "machines", "cores", "threads", "serve-threads", "link", "rtt", "policy", "prefetch", "requests", "queue",
-    "neighbours", "peers", "train-ms", "train-threads", "batch-size", "cache-hit", "batches", "seed",
+    "neighbours", "peers", "window", "train-ms", "train-threads", "batch-size", "cache-hit", "batches", "seed",
 )  # fmt: skip
 """Options that ``--sweep`` can vary."""
 _PIPELINE = {"machines", "threads", "seed", "rtt_s", "epochs"}
 """Options that go with ``--strategy``."""
-_MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_outs", "threads"}
+_LOADER, _DAEMON = ("aggregate", "dependency", "method"), ("cache_share", "cache_rank", "window")
+"""What ``--measure`` hands to loaders, and to daemons that it starts."""
+_MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_outs", "threads", *_LOADER, *_DAEMON}
 """Options that go with ``--measure``."""
 
 
@@ -50,7 +52,7 @@ _GROUPS = {
     "Sampling and training": "batch-size num-neighbors batches seed train-ms train-threads lockstep cache-hit share-pulls",
     "Sweeps, other simulations": "sweep strategy",
     "Scheduling": "policy prefetch requests queue neighbours peers",
-    "Making a profile": "measure out epochs split data",
+    "Making a profile": "measure out epochs split data aggregate dependency method cache-share cache-rank window",
     "Sizing for a larger graph": "instances vertices edges sample within cache",
     "Output": "json quiet config help",
 }
@@ -85,6 +87,11 @@ _GROUPS = {
 @click.option(
     "--data", help="With --measure CLUSTER: the dataset that it serves, to measure shares at home hop by hop."
 )
+@click.option("--aggregate", type=click.Choice(["mean", "sum", "gcn"]), help="With --measure: as loaders take it.")
+@click.option("--dependency", type=COUNT, help="With --measure: as loaders take it.")
+@click.option("--method", metavar="NAME", help="With --measure: as loaders take it.")
+@click.option("--cache-share", type=click.FloatRange(0, 100), help="With --measure DATASET: as in `atta serve`.")
+@click.option("--cache-rank", metavar="NAME", help="With --measure DATASET and --cache-share: as in `atta serve`.")
 @click.option("--split", default="train", help="With --measure: the split whose vertices are the seeds.")
 @click.option(
     "--strategy",
@@ -127,11 +134,13 @@ def simulate(
         if out is None or profile_file is not None or trace_file is not None:
             raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")
         refuse_given({"json_file", *options} - _MEASURING, "does not go with --measure")
-        idle, kind = ("data", "CLUSTER") if Path(source).is_dir() else ("threads", "DATASET")
-        refuse_given({idle}, f"goes with --measure {kind}")
+        idle, kind = ({"data"}, "CLUSTER") if Path(source).is_dir() else ({"threads", *_DAEMON}, "DATASET")
+        refuse_given(idle, f"goes with --measure {kind}")
+        if options["cache_share"] is None:
+            refuse_given(_DAEMON, "needs --cache-share")
         _measure(source, out, options, quiet=quiet)
         return
-    refuse_given({"out", "split", "data"}, "goes with --measure")
+    refuse_given({"out", "split", "data", *_LOADER, "cache_share", "cache_rank"}, "goes with --measure")
     refuse_given({"epochs"}, "goes with --measure and --strategy")
     check_sizing(options["instances"])
     profile = _profile(profile_file, trace_file, options)
@@ -171,6 +180,8 @@ def _run(scenarios: Mapping[str, Scenario], option: str, source: str, json_file:
     if not quiet:
         for scenario in {run.scenario.epoch_batches: run.scenario for run in runs}.values():
             _warn_of_length(scenario)
+        for unknown in dict.fromkeys(run.scenario.unknown for run in runs if run.scenario.unknown):
+            echo(f"atta: warning: {unknown}", err=True)
     if not quiet and json_file != "-":
         printer().print(table(runs, option))
     write_json(json_file, document(runs, option, source))
@@ -230,6 +241,13 @@ def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) 
         split=options["split"],
         epochs=options["epochs"],
         threads=options["threads"] or 1,
+        loader={name: options[name] for name in _LOADER if options[name] is not None},
+        daemon=[
+            word
+            for name in _DAEMON
+            if options[name] is not None
+            for word in (f"--{name.replace('_', '-')}", str(options[name]))
+        ],
         say=teller(quiet),
     )
     save_profile(out, profile)

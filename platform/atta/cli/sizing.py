@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -131,6 +131,9 @@ def _warn(sample: SampleBytes, graph: GraphCounts, base: Scenario) -> None:
             "taken to be as large as the sample's",
             err=True,
         )
+    other = replace(base, machines=base.profile.parts + 1, growth=graph.vertices / sample.size.vertices)
+    if unknown := other.unknown:
+        echo(f"atta: warning: {unknown}", err=True)
     if base.profile.parts == 1:
         echo("atta: warning: the profile is of one partition, so remote vertices are taken to lie at random", err=True)
 

@@ -1,11 +1,10 @@
-"""``atta plan --strategy auto``: the fastest strategy of ``atta train`` for some machines, and the figures behind the
-choice."""
+"""``atta plan --strategy auto``: the fastest strategy of ``atta train`` for some machines, and its figures."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -43,16 +42,18 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     from atta.train.planning.probe import device_here, measure
 
     dataset = Dataset.open(data, verify=False)
-    network, question = _network(dataset, options), _question(options)
+    network, device = _network(dataset, options), device_here()
+    question = _question(options)
+    question = replace(question, sums=_sums(dataset, network, question, options["aggregate"], device == "cuda"))
     memory = options["memory"] or total_bytes() / trainers
-    machines = Machines(servers, trainers, memory, device_here())
+    machines = Machines(servers, trainers, memory, device)
     whole = open_servers(dataset, servers)
     sizes = count_sizes(whole, question)
     rates = measure(whole, question, network, link=link or math.inf, seconds=options["probe"])
     ranked = forecasts(sizes, machines, network, rates, recorded_losses())
     advice = advise(ranked)
     alpha = fitted_alpha(sizes.closure_by_hop, sizes.vertices, sizes.edges / max(1, sizes.vertices))
-    command = _command(data, advice.chosen, network, servers * trainers)
+    command = _command(data, advice.chosen, network, servers * trainers, options["aggregate"])
     document = {
         "schema": 1,
         "data": data,
@@ -69,6 +70,8 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         _print(ranked, advice, sizes, alpha)
         for reason in _left_out(options, sizes):
             echo(reason)
+        for line in _of_batches(sizes, servers, options["aggregate"]):
+            echo(line)
         echo(command)
         if servers > 1:
             echo(
@@ -106,6 +109,36 @@ def _question(options: dict[str, Any]) -> Question:
     )
 
 
+def _sums(dataset: Any, network: PlannedModel, question: Question, wanted: str, gpu: bool) -> bool:
+    """Whether owners sum rows of mini-batches, by the rule of ``atta train --aggregate``."""
+    from atta.train.settings import MinibatchSettings
+    from atta.train.steps.minibatch import aggregate_of
+
+    (node_type,) = dataset.schema.node_types
+    settings = MinibatchSettings(
+        model=network.model, layers=network.layers, num_neighbors=tuple(question.num_neighbors),
+        batch_size=question.batch_size, aggregate=wanted,
+    )  # fmt: skip
+    features, vertices = dataset.schema.node_tables[node_type]["x"], dataset.schema.node_counts[node_type]
+    return aggregate_of(settings, features, vertices, gpu=gpu) is not None
+
+
+def _of_batches(sizes: Sizes, servers: int, aggregate: str) -> list[str]:
+    """What is known of the rows of mini-batches."""
+    batch, said = sizes.mini_batch, f"mini-batches: --aggregate {aggregate} has "
+    if batch is None:
+        return []
+    if batch.summed is None:
+        said += "rows of the last hop come as they are"
+    else:
+        said += (
+            f"owners sum the last hop's rows: of {batch.remote:,.0f} remote rows of a batch the bytes of "
+            f"{batch.summed:,.0f} cross"
+        )
+    unknown = "not counted: rows that daemons keep (--cache, --window); `atta simulate --measure` tells their worth"
+    return [said, unknown] if servers > 1 else [said]
+
+
 def _settings(given: tuple[tuple[int, ...], ...]) -> list[Expansion]:
     from atta.samplers.operators.server import ExpansionAware
     from atta.train.planning import Expansion
@@ -130,9 +163,10 @@ def _left_out(options: dict[str, Any], sizes: Sizes) -> list[str]:
     return said
 
 
-def _command(data: str, chosen: Forecast, network: PlannedModel, trainers: int) -> str:
+def _command(data: str, chosen: Forecast, network: PlannedModel, trainers: int, aggregate: str) -> str:
+    sums = ("--aggregate", aggregate) if chosen.kind == "mini-batch" and aggregate != "auto" else ()
     model = ("--model", network.model, "--layers", str(network.layers), "--hidden", str(network.hidden))
-    return shlex.join(("atta", "train", "--data", data, *model, "--trainers", str(trainers), *chosen.options))
+    return shlex.join(("atta", "train", "--data", data, *model, "--trainers", str(trainers), *chosen.options, *sums))
 
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:

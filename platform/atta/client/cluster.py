@@ -71,8 +71,7 @@ class Cluster:
         credentials: Credentials | None = None,
         where: Callable[[], Mapping[int, Addresses]] | None = None,
     ) -> None:
-        """``where``: the daemons' present addresses, each by its first partition, several for replicas; None: they never
-        move."""
+        """``where``: the daemons' present addresses, by first partition, several for replicas; None: as given."""
         self.credentials = credentials
         """With which files the daemons were reached; None: without TLS."""
         self._connections = list(connections)

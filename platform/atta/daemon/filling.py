@@ -207,8 +207,7 @@ class EdgeFilling:
         """Whether nothing more comes, be it that something failed."""
 
     async def run(self, asked: Sequence[Candidates]) -> None:
-        """Fill the cache with in-edges of some of ``asked``. The daemon works without them, so a failure is only
-        logged."""
+        """Fill the cache with in-edges of some of ``asked``. The daemon works without: a failure is only logged."""
         try:
             if self._cache.limit_bytes > 0:
                 await self._fill(asked)

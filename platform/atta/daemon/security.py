@@ -124,8 +124,7 @@ class ServedCertificate:
         return self._served.now().context
 
     def days_left(self) -> float:
-        """How long the certificate in the file is good, in days; negative: it has ended. NaN: it is none that can be
-        read."""
+        """How long the certificate in the file is good, in days; negative: it has ended; NaN: it cannot be read."""
         try:
             return (end_of(self._served.now().pem.cert) - datetime.now(UTC)) / timedelta(days=1)
         except ValueError:

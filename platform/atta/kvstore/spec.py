@@ -1,5 +1,4 @@
-"""Describes a mutable table: its rows, their initial contents and how gradients change them. Plain values, sent as
-JSON."""
+"""Describes a mutable table: its rows, their initial contents and how gradients change them. Sent as JSON."""
 
 from __future__ import annotations
 

@@ -83,6 +83,7 @@ FIGURES: dict[str, Family] = {
         dags_in_flight="Sampling DAGs launched and not finished.",
         buffer_bytes="Memory that batch buffers occupy.",
         buffer_limit_bytes="Memory that batch buffers may occupy (--buffer).",
+        window="Batches sampled ahead of fetching (--window); 0: none.",
         parts="Partitions that the daemon serves.",
         queue_limit_bytes="Bytes of batches in flight or waiting that each session may hold (--queue).",
         request_bytes="Memory of requests under way; one that still arrives counts as the largest possible.",

@@ -110,8 +110,7 @@ class Pace:
             self.sigma = threshold(self.total_ms / self.finished, config)
 
     def trained(self, ms: float, trainers: int, config: SchedulerConfig) -> None:
-        """The consumers report their time per batch. Together, ``trainers`` of them drain the queue that much
-        faster."""
+        """The consumers report their time per batch. Together, ``trainers`` of them drain the queue faster."""
         self.train_ms = _mean(self.train_ms, ms / trainers, config.averaging)
 
 

@@ -38,8 +38,7 @@ single worker would only take turns with the event loop, so there it may be more
 
 @dataclass(slots=True)
 class Line:
-    """A weighted least-squares line through points (x, y), with no negative coefficient. The fields are weighted
-    sums."""
+    """A weighted least-squares line through points (x, y), with no negative coefficient. Fields are weighted sums."""
 
     n: float = 0.0
     x: float = 0.0
@@ -119,8 +118,7 @@ def brief_us(workers: int) -> float:
 
 
 def is_brief(task: Task, most_us: float, *, seeds: int, vertices: float) -> bool:
-    """Whether a task at home takes at most ``most_us``. ``seeds``: of a full batch; ``vertices``: of the task's batch
-    so far."""
+    """Whether a task at home takes at most ``most_us``. ``seeds``: of a full batch; ``vertices``: so far."""
     if task.kind is Kind.END:
         return vertices <= _SMALL_BATCH
     if task.kind is Kind.SEED:

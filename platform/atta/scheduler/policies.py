@@ -37,8 +37,7 @@ class Policy:
 
     @property
     def oldest_first(self) -> bool:
-        """Whether the tasks of an older batch go first, whatever they cost. Other daemons are then asked to do so,
-        too."""
+        """Whether the tasks of an older batch go first, whatever they cost. Other daemons are then asked to do so."""
         return self.order(0, math.inf) < self.order(1, 0.0)
 
 

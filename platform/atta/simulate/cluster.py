@@ -49,6 +49,8 @@ class Outcome:
     """How busy that is, on the busiest machine."""
     link_bytes_per_batch: float
     """Bytes that a machine sends per batch."""
+    rows_per_batch: float
+    """Rows that a machine asks others for; a sum of rows counts as one."""
     requests_per_batch: float
     """Requests to other machines."""
     cpu_ms_per_batch: float
@@ -163,6 +165,7 @@ class SimulatedCluster:
             limit=limit,
             limit_busy=limit_busy,
             link_bytes_per_batch=sent / batches,
+            rows_per_batch=sum(m.rows for m in machines) / batches,
             requests_per_batch=sum(m.requests for m in machines) / batches,
             cpu_ms_per_batch=1e3 * (used - training) / batches,
             most_held=max(m.most_held for m in machines),
@@ -202,6 +205,7 @@ _ROWS: tuple[tuple[str, str, float, str], ...] = (
     ("uplinks busy, %", "uplinks_busy", 100, ".1f"),
     ("downlinks busy, %", "downlinks_busy", 100, ".1f"),
     ("requests in flight, %", "requests_busy", 100, ".1f"),
+    ("rows asked per batch", "rows_per_batch", 1, ",.4g"),
     ("requests per batch", "requests_per_batch", 1, ",.4g"),
     ("MB sent per batch", "link_bytes_per_batch", 1e-6, ",.4g"),
     ("CPU ms per batch", "cpu_ms_per_batch", 1, ",.4g"),

@@ -12,80 +12,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from atta.client.cluster import Cluster
-from atta.client.loaders.minibatch import MiniBatch
-from atta.partition.schema import split_edge_type
 from atta.scheduler.fine import Line
-from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, Draw, HopSize, Linear, LoopCosts, Profile, Remote, Side
-
-MOST_EDGES = 256
-"""At most this many sampled edges of a vertex are counted. A vertex with more counts as if it had this many."""
-
-
-@dataclass(frozen=True)
-class Expanded:
-    """The expanded vertices of one hop. Entry 0: of other machines. Entry 1: of the batch's own machine. ``counts`` [2,
-    MOST_EDGES + 1]: vertices (once per edge type) by their number of sampled edges. ``home``: number of sampled edges
-    with a source on the batch's own machine."""
-
-    counts: np.ndarray
-    edges: np.ndarray
-    home: np.ndarray
-    vertices: np.ndarray
-
-    @classmethod
-    def none(cls) -> Expanded:
-        """Counts of zero."""
-        return cls(np.zeros((2, MOST_EDGES + 1)), np.zeros(2), np.zeros(2), np.zeros(2))
-
-    def __add__(self, other: Expanded) -> Expanded:
-        return Expanded(
-            self.counts + other.counts,
-            self.edges + other.edges,
-            self.home + other.home,
-            self.vertices + other.vertices,
-        )
-
-    def side(self, place: int, fan_out: int) -> Side:
-        """The edges that a vertex of one side samples: min(k, degree) for a fan-out of k."""
-        at_least = self.counts[place][::-1].cumsum()[::-1][1:]  # vertices with 1 edge or more, 2 or more, ...
-        known = at_least.cumsum()[: fan_out if 0 < fan_out < MOST_EDGES else MOST_EDGES] / max(
-            1.0, self.vertices[place]
-        )
-        edges = float(self.edges[place])
-        if not 0 < fan_out <= MOST_EDGES:
-            known = np.append(known, edges / max(1.0, self.vertices[place]))
-        return Side(tuple(map(float, known)), float(self.home[place] / edges) if edges else 0.0)
-
-
-def expanded_by_hop(batch: MiniBatch, mine: Mapping[str, np.ndarray]) -> list[Expanded]:
-    """The expanded vertices of one batch, by hop. ``mine``: float64 [nodes] by node type, 1 for vertices of the batch's
-    own machine."""
-    ends = {t: np.cumsum(batch.num_sampled_nodes(t)) for t in batch.node_types}
-    hops = max((len(e) for e in ends.values()), default=1) - 1
-    found = [Expanded.none() for _ in range(hops)]
-    for hop, expanded in enumerate(found):
-        for t, end in ends.items():
-            own = mine[t][end[hop - 1] if hop else 0 : end[hop]].sum()
-            expanded.vertices[:] += end[hop] - (end[hop - 1] if hop else 0) - own, own
-    for edge_type in batch.edge_types:
-        source, _, target = split_edge_type(edge_type)
-        row, col = batch.edge_index(edge_type)
-        edges = np.bincount(col, minlength=len(mine[target]))
-        home = np.bincount(col, mine[source][row], minlength=len(mine[target]))
-        for hop, expanded in enumerate(found):
-            end = ends[target]
-            part = slice(end[hop - 1] if hop else 0, end[hop])
-            own = mine[target][part].astype(np.int64)
-            expanded.edges[:] += np.bincount(own, edges[part], 2)
-            expanded.home[:] += np.bincount(own, home[part], 2)
-            bins = (MOST_EDGES + 1) * own + np.minimum(edges[part], MOST_EDGES)
-            expanded.counts[:] += np.bincount(bins, minlength=2 * (MOST_EDGES + 1)).reshape(2, -1)
-    return found
-
-
-def together(some: Sequence[Expanded], more: Sequence[Expanded]) -> list[Expanded]:
-    """The sum hop by hop; either may be empty."""
-    return [a + b for a, b in zip(some, more, strict=True)] if some and more else [*some, *more]
+from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, LoopCosts, Profile, Remote, leaves_home
+from atta.simulate.reach import Expanded, draws_of, together
 
 
 def added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -96,15 +25,20 @@ def added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> n
     return found
 
 
-def draws_of(expanded: Sequence[Expanded], fan_outs: Sequence[int]) -> tuple[Draw, ...]:
-    """The ``draws`` of a profile for these counts."""
-    return tuple(Draw(e.side(1, k), e.side(0, k)) for e, k in zip(expanded, fan_outs, strict=False))
-
-
 ID_BYTES = 4.0
 """Bytes of a vertex in a request."""
 MOST_REPEATS = 256
 """Largest number of batches per rank whose remote vertices are counted."""
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """What loaders and daemons were told that decides which rows are asked for; see ``Profile``. ``follows``: rows at hand
+    depend on the order of batches."""
+
+    aggregate: str = ""
+    window: int = 0
+    follows: bool = False
 
 
 @dataclass
@@ -153,21 +87,26 @@ class Measurements:
         """Number of requests to other daemons."""
         return self._asked("r")
 
-    def hit(self) -> float:
-        """Share of the remote rows that a cache had. Only daemons that ran already have a cache."""
+    def rows(self) -> tuple[float, float, float]:
+        """Remote rows that were asked for, that a cache had, and that another batch brought; a sum counts as a row."""
         rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
-        return cached / (rows + cached + shared) if cached else 0.0
+        return rows, cached, shared
 
-    def at_hand(self) -> float:
-        """Share of the remote rows that a cache had, or another batch brought."""
-        rows, cached, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "cached", "shared"))
-        return (cached + shared) / (rows + cached + shared) if cached or shared else 0.0
+    def at_hand(self, *, brought: bool, wanted: float = 0.0) -> float:
+        """Share of the remote rows that a cache had, or (``brought``) another batch brought. ``wanted``: number of remote
+        rows, if it is not the number of those that were asked for or at hand."""
+        rows, cached, shared = self.rows()
+        here = cached + shared * brought
+        return min(1.0, here / (wanted or rows + cached + shared)) if here else 0.0
 
-    def asked(self) -> float:
-        """Bytes of the rows that batches have asked other daemons for. Another batch brought the others; rows that a
-        cache had are work at home."""
-        rows, shared = (self.totals.get(f"{name}_rows", 0.0) for name in ("remote", "shared"))
-        return self.of("feature", "net", "x") * (rows / (rows + shared) if rows else 1.0)
+    def asked(self, how: BatchOptions, row_bytes: float) -> float:
+        """Bytes of the rows and sums that batches have asked other daemons for. Another batch brought the others; rows
+        that a cache had are work at home, but for ``late_rows``: those looked up when rows were fetched."""
+        rows, _, shared = self.rows()
+        if how.aggregate:
+            return rows * row_bytes
+        wanted = rows + shared + self.totals.get("late_rows", 0.0)
+        return self.of("feature", "net", "x") * (rows / wanted if rows else 1.0)
 
     def messages(self) -> float:
         """Number of these requests that event loops send and serve; threads without the interpreter do the others."""
@@ -251,23 +190,27 @@ def profile_of(
     waits: Waits = Waits(),
     overheads: Overheads | None = None,
     cores: int | None = None,
+    how: BatchOptions = BatchOptions(),
 ) -> Profile:
     """The profile that explains all ``runs``. The first run's batches are those of the profile; ``measured``: notes for
     people. ``alone``: the first run again with one consumer at a time. ``overheads``: if they are known; else those
-    that explain the runs. ``cores``: of the machine that was measured; None: this one."""
+    that explain the runs. ``cores``: of the machine that was measured; None: this one. ``how``: of all runs."""
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
     local_costs = {kind: _cost(all_runs, kind, main) for kind in LOCAL_KINDS}
     per_unit = {kind: local_costs[kind].us_per_unit for kind in REMOTE_KINDS}
-    besides = overheads or _overheads(runs, per_unit, described.parts)
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
-    row_bytes = fetched / max(1.0, sum(main.fresh))
-    hops = _hops(main, fan_outs, batches, fetched)
+    left = main.home[-1] if leaves_home(how.aggregate) else 0.0
+    row_bytes = fetched / max(1.0, sum(main.fresh) - left)
+    besides = overheads or _overheads(runs, per_unit, described.parts, how, row_bytes)
+    early = main.rows()[1] - main.totals.get("late_rows", 0.0)
+    hops = _hops(main, fan_outs, batches, fetched, early * row_bytes)
     expanded = batches * sum(hop.new * hop.home for hop in hops[:-1])  # at home
-    repeats = _repeats(main.by_rank)
+    repeats = () if how.follows else _repeats(main.by_rank)
+    hit, summed = _shares(main, how, [batches * hop.new * (1 - hop.home) for hop in hops], brought=not repeats)
     asked = {
         "neighborhood": (main.of("neighborhood", "net", "x"), ID_BYTES / max(1.0, described.mean_degree)),
-        "feature": (main.asked(), ID_BYTES / max(1.0, row_bytes)),
+        "feature": (main.asked(how, row_bytes), ID_BYTES / max(1.0, row_bytes)),
     }
     remote = {}
     for kind, (units, request_bytes) in asked.items():
@@ -294,14 +237,26 @@ def profile_of(
         wake_us=1e6 * waits.wake_s,
         timer_us=1e6 * waits.timer_s,
         crowding=max(1.0, main.batch_cpu_s() / alone.batch_cpu_s()) if alone is not None else 1.0,
-        cache_hit=main.hit() if repeats else main.at_hand(),
+        cache_hit=hit,
         repeats=repeats,
+        aggregate=how.aggregate,
+        summed=summed,
+        window=how.window,
         draws=draws_of(main.expanded, fan_outs),
         vertices=described.vertices if main.expanded else (),
         epoch_seeds=described.epoch_seeds,
         cores=len(os.sched_getaffinity(0)) if cores is None else cores,
         measured=measured,
     )
+
+
+def _shares(main: Measurements, how: BatchOptions, remote: Sequence[float], *, brought: bool) -> tuple[float, float]:
+    """``cache_hit`` and ``summed`` of a profile. ``remote``: number of remote vertices by hop."""
+    if not how.aggregate:
+        return main.at_hand(brought=brought), 1.0
+    hit = main.at_hand(brought=brought, wanted=sum(remote))
+    last = main.rows()[0] - (1 - hit) * sum(remote[:-1])
+    return hit, max(0.0, last / max(1.0, (1 - hit) * remote[-1]))
 
 
 def _placement(ranks: Sequence[Measurements]) -> tuple[tuple[float, ...], ...]:
@@ -355,14 +310,16 @@ def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
     return LoopCosts(1e6 * batch_s, 1e6 * task_s, half, half, 1e6 * byte_s, 1e6 * session_s)
 
 
-def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float], parts: int) -> Overheads:
+def _overheads(
+    runs: Sequence[Measurements], per_unit: Mapping[str, float], parts: int, how: BatchOptions, row_bytes: float
+) -> Overheads:
     """What the runs have cost besides tasks and work in answers. A unit of cost takes as long for another daemon as at
     home (``per_unit``: microseconds)."""
     rows, rest = [], []
     for run in runs:
         served = 0.0
         for kind, unit_us in per_unit.items():
-            units = run.asked() if kind == "feature" else run.of(kind, "net", "x")
+            units = run.asked(how, row_bytes) if kind == "feature" else run.of(kind, "net", "x")
             served += 1e-6 * unit_us * units
         rows.append((float(run.batches), run.requests(), run.moved(), run.sessions()))
         rest.append(max(0.0, run.unaccounted_s() - served))
@@ -384,8 +341,11 @@ def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> l
     return [exact * float(value) for value in found / scale]
 
 
-def _hops(main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float) -> tuple[HopSize, ...]:
-    everywhere = main.of("feature", "cpu", "x") / fetched if fetched else 1.0
+def _hops(
+    main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float, cached: float
+) -> tuple[HopSize, ...]:
+    """``fetched``: bytes of all rows; ``cached``: of those of others that tasks at home copied."""
+    everywhere = max(0.0, main.of("feature", "cpu", "x") - cached) / fetched if fetched else 1.0
     found = []
     for hop in range(len(fan_outs) + 1):
         fresh = main.fresh[hop] if hop < len(main.fresh) else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
@@ -75,12 +75,13 @@ class Machine:
         self.most_held = self.held = 0  # batches in flight or waiting for the trainer
         self.most_bytes = self.bytes = 0  # of finished batches
         self.requests = 0.0  # sent to other machines
+        self.rows = 0.0  # that they asked for; a sum counts as one
         self.lane_s = dict.fromkeys(Lane, 0.0)  # sum over the tasks of a lane of the time that they took
         self.loop, self.serving, self._workers, self._consumer = (
             Pool(clock, cores, threads, wakes * 1e-6 * model.profile.wake_us)
             for threads, wakes in ((1, 1), (scenario.serve_threads, 1), (scenario.scheduler.workers, 1), (1, 2))
         )  # a batch reaches the consumer by way of a thread of the connection
-        self._scheduler = Scheduler(scenario.scheduler, index)
+        self._scheduler = Scheduler(replace(scenario.scheduler, window=scenario.rows_window), index)
         self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
         self._scenario, self._model, self._costs = scenario, model, model.profile.loop
         self._clock, self._switch = clock, switch
@@ -139,7 +140,8 @@ class Machine:
         """Run a task at home: a brief one on the event loop, others on a worker."""
         batch, seconds = self._dags[dag][0], self._model.local(task)
         vertices = self._model.vertices(batch) * self._scales[batch]
-        if is_brief(task, self._brief_us, seeds=self._model.batch_size, vertices=vertices):
+        sums = task.kind is Kind.END and self._model.plan.summed is not None
+        if not sums and is_brief(task, self._brief_us, seeds=self._model.batch_size, vertices=vertices):
             self.loop.run(0.0, seconds, self._ran, dag, task, self._clock.now)
         else:
             self._workers.run(0.0, seconds, self._ran, dag, task, self._clock.now)
@@ -156,8 +158,7 @@ class Machine:
             then(*args)
 
     def _ran(self, dag: int, task: Task, started: float, nbytes: float = 0.0) -> None:
-        """A task has ended; ``nbytes``: of answers to it. The event loop has work with it before the scheduler hears of
-        it."""
+        """A task has ended; ``nbytes``: of answers to it. The event loop works on it before the scheduler does."""
         loop_us = self._costs.task_us + self._costs.us_per_byte * nbytes
         self._on_loop(loop_us, self._task_done, dag, task, started, self._clock.now - started)
 
@@ -196,18 +197,23 @@ class Machine:
             self._leave_out(remote)
         if remote.asked < 1.0:
             remote.left += 1
-            self.cores.run(self._model.copied(task.cost * (1.0 - remote.asked)), self._answered, remote)
+            self.cores.run(self._model.copied(task, 1.0 - remote.asked), self._answered, remote)
         if remote.asked > 0.0:
             remote.left += len(owners)
             for share in owners:
                 units = remote.asked * (share.feature_bytes if task.kind is Kind.FEATURE else share.degree)
+                self.rows += remote.asked * share.rows if task.kind is Kind.FEATURE else 0.0
                 self._ask_owner(self.peers[share.owner], _OwnersPart(remote, units))
 
     def _leave_out(self, remote: _RemoteTask) -> None:
         """Do not ask for rows that are in the cache, or that tasks of other batches bring."""
-        remote.asked = 1.0 - self._model.cache_hit
-        if not self._model.shares_pulls:
-            return
+        remote.asked = self._model.asked(remote.task)
+        if self._model.sums(remote.task):
+            remote.stands_for *= 2  # one for rows, one for sums
+        elif self._model.shares_pulls:
+            self._share_pulls(remote)
+
+    def _share_pulls(self, remote: _RemoteTask) -> None:
         others = [other for other in self._pulls if other.dag != remote.dag]
         if share := self._model.under_way(self.index, sum(other.task.cost for other in others)):
             remote.asked *= 1.0 - share

@@ -20,7 +20,7 @@ machine lets threads wait although nothing is in their way is measured apart (``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,16 +39,16 @@ from atta.partition.dataset import Dataset
 from atta.simulate.consumers import Consumers, Start, start_here
 from atta.simulate.fitting import (
     MOST_REPEATS,
+    BatchOptions,
     Measurements,
     ServedDataset,
     Waits,
     added,
-    expanded_by_hop,
     merged,
     profile_of,
-    together,
 )
 from atta.simulate.profile import Profile
+from atta.simulate.reach import expanded_by_hop, together
 
 SMALLER = 4
 """Factor by which batches of the second run are smaller. Those of the last run have fewer tasks and requests. So the
@@ -76,6 +76,8 @@ def measure(
     split: str = "train",
     epochs: int = 2,
     threads: int = 1,
+    loader: Mapping[str, Any] | None = None,
+    daemon: Sequence[str] = (),
     say: Say = lambda _: None,
     start: Start = start_here,
 ) -> Profile:
@@ -83,40 +85,40 @@ def measure(
 
     ``source``: a partitioned dataset, or a cluster (file or addresses). ``data``: the dataset that a cluster serves;
     without it only the mean share at home over all hops is known. ``threads``: worker threads of a daemon that is
-    started here. Every run has a warm-up before its measured ``epochs``. ``start``: starts the process of a rank's
-    consumer. A consumer belongs on the machine of its partition's daemon: daemons of other machines would make its
-    batches less often than they do for trainers. Raises DataError, ConfigError: the dataset or a setting is wrong;
-    AttaError: a daemon or a consumer failed.
+    started here; ``daemon``: options of its cache. ``loader``: further arguments of ``NeighborLoader``; one that
+    aggregates asks for no ids of edges. Every run has a warm-up before its measured ``epochs``. ``start``: starts the
+    process of a rank's consumer. It belongs on the machine of its partition's daemon: daemons of other machines would
+    make its batches less often than they do for trainers. Raises DataError, ConfigError: the dataset or a setting is
+    wrong; AttaError: a daemon or a consumer failed.
     """
     served = source if Path(source).is_dir() else data
     dataset = None if served is None else Dataset.open(served, parts=[], verify=False)
-    hops = tuple(fan_outs)
-    settings = [
-        _MeasuredRun("batches", batch_size, hops, epochs),
-        _MeasuredRun("small batches", max(1, batch_size // SMALLER), hops, epochs),
-        _MeasuredRun("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), epochs, most=MOST_FEW),
-        _MeasuredRun("epochs of one batch", None, (1,), OPENINGS * epochs),
-    ]
-    if len(hops) > 1:
-        settings.append(_MeasuredRun("one hop", batch_size, hops[:1], epochs))
-    settings.append(_MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True))
+    hops, loader = tuple(fan_outs), dict(loader or {})
+    if loader.get("aggregate") and dataset is None:
+        raise ConfigError("--aggregate: needs the dataset, which tells the rows that sums stand for (--data)")
+    follows = loader.get("dependency", 1) > 1 or "recent" in daemon
+    keeps = (*(() if follows else ("--no-share-pulls",)), "--no-cache-edges", *(daemon or ("--cache-share", "0")))
     runs: list[Measurements] = []
-    for run in settings:
+    for run in _runs(batch_size, hops, epochs):
         say(f"measuring {run.name}: fan-outs {','.join(map(str, run.fan_outs))}, {run.epochs} epochs after a warm-up")
-        with _opened(source, threads) as cluster:
+        with _opened(source, threads, keeps) as cluster:
             if dataset is not None and cluster.dataset_id != dataset.dataset_id:
                 raise ConfigError(f"the cluster serves dataset {cluster.dataset_id}, {served} is {dataset.dataset_id}")
             described = ServedDataset.of(cluster, split)
-            by_rank = _of_loaders(run, described, split)
-            loaders = [NeighborLoader(cluster, **of_loader) for of_loader in by_rank]  # refuse bad arguments
+            window = int(cluster.stats()[0].get("window", 0)) if not loader.get("aggregate") else 0
+            by_rank = _of_loaders(run, described, split, loader)
+            loaders = [NeighborLoader(cluster, **{**of_loader, "edge_ids": True}) for of_loader in by_rank]
             target = cluster.cluster_file if isinstance(cluster, LocalCluster) else source
             warm_up = _warm_up(run, len(loaders[0]))
             with Consumers(str(target), by_rank, start) as consumers:
                 found = _measured(cluster, consumers, run, warm_up)
+            found.totals["late_rows"] = found.totals.get("cached_rows", 0.0) if window else 0.0
             if not runs:  # the profile's own batches
                 measured = range(warm_up, warm_up + run.epochs)
                 found = replace(_counted(loaders, dataset, run.size, measured), totals=found.totals, cpu_s=found.cpu_s)
             runs.append(found)
+    if daemon and not runs[0].rows()[1]:
+        say("no row was cached: there may be no memory for a cache (log lines above)")
     *together, alone = runs
     notes = {
         "source": Path(source).name,
@@ -127,9 +129,12 @@ def measure(
         "dataset_id": described.dataset_id,
         "batches": [run.batches for run in together],
         "cpu_ms_per_batch": 1e3 * runs[0].batch_cpu_s(),
+        "loader": loader,
+        "daemon": list(daemon),
     }
     waits = Waits(wake_s(), timer_lateness_s())
-    return profile_of(together, described, batch_size, hops, alone=alone, waits=waits, measured=notes)
+    how = BatchOptions(loader.get("aggregate", ""), window, follows or window > 0)
+    return profile_of(together, described, batch_size, hops, alone=alone, waits=waits, measured=notes, how=how)
 
 
 @dataclass(frozen=True)
@@ -145,17 +150,33 @@ class _MeasuredRun:
     """Whether only one consumer works at a time."""
 
 
-def _opened(source: str | Path, threads: int) -> Cluster:
-    """Running daemons, or new ones that keep no rows of others, so that all rows that batches ask for are sent."""
+def _runs(batch_size: int, hops: tuple[int, ...], epochs: int) -> list[_MeasuredRun]:
+    """The profile's own batches first, and last the same with one consumer at a time."""
+    found = [
+        _MeasuredRun("batches", batch_size, hops, epochs),
+        _MeasuredRun("small batches", max(1, batch_size // SMALLER), hops, epochs),
+        _MeasuredRun("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), epochs, most=MOST_FEW),
+        _MeasuredRun("epochs of one batch", None, (1,), OPENINGS * epochs),
+    ]
+    if len(hops) > 1:
+        found.append(_MeasuredRun("one hop", batch_size, hops[:1], epochs))
+    return [*found, _MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True)]
+
+
+def _opened(source: str | Path, threads: int, keeps: Sequence[str]) -> Cluster:
+    """Running daemons, or new ones with the options ``keeps``."""
     if not Path(source).is_dir():
         return connect(source if isinstance(source, Path) else str(source), wait=True)
-    return local(source, threads=threads, verify=False, options=("--cache-share", "0", "--no-share-pulls"))
+    return local(source, threads=threads, verify=False, options=tuple(keeps))
 
 
-def _of_loaders(run: _MeasuredRun, described: ServedDataset, split: str) -> list[dict[str, Any]]:
+def _of_loaders(
+    run: _MeasuredRun, described: ServedDataset, split: str, loader: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Arguments of ``NeighborLoader`` by rank. Two loaders with the same ones have the same batches."""
     size, ranks = run.size or max(1, described.epoch_seeds), described.parts
-    about = {"num_neighbors": [*run.fan_outs], "input_nodes": split, "batch_size": size, "shuffle": True}
+    about = {"num_neighbors": [*run.fan_outs], "input_nodes": split, "batch_size": size, "shuffle": True, **loader}
+    about["edge_ids"] = not loader.get("aggregate")
     return [{**about, "rank": rank, "world_size": ranks, "job": "measure"} for rank in range(ranks)]
 
 
@@ -215,7 +236,13 @@ def _count(seen: Measurements, batch: MiniBatch, dataset: Dataset | None, rank: 
     seen.batches += 1
     seen.fresh, seen.home = list(added(seen.fresh, fresh)), list(added(seen.home, home))
     seen.nbytes += sum(rows.nbytes for tables in batch.tables.values() for rows in tables.values())
-    seen.nbytes += 8.0 * batch.num_nodes + 24.0 * batch.num_edges  # n_id; row, col and edge id
+    if batch.aggregates:  # trainers get no vertices and edges of the last hop
+        known = sum(map(batch.num_known, batch.node_types))
+        last = sum(batch.num_sampled_edges(edge_type)[-1] for edge_type in batch.edge_types)
+        seen.nbytes += sum(sums.nbytes for tables in batch.aggregates.values() for sums in tables.values())
+        seen.nbytes += 8.0 * known + 16.0 * (batch.num_edges - last)
+    else:
+        seen.nbytes += 8.0 * batch.num_nodes + 24.0 * batch.num_edges  # n_id; row, col and edge id
     if batch.batch_size == size:
         seen.sizes.append(float(batch.num_nodes))
 

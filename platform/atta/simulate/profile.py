@@ -15,10 +15,17 @@ from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition.disk.staging import StagedFile
+from atta.samplers.dag.plan import Reduce
 
 FORMAT, VERSION = "atta-profile", 3
 LOCAL_KINDS = ("seed", "neighborhood", "join", "feature", "end")
 REMOTE_KINDS = ("neighborhood", "feature")
+
+
+def leaves_home(aggregate: str) -> bool:
+    """Whether the last hop's vertices that a batch's own machine holds stay out of the batch: their rows are read where
+    they lie."""
+    return aggregate not in {"", "gcn"}
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,8 @@ class Profile:
     """How many times as much CPU time everything took because all parts shared the cores of the machine measured. On
     machines of their own it is divided out."""
     cache_hit: float = 0.0
-    """Share of the remote rows that the cache has answered."""
+    """Share of the remote rows that the cache has answered. Where a cache follows batches, or batches resemble each other,
+    also those that other batches brought: there is no ``repeats`` then."""
     repeats: tuple[float, ...] = ()
     """Entry i: number of remote vertices that i + 1 of ``len(repeats)`` batches of one machine had. Empty: unknown;
     then batches share nothing."""
@@ -139,6 +147,12 @@ class Profile:
     reached twice. Empty: unknown."""
     vertices: tuple[float, ...] = ()
     """Number of vertices of a machine, and of all others. It goes with ``draws``."""
+    aggregate: str = ""
+    """What became of the last hop's rows, as loaders name it; empty: they came."""
+    summed: float = 1.0
+    """Number of rows and sums that were asked for in place of each remote row of the last hop that no cache had."""
+    window: int = 0
+    """Batches that daemons sampled ahead of fetching. What a cache has depends on it."""
     epoch_seeds: int = 0
     """Number of seeds of an epoch, all machines together; 0 = unknown."""
     cores: int = 1
@@ -164,6 +178,8 @@ class Profile:
         )
         _demand(self.crowding >= 1, "crowding", self.crowding, "must be at least 1")
         _demand(0 <= self.cache_hit <= 1, "cache_hit", self.cache_hit, "must lie in [0, 1]")
+        sums = [reduce.name.lower() for reduce in Reduce if reduce]
+        _demand(self.aggregate in {"", *sums}, "aggregate", self.aggregate, f"must be one of {', '.join(sums)}")
         for i, hop in enumerate(self.hops):
             _demand(0 <= hop.home <= 1, f"hops[{i}].home", hop.home, "must lie in [0, 1]")
         self._check_draws()
@@ -248,6 +264,9 @@ def _value(kind: Any, given: Any, name: str) -> Any:
         _demand(isinstance(given, dict), name, _short(given), "must be an object")
         entry = typing.get_args(kind)[1]
         return given if entry is Any else {k: _value(entry, v, f"{name}.{k}") for k, v in given.items()}
+    if kind is str:
+        _demand(isinstance(given, str), name, _short(given), "must be a text")
+        return given
     whole = isinstance(given, int) and not isinstance(given, bool)
     if kind is int:
         _demand(whole, name, _short(given), "must be a whole number")

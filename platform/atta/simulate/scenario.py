@@ -13,10 +13,10 @@ from atta.observe.settings import NoOption, Option, check_bounds
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
-from atta.samplers.dag.plan import Plan
+from atta.samplers.dag.plan import Plan, Reduce
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig, policy_named
-from atta.simulate.profile import HopSize, Linear, Profile, Remote
+from atta.simulate.profile import HopSize, Linear, Profile, Remote, leaves_home
 from atta.simulate.reach import Overlap, Reach, edges_per_vertex
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -77,6 +77,10 @@ class Scenario:
     cache_hit: Annotated[
         float | None, Option("Share of remote rows cached.", at_least=0, at_most=1, unset="as measured")
     ] = None
+    window: Annotated[
+        int | None,
+        Option("Batches sampled ahead of fetching, as in `atta serve`.", at_least=0, at_most=8, unset="as measured"),
+    ] = None
     growth: Annotated[float, NoOption("--vertices says it")] = 1.0
     """How many times as many vertices and seeds the graph has as the measured one, with degrees alike. Batches of a
     larger graph meet fewer vertices twice; batches in flight are taken to have none in common."""
@@ -103,6 +107,31 @@ class Scenario:
                 raise ConfigError(f"{name} is {getattr(self, name)}: must be above 0")
         if any(f < 1 and f != -1 for f in self.fan_outs):
             raise ConfigError(f"--num-neighbors {list(self.fan_outs)}: must be above 0, or -1 for all neighbours")
+
+    @property
+    def rows_window(self) -> int:
+        """Batches that daemons sample ahead of fetching."""
+        return self.profile.window if self.window is None else self.window
+
+    @property
+    def unknown(self) -> str:
+        """What the profile does not tell of this cluster, in a sentence; empty: nothing."""
+        profile, shares = self.profile, []
+        if profile.cache_hit and self.cache_hit is None:
+            shares.append(f"{profile.cache_hit:.0%} of the remote rows are at hand")
+        if profile.aggregate:
+            shares.append(f"{profile.summed:.2f} rows and sums are asked for per row of the last hop")
+        as_measured = (
+            ("partitions", self.machines, profile.parts),
+            ("--batch-size", self.seeds, profile.batch_size),
+            ("--num-neighbors", self.fan_outs or profile.fan_outs, profile.fan_outs),
+            ("--window", self.rows_window, profile.window),
+            ("--vertices", self.growth, 1.0),
+        )
+        other = [name for name, value, measured in as_measured if value != measured]
+        if not shares or not other:
+            return ""
+        return f"{' and '.join(shares)}, as measured; how that changes with other {', '.join(other)} is not known"
 
     @property
     def seeds(self) -> int:
@@ -153,7 +182,8 @@ class BatchModel:
         self.scenario, self.profile = scenario, profile
         self.batch_size = scenario.seeds
         self.fan_outs = scenario.fan_outs or profile.fan_outs
-        spec = neighbor_spec(schema, Hops(self.fan_outs), seed_type="node")
+        reduce = Reduce[profile.aggregate.upper() or "NONE"]
+        spec = neighbor_spec(schema, Hops(self.fan_outs, reduce=reduce), seed_type="node")
         self.plan: Plan = check_spec(spec, schema)
         self.cache_hit = profile.cache_hit if scenario.cache_hit is None else scenario.cache_hit
         self._session_batches, self._last_seeds = scenario.session_batches, scenario.last_seeds
@@ -222,6 +252,7 @@ class BatchModel:
         else:
             away = self._evenly(machine, min(total, math.floor(total * (1 - size.home) + draw)), batch + hop)
         home = max(0, total - sum(rows for _, rows in away))
+        home = 0 if last and leaves_home(self.profile.aggregate) else home
         degree = 0.0 if last else self.profile.degree
         mean_degree = 0.0 if last else self.profile.mean_degree
         row_bytes = self.profile.row_bytes
@@ -276,12 +307,25 @@ class BatchModel:
         """Bytes and CPU microseconds of each request of a task of other owners."""
         return self._remote[task.kind, self.hop[task.op]]
 
-    def copied(self, nbytes: float) -> float:
-        """CPU seconds to copy rows at hand."""
-        return self.second * self._local[Kind.FEATURE, 0].us_per_unit * nbytes
+    def sums(self, task: Task) -> bool:
+        """Whether a FEATURE task asks for sums."""
+        return bool(self.plan.op(task.op).reduce)
+
+    def asked(self, task: Task) -> float:
+        """Rows and sums that a FEATURE task of other owners asks for, per row; without what is under way."""
+        return (1.0 - self.cache_hit) * (self.profile.summed if self.sums(task) else 1.0)
+
+    def copied(self, task: Task, share: float) -> float:
+        """CPU seconds to copy the ``share`` of rows that is at hand. Where rows are summed, END reads them."""
+        if self.sums(task):
+            return 0.0
+        return self.second * self._local[Kind.FEATURE, 0].us_per_unit * task.cost * share
 
     def _at_home(self, kind: Kind, hop: int) -> Linear:
         cost = self.profile.local.get(kind.value, Linear())
+        if kind is Kind.END and self.plan.summed is not None:  # it reads the rows of all edges
+            size = sum(hop.new for hop in self.hops) / max(1.0, self._measured_vertices)
+            return Linear(cost.fixed_us * size, cost.us_per_unit)
         return cost.times(self._edges_ratio["own"][hop]) if kind is Kind.NEIGHBORHOOD else cost
 
     def _elsewhere(self, kind: Kind, hop: int) -> Remote:

@@ -97,12 +97,17 @@ def _profile(
     path: str | Path, dags: Sequence[_Dag], batch_size: int, fan_outs: tuple[int, ...], *, parts: int, cores: int
 ) -> Profile:
     seen = Measurements(len(dags), totals=_totals(dags))
-    home, away, cached = _features(dags, len(fan_outs))
+    home, away, cached, late = _features(dags, len(fan_outs))
+    if any("rows in sums" in task["args"] for dag in dags for task in dag.tasks):
+        raise DataError(
+            path, "has batches of a loader that aggregates, which --measure DATASET --aggregate understands"
+        )
     if not fan_outs or not home[0] + away[0]:
         raise DataError(path, "has no batches of NeighborLoader with table rows")
-    pulled = seen.totals["remote_rows"] + seen.totals["shared_rows"]
+    seen.totals["late_rows"] = float(late)
+    pulled = seen.totals["remote_rows"] + seen.totals["shared_rows"] + late
     row_bytes = away.sum() / pulled if pulled else (home[0] + away[0]) / (len(dags) * batch_size)
-    seen.totals["cached_rows"] = float(cached.sum())
+    seen.totals["cached_rows"] = float(cached.sum() + late)
     fresh = (home + away) / row_bytes
     at_home = (home / row_bytes - cached) / np.maximum(fresh, 1e-9)
     fresh[0] = len(dags) * batch_size  # seeds may have tables of their own
@@ -129,16 +134,19 @@ def _totals(dags: Iterable[_Dag]) -> dict[str, float]:
     return totals
 
 
-def _features(dags: Iterable[_Dag], hops: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _features(dags: Iterable[_Dag], hops: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """By hop [hops + 1]: bytes of rows that tasks at home gathered, and that others sent; and rows in a cache, which
-    count as home."""
+    count as home. Last: number of rows in a cache that count as sent, as they were looked up late (``--window``)."""
     home, away, cached = (np.zeros(hops + 1) for _ in range(3))
+    late = 0
     at = {f"feature{hop}": hop for hop in range(hops + 1)}
     for task in (task for dag in dags for task in dag.tasks if task["args"]["operator"] in at):
         args, hop = task["args"], at[task["args"]["operator"]]
         (away if "rows" in args else home)[hop] += args["cost"]
-        cached[hop] += 0 if "rows" in args else args.get("cached rows", 0)
-    return home, away, cached
+        found = args.get("cached rows", 0)
+        cached[hop] += 0 if "rows" in args else found
+        late += found if "rows" in args else 0
+    return home, away, cached, late
 
 
 def _mean_degree(seen: Measurements) -> float:

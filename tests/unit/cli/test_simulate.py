@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -70,9 +71,24 @@ def test_more_batches_than_an_epoch_has_are_warned_of(profile: str) -> None:
     assert only["config"]["epoch_batches"] == 5
 
 
+def test_what_is_not_known_of_other_clusters_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "ahead.json"
+    save_profile(path, replace(PROFILE, cache_hit=0.4, window=4, aggregate="mean", summed=0.5))
+    words, said = (
+        ("--profile", str(path), "--batches", "3"),
+        "40% of the remote rows are at hand and 0.50 rows and sums",
+    )
+    assert "not known" not in run(*words, "--machines", "2")
+    shown = run(*words, "--machines", "4", "--window", "0")
+    assert said in shown
+    assert "how that changes with other partitions, --window is not known" in shown
+    assert "at hand" not in run(*words, "--machines", "4", "--cache-hit", "0.4")
+    assert "not known" not in run(*words, "--machines", "4", "--quiet")
+
+
 @pytest.mark.parametrize(("option", "values"), [
     ("cores", "1,2"), ("policy", "two-level,sequential"), ("link", "100mbit,1gbit"), ("rtt", "1ms,10ms"),
-    ("train-ms", "0,25.5"), ("cache-hit", "0,0.5,1"), ("batch_size", "256,512"),
+    ("train-ms", "0,25.5"), ("cache-hit", "0,0.5,1"), ("window", "0,4"), ("batch_size", "256,512"),
 ])  # fmt: skip
 def test_sweeps(profile: str, option: str, values: str) -> None:
     words = ("--profile", profile, "--batches", "4", "--sweep", f"{option}={values}")
@@ -105,6 +121,7 @@ def test_needs_a_profile_or_something_to_measure() -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     ("--split nope --data nowhere --out {out}", "--out, --data, --split: goes with --measure"),
+    ("--aggregate mean --cache-share 5", "--aggregate, --cache-share: goes with --measure"),
     ("--epochs 2", "--epochs: goes with --measure and --strategy"),
     ("--cores 2 --sweep cores=1,2", "--cores: --sweep cores varies it"),
     ("--num-neighbors 5 --batch-size 2 --sweep batch_size=1,2", "--batch-size: --sweep batch-size varies it"),
@@ -127,6 +144,7 @@ def test_a_depth_goes_with_a_policy_that_has_one(profile: str) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     ("--machines 2 --share-pulls", "--machines, --share-pulls/--no-share-pulls: does not go with --measure"),
+    ("--cache-rank recent --window 2", "--window, --cache-rank: needs --cache-share"),
     ("--json -", "--json: does not go with --measure"),
     ("--data {here}", "--data: goes with --measure CLUSTER"),
 ])  # fmt: skip
@@ -135,3 +153,5 @@ def test_options_of_scenarios_are_refused_before_anything_is_measured(tmp_path: 
         run("--measure", str(tmp_path), "--out", str(tmp_path / "p.json"), *words.format(here=tmp_path).split())
     with pytest.raises(click.UsageError, match="--threads: goes with --measure DATASET"):
         run("--measure", "cluster.toml", "--out", str(tmp_path / "p.json"), "--threads", "2")
+    with pytest.raises(AttaError, match="--aggregate: needs the dataset"):
+        run("--measure", "cluster.toml", "--out", str(tmp_path / "p.json"), "--aggregate", "mean")

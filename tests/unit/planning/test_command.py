@@ -57,6 +57,9 @@ def test_it_ranks_and_explains(data: Path, tmp_path: Path) -> None:
     assert found["command"] in done.output
     assert "per epoch" in done.output
     assert "--trainers 4" in found["command"]
+    batch = found["sizes"]["mini_batch"]
+    assert batch["summed"] <= batch["remote"]
+    assert "mini-batches: --aggregate auto has owners sum the last hop's rows" in done.output
 
 
 def test_a_deep_model_on_one_server(data: Path, tmp_path: Path) -> None:
@@ -83,6 +86,7 @@ REFUSED = {
     AUTO + "--num-neighbors 5,5": "one per layer",
     AUTO + "--eas 1": "MAX_HOP,FANOUT",
     AUTO + "--eas 1,-2": "fanout",
+    AUTO + "--aggregate on --model gat": "--aggregate on: not with --model gat",
     AUTO + "--nodes 9 --parts 4": "--nodes, --parts: goes without --strategy",
     "--data {data}": "--data: goes with --strategy auto",
     "--nodes 9 --edges 9 --servers 1 --link 1gbit": "--servers, --link: goes with --strategy auto",

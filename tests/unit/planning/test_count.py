@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
+from atta.samplers.kernels.sums import PRICE
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import Closure
@@ -154,6 +155,19 @@ def test_means_of_mini_batches_and_what_is_remote() -> None:
     alone = ask(graph, 1, num_neighbors=(2, 2), batch_size=8)
     assert alone.mini_batch.remote == 0
     assert alone.mini_batch.edges[0] <= 16
+
+
+@pytest.mark.parametrize(("sums", "crossing"), [(False, 1 + 18), (True, 1 + 1 + 2 * PRICE)])
+def test_owners_sum_the_rows_that_one_vertex_reads(sums: bool, crossing: float) -> None:
+    """Seed 0 reads 1, 3 and 20. Of the other server 1 and 20 read ten vertices each, which come in a sum each; 3 reads one,
+    which comes as it is."""
+    src = [1, 3, 20, *range(30, 40), *range(38, 48), 30, 2]
+    dst = [0, 0, 0, *(1,) * 10, *(20,) * 10, 3, 1]
+    whole = Servers(Graph(np.array(src), np.array(dst), np.arange(50)).local, np.array([0, 10, 50]), np.array([0]))
+    question = Question(2, 1, 2, num_neighbors=(-1, -1), batch_size=1, batches=1, sums=sums, co_batches=())
+    batch = count_sizes(whole, question).mini_batch
+    assert batch is not None
+    assert (batch.remote, batch.crossing) == (1 + 18, crossing)
 
 
 def test_co_batches_shrink_with_their_number() -> None:

@@ -117,6 +117,27 @@ def test_batches_in_flight_ask_once() -> None:
     assert alone > 1.05 * sent(share=True, prefetch=2) > 1.05 * 1.05 * sent(share=True, prefetch=8)
 
 
+def test_a_batch_fetches_when_later_ones_are_sampled_and_knows_them_no_sooner() -> None:
+    """A window costs time and memory where the profile says that nothing is at hand."""
+    ahead = {window: simulate(scenario(replace(FREE, window=window), rtt_s=20e-3)) for window in (0, 4)}
+    assert ahead[4].rows_per_batch == ahead[0].rows_per_batch > 0
+    assert ahead[4].most_held > ahead[0].most_held
+    assert ahead[4].completion_ms_mean > ahead[0].completion_ms_mean
+    assert simulate(scenario(replace(FREE, window=4), rtt_s=20e-3, window=0)) == ahead[0]
+
+
+def test_sums_take_the_place_of_the_last_hops_rows() -> None:
+    away = [hop.new * (1 - hop.home) for hop in PROFILE.hops]
+    profile = replace(SENT, aggregate="mean", summed=0.25, cache_hit=0.5, window=3)
+    found = simulate(scenario(profile, machines=2))
+    asked = 0.5 * (sum(away[:-1]) + 0.25 * away[-1])
+    assert found.rows_per_batch == pytest.approx(asked, rel=0.01)
+    assert found.link_bytes_per_batch == pytest.approx(asked * PROFILE.row_bytes, rel=0.01)
+    assert found.requests_per_batch == simulate(scenario(SENT, machines=2)).requests_per_batch + 1
+    at_once = simulate(scenario(replace(profile, window=0), machines=2))
+    assert found.completion_ms_mean == pytest.approx(at_once.completion_ms_mean, rel=0.1), "sums wait for no batch"
+
+
 @pytest.mark.parametrize("options", [{"policy": "sequential"}, {"cache_hit": 1.0, "train_s": 0.0}])
 def test_a_batch_shares_nothing_with_itself_nor_what_is_cached(options: dict[str, Any]) -> None:
     """A batch alone asks for all of its rows, although the pulls of its hops run together."""

@@ -51,6 +51,8 @@ def spoil(tmp_path: Path, **changes: Any) -> Path:
     ({"loop__task_us": -1}, "loop.task_us is -1"),
     ({"hops": None}, "'hops' is missing"),
     ({"hop": []}, "did you mean 'hops'"),
+    ({"aggregate": "max"}, "aggregate is max, must be one of sum, mean, gcn"),
+    ({"aggregate": 1}, "aggregate is 1, must be a text"),
     ({"hops__1__home": 1.5}, r"hops\[1\].home is 1.5"),
     ({"hops__1__new": "many"}, r'hops\[1\].new is "many", must be a number'),
     ({"hops__1__new": -1}, r"hops\[1\].new is -1"),
@@ -244,6 +246,15 @@ def test_crowding_is_what_a_batch_costs_beside_others_over_what_it_costs_alone(d
     assert (made.wake_us, made.timer_us) == pytest.approx((200.0, 1000.0))
 
 
+def test_cached_rows_are_no_vertices_at_home() -> None:
+    """A cluster whose dataset is not at hand: of 100 rows 40 were of the own machine, and 24 of the others in its cache."""
+    run = Measurements(1, fresh=[10.0, 90.0], sizes=[100.0])
+    run.totals |= {"cost_feature_cpu_x": 64 * 8.0, "cost_feature_net_x": 36 * 8.0, "remote_rows": 36, "cached_rows": 24}
+    run.totals["cpu_s"] = 1.0
+    made = profile_of([run], ServedDataset("id", 2, 8.0, 100), 10, (9,), measured={})
+    assert (made.hops[1].home, made.cache_hit) == pytest.approx((0.4, 24 / 60))
+
+
 ROW = 40.0
 """Number of bytes of a row.
 
@@ -304,6 +315,22 @@ def test_sizes_and_costs(tmp_path: Path) -> None:
     assert profile.measured["batches"] == 2
     outcome = simulate(Scenario(profile, batches=5))
     assert outcome.link_bytes_per_batch == pytest.approx(18 * (ROW + 4), rel=0.01)
+
+
+def test_rows_that_a_window_finds_in_the_cache_are_looked_up_late(tmp_path: Path) -> None:
+    """All 30 rows of the other owner are asked of the cache when they are fetched; it has 12."""
+    late = [entry for entry in batch(1) if (entry.op, entry.lane) != ("feature1", "net")]  # type: ignore[union-attr]
+    late[4] = task("feature", "feature1", 20 * ROW, 30.0, dag=1)
+    late.insert(5, task("feature", "feature1", 30 * ROW, 900.0, dag=1, moved=(18, round(18 * ROW)), cached=12))
+    early, found = (
+        profile_of_trace(write(tmp_path / "t.json", [OPENED, *entries], [])) for entries in (batch(1), late)
+    )
+    assert (found.row_bytes, found.cache_hit) == pytest.approx((ROW, 12 / 30))
+    assert [(hop.new, hop.home) for hop in found.hops] == [(hop.new, hop.home) for hop in early.hops]
+    assert simulate(Scenario(found, batches=5)).rows_per_batch == pytest.approx(18, rel=0.01)
+    in_sums = late[5]._replace(summed_rows=5)  # type: ignore[call-arg]
+    with pytest.raises(DataError, match="aggregates"):
+        profile_of_trace(write(tmp_path / "t.json", [OPENED, *late[:5], in_sums, *late[6:]], []))
 
 
 def test_batches_spread_and_of_several_jobs_the_largest_counts(tmp_path: Path) -> None:

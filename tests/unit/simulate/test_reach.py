@@ -24,8 +24,7 @@ from atta.partition.graph.writing import GraphWriter
 from atta.samplers import LocalBatch, LocalGraph, LocalSampler
 from atta.scheduler import SchedulerConfig
 from atta.simulate import HopSize, Linear, Profile, Scenario, save_profile
-from atta.simulate.fitting import Expanded, draws_of, expanded_by_hop
-from atta.simulate.reach import Reach
+from atta.simulate.reach import Expanded, Reach, draws_of, expanded_by_hop
 from atta.simulate.scenario import BatchModel
 from atta.simulate.sizing import (
     MOST_MACHINES,

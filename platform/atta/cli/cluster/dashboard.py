@@ -134,8 +134,7 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
 def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
 ) -> WSGIServer:
-    """A server that listens; the caller runs ``serve_forever``. Raises ConfigError, which names ``option``, if it
-    cannot."""
+    """A server that listens; the caller runs ``serve_forever``. Raises ConfigError, which names ``option``."""
     try:
         return bounded_listener(host, port, application(page, trace))
     except OSError as error:

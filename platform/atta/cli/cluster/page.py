@@ -27,8 +27,7 @@ _LEFT, _BOTTOM = 46, 112
 
 
 def figures_of(text: str) -> tuple[int, dict[str, float]]:
-    """Ended epochs, and the latest one's figures, from a trainer's metrics. Raises ValueError: the text is none, or too
-    long."""
+    """Ended epochs and the latest one's figures, from a trainer's metrics. Raises ValueError: they are none."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text)} characters of metrics")
     epochs, found = 0, {}

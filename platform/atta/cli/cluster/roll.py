@@ -115,8 +115,7 @@ class LocalProcess:
     open here. So one that ends with its parent, by the end of its standard input, does so again."""
 
     def __init__(self, daemon: Seen) -> None:
-        """Read it while the daemon runs. Raises ConfigError: it does not run on this machine, or belongs to somebody
-        else."""
+        """Read it while the daemon runs. Raises ConfigError: it does not run here, or belongs to somebody else."""
         if not daemon.pid:
             raise ConfigError(f"{daemon.address} does not run on this machine: leave out --local")
         process = Path(f"/proc/{daemon.pid}")

@@ -265,6 +265,9 @@ def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "type": INTS, "show_default": "15,10,5; or 10 per layer", "help": "Fan-outs of mini-batches.",
         },
         "--batch-size": {"type": _COUNT, "default": 1024, "help": "Seeds per trainer and mini-batch."},
+        "--aggregate": {
+            "type": click.Choice(["auto", "on", "off"]), "default": "auto", "help": "As in atta train.",
+        },
         "--eas": {
             "type": INTS, "multiple": True, "metavar": "MAX_HOP,FANOUT", "show_default": "1,5 1,15 2,15 3,25",
             "help": "Expansion-aware sampling to consider; may be given several times.",
@@ -285,7 +288,7 @@ _OF_PARTITIONING = ("nodes", "edges", "row_bytes", "edge_bytes", "directed", "ha
 _PLAN_GROUPS = {
     "Partitioning a graph": "nodes edges parts row-bytes edge-bytes directed halo-ratio",
     "Training on a dataset": "strategy data servers trainers-per-server model layers hidden link memory num-neighbors "
-    "batch-size eas co-batches probe",
+    "batch-size aggregate eas co-batches probe",
     "Output": "json quiet config help",
 }
 

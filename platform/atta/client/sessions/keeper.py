@@ -1,5 +1,4 @@
-"""Renews the leases of open sessions, notices daemons that have fallen silent, and closes sessions whose iterators are
-gone."""
+"""Renews the leases of open sessions, notices daemons that are silent, and closes sessions whose iterators are gone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a daemon holds for training: mutable tables, their log and its copy, weights of jobs. What it has kept is
-opened."""
+"""What a daemon holds for training: mutable tables, their log and its copy, weights of jobs."""
 
 from __future__ import annotations
 

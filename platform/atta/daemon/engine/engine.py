@@ -328,6 +328,7 @@ class Engine:
             "buffer_limit_bytes": float(self.slots.quota_bytes),
             "lent_bytes": float(self.slots.lent_bytes),
             "cache_bytes": float(self._view.rows.nbytes),
+            "window": float(self._window),
         }
 
     def session_figures(self) -> list[SessionFigures]:

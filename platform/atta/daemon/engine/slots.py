@@ -153,8 +153,7 @@ class Slot:
             self.populating = False
 
     def claim(self) -> bool:
-        """Prepare the slot for a new batch; False while a consumer reads it. A consumer that comes later finds another
-        nonce."""
+        """Prepare the slot for a new batch; False while a consumer reads it. Later consumers find another nonce."""
         if not memfiles.exclude(self.arena.fd, self.offset, self.capacity):
             return False
         self.nonce = secrets.randbits(63)
@@ -272,8 +271,7 @@ class SlotPool:
         self._used.move_to_end(capacity)
 
     def _drop_one(self, wanted: int) -> bool:
-        """Give back a free slot of another size than ``wanted``, first of sizes that no session uses. False: there is
-        none."""
+        """Give back a free slot of another size than ``wanted``, first of sizes that no session uses, if any."""
         others = [size for size, slots in self._free.items() if slots and size != wanted]
         for size in sorted(others, key=lambda size: (self._sessions[size] > 0, self._used.get(size, 0.0))):
             for index, slot in enumerate(self._free[size]):

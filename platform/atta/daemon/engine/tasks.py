@@ -70,12 +70,9 @@ class WantedRows:
 
     def lacking(self, found: Lookup) -> WantedRows:
         """Those that a look-up has not found."""
-        places: dict[str, Any] = {
-            "positions": found.missing_positions,
-            "starts": found.missing_starts,
-            "keep": found.missing_slots,
-        }
-        return WantedRows(replace(self.item, rows=found.missing_ids, **places), self.outs)
+        places: dict[str, Any] = {"starts": found.missing_starts, "keep": found.missing_slots}
+        missing = replace(self.item, rows=found.missing_ids, positions=found.missing_positions, **places)
+        return WantedRows(missing, self.outs)
 
 
 class TaskResult(NamedTuple):
@@ -97,12 +94,11 @@ async def _pull(state: BatchState, task: Task, context: RemoteContext) -> TaskRe
     wanted, cached, copies = list[WantedRows](), 0, list[asyncio.Future[None]]()
     items, ahead = state.feature_items(task), context.ahead
     found = [None] * len(items) if ahead is None else await on_pool(context.pool, ahead.look_up_now, items)
-    for item, cached_rows in zip(items, found, strict=True):
+    for item, hits in zip(items, found, strict=True):
         rows = WantedRows(item, [state.table_rows(item.node_type, name) for name in item.tables])
-        if ahead is not None and cached_rows is not None:
-            count = len(cached_rows.slots)
-            copies.append(context.copied(count, rows.outs, ahead.fill, item, cached_rows, rows.outs))
-            cached, rows = cached + count, rows.lacking(cached_rows)
+        if ahead is not None and hits is not None:
+            copies.append(context.copied(len(hits.slots), rows.outs, ahead.fill, item, hits, rows.outs))
+            cached, rows = cached + len(hits.slots), rows.lacking(hits)
         wanted.append(rows)
     try:  # nothing is awaited since the look-up: rows that earlier batches fetch were kept by then, or are on their way
         pulled = await pull_jointly(wanted, context)
@@ -141,8 +137,7 @@ async def _keep(wanted: Sequence[WantedRows], context: RemoteContext) -> None:
 
 
 async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> TaskResult:
-    """Pull ``wanted``, but take what earlier batches have already asked for from them. Later batches may rely on this
-    pull."""
+    """Pull ``wanted``, but take from earlier batches what they have asked for. Later ones may rely on this pull."""
     underway = context.underway
     if underway is None:
         pulled = await _ask(wanted, context)

@@ -296,8 +296,7 @@ class PeerConnection:
         return None
 
     def _checked(self, reply: control_pb2.DescribeReply) -> Identity:
-        """Who has answered. Raises ProtocolError, WrongDatasetError or SamplingContractError if it is not the peer that is
-        meant."""
+        """Who has answered. Raises ProtocolError, WrongDatasetError, SamplingContractError: it is another peer."""
         check_release(release_of(reply), self.address)
         found = Identity(reply.part, reply.dataset_id, reply.incarnation)
         check(found, self._meant, Bound.DATA, self.address)

@@ -56,8 +56,7 @@ class Owners:
     """
 
     def __init__(self, peers: Peers, dataset: Dataset, pool: Executor, *, at_once: int = SMALL_BYTES) -> None:
-        """``pool`` copies rows, so that the event loop stays free. The event loop itself copies up to ``at_once``
-        bytes."""
+        """``pool`` copies rows, so that the event loop stays free, which copies up to ``at_once`` bytes itself."""
         self._peers, self._pool, self._at_once, self._schema = peers, pool, at_once, dataset.schema
         self._offsets: Mapping[str, np.ndarray] = dataset.book.offsets
 

@@ -202,8 +202,7 @@ class _Opening:
 
 
 class Openings:
-    """Requests for sessions that are being checked, and sessions that have ended, by shown names. Used on the event
-    loop."""
+    """Requests for sessions that are being checked, and sessions that have ended, by shown names."""
 
     def __init__(self) -> None:
         self._openings: dict[str, _Opening] = {}

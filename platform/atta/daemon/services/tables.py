@@ -263,8 +263,7 @@ class TableService:
         return table_pb2.ForgetClientReply()
 
     async def forget_idle(self, *, idle_s: float = CLIENT_IDLE_S, every_s: float = 60.0) -> None:
-        """Until cancelled: forget clients that have died, the memory that they lent, and saves and loads that they did not
-        finish."""
+        """Until cancelled: forget clients that have died, the memory that they lent, and unfinished saves and loads."""
         while True:
             await asyncio.sleep(every_s)
             now = asyncio.get_running_loop().time()

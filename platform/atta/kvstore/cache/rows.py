@@ -306,8 +306,7 @@ class RowCache:
         positions: np.ndarray,
         outs: Sequence[np.ndarray],
     ) -> None:
-        """Copy cached rows to ``positions`` (int64) of ``outs``, the batch's arrays of the tables; ``slots`` as looked
-        up."""
+        """Copy cached rows to ``positions`` (int64) of ``outs``, the batch's arrays; ``slots``: found ones."""
         for name, out in zip(tables, outs, strict=True):
             kernels.gather_rows(self.table(node_type, name), slots, out, positions=positions)
 

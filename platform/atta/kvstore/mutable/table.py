@@ -55,8 +55,7 @@ def apply_step(
 
 @dataclass(frozen=True, slots=True)
 class ShardArrays:
-    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by
-    name."""
+    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` by name."""
 
     values: np.ndarray
     versions: np.ndarray | None

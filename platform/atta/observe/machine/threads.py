@@ -48,8 +48,7 @@ def name_thread(name: str) -> None:
 
 
 def in_order(jobs: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
-    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs. A bounded number runs
-    ahead."""
+    """Run ``jobs`` on ``threads`` threads; yield their results in order. A bounded number runs ahead."""
     pending: deque[Future[T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:

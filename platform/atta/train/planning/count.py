@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.hashing import stream_key
+from atta.samplers.kernels.sums import PRICE, plan_sums
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import ServerGraph, server_subgraph
 from atta.samplers.operators.server import Closure, ExpansionAware
@@ -39,7 +41,8 @@ class Question:
     ``servers``: machines; ``trainers``: on each. ``layers``: of the model, and hops of a closure. ``settings``: of
     expansion-aware sampling; those with more hops than layers are left out. ``co_batches``: numbers of them per epoch;
     ``rule``: bounds of the subgraph that they are taken from. ``num_neighbors``, ``batch_size``: of mini-batches, of
-    which ``batches`` are sampled per server. ``split``: vertices to train on; all if the dataset has none.
+    which ``batches`` are sampled per server. ``sums``: owners sum the last hop's rows. ``split``: vertices to train on;
+    all if the dataset has none.
     ``divided_edges``: most edges that METIS sees of a server's subgraph. ``extracted_edges``: of all closures, above
     which only some servers are counted.
     """
@@ -53,6 +56,7 @@ class Question:
     num_neighbors: Sequence[int] = ()
     batch_size: int = 1024
     batches: int = 4
+    sums: bool = False
     split: str = "train"
     seed: int = 0
     divided_edges: int = _DIVIDED_EDGES
@@ -153,7 +157,7 @@ def fitted_alpha(closure: Sequence[float], vertices: float, degree: float) -> fl
 
 def mini_batch_of(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int = 0) -> MeanBatch:
     """Sample one mini-batch. All its vertices count as remote, because no server is given."""
-    return _drawn(whole, seeds, num_neighbors, number)[0]
+    return _drawn(whole, seeds, num_neighbors, number).mean
 
 
 def _looked_at(whole: Servers, question: Question) -> Sequence[int]:
@@ -212,32 +216,56 @@ class _Server:
         first, last = self.whole.ranges[self.number : self.number + 2]
         for number in range(self.question.batches if seeds else 0):
             some = rng.choice(targets, seeds, replace=False)
-            found, vertices = _drawn(self.whole, some, self.question.num_neighbors, number)
-            yield replace(found, remote=float(((vertices < first) | (vertices >= last)).sum()))
+            found = _drawn(self.whole, some, self.question.num_neighbors, number)
+            away = (found.ids < first) | (found.ids >= last)
+            summed = found.crossing(self.whole.ranges, away) if self.question.sums else None
+            yield replace(found.mean, remote=float(away.sum()), summed=summed)
 
     def _rng(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.question.seed, self.number, purpose])
 
 
-def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int) -> tuple[MeanBatch, Longs]:
+class _DrawnBatch(NamedTuple):
+    """A mini-batch: its vertices by local id, and the edges of its last hop by local ids of their ends."""
+
+    mean: MeanBatch
+    ids: Longs
+    row: npt.NDArray[np.int32]
+    col: npt.NDArray[np.int32]
+
+    def crossing(self, ranges: Longs, away: npt.NDArray[np.bool_]) -> float:
+        """Rows' worth of bytes that come of the vertices ``away``, where owners sum the last hop's."""
+        first = int(len(self.ids) - self.mean.vertices[-1])
+        owners = np.where(away, np.searchsorted(ranges, self.ids, side="right") - 1, -1).astype(np.int32)[first:]
+        plan = plan_sums(self.row, self.col, first=first, targets=first, owners=owners, parts=len(ranges) - 1)
+        return float(away[:first].sum() + (plan.raw & (owners >= 0)).sum() + PRICE * len(plan.counts))
+
+
+def _drawn(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int) -> _DrawnBatch:
+    row = col = np.empty(0, np.int32)
     access, known = LocalAccess(whole.graph), kernels.Compactor()
     known.insert(seeds)
     ends, edges = [0, known.size], []
     for hop, fan_out in enumerate(num_neighbors, start=1):
         frontier = known.ids(ends[-2], ends[-1])
         found = access.answer(Expand(frontier, fan_out, stream_key=stream_key(0, 0, number, hop, 0)))
-        known.insert(found.sources)
+        row, col = known.insert(found.sources), np.repeat(np.arange(*ends[-2:], dtype=np.int32), found.counts)
         edges.append(float(len(found.sources)))
         ends.append(known.size)
     vertices = known.ids(0, known.size)
-    return MeanBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices))), vertices
+    mean = MeanBatch(tuple(float(n) for n in np.diff(ends)), tuple(edges), float(len(vertices)))
+    return _DrawnBatch(mean, vertices, row, col)
 
 
 def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:
     if not batches:
         return None
     vertices, edges = (np.mean([getattr(b, name) for b in batches], axis=0) for name in ("vertices", "edges"))
-    return MeanBatch(tuple(vertices.tolist()), tuple(edges.tolist()), float(np.mean([b.remote for b in batches])))
+    summed = [batch.summed for batch in batches if batch.summed is not None]
+    remote = float(np.mean([batch.remote for batch in batches]))
+    return MeanBatch(
+        tuple(vertices.tolist()), tuple(edges.tolist()), remote, float(np.mean(summed)) if summed else None
+    )
 
 
 Owners = npt.NDArray[np.int32]

@@ -176,7 +176,7 @@ class Forecaster:
         steps = math.ceil(self.sizes.targets / (everybody * self.sizes.batch_size))
         work = batch.work(reads=self.model.deep)
         inside, outside = self._gradients(steps)
-        features = steps * batch.remote * self.machines.trainers * self.model.feature_rows
+        features = steps * batch.crossing * self.machines.trainers * self.model.feature_rows
         per_layer = self.model.layers * max(1, self.sizes.vertices)
         return self._forecast(
             kind="mini-batch",

@@ -56,11 +56,18 @@ class LayerWork:
 @dataclass(frozen=True)
 class MeanBatch:
     """A trainer's mini-batch: means over sampled ones, by hop. ``vertices`` are new ones, the seeds first. ``remote``:
-    vertices whose features are on other servers."""
+    vertices whose features are on other servers. ``summed``: rows' worth of bytes that cross for these where owners sum
+    the last hop's rows; None: they do not."""
 
     vertices: tuple[float, ...]
     edges: tuple[float, ...]
     remote: float
+    summed: float | None = None
+
+    @property
+    def crossing(self) -> float:
+        """Rows' worth of bytes that come from other servers."""
+        return self.remote if self.summed is None else self.summed
 
     def __post_init__(self) -> None:
         if len(self.vertices) != len(self.edges) + 1 or min(*self.vertices, *self.edges, self.remote) < 0:

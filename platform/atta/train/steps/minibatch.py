@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.errors import AttaError, ConfigError, DataError
+from atta.partition.schema import TableSpec
 from atta.train.checkpoint.files import RunPlace
 from atta.train.checkpoint.run import PartialEpoch, random_state, set_random_state
 from atta.train.launching.check import part_to_check
@@ -51,6 +52,21 @@ def summing_pays(edges: int, vertices: int, row_bytes: int, gpu: bool) -> bool:
     return edges * each < rows * each + spared
 
 
+def aggregate_of(
+    config: MinibatchSettings, features: TableSpec, vertices: int, *, gpu: bool, able: bool = True
+) -> str | None:
+    """How daemons sum the rows of the last hop, if they do: ``aggregate`` of loaders. ``able``: whether model and trainer
+    take sums. Raises ConfigError: ``--aggregate on`` does not go with the model, the task or the features."""
+    found = AGGREGATES.get(config.model) if able else None
+    if config.aggregate == "on" and (found is None or features.dtype != "<f4"):
+        what = f"features of {features.dtype}" if found else f"--model {config.model}, --task {config.task} here"
+        raise ConfigError(f"--aggregate on: not with {what}; sums are of float32, for the first layer of sage and gcn")
+    if config.aggregate == "off" or found is None or features.dtype != "<f4":
+        return None
+    count = config.batch_size * prod(abs(k) for k in config.fan_outs)
+    return found if config.aggregate == "on" or summing_pays(count, vertices, features.row_bytes, gpu) else None
+
+
 class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     """Trains on sampled mini-batches under DDP. ``sums_rows``: whether its loaders may aggregate."""
 
@@ -65,7 +81,10 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         self.parallel = DistributedDataParallel(
             self.model, device_ids=[device.index] if device.type == "cuda" else None
         )
-        self.aggregate = self._aggregate()
+        able = isinstance(self.model, SampledModel) and self.sums_rows
+        schema, gpu = cluster.schema, device.type == "cuda"
+        features, vertices = schema.node_tables[self.node_type]["x"], schema.node_counts[self.node_type]
+        self.aggregate = aggregate_of(config, features, vertices, gpu=gpu, able=able)
         self._clock = SyncClock(Stopwatch(device))
         self.parallel.register_comm_hook(self._clock, timed_all_reduce)
         self.train_loader = self.train_batches()
@@ -128,23 +147,6 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         """Fan-outs and tables of the loader, as ``NeighborLoader`` takes them."""
         fan_outs = self.config.fan_outs if train else self.config.eval_fan_outs
         return {"num_neighbors": list(fan_outs), "tables": ["x"], "aggregate": self.aggregate, **self.norms}
-
-    def _aggregate(self) -> str | None:
-        """How daemons sum the rows of the last hop, if they do."""
-        config, wanted, spec = self.config, self.config.aggregate, self.cluster.schema.node_tables[self.node_type]["x"]
-        found = AGGREGATES.get(config.model) if isinstance(self.model, SampledModel) and self.sums_rows else None
-        if wanted == "on" and (found is None or spec.dtype != "<f4"):
-            what = f"features of {spec.dtype}" if found else f"--model {config.model}, --task {config.task} here"
-            raise ConfigError(
-                f"--aggregate on: not with {what}; sums are of float32, for the first layer of sage and gcn"
-            )
-        if wanted == "off" or found is None or spec.dtype != "<f4":
-            return None
-        count = config.batch_size * prod(abs(k) for k in config.fan_outs)
-        pays = summing_pays(
-            count, self.cluster.schema.node_counts[self.node_type], spec.row_bytes, self.device.type == "cuda"
-        )
-        return found if wanted == "on" or pays else None
 
     def _loader(self, split: str, batch_size: int, *, train: bool) -> atta.NeighborLoader:
         return atta.NeighborLoader(

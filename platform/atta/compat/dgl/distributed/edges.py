@@ -59,8 +59,7 @@ def out_degrees(cluster: Cluster, edge_type: str) -> np.ndarray:
 
 
 class EdgeEnds:
-    """Finds the ends of edges. Keeps those of this trainer's part, and all once others were asked for: 24 bytes an
-    edge."""
+    """Finds the ends of edges. Keeps those of this trainer's part, and all once others were asked for: 24 B each."""
 
     def __init__(self, cluster: Cluster, edge_type: str, mine: Callable[[], np.ndarray]) -> None:
         """``mine()`` gives the vertices of this trainer's part."""
@@ -69,8 +68,7 @@ class EdgeEnds:
         self._all = False
 
     def find(self, e_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and destinations, int64 [n] each, of the edges ``e_id``. Raises ConfigError for one that does not
-        exist."""
+        """Sources and destinations, int64 [n] each, of the edges ``e_id``. Raises ConfigError: one does not exist."""
         known = self._known = self._known or self._read(self._mine())
         at, found = _look(known, e_id)
         if not found.all() and not self._all:

@@ -53,8 +53,7 @@ class DistRows:
         raise NotImplementedError
 
     def __or__(self, other: Any) -> DistTensor:
-        """A new tensor without a name, with the values of both (bools or integers) joined bit by bit. All trainers call
-        it."""
+        """A new tensor without a name, with the values of both (bools or integers) joined bit by bit. All call it."""
         if not isinstance(other, DistRows):
             return NotImplemented
         mine, its = ((rows.part_policy.policy_str, *rows.shape, rows._dtype) for rows in (self, other))
