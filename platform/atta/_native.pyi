@@ -74,7 +74,7 @@ def reduce_rows(
     vertices: int,
     parts: list[Any],
     sums: list[Any],
-    shift: int,
+    shifts: np.ndarray,
     reduce: int,
     out: np.ndarray,
     threads: int,
@@ -90,7 +90,7 @@ def pack_sums(
     rows: np.ndarray,
     counts: np.ndarray,
     weights: np.ndarray | None,
-    shift: int,
+    shifts: np.ndarray,
     width: int,
 ) -> bytes: ...
 def split_cached(
@@ -384,7 +384,7 @@ class Step:
         owners: np.ndarray,
         starts: np.ndarray,
         firsts: np.ndarray,
-        shift: int,
+        shifts: np.ndarray,
         width: int,
         out: np.ndarray,
     ) -> int: ...

@@ -1,4 +1,4 @@
-"""First layers for batches of a loader that aggregates. Weights and their names are those of PyG's layers."""
+"""First layers for batches of a loader that aggregates; ``conv`` of each is PyG's, with PyG's names of weights."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import GCNConv, GINConv, GraphConv, SAGEConv
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, MeanAggregation, SAGEConv, SumAggregation
 
 from atta.errors import ConfigError
 
 __all__ = ["FirstLayer", "GCNFirst", "SAGEFirst", "first_layer"]
 
-_AGGREGATES = {"mean": "mean", "sum": "sum", "add": "sum"}
+_PARTS = ("forward", "message", "aggregate", "update")
+_LAYERS = (SAGEConv, GCNConv, GraphConv, GINConv)
+_AGGREGATES: dict[type, str] = {MeanAggregation: "mean", SumAggregation: "sum"}
 
 
 class FirstLayer(torch.nn.Module):
@@ -37,7 +39,8 @@ class FirstLayer(torch.nn.Module):
 
 
 def first_layer(conv: Any, x: torch.Tensor, aggregated: torch.Tensor) -> torch.Tensor:
-    """What ``FirstLayer`` gives."""
+    """What ``FirstLayer`` gives. Raises ConfigError: as it does."""
+    aggregate_of(conv)
     x = x[: len(aggregated)]
     if isinstance(conv, GCNConv):
         out: torch.Tensor = conv.lin(aggregated)
@@ -68,19 +71,25 @@ class GCNFirst(FirstLayer):
         super().__init__(GCNConv(in_channels, out_channels, **options))
 
 
-def aggregate_of(conv: torch.nn.Module) -> str:
+def aggregate_of(conv: Any) -> str:
     """The loader's ``aggregate`` for a layer of PyG. Raises ConfigError: there is none, as for attention and maxima."""
-    name, aggr = type(conv).__name__, getattr(conv, "aggr", None)
-    if isinstance(conv, GCNConv):
+    name, base = type(conv).__name__, next((kind for kind in _LAYERS if isinstance(conv, kind)), None)
+    if base is None:
+        raise ConfigError(f"{name} cannot be a first layer of sums: SAGEConv, GCNConv, GraphConv and GINConv can")
+    if any(getattr(type(conv), part) is not getattr(base, part) for part in _PARTS):
+        raise ConfigError(f"{name} is more than {base.__name__}, so rows must come as they are")
+    if conv.flow != "source_to_target":
+        raise ConfigError(f"{name}: flow {conv.flow!r} reads the rows of targets, sums are of sources")
+    aggregate = _AGGREGATES.get(type(conv.aggr_module))
+    if aggregate is None or (base is GCNConv and aggregate != "sum"):
+        known = "sum" if base is GCNConv else "sum or mean"
+        raise ConfigError(f"{name}: aggr {conv.aggr!r} is no {known}, so rows must come as they are")
+    if base is GCNConv:
         if conv.improved or (conv.normalize and not conv.add_self_loops):
             raise ConfigError(
                 f"{name}: aggregate='gcn' has self-loops of weight 1, not improved=True or add_self_loops=False"
             )
         return "gcn" if conv.normalize else "sum"
-    if isinstance(conv, SAGEConv) and conv.project:
+    if base is SAGEConv and conv.project:
         raise ConfigError(f"{name}: project=True changes every row before it is added, so rows must come as they are")
-    if not isinstance(conv, (SAGEConv, GraphConv, GINConv)):
-        raise ConfigError(f"{name} cannot be a first layer of sums: SAGEConv, GCNConv, GraphConv and GINConv can")
-    if not isinstance(aggr, str) or aggr not in _AGGREGATES:
-        raise ConfigError(f"{name}: aggr {aggr!r} is no sum or mean, so rows must come as they are")
-    return _AGGREGATES[aggr]
+    return aggregate

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x61tta/v1/kv.proto\x12\x07\x61tta.v1\"\x9e\x01\n\x0bPullRequest\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x0c\x12\x11\n\twide_rows\x18\x04 \x01(\x08\x12\r\n\x05\x63odec\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x07 \x01(\r\x12\x1b\n\x04sums\x18\x08 \x01(\x0b\x32\r.atta.v1.Sums\"E\n\x04Sums\x12\x0e\n\x06\x63ounts\x18\x01 \x01(\x0c\x12\x0f\n\x07weights\x18\x02 \x01(\x0c\x12\r\n\x05shift\x18\x03 \x01(\x11\x12\r\n\x05width\x18\x04 \x01(\r\"\x19\n\tPullReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"$\n\x11ListTablesRequest\x12\x0f\n\x07largest\x18\x01 \x01(\x08\"1\n\x0fListTablesReply\x12\x1e\n\x06tables\x18\x01 \x03(\x0b\x32\x0e.atta.v1.Table\"i\n\x05Table\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x11\n\trow_shape\x18\x04 \x03(\x04\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\x0f\n\x07largest\x18\x06 \x01(\x01\x32\x81\x01\n\tKvService\x12\x30\n\x04Pull\x12\x14.atta.v1.PullRequest\x1a\x12.atta.v1.PullReply\x12\x42\n\nListTables\x12\x1a.atta.v1.ListTablesRequest\x1a\x18.atta.v1.ListTablesReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x61tta/v1/kv.proto\x12\x07\x61tta.v1\"\x9e\x01\n\x0bPullRequest\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x0c\x12\x11\n\twide_rows\x18\x04 \x01(\x08\x12\r\n\x05\x63odec\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x07 \x01(\r\x12\x1b\n\x04sums\x18\x08 \x01(\x0b\x32\r.atta.v1.Sums\"F\n\x04Sums\x12\x0e\n\x06\x63ounts\x18\x01 \x01(\x0c\x12\x0f\n\x07weights\x18\x02 \x01(\x0c\x12\x0e\n\x06shifts\x18\x03 \x01(\x0c\x12\r\n\x05width\x18\x04 \x01(\r\"\x19\n\tPullReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"W\n\x11ListTablesRequest\x12\x0f\n\x07largest\x18\x01 \x01(\x08\x12\x11\n\tnode_type\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x04\"1\n\x0fListTablesReply\x12\x1e\n\x06tables\x18\x01 \x03(\x0b\x32\x0e.atta.v1.Table\"i\n\x05Table\x12\x11\n\tnode_type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x11\n\trow_shape\x18\x04 \x03(\x04\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\x0f\n\x07largest\x18\x06 \x03(\x02\x32\x81\x01\n\tKvService\x12\x30\n\x04Pull\x12\x14.atta.v1.PullRequest\x1a\x12.atta.v1.PullReply\x12\x42\n\nListTables\x12\x1a.atta.v1.ListTablesRequest\x1a\x18.atta.v1.ListTablesReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PULLREQUEST']._serialized_start=30
   _globals['_PULLREQUEST']._serialized_end=188
   _globals['_SUMS']._serialized_start=190
-  _globals['_SUMS']._serialized_end=259
-  _globals['_PULLREPLY']._serialized_start=261
-  _globals['_PULLREPLY']._serialized_end=286
-  _globals['_LISTTABLESREQUEST']._serialized_start=288
-  _globals['_LISTTABLESREQUEST']._serialized_end=324
-  _globals['_LISTTABLESREPLY']._serialized_start=326
-  _globals['_LISTTABLESREPLY']._serialized_end=375
-  _globals['_TABLE']._serialized_start=377
-  _globals['_TABLE']._serialized_end=482
-  _globals['_KVSERVICE']._serialized_start=485
-  _globals['_KVSERVICE']._serialized_end=614
+  _globals['_SUMS']._serialized_end=260
+  _globals['_PULLREPLY']._serialized_start=262
+  _globals['_PULLREPLY']._serialized_end=287
+  _globals['_LISTTABLESREQUEST']._serialized_start=289
+  _globals['_LISTTABLESREQUEST']._serialized_end=376
+  _globals['_LISTTABLESREPLY']._serialized_start=378
+  _globals['_LISTTABLESREPLY']._serialized_end=427
+  _globals['_TABLE']._serialized_start=429
+  _globals['_TABLE']._serialized_end=534
+  _globals['_KVSERVICE']._serialized_start=537
+  _globals['_KVSERVICE']._serialized_end=666
 # @@protoc_insertion_point(module_scope)

@@ -27,16 +27,16 @@ class PullRequest(_message.Message):
     def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ..., version: _Optional[int] = ..., age_ms: _Optional[int] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ...) -> None: ...
 
 class Sums(_message.Message):
-    __slots__ = ("counts", "weights", "shift", "width")
+    __slots__ = ("counts", "weights", "shifts", "width")
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    SHIFT_FIELD_NUMBER: _ClassVar[int]
+    SHIFTS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     counts: bytes
     weights: bytes
-    shift: int
+    shifts: bytes
     width: int
-    def __init__(self, counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., shift: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+    def __init__(self, counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., shifts: _Optional[bytes] = ..., width: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("data",)
@@ -45,10 +45,16 @@ class PullReply(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
-    __slots__ = ("largest",)
+    __slots__ = ("largest", "node_type", "table", "version")
     LARGEST_FIELD_NUMBER: _ClassVar[int]
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     largest: bool
-    def __init__(self, largest: _Optional[bool] = ...) -> None: ...
+    node_type: str
+    table: str
+    version: int
+    def __init__(self, largest: _Optional[bool] = ..., node_type: _Optional[str] = ..., table: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ListTablesReply(_message.Message):
     __slots__ = ("tables",)
@@ -69,5 +75,5 @@ class Table(_message.Message):
     dtype: str
     row_shape: _containers.RepeatedScalarFieldContainer[int]
     rows: int
-    largest: float
-    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ..., row_shape: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., largest: _Optional[float] = ...) -> None: ...
+    largest: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, node_type: _Optional[str] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ..., row_shape: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., largest: _Optional[_Iterable[float]] = ...) -> None: ...

@@ -92,7 +92,7 @@ class FeatureItem:
 class SumItem:
     """Sums of rows of one table that owners make. ``rows`` int64 [addends], internal ids, sum after sum; ``counts`` int32
     [sums], how many rows each has; ``targets`` int64 [sums], the vertices that they are for; ``weights`` float32
-    [addends], or None; ``starts`` int64 [parts + 1], the bounds of each owner's sums. ``shift``, ``width``: see
+    [addends], or None; ``starts`` int64 [parts + 1], the bounds of each owner's sums. ``shifts``, ``width``: see
     ``kernels.sums``. ``version``: as for ``FeatureItem``."""
 
     edge_type: str
@@ -103,7 +103,7 @@ class SumItem:
     targets: np.ndarray
     weights: np.ndarray | None
     starts: np.ndarray
-    shift: int
+    shifts: np.ndarray
     width: int
     version: int = 0
 

@@ -67,7 +67,7 @@ class BatchState:
         kept: KeptEdges | None = None,
         rows: KeptRows | None = None,
         sources: Mapping[tuple[str, str], int] = NO_SOURCES,
-        shifts: Mapping[tuple[str, str], int] | None = None,
+        shifts: Mapping[tuple[str, str], np.ndarray] | None = None,
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
         tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home. ``sources``:
@@ -250,13 +250,10 @@ class BatchState:
         if op.kind is Kind.NEIGHBORHOOD:
             self._use_hop(op, pending)
             if self.plan.summed is not None and self.plan.summed.inputs[0] == op_id:
-                of_batch: Any = {
-                    "shifts": self._shifts,
-                    "inner": before,
-                    "scratch": self._pool.scratch,
-                    "last": self._last,
-                }
-                self._sums = RowSums(self.plan, self.dataset.schema, self.out, **of_batch)
+                self._sums = RowSums(
+                    self.plan, self.dataset.schema, self.out, shifts=self._shifts, sources=self.sources, inner=before,
+                    scratch=self._pool.scratch, last=self._last,
+                )  # fmt: skip
         elif pending.sampled is not None:
             self._join_batch(op, pending.sampled)
         elif pending.links is not None:
@@ -438,7 +435,7 @@ class BatchState:
         assert self._sums is not None
         fetched = self._growths.fetched[self.plan.op(task.op).inputs[0]]
         asked = [(t, new, rows) for t, new in fetched.items() for rows in self._of_task(t, new, task)]
-        return [wanted for each in asked if (wanted := self._sums.ask(*each, self.sources)) is not None]
+        return [wanted for each in asked if (wanted := self._sums.ask(*each)) is not None]
 
     def reduce(self, at_home: RowsAtHome) -> None:
         """Write the sums, when all rows have come."""

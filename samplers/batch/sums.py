@@ -16,7 +16,7 @@ import numpy as np
 from atta.samplers.batch.items import FeatureItem, SumItem
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import Reduce
-from atta.samplers.kernels.sums import WIDE, LastEdges, Sums, edges_in_order, plan_sums, reduce_rows, width_of
+from atta.samplers.kernels.sums import LastEdges, Sums, edges_in_order, plan_sums, reduce_rows, shifts_for, width_of
 
 if TYPE_CHECKING:
     from atta.partition.schema import Schema
@@ -59,46 +59,37 @@ class _Came:
 
 class RowSums:
     """The sums of one batch. ``inner``: by node type, how many vertices it had before its last hop; ``shifts``: by node
-    type and table, see ``kernels.sums``. ``scratch`` lends memory for what comes. ``last``: by type, the last hop's edges
-    that did not join the batch."""
+    type and table, see ``kernels.sums``; ``sources``: see ``BatchState``. ``scratch`` lends memory for what comes.
+    ``last``: by type, the last hop's edges that did not join the batch."""
 
     def __init__(
-        self,
-        plan: Plan,
-        schema: Schema,
-        out: BatchArrays,
-        *,
-        shifts: Mapping[tuple[str, str], int],
-        inner: Mapping[str, int],
-        scratch: Scratch,
-        last: Mapping[str, LastEdges],
-    ) -> None:
+        self, plan: Plan, schema: Schema, out: BatchArrays, *, shifts: Mapping[tuple[str, str], np.ndarray],
+        sources: Mapping[tuple[str, str], int], inner: Mapping[str, int], scratch: Scratch, last: Mapping[str, LastEdges],
+    ) -> None:  # fmt: skip
         assert plan.summed is not None
-        self._plan, self._schema, self._out, self._shifts, self._scratch = plan, schema, out, shifts, scratch
-        self._reduce, self.inner = plan.summed.reduce, dict(inner)
+        self._plan, self._schema, self._out, self._scratch, self._shifts = plan, schema, out, scratch, shifts
+        self._reduce, self.inner, self._sources, self._last = plan.summed.reduce, dict(inner), sources, last
         self._came: dict[str, _Came] = {}
-        self._last = last
 
     def _edges(self, edge_type: str) -> SumEdges:
         """Those that a first layer works along: all, or, if the last hop draws for all vertices, its own."""
         row, col, hops = (self._out.filled(f"{name}/{edge_type}") for name in ("row", "col", "hops"))
         weighed = f"edge_weight/{edge_type}" in self._out.used
         first = len(row) - int(hops[-1]) if self._plan.neighborhoods[-1].frontier_all else 0
-        return SumEdges(
-            row[first:], col[first:], self._out.filled(f"edge_weight/{edge_type}")[first:] if weighed else None
-        )
+        weights = self._out.filled(f"edge_weight/{edge_type}")[first:] if weighed else None
+        return SumEdges(row[first:], col[first:], weights)
 
-    def ask(
-        self, node_type: str, new: NewVertices, asked: TaskRows, sources: Mapping[tuple[str, str], int]
-    ) -> WantedSums | None:
-        """What to ask the owners of ``asked`` for, which are among ``new``, the last hop's vertices; None: nothing.
-        ``sources``: see ``BatchState``."""
+    def _counted(self, edge_type: str, name: str, edges: SumEdges) -> np.ndarray:
+        return shifts_for(self._shifts[self._schema.endpoints(edge_type)[0], name], edges.col, edges.weights)
+
+    def ask(self, node_type: str, new: NewVertices, asked: TaskRows) -> WantedSums | None:
+        """What to ask the owners of ``asked`` for, which are among ``new``, the last hop's vertices; None: nothing."""
         assert asked.starts is not None
         assert self._plan.summed is not None
         tables = tuple(name for owner, name in self._plan.summed.tables if owner == node_type)
         if not tables:
             return None
-        versions = {name: sources.get((node_type, name), 0) for name in tables}
+        versions = {name: self._sources.get((node_type, name), 0) for name in tables}
         at, count, parts = asked.positions - new.start, new.stop - new.start, len(asked.starts) - 1
         owners, ids = np.full(count, -1, np.int32), np.zeros(count, np.int64)
         owners[at], ids[at] = np.repeat(np.arange(parts, dtype=np.int32), np.diff(asked.starts)), asked.rows
@@ -109,19 +100,19 @@ class RowSums:
             if source != node_type:
                 continue
             edges, last = self._edges(edge_type), self._last.get(edge_type)
+            shifts = {name: self._counted(edge_type, name, edges) for name in tables}
             edges = edges if last is None else SumEdges(*last.ends, None)
-            found = plan_sums(
-                edges.row, edges.col, first=new.start, targets=self.inner[target], owners=owners, parts=parts
-            )
+            ends, targets = (edges.row, edges.col), self.inner[target]
+            found = plan_sums(*ends, first=new.start, targets=targets, owners=owners, parts=parts)
             alone[edge_type] = found.raw[at]
             weights = None if edges.weights is None else edges.weights[found.edges]
             rows = ids[edges.row[found.edges] - new.start]
             for name in tables:
-                shift, version = self._shifts[node_type, name], versions[name]
-                # Later rows may have larger numbers than those by which the shift was chosen.
-                width = WIDE if version else width_of(found.counts, weights)
-                what = rows, found.counts, found.targets, weights, found.starts, shift, width, version
-                sums.append(SumItem(edge_type, node_type, name, *what))
+                width, what = (
+                    width_of(found.counts, weights),
+                    (rows, found.counts, found.targets, weights, found.starts),
+                )
+                sums.append(SumItem(edge_type, node_type, name, *what, shifts[name], width, versions[name]))
                 columns = prod(self._schema.node_tables[node_type][name].row_shape)
                 outs.append(self._scratch.empty((len(found.counts), width * columns), np.uint8))
         chosen = np.flatnonzero(np.logical_or.reduce([*alone.values()]))
@@ -142,21 +133,13 @@ class RowSums:
             source, target = self._schema.endpoints(edge_type)
             out, first = self._out.append(f"sum/{edge_type}/{name}", self.inner[target]), self.inner[source]
             known = self._out.arrays.get(f"table/{source}/{name}")
-            edges, own = self._edges(edge_type), at_home(source, name)[0]
+            known = np.empty((0, *out.shape[1:]), np.float32) if known is None else known[:first]
+            edges, parts = self._edges(edge_type), self._parts(edge_type, name, new.get(source), at_home)
             reduce_rows(
-                edges.row,
-                edges.col,
-                edges.weights,
-                known=np.empty((0, *out.shape[1:]), np.float32) if known is None else known[:first],
-                vertices=sizes[source] - first,
-                parts=self._parts(edge_type, name, new.get(source), at_home),
-                sums=self._sums(edge_type, name),
-                shift=self._shifts[source, name],
-                reduce=self._reduce,
-                out=out,
-                last=self._last.get(edge_type),
-                own=own,
-            )
+                edges.row, edges.col, edges.weights, known=known, vertices=sizes[source] - first, parts=parts,
+                sums=self._sums(edge_type, name), shifts=self._counted(edge_type, name, edges), reduce=self._reduce, out=out,
+                last=self._last.get(edge_type), own=at_home(source, name)[0],
+            )  # fmt: skip
 
     def _parts(
         self, edge_type: str, name: str, new: NewVertices | None, at_home: RowsAtHome
@@ -180,11 +163,8 @@ class RowSums:
         if came is None:
             return []
         both = zip(came.wanted.sums, came.wanted.sum_outs, strict=True)
-        return [
-            Sums(out, item.targets, item.width)
-            for item, out in both
-            if (item.edge_type, item.table) == (edge_type, name)
-        ]
+        of = edge_type, name
+        return [Sums(out, item.targets, item.width) for item, out in both if (item.edge_type, item.table) == of]
 
 
 def leaves_last_hop(plan: Plan, arrays: Mapping[str, np.ndarray]) -> bool:

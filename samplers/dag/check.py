@@ -188,6 +188,10 @@ def _check_sums(plan: Plan, schema: Schema) -> None:
         raise ConfigError("aggregate: of the rows of the last hop, and of those alone")
     if any(hop.use is not EdgeUse.JOIN for hop in plan.neighborhoods):
         raise ConfigError("aggregate: only along drawn edges (subgraph_type='directional')")
+    if op.reduce is Reduce.GCN and any(weights.norm is not EdgeNorm.GCN for weights in plan.edge_weights):
+        raise ConfigError(
+            "aggregate='gcn': edges that have weights need edge_norm='gcn'; or take 'sum', which adds as they weigh"
+        )
     for edge_type, _ in plan.sums(schema) if op.reduce is Reduce.GCN else ():
         source, target = schema.endpoints(edge_type)
         if source != target:

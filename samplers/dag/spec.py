@@ -264,9 +264,11 @@ def _add_hops(
     hops: Hops,
     wanted: Mapping[str, Sequence[str]],
 ) -> None:
-    if hops.frontier not in FRONTIERS:
+    if hops.frontier not in [*FRONTIERS]:
         raise ConfigError(f"frontier is {hops.frontier!r}, must be 'new' or 'all'")
     by_hop = _by_hop(schema, hops.num_neighbors)
+    if hops.reduce and not (by_hop and by_hop[-1]):
+        raise ConfigError("aggregate: num_neighbors must have a last hop whose fan-outs are not 0")
     for hop, fan_outs in enumerate(by_hop, start=1):
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop

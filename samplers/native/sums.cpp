@@ -19,6 +19,7 @@ namespace {
 
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Counts = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Shifts = nb::ndarray<const std::int16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Edges by target: those into v are order[starts[v]] to order[starts[v + 1] - 1], in their own order.
 struct ByTarget {
@@ -234,7 +235,7 @@ struct LastEdges {
 // out[v] = what `reduce` makes of the rows of the sources of the edges into v. Vertices below `first` have theirs in
 // `known`; others where `parts` (table, rows, positions) say, or in a sum.
 void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table known, std::size_t first, std::size_t vertices,
-                 nb::list parts, nb::list sums, int shift, std::size_t how, OutTable out, std::size_t threads,
+                 nb::list parts, nb::list sums, Shifts shifts, std::size_t how, OutTable out, std::size_t threads,
                  std::optional<std::tuple<std::size_t, Longs, Longs>> last_edges, std::optional<Table> own_rows) {
   const std::size_t edges = row.size(), row_bytes = row_bytes_of(known), columns = row_bytes / 4;
   if (col.size() != edges) bad("col", "must be as long as row");
@@ -243,7 +244,7 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
   if (out.ndim() < 1 || row_bytes_of(out) != row_bytes) bad("out", "has rows of another size than the table");
   const auto reduce = static_cast<Reduce>(how);
   const std::size_t targets = out.shape(0);
-  check_sums(shift, kWideSum), check_threads(threads);
+  check_sums(shifts.data(), shifts.size(), columns, kWideSum), check_threads(threads);
   if (known.shape(0) < first) bad("known", "has fewer rows than vertices");
   if (reduce == Reduce::kGcn && targets > first) bad("out", "has more vertices than are known");
   LastEdges last;
@@ -276,7 +277,7 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
   std::vector<std::size_t> sum_starts(targets + 1);
   for (nb::handle item : sums) {
     auto [bytes, of, width] = nb::cast<std::tuple<Table, Longs, std::size_t>>(item);
-    check_sums(shift, width);
+    check_sums(shifts.data(), shifts.size(), columns, width);
     if (bytes.ndim() < 1 || bytes.shape(0) != of.size() || row_bytes_of(bytes) != width * columns) bad("sums", "have another size");
     check_rows("targets of sums", of.data(), of.size(), targets);
     for (std::size_t g = 0; g < of.size(); ++g) ++sum_starts[static_cast<std::size_t>(of.data()[g]) + 1];
@@ -293,7 +294,7 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
     for (std::size_t i = 0; i < last.rows.size(); ++i)
       if (last.rows.data()[i] < -own_count || last.rows.data()[i] >= all) bad("last", "a row is outside");
     // A GCN without weights has an edge of weight 1 from every vertex to itself, in place of those that there are.
-    const bool loops = reduce == Reduce::kGcn && w == nullptr;
+    const bool loops = reduce == Reduce::kGcn && w == nullptr, weighed = loops || w != nullptr;
     const ByTarget found = by_target(c, edges, targets, [&](std::size_t edge) { return !loops || r[edge] != c[edge]; });
     std::partial_sum(sum_starts.begin(), sum_starts.end(), sum_starts.begin());
     std::vector<std::pair<const std::byte*, std::size_t>> of_targets(sum_starts[targets]);
@@ -308,7 +309,6 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
       for (std::size_t v = 0; v < targets; ++v)
         left[v] = 1.0F / std::sqrt(static_cast<float>(found.starts[v + 1] - found.starts[v] + 1));
     }
-    const double scale = std::ldexp(1.0, shift), unit = std::ldexp(1.0, -shift);
     const auto* const inner = static_cast<const std::byte*>(known.data());
     auto* const to = static_cast<float*>(out.data());
     const Ahead ahead(std::max<std::size_t>(1, row_bytes));
@@ -330,7 +330,7 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
       return 1.0 + static_cast<double>(end - begin);
     });
     split(bounds, [&](std::size_t, std::size_t begin, std::size_t end) {
-      UnitSum sum(columns);
+      UnitSum sum(shifts.data(), columns);
       std::vector<float> row(columns);
       std::vector<const std::byte*> group;
       std::vector<double> factors;
@@ -340,7 +340,7 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
         for (std::size_t i = first_edge; v >= last.first && i < last_edge; ++i) {
           if (i + ahead.read < last.rows.size())
             if (const std::byte* later = last_address(i + ahead.read); later != nullptr) request_row(later, row_bytes);
-          if (const std::byte* one = last_address(i); one != nullptr) group.push_back(one), factors.push_back(scale);
+          if (const std::byte* one = last_address(i); one != nullptr) group.push_back(one);
         }
         for (std::size_t i = first_edge; v < last.first && i < last_edge; ++i) {
           if (i + ahead.read < found.order.size())
@@ -348,14 +348,14 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
           const std::byte* const one = address(i);
           if (one == nullptr) continue;  // in a sum
           const auto s = static_cast<std::size_t>(r[found.order[i]]);
-          const double factor = w != nullptr ? w[found.order[i]] : loops && s < first ? left[s] : 1.0;
-          group.push_back(one), factors.push_back(factor * scale);
+          group.push_back(one);
+          if (weighed) factors.push_back(w != nullptr ? w[found.order[i]] : s < first ? left[s] : 1.0F);
         }
-        if (loops) group.push_back(inner + v * row_bytes), factors.push_back(left[v] * scale);
-        sum.add(group.data(), factors.data(), group.size());
+        if (loops) group.push_back(inner + v * row_bytes), factors.push_back(left[v]);
+        sum.add(group.data(), weighed ? factors.data() : nullptr, group.size());
         for (std::size_t g = sum_starts[v]; g < sum_starts[v + 1]; ++g) sum.add_sum(of_targets[g].first, of_targets[g].second);
         const auto degree = static_cast<double>(std::max<std::size_t>(1, last_edge - first_edge));
-        const double right = reduce == Reduce::kMean ? unit / degree : loops ? unit * left[v] : unit;
+        const double right = reduce == Reduce::kMean ? 1 / degree : loops ? left[v] : 1.0;
         if (!cold) {
           sum.finish(to + v * columns, right);
           continue;
@@ -369,9 +369,8 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
 }
 
 // `prefix`, then the sums of the groups of each table: see sum_groups.
-nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts counts, std::optional<Floats> weights, int shift,
+nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts counts, std::optional<Floats> weights, Shifts shifts,
                     std::size_t width) {
-  check_sums(shift, width);
   std::vector<Table> tables;
   std::size_t columns = 0, total = 0;
   for (nb::handle item : tables_in) {
@@ -379,6 +378,7 @@ nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts co
     if (tables.back().ndim() < 1 || row_bytes_of(tables.back()) % 4 != 0) bad("tables", "must have rows of float32");
     columns += row_bytes_of(tables.back()) / 4;
   }
+  check_sums(shifts.data(), shifts.size(), columns, width);
   std::vector<std::size_t> starts{0};
   for (std::size_t g = 0; g < counts.size(); ++g) {
     if (counts.data()[g] < 0) bad("counts", "must not be negative");
@@ -397,11 +397,11 @@ nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts co
     to += prefix.size();
     {
       nb::gil_scoped_release unlocked;  // no other thread knows the object yet
-      for (const Table& table : tables) {
+      for (const std::int16_t* of_table = shifts.data(); const Table& table : tables) {
         const std::size_t own = row_bytes_of(table) / 4;
         sum_groups(static_cast<const std::byte*>(table.data()), own, r, weights ? weights->data() : nullptr, starts.data(), 0,
-                   counts.size(), std::ldexp(1.0, shift), width, to);
-        to += counts.size() * own * width;
+                   counts.size(), of_table, width, to);
+        to += counts.size() * own * width, of_table += own;
       }
     }
     return done;
@@ -413,7 +413,7 @@ nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts co
 void bind_sums(nb::module_& m) {
   m.def("plan_sums", &plan_sums, "row"_a, "col"_a, "first"_a, "targets"_a, "owners"_a, "parts"_a, "price"_a);
   m.def("reduce_rows", &reduce_rows, "row"_a, "col"_a, "weights"_a.none(), "known"_a, "first"_a, "vertices"_a, "parts"_a, "sums"_a,
-        "shift"_a, "reduce"_a, "out"_a, "threads"_a, "last"_a.none(), "own"_a.none());
+        "shifts"_a, "reduce"_a, "out"_a, "threads"_a, "last"_a.none(), "own"_a.none());
   m.def("last_edges", &last_edges, "groups"_a, "count"_a, "low"_a, "high"_a);
-  m.def("pack_sums", &pack_sums, "prefix"_a, "tables"_a, "rows"_a, "counts"_a, "weights"_a.none(), "shift"_a, "width"_a);
+  m.def("pack_sums", &pack_sums, "prefix"_a, "tables"_a, "rows"_a, "counts"_a, "weights"_a.none(), "shifts"_a, "width"_a);
 }

@@ -15,7 +15,7 @@
 
 namespace atta {
 
-inline constexpr int kMostShift = 400;  // 2**-kMostShift to 2**kMostShift units make one
+inline constexpr int kMostShift = 400;  // of a column: 2**shift units make one
 // Bytes of a sum of one column on the way: the upper 32 bits of all columns, then the lower 8; or 64 bits.
 inline constexpr std::size_t kNarrowSum = 5, kWideSum = 8;
 inline constexpr std::int64_t kNarrowHalf = std::int64_t{1} << 39;  // a narrow sum lies in [-kNarrowHalf, kNarrowHalf)
@@ -24,15 +24,17 @@ inline constexpr std::int64_t kNarrowHalf = std::int64_t{1} << 39;  // a narrow 
 inline constexpr double kToWhole = 0x1.8p52;
 inline constexpr std::uint64_t kWholeBits = std::bit_cast<std::uint64_t>(kToWhole);
 
-// The sum of the rows of one group, column by column, in units.
+// The sum of the rows of one group, column by column, each in units of its own.
 class UnitSum {
  public:
-  explicit UnitSum(std::size_t columns) : units_(columns) {}
+  UnitSum(const std::int16_t* shifts, std::size_t columns) : units_(columns) {
+    for (std::size_t j = 0; j < columns; ++j) scales_.push_back(std::ldexp(1.0, shifts[j])), ones_.push_back(1 / scales_[j]);
+  }
 
   void clear() { std::fill(units_.begin(), units_.end(), std::uint64_t{0}), wrong_ = 0; }
 
-  // Adds rows, each number times the row's factor: its weight in units. A product of two float32 is exact in double, so
-  // that its rounding to units is the only one. Rows need not be aligned.
+  // Adds rows, each number times the row's factor (null: 1). A product of two float32 is exact in double, so that its
+  // rounding to units is the only one. Rows need not be aligned.
   void add(const std::byte* const* rows, const double* factors, std::size_t count) {
 #if defined(__x86_64__)
     static const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0;
@@ -79,11 +81,11 @@ class UnitSum {
     if (over >> 40 != 0) throw std::invalid_argument("a sum is too large for its 5 bytes");
   }
 
-  // out[j] = the sum, times `unit`.
-  void finish(float* out, double unit) const {
+  // out[j] = the sum, times `factor`.
+  void finish(float* out, double factor) const {
     check();
     for (std::size_t j = 0; j < units_.size(); ++j)
-      out[j] = static_cast<float>(static_cast<double>(static_cast<std::int64_t>(units_[j])) * unit);
+      out[j] = static_cast<float>(static_cast<double>(static_cast<std::int64_t>(units_[j])) * ones_[j] * factor);
   }
 
  private:
@@ -98,25 +100,32 @@ class UnitSum {
   static constexpr std::size_t kTogether = 32;
 
   inline __attribute__((always_inline)) void add_plain(const std::byte* const* rows, const double* factors, std::size_t count) {
+    factors == nullptr ? add_all<false>(rows, factors, count) : add_all<true>(rows, factors, count);
+  }
+
+  template <bool Weighed>
+  inline __attribute__((always_inline)) void add_all(const std::byte* const* rows, const double* factors, std::size_t count) {
     const std::size_t columns = units_.size();
     std::size_t j = 0;
-    for (; j + kTogether <= columns; j += kTogether) add_columns<kTogether>(rows, factors, count, j, kTogether);
-    if (j < columns) add_columns<0>(rows, factors, count, j, columns - j);
+    for (; j + kTogether <= columns; j += kTogether) add_columns<kTogether, Weighed>(rows, factors, count, j, kTogether);
+    if (j < columns) add_columns<0, Weighed>(rows, factors, count, j, columns - j);
   }
 
   // Of columns from `first` on, `Count` or, if that is 0, `some`. Doubles in [2**52, 2**53) have the same 12 upper bits. A
   // product of 2**51 or more leaves others, or one that is not finite.
-  template <std::size_t Count>
+  template <std::size_t Count, bool Weighed>
   inline __attribute__((always_inline)) void add_columns(const std::byte* const* rows, const double* factors, std::size_t count,
                                                          std::size_t first, std::size_t some) {
     const std::size_t columns = Count > 0 ? Count : some;
     std::uint64_t sums[kTogether], wrong = 0;
-    for (std::size_t j = 0; j < columns; ++j) sums[j] = units_[first + j] - count * kWholeBits;
+    double scales[kTogether];
+    for (std::size_t j = 0; j < columns; ++j) sums[j] = units_[first + j] - count * kWholeBits, scales[j] = scales_[first + j];
     for (std::size_t i = 0; i < count; ++i) {
       const std::byte* const row = rows[i] + 4 * first;
-      const double factor = factors[i];
+      const double factor = Weighed ? factors[i] : 1.0;
       for (std::size_t j = 0; j < columns; ++j) {
-        const auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(load<float>(row + 4 * j)) * factor + kToWhole);
+        const auto number = static_cast<double>(load<float>(row + 4 * j));
+        const auto bits = std::bit_cast<std::uint64_t>((Weighed ? number * factor : number) * scales[j] + kToWhole);
         wrong |= bits ^ kWholeBits;
         sums[j] += bits;
       }
@@ -135,16 +144,17 @@ class UnitSum {
   }
 #endif
 
-  std::vector<std::uint64_t> units_;  // two's complement
+  std::vector<std::uint64_t> units_;   // two's complement
+  std::vector<double> scales_, ones_;  // units that make one, and what one is
   std::uint64_t wrong_ = 0;
 };
 
 // Adds groups of rows of a table: group g has rows[starts[g]] to rows[starts[g + 1] - 1], weights[i] each (null: 1), and
-// its sum goes to out + (g - first) * columns * width. `scale`: units that make one.
+// its sum goes to out + (g - first) * columns * width. `shifts`: of the columns.
 template <class Row, class Start>
 void sum_groups(const std::byte* table, std::size_t columns, const Row* rows, const float* weights, const Start* starts,
-                std::size_t first, std::size_t stop, double scale, std::size_t width, std::byte* out) {
-  UnitSum sum(columns);
+                std::size_t first, std::size_t stop, const std::int16_t* shifts, std::size_t width, std::byte* out) {
+  UnitSum sum(shifts, columns);
   std::vector<const std::byte*> group;
   std::vector<double> factors;
   const std::size_t row_bytes = 4 * columns;
@@ -155,16 +165,18 @@ void sum_groups(const std::byte* table, std::size_t columns, const Row* rows, co
     for (auto i = static_cast<std::size_t>(starts[g]); i < static_cast<std::size_t>(starts[g + 1]); ++i) {
       if (i + ahead.read < end) request_row(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
       group.push_back(table + static_cast<std::size_t>(rows[i]) * row_bytes);
-      factors.push_back(weights == nullptr ? scale : static_cast<double>(weights[i]) * scale);
+      if (weights != nullptr) factors.push_back(static_cast<double>(weights[i]));
     }
     sum.clear();
-    sum.add(group.data(), factors.data(), group.size());
+    sum.add(group.data(), weights == nullptr ? nullptr : factors.data(), group.size());
     sum.store(out, width);
   }
 }
 
-inline void check_sums(int shift, std::size_t width) {
-  if (shift < -kMostShift || shift > kMostShift) throw std::invalid_argument("shift: must be -400 to 400");
+inline void check_sums(const std::int16_t* shifts, std::size_t count, std::size_t columns, std::size_t width) {
+  if (count != columns) throw std::invalid_argument("shifts: must be one for each column");
+  if (std::any_of(shifts, shifts + count, [](int shift) { return shift < -kMostShift || shift > kMostShift; }))
+    throw std::invalid_argument("shifts: must be -400 to 400");
   if (width != kNarrowSum && width != kWideSum) throw std::invalid_argument("width: must be 5 or 8");
 }
 

@@ -83,6 +83,7 @@ struct Question {
   std::vector<std::int64_t> rows, positions, times;
   std::vector<std::uint32_t> counts;  // of the rows of sums
   std::vector<float> weights;
+  std::vector<std::int16_t> shifts;  // of the columns of sums
   std::vector<std::int32_t> trees;
   std::array<std::vector<std::byte>, 2> outs;
   std::vector<TargetTable> targets;
@@ -106,6 +107,7 @@ struct Question {
       default:
         sample(rng);
     }
+    head.first_row = static_cast<std::uint32_t>(shifts.size());
     head.bytes = request_bytes(head);
   }
 
@@ -120,6 +122,7 @@ struct Question {
       head.flags& kWideRows ? std::memcpy(out.more(8), &row, 8) : std::memcpy(out.more(4), &narrow, 4);
     }
     if (head.flags & kWeights) std::memcpy(out.more(4 * n), weights.data(), 4 * n);
+    if (head.flags & kSums) std::memcpy(out.more(2 * shifts.size()), shifts.data(), 2 * shifts.size());
     if (head.flags & kTrees) std::memcpy(out.more(4 * n), trees.data(), 4 * n);
     out.end(head);
   }
@@ -189,7 +192,8 @@ struct Question {
 
   void sum(Rng& rng) {
     head.kind = FrameKind::kPull, head.flags |= kSums, head.key = 1, head.edges = rows.size();
-    head.fan_out = 20, head.method = static_cast<std::uint32_t>(below(rng, 2) == 0 ? kNarrowSum : kWideSum);
+    head.method = static_cast<std::uint32_t>(below(rng, 2) == 0 ? kNarrowSum : kWideSum);
+    for (std::size_t j = 0; j < kColumns; ++j) shifts.push_back(static_cast<std::int16_t>(18 + below(rng, 4)));
     for (std::size_t left = rows.size(); left > 0; left -= counts.back())
       counts.push_back(static_cast<std::uint32_t>(1 + below(rng, std::min<std::size_t>(left, 30))));
     if (below(rng, 2) == 0) head.flags |= kWeights, weights.assign(rows.size(), 0.75F);
@@ -207,6 +211,12 @@ struct Question {
       case 2:
         ++counts[0], refused = true;  // more rows than came
         break;
+      case 3:
+        shifts.push_back(20), refused = true;  // more columns than there are
+        break;
+      case 4:
+        shifts[0] = 401, refused = true;
+        break;
       default:;
     }
   }
@@ -219,7 +229,7 @@ struct Question {
         for (std::size_t i = first; i < first + counts[g]; ++i) {
           float number = 0;
           std::memcpy(&number, &of.tables[0][static_cast<std::size_t>(rows[i]) * Partition::kRowBytes[0] + 4 * j], sizeof number);
-          want += std::llrint(static_cast<double>(number) * (weights.empty() ? 1.0 : 0.75) * 0x1p20);
+          want += std::llrint(static_cast<double>(number) * (weights.empty() ? 1.0 : 0.75) * std::ldexp(1.0, shifts[j]));
         }
         const std::byte* const row = &outs[0][g * bytes];
         if (head.method == kWideSum) {

@@ -4,6 +4,7 @@ give on them what they give on the batch with all of its rows."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def summed(batch: atta.MiniBatch, aggregate: str, known: int, *, last: bool) -> 
         ends, found = gcn_norm(torch.from_numpy(np.stack([row, col])), num_nodes=batch.num_nodes, dtype=torch.float64)
         (row, col), weight = ends.numpy(), found.numpy()
     out = np.zeros((batch.num_nodes, batch.table("x").shape[1]))
-    np.add.at(out, col, batch.table("x")[row] * (np.ones(len(row)) if weight is None else weight)[:, None])
+    np.add.at(out, col, batch.table("x")[row] * np.float64(1 if weight is None else weight[:, None]))
     if aggregate == "mean":
         out /= np.maximum(1, np.bincount(col, minlength=len(out)))[:, None]
     return out[:known]
@@ -118,6 +119,36 @@ def test_sums_over_links_and_messages_without_a_cache(small_graph: SmallGraph, l
         again = batches(cluster, aggregate="sum", fan_outs=[10, -1], edge_norm="gcn")
         for alone, apart in zip(again, weighed, strict=True):
             np.testing.assert_array_equal(alone.aggregated(), apart.aggregated())
+
+
+@pytest.mark.parametrize("options", [{"aggregate": "mean"}, {"aggregate": "sum", "norm_attr": "weight"}])
+def test_columns_and_weights_of_any_size_are_summed(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Each column is counted in units of its own, weights of all edges fit, and targets without a value do not matter."""
+    from atta.partition import partition_graph
+    from atta.partition.graph import GraphWriter
+
+    rng = np.random.default_rng(3)
+    n, m, sizes = 200, 9000, np.array([1, 1.6e12, 1e-9, 1e-40, 1e25, 0])
+    x, y = (rng.random((n, 6)) * sizes).astype(np.float32), np.full(n, np.nan, np.float32)
+    weight = np.where(rng.random(m) < 0.5, 1, 2e5).astype(np.float32)
+    with GraphWriter(tmp_path / "graph") as writer:
+        writer.add_nodes("node", n, tables={"x": x, "y": y}, splits={"train": np.arange(n)})
+        ends = rng.integers(0, n, m), np.where(rng.random(m) < 0.5, 0, rng.integers(0, n, m))
+        writer.add_edges("node__to__node", *ends, tables={"weight": weight})
+    bits = set()
+    for parts in (1, 2):
+        partition_graph(tmp_path / "graph", tmp_path / str(parts), parts=parts, method="random", seed=1)
+        rest = {"tables": ["x"], "seed_tables": ["y"], "fan_outs": [-1], "seed_policy": "global"}
+        with atta.local(tmp_path / str(parts), threads=1, options=("--cache", "0")) as cluster:
+            found = batches(cluster, **options, **rest)
+            wholes = batches(cluster, **{**options, **rest, "aggregate": None})
+        bits.add(b"".join(batch.aggregated().tobytes() for batch in found))
+        for batch, whole in zip(found, wholes, strict=True):
+            expected = summed(whole, options["aggregate"], BATCH, last=False)
+            apart = np.abs(batch.aggregated() - expected)
+            assert np.all(apart <= np.maximum(2e-6 * np.abs(expected).max(0), 1e-45))
+            assert np.isnan(batch.table("y")).all()
+    assert len(bits) == 1
 
 
 def layers(kind: str) -> tuple[Any, Any, dict[str, Any]]:
@@ -214,6 +245,10 @@ def test_links_as_seeds(pair: atta.LocalCluster) -> None:
     ("options", "why"),
     [
         ({"aggregate": "max"}, "'max': must be one of sum, mean, gcn; attention and maxima need every row"),
+        ({"aggregate": ["mean"]}, r"\['mean'\]: must be one of sum, mean, gcn"),
+        ({"aggregate": "mean", "fan_outs": [2, 0]}, "num_neighbors must have a last hop whose fan-outs are not 0"),
+        ({"aggregate": "mean", "fan_outs": []}, "num_neighbors must have a last hop whose fan-outs are not 0"),
+        ({"aggregate": "gcn", "norm_attr": "weight", "unbiased": True}, "edges that have weights need edge_norm='gcn'"),
         ({"aggregate": "mean", "tables": ["y"]}, "no table of float32 is fetched"),
         ({"aggregate": "mean", "subgraph_type": "induced"}, "only along drawn edges"),
         ({"aggregate": "mean", "subgraph_type": "bidirectional"}, "only along drawn edges"),
@@ -225,15 +260,24 @@ def test_what_cannot_be_summed_is_refused(pair: atta.LocalCluster, options: dict
 
 
 def test_layers_that_need_every_row_are_refused() -> None:
-    from torch_geometric.nn import GATConv, SAGEConv
+    from torch_geometric.nn import GATConv, MeanAggregation, SAGEConv
 
-    from atta.nn import FirstLayer, GCNFirst
+    from atta.nn import FirstLayer, GCNFirst, first_layer
 
+    class Gated(SAGEConv):
+        def message(self, x_j: Any) -> Any:
+            return x_j.sigmoid()
+
+    assert FirstLayer(SAGEConv(4, 4, aggr=MeanAggregation())).aggregate == "mean"
     for layer, why in (
         (lambda: FirstLayer(GATConv(4, 4)), "GATConv cannot be a first layer of sums"),
         (lambda: FirstLayer(SAGEConv(4, 4, aggr="max")), "aggr 'max' is no sum or mean"),
         (lambda: FirstLayer(SAGEConv(4, 4, project=True)), "project=True"),
         (lambda: GCNFirst(4, 4, improved=True), "improved=True"),
+        (lambda: GCNFirst(4, 4, aggr="mean"), "aggr 'mean' is no sum, so"),
+        (lambda: FirstLayer(SAGEConv(4, 4, flow="target_to_source")), "flow 'target_to_source'"),
+        (lambda: FirstLayer(Gated(4, 4)), "Gated is more than SAGEConv"),
+        (lambda: first_layer(SAGEConv(4, 4, aggr="max"), *torch.ones(2, 3, 4)), "aggr 'max' is no sum or mean"),
     ):
         with pytest.raises(ConfigError, match=why):
             layer()

@@ -137,6 +137,11 @@ def test_edges_of_several_types(typed: tuple[Any, atta.LocalCluster]) -> None:
     ("options", "kind", "cause"),
     [
         ({"edge_norm": "gcm"}, UnknownNameError, "unknown edge_norm 'gcm'; did you mean 'gcn'"),
+        ({"edge_norm": ["gcn"]}, UnknownNameError, "unknown edge_norm"),
+        ({"method": ["labor"]}, UnknownNameError, "unknown method"),
+        ({"frontier": ["all"]}, ConfigError, "frontier is"),
+        ({"weight_attr": ["weight"]}, UnknownNameError, "unknown attribute"),
+        ({"time_attr": "time", "temporal_strategy": ["last"]}, UnknownNameError, "unknown temporal strategy"),
         ({"edge_norm": "gcn", "norm_attr": "wight"}, UnknownNameError, r"\(norm_attr\) 'wight'; did you mean 'weight'"),
         ({"edge_norm": "gcn", "edge_tables": ["weight"]}, UserWarning, "'weight' comes as data.table_edge_weight"),
         ({"edge_norm": "row"}, UserWarning, r"fan-outs leave are smaller .* unbiased=True makes up"),

@@ -370,3 +370,19 @@ def test_unread_versions_leave_the_disk(live: Live) -> None:
     assert live.has(first, live.graph.x + 1)
     assert all(batch.version == 1 and live.has(batch, live.graph.x + 1) for batch in held)
     assert all(batch.version == 0 for batch in reading)
+
+
+def test_sums_are_counted_by_the_rows_of_their_version(live: Live) -> None:
+    """Rows a billion times as large, or as small, are summed as well as those that the daemons began with."""
+    for sizes in (1e9, 1e-9, np.geomspace(1e-9, 1e9, 16)):
+        live.rows((live.graph.x * sizes).astype(np.float32))
+        live.look()
+        sums, whole = (next(iter(live.loader(seed=3, aggregate=how))) for how in ("sum", None))
+        expected = np.zeros((whole.num_nodes, 16))
+        row, col = whole.edge_index()
+        np.add.at(expected, col, whole.table("x")[row].astype(np.float64))
+        assert np.all(np.abs(sums.aggregated() - expected[: len(sums.aggregated())]) <= 3e-6 * 3 * sizes)
+    live.rows(np.where(live.graph.x == live.graph.x[3], np.nan, live.graph.x).astype(np.float32))
+    live.look()
+    with pytest.raises(ConfigError, match="aggregate: table 'x' has numbers that are not finite"):
+        next(iter(live.loader(aggregate="sum")))

@@ -59,7 +59,7 @@ class Store:
             for name in tables
         }
         self._live: dict[Rows, Table] = {}
-        self._largest: dict[tuple[str, str], float] = {}
+        self._largest: dict[Rows, np.ndarray] = {}
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
@@ -94,6 +94,7 @@ class Store:
     def drop(self, rows: Rows) -> None:
         """Let go of them. Who reads them right now keeps them until it has done."""
         self._live.pop(rows, None)
+        self._largest.pop(rows, None)
 
     def gather_to(
         self,
@@ -131,29 +132,24 @@ class Store:
             raise self._blaming(tables[0], error) from error
 
     def pack_sums(
-        self,
-        table: Table,
-        rows: np.ndarray,
-        counts: np.ndarray,
-        weights: np.ndarray | None,
-        prefix: bytes,
-        *,
-        shift: int,
-        width: int,
-    ) -> bytes:
+        self, table: Table, rows: np.ndarray, counts: np.ndarray, weights: np.ndarray | None, prefix: bytes, *,
+        shifts: np.ndarray, width: int,
+    ) -> bytes:  # fmt: skip
         """A message: ``prefix``, then sums of rows, see ``kernels.sums.pack_sums``. Raises ConfigError: a row outside the
         partition, or sums that cannot be made."""
         try:
-            return pack_sums(prefix, [table.data], rows, counts, weights, shift=shift, width=width)
+            return pack_sums(prefix, [table.data], rows, counts, weights, shifts=shifts, width=width)
         except ValueError as error:
             raise self._blaming(table, error) from error
 
-    def largest(self, node_type: str, name: str) -> float:
-        """The largest absolute value of the dataset's own rows here, of a table of float32; inf: one is not finite."""
-        key = node_type, name
-        if key not in self._largest:
-            self._largest[key] = largest(self.table(node_type, name).data)
-        return self._largest[key]
+    def largest(self, table: Table, source: int = 0) -> np.ndarray:
+        """The largest absolute values of a table's columns, see ``kernels.sums.largest``; ``source``: see ``table``."""
+        key = table.node_type, table.name, source
+        if (found := self._largest.get(key)) is None:
+            found = largest(table.data)
+            if not source or key in self._live:
+                self._largest[key] = found
+        return found
 
     def _encoded(self, tables: Sequence[Table], rows: np.ndarray, codec: str) -> bytes:
         blocks = []

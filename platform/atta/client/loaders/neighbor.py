@@ -94,7 +94,7 @@ class Drawing:
     def _reduce(self) -> Reduce:
         """What becomes of the last hop's rows."""
         known = {reduce.name.lower(): reduce for reduce in Reduce if reduce}
-        if self.aggregate is not None and self.aggregate not in known:
+        if self.aggregate is not None and self.aggregate not in [*known]:
             why = "; attention and maxima need every row" if self.aggregate in ("max", "gat", "attention") else ""
             raise ConfigError(f"aggregate {self.aggregate!r}: must be one of {', '.join(known)}{why}")
         return Reduce.NONE if self.aggregate is None else known[self.aggregate]
@@ -112,16 +112,16 @@ class Drawing:
         if self.time_attr not in (None, "time"):
             raise UnknownNameError.of("attribute (time_attr)", str(self.time_attr), ("time",))
         tables = {name: spec for of_type in schema.edge_tables.values() for name, spec in of_type.items()}
-        if self.weight_attr is not None and self.weight_attr not in tables:
-            raise UnknownNameError.of("attribute (weight_attr)", str(self.weight_attr), tables or ("weight",))
+        if self.weight_attr is not None and self.weight_attr not in [*tables]:
+            raise UnknownNameError.of("attribute (weight_attr)", str(self.weight_attr), tables)
         if self.weight_attr is not None and tables[self.weight_attr].row_shape:
             raise ConfigError(
                 f"weight_attr {self.weight_attr!r}: edges are drawn by one number each, it has rows of several"
             )
-        if self.temporal_strategy not in _TEMPORAL:
-            raise UnknownNameError.of("temporal strategy", self.temporal_strategy, _TEMPORAL)
+        if self.temporal_strategy not in [*_TEMPORAL]:
+            raise UnknownNameError.of("temporal strategy", str(self.temporal_strategy), _TEMPORAL)
         by_name = {m.value: m for m in Method if m.table is None}
-        if self.method is not None and self.method not in by_name:
+        if self.method is not None and self.method not in [*by_name]:
             raise UnknownNameError.of("method", str(self.method), by_name)
         named = by_name[self.method or "uniform"]
         ways = {
@@ -254,7 +254,7 @@ def edge_weights_of(
     given = edge_norm if isinstance(edge_norm, Mapping) else dict.fromkeys(schema.edge_types, edge_norm)
     by_type = {edge_type_name(schema, edge_type): norm for edge_type, norm in given.items()}
     for norm in by_type.values():
-        if norm is not None and norm not in known:
+        if norm is not None and norm not in [*known]:
             raise UnknownNameError.of("edge_norm", str(norm), known)
     norms = {e: EdgeNorm.NONE if by_type.get(e) is None else known[str(by_type[e])] for e in schema.edge_types}
     summed = {e: norm_attr is not None and "weight" in schema.edge_tables[e] for e in schema.edge_types}

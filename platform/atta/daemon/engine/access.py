@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from atta.daemon.peers.owners import sampled
-from atta.daemon.peers.peers import Peers
+from atta.daemon.peers.peers import Peers, TableName
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.store import Store
+from atta.partition.schema import Schema
 from atta.protos.v1 import graph_pb2
 from atta.samplers import kernels
 from atta.samplers.batch.items import EDGES, SampleItem
 from atta.samplers.batch.state import NO_SOURCES
 from atta.samplers.dag.spec import Plan
-from atta.samplers.kernels.sums import shift_of
+from atta.samplers.kernels.sums import shifts_of
 from atta.samplers.methods import Method
 from atta.samplers.requests import (
     Contains,
@@ -166,31 +167,32 @@ class Conversation:
 
 
 class LargestNumbers:
-    """The largest absolute values of the cluster's tables of float32, which sums are counted by (``kernels.sums``). Every
-    owner is asked once, when they are first needed."""
+    """The largest absolute values of the columns of the cluster's tables of float32, which sums are counted by
+    (``kernels.sums``). Every owner is asked once, when they are first needed, and again for later versions."""
 
     def __init__(self, peers: Peers, store: Store, parts: int) -> None:
         """``parts``: how many partitions there are; ``store`` has one of them."""
         self._peers, self._store = peers, store
         self._others = [part for part in range(parts) if part != store.part]
-        self._asked: asyncio.Task[list[dict[tuple[str, str], float]]] | None = None
+        self._asked: asyncio.Task[list[dict[TableName, np.ndarray]]] | None = None
 
-    async def shifts(self, plan: Plan) -> dict[tuple[str, str], int]:
-        """The shifts of the tables that a plan sums. Raises ConfigError: one has numbers that are not finite."""
+    async def shifts(self, plan: Plan, schema: Schema, sources: Mapping[TableName, int]) -> dict[TableName, np.ndarray]:
+        """The shifts of the tables that a plan sums, of these versions. Raises ConfigError: a number is not finite."""
         if plan.summed is None:
             return {}
         if self._asked is None or (self._asked.done() and (self._asked.cancelled() or self._asked.exception())):
             self._asked = asyncio.ensure_future(self._ask())
-        others = await asyncio.shield(self._asked)
+        first = await asyncio.shield(self._asked)
         loop, found = asyncio.get_running_loop(), {}
-        for node_type, name in dict.fromkeys([*plan.tables, *plan.summed.tables]):
-            if self._store.table(node_type, name).data.dtype == np.float32:
-                own = await loop.run_in_executor(None, self._store.largest, node_type, name)
-                found[node_type, name] = shift_of(max([own, *(of[node_type, name] for of in others)]), name)
+        for key in dict.fromkeys((schema.endpoints(edge_type)[0], name) for edge_type, name in plan.sums(schema)):
+            source = sources.get(key, 0)
+            others = await self._ask(key, source) if source else first
+            own = await loop.run_in_executor(None, self._store.largest, self._store.table(*key, source), source)
+            found[key] = shifts_of(np.max([own, *(of[key] for of in others)], axis=0), key[1])
         return found
 
-    async def _ask(self) -> list[dict[tuple[str, str], float]]:
-        return await asyncio.gather(*(self._peers[part].largest() for part in self._others))
+    async def _ask(self, table: TableName | None = None, version: int = 0) -> list[dict[TableName, np.ndarray]]:
+        return await asyncio.gather(*(self._peers[part].largest(table, version) for part in self._others))
 
 
 async def on_pool(pool: Executor, function: Callable[..., Any], *args: Any) -> Any:

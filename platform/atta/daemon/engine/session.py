@@ -52,7 +52,7 @@ class SessionRequest:
     codec: str = ""  # of rows that other daemons send; empty: none
     exclude: tuple[tuple[str, bool], ...] = ()
     """Edge types from which the batch's seed edges are left out, and whether in reverse."""
-    shifts: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of tables whose rows are summed
+    shifts: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)  # of tables whose rows are summed
     edge_ids: bool = False  # whether batches have them
     wide_ids: bool = False  # whether all ids of batches are int64
 

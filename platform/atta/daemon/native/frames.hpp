@@ -3,6 +3,7 @@
 //   SAMPLE   expand rows                  times int64 [rows]? | rows int32|int64 [rows] | trees int32 [rows]?
 //   PULL     send table rows              rows int32|int64 [rows]
 //   PULL     send sums of rows of a table  addends of each int32 [rows] | rows int32|int64 [edges] | weights float32 [edges]?
+//                                         | shifts int16 [columns]
 //   SAMPLED  edges of some of these rows  counts int32 [rows] | neighbors [edges] | edge ids [edges]
 //   PULLED   rows of each wanted table    table after table: bytes [rows, row bytes]
 //   REFUSED  why a request has no answer  text
@@ -39,8 +40,9 @@ struct FrameHeader {
   std::uint64_t request = 0;    // number of the request on its link
   std::uint64_t key = 0;        // SAMPLE: stream key; PULL: a bit for each wanted table
   std::uint32_t rows = 0;       // of the request, or of this answer
-  std::uint32_t first_row = 0;  // answers: position of their first row in the request; SAMPLE: marks below it are renewed
-  std::int32_t fan_out = 0;     // -1: all; PULL of sums: their shift
+  std::uint32_t first_row = 0;  // answers: position of their first row in the request; SAMPLE: marks below it are renewed;
+                                // PULL of sums: columns of the table
+  std::int32_t fan_out = 0;     // -1: all
   std::uint32_t method = 0;     // number of the neighbour method; PULL of sums: bytes of a column
   std::uint64_t edges = 0;      // SAMPLED: number of edges; PULL of sums: of addends
   std::uint64_t bytes = 0;      // of the arrays, without padding
@@ -64,6 +66,7 @@ static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHea
 
 inline constexpr std::size_t kMaxRequestRows = std::size_t{1} << 20;  // rows of one request
 inline constexpr std::size_t kMaxAddends = std::size_t{1} << 21;      // of the sums of one request
+inline constexpr std::size_t kMaxColumns = std::size_t{1} << 24;      // of a table whose rows are summed
 inline constexpr std::size_t kMaxRefusal = 512;                       // bytes of the text of a refusal
 inline constexpr std::size_t kPieceBytes = std::size_t{128} << 10;    // about the size of an answer, so that it stays in the caches
 inline constexpr std::int32_t kMaxFanOut = 1 << 20;
@@ -79,7 +82,9 @@ inline std::size_t row_width(const FrameHeader& head) { return head.flags & kWid
 // Bytes of the arrays of a request.
 inline std::uint64_t request_bytes(const FrameHeader& head) {
   std::uint64_t per_row = row_width(head);
-  if (head.flags & kSums) return std::uint64_t{4} * head.rows + (per_row + (head.flags & kWeights ? 4 : 0)) * head.edges;
+  if (head.flags & kSums)
+    return std::uint64_t{4} * head.rows + (per_row + (head.flags & kWeights ? 4 : 0)) * head.edges +
+           std::uint64_t{2} * head.first_row;
   if (head.kind == FrameKind::kSample) per_row += (head.flags & kTrees ? 4 : 0) + (head.flags & kTimes ? 8 : 0);
   return per_row * head.rows;
 }
@@ -95,7 +100,9 @@ inline const char* wrong_request(const FrameHeader& head) {
   if (head.kind != FrameKind::kSample && head.kind != FrameKind::kPull) return "not a request";
   if (head.rows == 0 || head.rows > kMaxRequestRows) return "too many rows, or none";
   if (head.kind == FrameKind::kSample && (head.fan_out < -1 || head.fan_out > kMaxFanOut)) return "an impossible fan-out";
-  if (head.flags & kSums && (head.kind != FrameKind::kPull || head.edges > kMaxAddends)) return "impossible sums";
+  if (head.flags & kSums && (head.kind != FrameKind::kPull || head.edges > kMaxAddends || head.first_row > kMaxColumns))
+    return "impossible sums";
+  if (head.kind == FrameKind::kPull && head.flags & kWeights && !(head.flags & kSums)) return "weights without sums";
   if (head.bytes != request_bytes(head)) return "lengths that contradict each other";
   return nullptr;
 }

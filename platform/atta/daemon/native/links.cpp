@@ -17,6 +17,7 @@ namespace {
 
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Shifts = nb::ndarray<const std::int16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Rows of one edge or node type, grouped by owner: those of owners[i] are rows [starts[i], starts[i + 1]) of `ids`.
 struct ByOwner {
@@ -49,7 +50,7 @@ struct PullQuestion {
 };
 
 struct SumQuestion {
-  std::int32_t shift;
+  Shifts shifts;
   std::uint32_t width;
   const float* weights;
   std::vector<std::size_t> starts{0};  // of the rows of each sum
@@ -85,7 +86,7 @@ void write_request(const Item& item, const Asked& asked, std::int64_t base, std:
   head.flags = wide ? kWideRows : 0;
   out.begin();
   if (sums) {
-    head.edges = n, head.fan_out = sums->shift, head.method = sums->width;
+    head.edges = n, head.first_row = static_cast<std::uint32_t>(sums->shifts.size()), head.method = sums->width;
     head.flags |= static_cast<std::uint8_t>(kSums | (sums->weights != nullptr ? kWeights : 0));
     std::byte* to = out.more(4 * asked.rows);
     for (std::size_t g = asked.first; g < asked.first + asked.rows; ++g, to += 4) {
@@ -110,6 +111,7 @@ void write_request(const Item& item, const Asked& asked, std::int64_t base, std:
     }
   }
   if (sums && sums->weights != nullptr) std::memcpy(out.more(4 * n), sums->weights + first, 4 * n);
+  if (sums) std::memcpy(out.more(2 * sums->shifts.size()), sums->shifts.data(), 2 * sums->shifts.size());
   if (!item.pulls && item.sample.trees != nullptr) std::memcpy(out.more(4 * n), item.sample.trees + asked.first, 4 * n);
   out.end(head);
 }
@@ -166,14 +168,15 @@ class Step {
 
   // Sums of `counts` rows each, one after another; `starts` are those of the owners' sums. They go to the rows of `out`.
   std::size_t sum(std::size_t node_type, std::uint64_t table, Longs ids, Ints counts, std::optional<Floats> weights, Longs owners,
-                  Longs starts, Longs firsts, std::int32_t shift, std::uint32_t width, OutTable out) {
+                  Longs starts, Longs firsts, Shifts shifts, std::uint32_t width, OutTable out) {
     if (node_type > UINT16_MAX) bad("node_type", "is too large");
     if (std::popcount(table) != 1) bad("table", "must have one bit");
     if (weights && weights->size() != ids.size()) bad("weights", "must be as long as ids");
     if (out.ndim() < 1 || out.shape(0) != counts.size()) bad("out", "must have a row per sum");
+    if (row_bytes_of(out) != width * shifts.size() || shifts.size() > kMaxColumns) bad("shifts", "must be one for each column");
     Item item({ids, owners, starts, firsts}, true);
     item.pull = {static_cast<std::uint16_t>(node_type), table};
-    item.sums = SumQuestion{shift, width, weights ? weights->data() : nullptr, {0}, {}};
+    item.sums = SumQuestion{shifts, width, weights ? weights->data() : nullptr, {0}, {}};
     for (std::size_t g = 0; g < counts.size(); ++g) {
       if (counts.data()[g] < 1) bad("counts", "must be positive");
       item.sums->starts.push_back(item.sums->starts.back() + static_cast<std::size_t>(counts.data()[g]));
@@ -542,7 +545,7 @@ void bind_links(nb::module_& m) {
            "renewed"_a, "method"_a, "trees"_a.none(), "times"_a.none(), "most_edges"_a)
       .def("pull", &Step::pull, "node_type"_a, "tables"_a, "ids"_a, "positions"_a, "owners"_a, "starts"_a, "firsts"_a, "outs"_a)
       .def("sum", &Step::sum, "node_type"_a, "table"_a, "ids"_a, "counts"_a, "weights"_a.none(), "owners"_a, "starts"_a, "firsts"_a,
-           "shift"_a, "width"_a, "out"_a)
+           "shifts"_a, "width"_a, "out"_a)
       .def("give_up", &Step::give_up, "why"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("left", &Step::left)
       .def("nbytes", &Step::nbytes)

@@ -109,7 +109,10 @@ class Request {
     for (std::size_t i = 0; i < n; ++i)
       rows_[i] = head.flags & kWideRows ? read<std::int64_t>(arrays, i) : read<std::int32_t>(arrays, i);
     arrays += row_width(head) * n;
-    if (head.flags & kWeights && pulls()) weights_.resize(n), std::memcpy(weights_.data(), arrays, 4 * n);
+    if (head.flags & kSums && n > 0 && head.first_row > 0) {
+      if (head.flags & kWeights) weights_.resize(n), std::memcpy(weights_.data(), arrays, 4 * n), arrays += 4 * n;
+      shifts_.resize(head.first_row), std::memcpy(shifts_.data(), arrays, 2 * shifts_.size());
+    }
     if (head.flags & kTrees && !pulls()) trees_.resize(n), std::memcpy(trees_.data(), arrays, 4 * n);
   }
 
@@ -117,7 +120,8 @@ class Request {
   bool done() const { return done_ == head_.rows; }
   std::int64_t came_us() const { return came_us_; }
   std::size_t nbytes() const {
-    return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * (trees_.size() + weights_.size()) + 8 * starts_.size();
+    return sizeof *this + 8 * (rows_.size() + times_.size()) + 4 * (trees_.size() + weights_.size()) + 8 * starts_.size() +
+           2 * shifts_.size();
   }
   // Expansions come before rows, since more work waits for them. Then the oldest batch is first.
   bool before(const Request& other) const { return pulls() != other.pulls() ? other.pulls() : since_us_ < other.since_us_; }
@@ -187,13 +191,13 @@ class Request {
   void sum(const std::vector<ServedTable>& tables, Piece& out) {
     const ServedTable& table = tables[static_cast<std::size_t>(std::countr_zero(head_.key))];
     const std::size_t columns = table.row_bytes / 4, width = head_.method, bytes = columns * width;
-    check_sums(head_.fan_out, width);
+    check_sums(shifts_.data(), shifts_.size(), columns, width);
     if (std::popcount(head_.key) != 1 || table.row_bytes % 4 != 0 || starts_.back() != rows_.size())
       throw std::invalid_argument("sums of several tables, or of other rows than came");
     const std::size_t count = std::min(head_.rows - done_, std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(1, bytes)));
     check_rows("rows", rows_.data() + starts_[done_], starts_[done_ + count] - starts_[done_], table.rows);
     sum_groups(table.data, columns, rows_.data(), weights_.empty() ? nullptr : weights_.data(), starts_.data(), done_,
-               done_ + count, std::ldexp(1.0, head_.fan_out), width, out.more(count * bytes));
+               done_ + count, shifts_.data(), width, out.more(count * bytes));
     out.end(answered(FrameKind::kPulled, count));
     done_ += count;
   }
@@ -315,6 +319,7 @@ class Request {
   std::vector<std::int32_t> trees_;
   std::vector<std::size_t> starts_{0};  // of sums: their bounds in `rows_`
   std::vector<float> weights_;          // of their rows; none: 1
+  std::vector<std::int16_t> shifts_;    // of the columns
   std::size_t done_ = 0;
 };
 

@@ -350,7 +350,7 @@ class LinkedOwners(Owners):
                 self._owners,
                 item.starts,
                 self._firsts[item.node_type],
-                item.shift,
+                item.shifts,
                 item.width,
                 out,
             )

@@ -9,6 +9,7 @@ import heapq
 import time
 from collections.abc import AsyncIterator, Mapping
 from itertools import count
+from math import prod
 from typing import Any
 
 import grpc
@@ -38,6 +39,7 @@ from atta.wire.retries import LONGEST_PAUSE_S, RetryBudget
 CHUNK_BYTES = 4 << 20
 """About the largest answer: large enough for gRPC's best throughput, small enough that copying one overlaps with sending
 another."""
+TableName = tuple[str, str]  # node type, table
 PULL_BYTES = 2 << 20
 """The same for rows of tables. They are copied several times on their way, and smaller messages stay within the
 caches."""
@@ -184,7 +186,8 @@ class Peer:
         """The sums of ``item``, which make one message: their bytes."""
         rows, wide = rows_to_wire(item.rows)
         weights = b"" if item.weights is None else item.weights.tobytes()
-        sums = kv_pb2.Sums(counts=item.counts.tobytes(), weights=weights, shift=item.shift, width=item.width)
+        counts, shifts = item.counts.tobytes(), item.shifts.tobytes()
+        sums = kv_pb2.Sums(counts=counts, weights=weights, shifts=shifts, width=item.width)
         request = kv_pb2.PullRequest(
             node_type=item.node_type,
             tables=[item.table],
@@ -197,10 +200,17 @@ class Peer:
         bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
 
-    async def largest(self) -> dict[tuple[str, str], float]:
-        """By node type and table of float32, the largest absolute value among the peer's own rows."""
-        reply = await self._answer("KvService.ListTables", kv_pb2.ListTablesRequest(largest=True))
-        return {(table.node_type, table.name): table.largest for table in reply.tables if table.dtype == "<f4"}
+    async def largest(self, table: TableName | None = None, version: int = 0) -> dict[TableName, np.ndarray]:
+        """By table of float32, or of ``table`` alone, the largest absolute values of the columns of the peer's rows."""
+        node_type, name = table or ("", "")
+        asked = kv_pb2.ListTablesRequest(largest=True, node_type=node_type, table=name, version=version)
+        reply = await self._answer("KvService.ListTables", asked)
+        found = {(t.node_type, t.name): np.array(t.largest, np.float32) for t in reply.tables if t.dtype == "<f4"}
+        specs = {(t, n): spec for t, tables in self._schema.node_tables.items() for n, spec in tables.items()}
+        for key in [table] if table else [*specs]:
+            if specs[key].dtype == "<f4" and len(found.get(key, ())) != prod(specs[key].row_shape):
+                raise RemoteError(self.address, f"says the largest numbers of other columns than {'/'.join(key)} has")
+        return found
 
     async def probe(
         self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0

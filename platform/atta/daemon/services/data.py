@@ -278,8 +278,10 @@ class KvService:
             raise ConfigError(
                 f"{len(counts)} sums of {len(rows)} rows, {sums.width} bytes a column: too many, or an unknown width"
             )
+        shifts = _per_row("shifts", sums.shifts, np.dtype(np.int16), columns)
+        shifts = np.empty(0, np.int16) if shifts is None else shifts
         await self._make.answers.hold(context, nbytes)
-        pack = partial(self._store.pack_sums, shift=sums.shift, width=sums.width)
+        pack = partial(self._store.pack_sums, shifts=shifts, width=sums.width)
         head, work = prefix(kv_pb2.PullReply(), PULL_DATA, nbytes), max(nbytes, len(rows) * table.row_bytes)
         answer: bytes = await self._make.run(
             work, pack, table, rows, counts, weights, head, since=began(request.age_ms)
@@ -288,16 +290,17 @@ class KvService:
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
         reply = kv_pb2.ListTablesReply()
-        floats = [(t.node_type, t.name) for t in self._store if t.data.dtype == np.float32] if request.largest else []
-        found = {key: await self._make.run(CHUNK_BYTES, self._store.largest, *key) for key in floats}
-        for table in self._store:
+        one, version = request.table, request.version if request.table else 0
+        tables = await self._versions.tables(request.node_type, [one], version) if one else [*self._store]
+        for table in tables:
+            wanted = request.largest and table.data.dtype == np.float32
             reply.tables.add(
                 node_type=table.node_type,
                 name=table.name,
                 dtype=table.data.dtype.str,
                 row_shape=table.data.shape[1:],
                 rows=table.data.shape[0],
-                largest=found.get((table.node_type, table.name), 0.0),
+                largest=await self._make.run(CHUNK_BYTES, self._store.largest, table, version) if wanted else (),
             )
         return reply
 

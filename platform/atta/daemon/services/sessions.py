@@ -100,8 +100,6 @@ class SessionService:
                 await self._check_files()
                 raise
             await self._check_files()
-            if checked.plan.summed is not None:
-                checked = replace(checked, shifts=await self._engine.largest.shifts(checked.plan))
             await self._start(name, digest, checked, request)
         session = self._sessions[name]
         if session.digest != digest:
@@ -143,6 +141,9 @@ class SessionService:
             if self._versions is not None:
                 view = await self._versions.open(request.version if request.HasField("version") else None)
                 undo.callback(self._versions.close, view)
+            if checked.plan.summed is not None:
+                schema, sources = self._engine.dataset.schema, {} if view is None else view.sources
+                checked = replace(checked, shifts=await self._engine.largest.shifts(checked.plan, schema, sources))
             if name in self._sessions:  # of several requests that have waited, the first opens it
                 return
             self._openings.refuse_ended(name)

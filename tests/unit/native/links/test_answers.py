@@ -324,7 +324,7 @@ class ByMessages:
     async def sum(self, item: SumItem, **_: Any) -> bytes:
         self.asked += len(item.counts)
         table = self._owner.tables[0][0]
-        return pack_sums(b"", [table], item.rows, item.counts, item.weights, shift=item.shift, width=item.width)
+        return pack_sums(b"", [table], item.rows, item.counts, item.weights, shifts=item.shifts, width=item.width)
 
 
 class Attached:
@@ -342,6 +342,7 @@ async def test_sums_come_over_links_and_what_links_lack_by_messages(width: int) 
     """Three owners: of the first nothing is asked, the second one's link answers, the third one has no link."""
     owners = [Owner(seed, rows=400 + seed, base=1000 * seed) for seed in range(3)]
     rng, me = np.random.default_rng(5), _native.Links(1)
+    shifts = rng.integers(18, 22, 25).astype(np.int16)
     owners[1].link_to(me, owner=1)
     counts = rng.integers(1, 30, 9000).astype(np.int32)
     ends = np.concatenate([[0], np.cumsum(counts)])
@@ -352,7 +353,7 @@ async def test_sums_come_over_links_and_what_links_lack_by_messages(width: int) 
     offsets = {"node": np.array([0, 1000, 2000, 3000])}
     dataset: Any = SimpleNamespace(schema=schema, num_parts=3, book=SimpleNamespace(offsets=offsets))
     peers: Any = [ByMessages(owner) for owner in owners]
-    given = rows, counts, np.arange(9000), weights, np.array([0, 0, 5000, 9000]), 20, width
+    given = rows, counts, np.arange(9000), weights, np.array([0, 0, 5000, 9000]), shifts, width
     item, out = SumItem("e", "node", "a", *given), np.zeros((9000, 25 * width), np.uint8)
     steps = LinkSteps(me, 30.0, peers)
     steps.open()
@@ -368,7 +369,7 @@ async def test_sums_come_over_links_and_what_links_lack_by_messages(width: int) 
     for number, at in ((1, slice(0, 5000)), (2, slice(5000, 9000))):
         of = slice(ends[at.start], ends[at.stop])
         some, table = None if weights is None else weights[of], owners[number].tables[0][0]
-        wanted = pack_sums(b"", [table], rows[of] - 1000 * number, counts[at], some, shift=20, width=width)
+        wanted = pack_sums(b"", [table], rows[of] - 1000 * number, counts[at], some, shifts=shifts, width=width)
         assert out[at].tobytes() == wanted
 
 
@@ -376,7 +377,8 @@ def test_sums_that_do_not_fit_are_refused_before_they_are_sent() -> None:
     step, ids, one = _native.Links(1).step(), np.arange(4), np.array([0, 1])
     good: dict[str, Any] = {
         "node_type": 0, "table": 1, "ids": ids, "counts": np.array([1, 3], np.int32), "weights": None, "owners": one[:1],
-        "starts": np.array([0, 2]), "firsts": one[:1], "shift": 0, "width": 5, "out": np.zeros((2, 5), np.uint8),
+        "starts": np.array([0, 2]), "firsts": one[:1], "shifts": np.zeros(1, np.int16), "width": 5,
+        "out": np.zeros((2, 5), np.uint8),
     }  # fmt: skip
     for wrong, name in (
         ({"table": 3}, "table"),
@@ -386,6 +388,7 @@ def test_sums_that_do_not_fit_are_refused_before_they_are_sent() -> None:
         ({"starts": np.array([0, 3])}, "starts"),
         ({"firsts": np.array([1])}, "ids"),
         ({"out": np.zeros((3, 5), np.uint8)}, "out"),
+        ({"shifts": np.zeros(2, np.int16)}, "shifts"),
     ):
         with pytest.raises(ValueError, match=f"{name}: "):
             step.sum(**{**good, **wrong})

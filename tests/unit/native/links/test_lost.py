@@ -26,7 +26,7 @@ from tests.unit.native.links.ends import (
     sampled,
     unanswered,
 )
-from tests.unit.native.links.frames import PULLED, REFUSED, SAMPLED, Frame, receive
+from tests.unit.native.links.frames import PULL, PULLED, REFUSED, SAMPLED, Frame, receive
 
 TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL")
 OWNER = Owner(rows=1000, hub=5)
@@ -217,7 +217,12 @@ def test_a_reason_that_is_no_text_is_shown_all_the_same() -> None:
         assert step.left() == [(0, 1, 0, 1, True, "no??way")]
 
 
-@pytest.mark.parametrize("arrays", [b"\xff" * 4000, bytes(4000), np.random.default_rng(7).bytes(4000)])
+WEIGHTS_WITHOUT_SUMS = Frame(PULL, bytes(4), flags=128, key=1).encoded()
+
+
+@pytest.mark.parametrize(
+    "arrays", [b"\xff" * 4000, bytes(4000), np.random.default_rng(7).bytes(4000), WEIGHTS_WITHOUT_SUMS]
+)
 def test_garbage_ends_one_link_of_an_owner(arrays: bytes) -> None:
     (owner, me), (near, far) = linked(), pairs("unix")
     owner.links.serve(far.detach())
