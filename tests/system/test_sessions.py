@@ -208,10 +208,10 @@ def test_rows_of_batches_known_ahead_are_kept(tmp_path: Path) -> None:
     the same, nothing is left behind, and a loader that is given up holds up nobody."""
     generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=4000, edges=80_000, features=16, classes=3))
     partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
-    how = {"method": "labor", "dependency": 16, "batch_size": 256, "seed_policy": "global"}
+    how = {"method": "labor", "dependency": 64, "batch_size": 128, "seed_policy": "global"}
     found = {}
     for window in ("0", "4"):
-        options = ("--cache", "64MiB", "--cache-share", "20", "--cache-rank", "recent", "--window", window)
+        options = ("--cache", "64MiB", "--cache-share", "40", "--cache-rank", "recent", "--window", window)
         with atta.local(tmp_path / "d", threads=1, options=options) as cluster:
             for _ in atta.NeighborLoader(cluster, [5, 5], np.arange(4000), **how):
                 break
@@ -223,7 +223,7 @@ def test_rows_of_batches_known_ahead_are_kept(tmp_path: Path) -> None:
             assert all(b.stats["remote_rows"] + b.stats["cached_rows"] + b.stats["shared_rows"] > 0 for b in batches)
             assert sum(of["dags_in_flight"] for of in cluster.stats()) == 0
     (apart, more), (ahead, fewer) = found.values()
-    assert len(apart) == len(ahead) == 16
+    assert len(apart) == len(ahead) == 32
     assert all(
         np.array_equal(*pair) for one, other in zip(apart, ahead, strict=True) for pair in zip(one, other, strict=True)
     )
