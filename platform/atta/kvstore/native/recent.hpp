@@ -302,6 +302,19 @@ class RecentIndex {
     window_.turn(turn_);
   }
 
+  // Whether there is a batch of the window that will look something up.
+  bool expects() {
+    const std::lock_guard<std::mutex> held(mutex_);
+    return !window_.empty();
+  }
+
+  // Leaves of `ids` those that a batch of the window will look up, and that have no slot.
+  void keep_expected(std::vector<std::int64_t>& ids) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (window_.empty()) return ids.clear();
+    std::erase_if(ids, [&](std::int64_t id) { return window_.wait(id) == Window::kNever || find(id) != kNone; });
+  }
+
   // The id of each slot, and the tables whose rows are there.
   std::vector<std::pair<std::int64_t, std::uint8_t>> content() {
     const std::lock_guard<std::mutex> held(mutex_);
