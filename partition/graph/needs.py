@@ -4,12 +4,13 @@ mapped takes none of its own, but is slow where its files do not stay in the pag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from atta.errors import ConfigError
+from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import Dataset, part_folder
-from atta.partition.names import node_folder
+from atta.partition.names import edge_folder, node_folder
 
 BARE_BYTES = 384 << 20
 """Memory of a daemon beside its data: interpreter, libraries, and what its threads and sessions hold."""
@@ -133,7 +134,7 @@ class MachineRoom:
 @dataclass(frozen=True)
 class MemoryWish:
     """What somebody has said, mostly by options of ``atta serve``; None: nothing. ``memory``: ``auto``, ``copy``,
-    ``map`` or ``disk``. ``cache``, ``buffer``, ``tables``: bytes of each daemon. ``replicas``: of the same partitions.
+    ``map``, ``disk``, or a size. ``cache``, ``buffer``, ``tables``: bytes of each daemon. ``replicas``: of the same partitions.
     ``readers``: processes on this machine that are going to read batches."""
 
     memory: str = "auto"
@@ -155,6 +156,7 @@ class MemoryPlan:
         total: bytes of all daemons and readers together, apart from mapped files.
         short: whether more memory would have changed the plan.
         why: the figures behind it, for people.
+        bound: bytes of one daemon that reads from the disk what does not fit; 0: daemons have no bound.
     """
 
     copies: bool
@@ -163,15 +165,18 @@ class MemoryPlan:
     total: int
     short: bool
     why: str
+    bound: int = 0
 
     @property
     def way(self) -> str:
         """The value of ``--memory`` that says the same."""
-        return "copy" if self.copies else "disk" if self.pages else "map"
+        return str(self.bound) if self.bound else "copy" if self.copies else "disk" if self.pages else "map"
 
     @property
     def line(self) -> str:
         """One sentence for people."""
+        if self.bound:
+            return f"memory: each daemon takes up to {_text(self.bound)} and reads from the disk what does not fit"
         how = {"copy": "loads what it serves", "map": "maps the files that it serves"}.get(
             self.way, "reads the files that it serves page by page"
         )
@@ -181,6 +186,9 @@ class MemoryPlan:
 def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
     """Divide ``room`` among daemons with ``needs``. What ``wish`` says stays as it is. Raises ConfigError: it cannot
     fit; the message has the figures."""
+    if bound := memory_size(wish.memory):
+        total, cache = wish.replicas * len(needs) * bound, wish.cache or 0
+        return MemoryPlan(False, True, cache, total, False, "that is the bound of each", bound)
     daemons, files = wish.replicas * len(needs), sum(need.partition for need in needs)
     copies = wish.replicas * files
     loads = wish.memory == "copy"
@@ -240,3 +248,83 @@ def _most_cache(needs: Sequence[Needs], left: int, wish: MemoryWish, most: int) 
 
 def _text(nbytes: int) -> str:
     return f"{nbytes / (1 << 30):.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes // MIB} MiB"
+
+
+EDGE_BLOCK = 512
+"""Bytes of an in-edge file that stay in memory together: the edges of a few vertices."""
+_SOME = 8
+"""A table is loaded if this many of it would fit into what is left."""
+_LEAST_CACHE = 4 * MIB
+"""Memory for rows of one file, at least."""
+
+
+def memory_size(memory: str) -> int | None:
+    """Bytes of ``--memory 4GiB``; None: it is a word such as ``map``."""
+    amount = amount_of(memory, SIZES)
+    return None if amount is None else int(amount)
+
+
+def node_file(part: int, node_type: str, name: str) -> str:
+    """The file of a partition's rows of a table."""
+    return f"{part_folder(part)}/{node_folder(node_type)}/{name}.npy"
+
+
+def edge_file(part: int, edge_type: str, name: str) -> str:
+    """The file of one array of a partition's in-edges."""
+    return f"{part_folder(part)}/{edge_folder(edge_type)}/{name}.npy"
+
+
+@dataclass(frozen=True)
+class DiskPlan:
+    """How one daemon spends a bounded memory.
+
+    Attributes:
+        slots: number of rows, or of blocks of ``EDGE_BLOCK`` bytes, that stay in memory of each file that is read from the
+            disk. Other tables and in-edges are loaded.
+        cache: bytes for rows and in-edges of other partitions.
+    """
+
+    slots: Mapping[str, int] = field(default_factory=dict)
+    cache: int = 0
+
+
+def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buffer: int) -> DiskPlan:
+    """Divide ``bound`` bytes: first what must be in memory, then in-edges and small tables if they fit, then rows.
+    ``buffer``: for batches. ``cache``: for other partitions; None: up to an eighth of the rest. Raises ConfigError: too
+    little; names the least."""
+    schema, size = dataset.schema, {name: record.size for name, record in dataset.files.items()}
+    edges = {e: [edge_file(part, e, name) for name in ("indices", "edge_ids")] for e in schema.edge_types}
+    tables = {
+        node_file(part, t, name): spec.row_bytes
+        for t, specs in schema.node_tables.items()
+        for name, spec in specs.items()
+    }
+    fixed = OWN_BYTES + buffer + int(TRANSIT * buffer) + _bytes_in(dataset, "shared/") + (cache or 0)
+    fixed += sum(size[edge_file(part, e, "indptr")] for e in edges)
+    files = [*tables, *(file for of_type in edges.values() for file in of_type)]
+    left = bound - fixed
+    if left < (least := sum(min(size[file], _LEAST_CACHE) for file in files)):
+        raise ConfigError(
+            f"--memory {_text(bound)}: this partition needs {-(-(fixed + least) // MIB)}MiB at least: {_text(buffer)} of them "
+            f"for batches (--buffer), {_text(fixed - buffer)} for what must be in memory, {_text(least)} for rows and in-edges"
+        )
+    if cache is None:
+        need = needs_of(dataset, [range(part, part + 1)])[0]
+        cache = min(DEFAULT_CACHE, left // 8, need.cached(left)) if need.remote else 0
+        left -= cache
+    loaded = set[str]()
+    of_edges = sum(size[file] for of_type in edges.values() for file in of_type)
+    if of_edges <= left // 2:
+        loaded, left = {file for of_type in edges.values() for file in of_type}, left - of_edges
+    for file in sorted(tables, key=lambda file: size[file]):
+        if _SOME * size[file] <= left:
+            loaded, left = loaded | {file}, left - size[file]
+    units = {file: tables.get(file, EDGE_BLOCK) for file in files if file not in loaded}
+    total = max(1, sum(size[file] for file in units))
+    return DiskPlan(
+        {
+            file: max(1, min(-(-size[file] // unit), left * size[file] // total // (unit + INDEX_BYTES)))
+            for file, unit in units.items()
+        },
+        cache,
+    )
