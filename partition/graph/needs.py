@@ -314,7 +314,7 @@ def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buf
         left -= cache
     loaded = set[str]()
     of_edges = sum(size[file] for of_type in edges.values() for file in of_type)
-    if of_edges <= left // 2:
+    if of_edges <= left * 3 // 4:
         loaded, left = {file for of_type in edges.values() for file in of_type}, left - of_edges
     for file in sorted(tables, key=lambda file: size[file]):
         if _SOME * size[file] <= left:

@@ -14,8 +14,9 @@
 
 namespace atta {
 
-// The in-edges of some vertices. If `edge_ids` is null, an edge's id is its position, and if `indices` is, its source is. Source and id of edge e are at
-// e * `stride`. With a stride of 2 they can lie side by side, so that an edge takes one cache line and not two.
+// The in-edges of some vertices. If `edge_ids` is null, an edge's id is its position, and if `indices` is, its source is. Source
+// and id of edge e are at e * `stride`. With a stride of 2 they can lie side by side, so that an edge takes one cache line and not
+// two.
 template <class Id, class Edge>
 struct InEdges {
   std::span<const std::int64_t> indptr;

@@ -229,7 +229,8 @@ nb::tuple sample_rows(const InEdges<Id, Edge>& graph, const Rows& rows, bool wan
 
 nb::tuple sample_neighbors(Longs indptr, Spread indices, std::optional<Spread> edge_ids, Longs keys, Vector rows,
                            std::int64_t fan_out, bool replace, std::uint64_t stream_key, std::uint32_t renewed, std::size_t threads,
-                           const Method* method, std::optional<Ints> trees, std::optional<Longs> times, bool positions, bool unread) {
+                           const Method* method, std::optional<Ints> trees, std::optional<Longs> times, bool positions,
+                           bool unread) {
   if (indptr.size() == 0) bad("indptr", "is empty");
   if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
   const std::int64_t stride = stride_of(indices, edge_ids ? &*edge_ids : nullptr);
@@ -367,8 +368,8 @@ nb::object has_edges(Longs indptr, Vector indices, Longs source_keys, Longs rows
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor) {
   bind_methods(m);
   m.def("sample_neighbors", &sample_neighbors, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a, "rows"_a, "fan_out"_a,
-        "replace"_a, "stream_key"_a, "renewed"_a, "threads"_a, "method"_a.none(), "trees"_a.none(), "times"_a.none(),
-        "positions"_a, "unread"_a);
+        "replace"_a, "stream_key"_a, "renewed"_a, "threads"_a, "method"_a.none(), "trees"_a.none(), "times"_a.none(), "positions"_a,
+        "unread"_a);
   m.def("scaled", &scaled, "bits"_a, "bounds"_a);
   m.def("has_edges", &has_edges, "indptr"_a, "indices"_a, "source_keys"_a, "rows"_a, "sources"_a);
   compactor.def("sample_hop", &sample_hop, "targets"_a, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a.none(),

@@ -280,8 +280,7 @@ class Request {
         edges.keys,   std::numeric_limits<std::int64_t>::max(), edges.stride};
     static thread_local PieceSink<Id, Edge> sink;  // keeps its memory
     sink.counts.clear(), sink.neighbors.clear(), sink.edge_ids.clear();
-    if (spec.fan_out == -1 && method == nullptr)
-      return copy(graph, spec, [this](std::size_t i) { return row_at(i); }, stop, out);
+    if (spec.fan_out == -1 && method == nullptr) return copy(graph, spec, [this](std::size_t i) { return row_at(i); }, stop, out);
     expand_into(sink, graph, method, spec, stop, true);
     append(sink.counts, out), append(sink.neighbors, out), append(sink.edge_ids, out);
     out.end(sampled<Id, Edge>(stop, sink.neighbors.size()));

@@ -213,11 +213,9 @@ void fill_table(OutTable out, Longs ids, bool normal, std::uint64_t seed, double
 }  // namespace
 
 void bind_cache(nb::module_& m);
-void bind_disk(nb::module_& m);
 
 void bind_tables(nb::module_& m) {
   bind_cache(m);
-  bind_disk(m);
   nb::class_<RowLocks>(m, "RowLocks").def(nb::init<>());
   m.def("read_rows", &read_table, "table"_a.noconvert(), "rows"_a, "out"_a.noconvert(), "locks"_a,
         "versions"_a.noconvert() = nb::none(), "out_versions"_a.noconvert() = nb::none());

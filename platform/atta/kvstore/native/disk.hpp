@@ -34,12 +34,11 @@ namespace atta {
 // Reading a file failed. `code` says why, `path` which one.
 struct DiskError : std::system_error {
   std::string path;
-  DiskError(int number, std::string of)
-      : std::system_error(number, std::generic_category(), of.c_str()), path(std::move(of)) {}
+  DiskError(int number, std::string of) : std::system_error(number, std::generic_category(), of.c_str()), path(std::move(of)) {}
 };
 
-inline constexpr std::size_t kDiskBlock = 4096;             // what is read at least
-inline constexpr std::size_t kDiskDepth = 64;               // reads under way per caller
+inline constexpr std::size_t kDiskBlock = 4096;                 // what is read at least
+inline constexpr std::size_t kDiskDepth = 64;                   // reads under way per caller
 inline constexpr std::size_t kDiskSlot = std::size_t{1} << 16;  // bytes of a merged read, unless a row is longer
 // Two pieces with less between them are read at once: so many bytes in order take as long as another read.
 inline constexpr std::size_t kDiskGap = 12288;

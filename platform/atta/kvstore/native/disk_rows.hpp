@@ -95,7 +95,7 @@ class DiskRows {
   }
 
  private:
-  static constexpr std::size_t kValueBytes = std::size_t{8} << 20;  // of blocks that `values` has at a time
+  static constexpr std::size_t kValueBytes = std::size_t{8} << 20;    // of blocks that `values` has at a time
   static constexpr std::size_t kBesideBytes = std::size_t{16} << 20;  // of rows that are read for later batches
 
   struct Missing {
@@ -108,8 +108,7 @@ class DiskRows {
 
   void read(std::vector<Missing>& missing, std::byte* out) {
     std::sort(missing.begin(), missing.end(), [](const Missing& a, const Missing& b) { return a.row < b.row; });
-    const auto ranges =
-        DiskFile::ranges(missing.size(), row_bytes_, [&](std::size_t i) { return begin_of(missing[i].row); });
+    const auto ranges = DiskFile::ranges(missing.size(), row_bytes_, [&](std::size_t i) { return begin_of(missing[i].row); });
     const std::vector<std::int64_t> beside = soon(ranges, missing);
     std::vector<std::byte> beside_rows(beside.size() * row_bytes_);
     file_.read(ranges, [&](const DiskRange& range, const std::byte* data) {
@@ -128,8 +127,7 @@ class DiskRows {
     std::vector<const std::byte*> from;
     for (const Missing& row : missing)
       if (row.keep) ids.push_back(row.row), from.push_back(out + row.to * row_bytes_);
-    for (std::size_t i = 0; i < beside.size(); ++i)
-      ids.push_back(beside[i]), from.push_back(beside_rows.data() + i * row_bytes_);
+    for (std::size_t i = 0; i < beside.size(); ++i) ids.push_back(beside[i]), from.push_back(beside_rows.data() + i * row_bytes_);
     keep(ids, from);
   }
 
