@@ -252,8 +252,8 @@ def _text(nbytes: int) -> str:
 
 EDGE_BLOCK = 512
 """Bytes of an in-edge file that stay in memory together: the edges of a few vertices."""
-_SOME = 8
-"""A table is loaded if this many of it would fit into what is left."""
+_MOST_LOADED = 0.75
+"""An array is loaded if it takes at most this share of what is left."""
 _LEAST_CACHE = 4 * MIB
 """Memory for rows of one file, at least."""
 
@@ -299,7 +299,10 @@ def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buf
         for t, specs in schema.node_tables.items()
         for name, spec in specs.items()
     }
-    fixed = OWN_BYTES + buffer + int(TRANSIT * buffer) + _bytes_in(dataset, "shared/") + (cache or 0)
+    need = needs_of(dataset, [range(part, part + 1)])[0]
+    fixed = (
+        OWN_BYTES + buffer + int(TRANSIT * buffer if need.remote else 0) + _bytes_in(dataset, "shared/") + (cache or 0)
+    )
     fixed += sum(size[edge_file(part, e, "indptr")] for e in edges)
     files = [*tables, *(file for of_type in edges.values() for file in of_type)]
     left = bound - fixed
@@ -309,16 +312,17 @@ def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buf
             f"for batches (--buffer), {_text(fixed - buffer)} for what must be in memory, {_text(least)} for rows and in-edges"
         )
     if cache is None:
-        need = needs_of(dataset, [range(part, part + 1)])[0]
         cache = min(DEFAULT_CACHE, left // 8, need.cached(left)) if need.remote else 0
         left -= cache
+    # What saves a read for the fewest bytes first: of a vertex each array is one read, however long its part is.
+    targets = {e: dataset.files[edge_file(part, e, "indptr")].shape[0] for e in edges}
+    wanted = [(tables[file], [file]) for file in tables]
+    wanted += [(size[of[0]] // max(1, targets[e]), of) for e, of in edges.items()]
     loaded = set[str]()
-    of_edges = sum(size[file] for of_type in edges.values() for file in of_type)
-    if of_edges <= left * 3 // 4:
-        loaded, left = {file for of_type in edges.values() for file in of_type}, left - of_edges
-    for file in sorted(tables, key=lambda file: size[file]):
-        if _SOME * size[file] <= left:
-            loaded, left = loaded | {file}, left - size[file]
+    for _, together in sorted(wanted):
+        nbytes = sum(size[file] for file in together)
+        if nbytes <= _MOST_LOADED * left:
+            loaded, left = {*loaded, *together}, left - nbytes
     units = {file: tables.get(file, EDGE_BLOCK) for file in files if file not in loaded}
     total = max(1, sum(size[file] for file in units))
     return DiskPlan(

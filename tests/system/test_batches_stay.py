@@ -207,7 +207,9 @@ def test_batches_stay(tmp_path: Path) -> None:
     found = _digests(tmp_path, "plain-3", threads=2, daemons=2)
     lines = [line.split() for line in DIGESTS.read_text().splitlines()]
     assert {kind: len(of_kind) for kind, *of_kind in lines} == COUNTS
-    assert [name for (name, digest), known in zip(found.items(), expected_digests(), strict=True) if digest != known] == []
+    assert [
+        name for (name, digest), known in zip(found.items(), expected_digests(), strict=True) if digest != known
+    ] == []
     assert len(set(found.values())) > 0.9 * sum(COUNTS.values())  # else many batches would have nothing in them
 
 

@@ -145,6 +145,7 @@ class Machine:
         self.disk_s += seconds
         self._disk_free = max(self._clock.now, self._disk_free) + seconds
         self._clock.at(self._disk_free, self._work, dag, task)
+        return None
 
     def _work(self, dag: int, task: Task) -> None:
         """Run a task at home: a brief one on the event loop, others on a worker."""
