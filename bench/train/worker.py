@@ -174,7 +174,7 @@ def _as_dgl(batch: atta.MiniBatch) -> Converted:
 def _as_pyg(batch: atta.MiniBatch) -> Converted:
     data = batch.to_pyg(plain=True)
     inputs = data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges
-    return inputs, data.y.reshape(-1).long()
+    return (*inputs, None, data.get("aggregated")), data.y.reshape(-1).long()
 
 
 WAYS: dict[str, tuple[Callable[[Recipe], torch.nn.Module], Callable[[atta.MiniBatch], Converted]]] = {
