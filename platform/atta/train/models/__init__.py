@@ -51,6 +51,7 @@ class SampledModel(torch.nn.Module):
         edge_index: torch.Tensor,
         nodes_per_hop: Sequence[int],
         edges_per_hop: Sequence[int],
+        *,
         edge_weight: torch.Tensor | None = None,
         aggregated: torch.Tensor | None = None,
     ) -> torch.Tensor:
