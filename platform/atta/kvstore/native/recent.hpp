@@ -17,6 +17,14 @@
 
 namespace atta {
 
+// An id and its hash, which several tables use.
+struct HashedId {
+  std::int64_t id;
+  std::uint64_t hash;
+  explicit HashedId(std::int64_t of) : id(of), hash(mix64(static_cast<std::uint64_t>(of))) {}
+  HashedId() : id(0), hash(0) {}
+};
+
 // How often ids were seen, where a sighting counts half as much after `half_life` further ones. A new sighting counts more
 // instead of old ones counting less, so that nothing must be rewritten but for a rare rescaling. A count-min sketch with
 // conservative updates (Estan and Varghese, "New directions in traffic measurement and accounting", SIGCOMM 2002).
@@ -38,17 +46,17 @@ class Heat {
     return scale;
   }
 
-  void request(std::int64_t id) const {
+  void request(HashedId id) const {
     const auto [first, second] = cells_of(id);
-    __builtin_prefetch(&cells_[first]);
-    __builtin_prefetch(&cells_[second]);
+    __builtin_prefetch(&cells_[first], 1);
+    __builtin_prefetch(&cells_[second], 1);
   }
   // The smaller of two cells, as few ids share both with others.
-  float of(std::int64_t id) const {
+  float of(HashedId id) const {
     const auto [first, second] = cells_of(id);
     return std::min(cells_[first], cells_[second]);
   }
-  float seen(std::int64_t id) {
+  float seen(HashedId id) {
     const auto [first, second] = cells_of(id);
     const float heat = std::min(cells_[first], cells_[second]) + gain_;
     cells_[first] = std::max(cells_[first], heat), cells_[second] = std::max(cells_[second], heat);
@@ -57,9 +65,8 @@ class Heat {
 
  private:
   static constexpr double kMost = 32;  // half-lives
-  std::pair<std::size_t, std::size_t> cells_of(std::int64_t id) const {
-    const std::uint64_t hash = mix64(static_cast<std::uint64_t>(id));
-    return {hash & (cells_.size() - 1), (hash >> 32) & (cells_.size() - 1)};
+  std::pair<std::size_t, std::size_t> cells_of(HashedId id) const {
+    return {id.hash & (cells_.size() - 1), (id.hash >> 32) & (cells_.size() - 1)};
   }
 
   double per_sighting_, now_ = 0;
@@ -141,17 +148,17 @@ class Places {
     std::uint32_t asking;  // a set, see Window
   };
 
-  void request(std::int64_t id) const { __builtin_prefetch(&entries_[first(id)]); }
+  void request(HashedId id) const { __builtin_prefetch(&entries_[first(id)]); }
 
-  Entry of(std::int64_t id) const {
+  Entry of(HashedId id) const {
     const Entry& found = entries_[home(id)];
-    return found.id == id ? found : Entry{id, kNone, 0};
+    return found.id == id.id ? found : Entry{id.id, kNone, 0};
   }
 
   // May be written; right until the next call of `make_room`, which must have made room for it.
-  Entry& entry(std::int64_t id) {
+  Entry& entry(HashedId id) {
     Entry& found = entries_[home(id)];
-    if (found.id != id) found = {id, kNone, 0}, ++used_;
+    if (found.id != id.id) found = {id.id, kNone, 0}, ++used_;
     return found;
   }
 
@@ -163,17 +170,17 @@ class Places {
     std::vector<Entry> before(std::bit_ceil(3 * (used_ + more) + 1), Entry{kFree, kNone, 0});
     before.swap(entries_);
     for (const Entry& entry : before)
-      if (live(entry)) entries_[home(entry.id)] = entry;
+      if (live(entry)) entries_[home(HashedId(entry.id))] = entry;
   }
 
  private:
   static constexpr std::int64_t kFree = -1;
-  std::size_t first(std::int64_t id) const { return mix64(static_cast<std::uint64_t>(id)) & (entries_.size() - 1); }
+  std::size_t first(HashedId id) const { return id.hash & (entries_.size() - 1); }
 
   // Where an id is, or would be.
-  std::size_t home(std::int64_t id) const {
+  std::size_t home(HashedId id) const {
     std::size_t at = first(id);
-    while (entries_[at].id != id && entries_[at].id != kFree) at = (at + 1) & (entries_.size() - 1);
+    while (entries_[at].id != id.id && entries_[at].id != kFree) at = (at + 1) & (entries_.size() - 1);
     return at;
   }
 
@@ -209,8 +216,7 @@ class RecentIndex {
       for (Slot& slot : slots_) slot.heat *= scale;
     std::size_t hits = 0, room = slots_.size() - used_;
     coming_.clear();
-    each(ids, [&](std::size_t i) {
-      const std::int64_t id = ids[i];
+    each<true>(ids, [&](std::size_t i, HashedId id) {
       const Places::Entry place = places_.of(id);
       const float heat = heat_.seen(id);
       found[i] = tickets[i] = kNone;
@@ -220,11 +226,11 @@ class RecentIndex {
         if ((slot.present & need) == need)
           ++slot.pins, ++hits, found[i] = place.slot;
         else
-          tickets[i] = id;
+          tickets[i] = id.id;
       } else if (room > 0) {
-        tickets[i] = id, --room;
+        tickets[i] = id.id, --room;
       } else {
-        tickets[i] = id, coming_.emplace_back(i, worth(place.asking, heat));
+        tickets[i] = id.id, coming_.emplace_back(i, worth(place.asking, heat));
       }
     });
     if (coming_.empty()) return hits;
@@ -239,14 +245,15 @@ class RecentIndex {
   void reserve(std::span<const std::int64_t> ids, std::uint8_t bits, std::int32_t* slots, std::uint8_t* todo) {
     const std::lock_guard<std::mutex> held(mutex_);
     places_.make_room(ids.size());
-    const auto worth_at = [&](std::size_t i) { return worth(places_.of(ids[i]).asking, heat_.of(ids[i])); };
+    const auto worth_of = [&](HashedId id) { return worth(places_.of(id).asking, heat_.of(id)); };
+    const auto worth_at = [&](std::size_t i) { return worth_of(HashedId(ids[i])); };
     const Bounds least = ids.size() > slots_.size() - used_ ? bounds(ids.size(), worth_at) : Bounds{};
     std::size_t looked_at = 0;
-    const auto place = [&](std::size_t i, float worth) {
-      Places::Entry& entry = places_.entry(ids[i]);
+    const auto place = [&](HashedId id, float worth) {
+      Places::Entry& entry = places_.entry(id);
       if (entry.slot != kNone) return entry.slot;  // ids may repeat
       if (const std::int32_t free = take(looked_at, std::min(worth, least.kept)); free != kNone)
-        at(entry.slot = free) = {ids[i], heat_.of(ids[i]), 0, entry.asking, 0, 0};
+        at(entry.slot = free) = {id.id, heat_.of(id), 0, entry.asking, 0, 0};
       return entry.slot;
     };
     const auto offer = [&](std::size_t i, std::int32_t in) {
@@ -257,15 +264,15 @@ class RecentIndex {
       slot.coming |= todo[i], ++slot.pins, slots[i] = in;
     };
     coming_.clear();
-    each(ids, [&](std::size_t i) {
+    each<true>(ids, [&](std::size_t i, HashedId id) {
       slots[i] = kNone, todo[i] = 0;
-      std::int32_t in = places_.of(ids[i]).slot;
-      const float worth = in == kNone ? worth_at(i) : 0;
-      if (in == kNone && worth > least.coming) in = place(i, worth);
+      std::int32_t in = places_.of(id).slot;
+      const float worth = in == kNone ? worth_of(id) : 0;
+      if (in == kNone && worth > least.coming) in = place(id, worth);
       if (in == kNone && worth == least.coming) coming_.emplace_back(i, worth);  // those that are worth more come first
       offer(i, in);
     });
-    for (const auto& [i, worth] : coming_) offer(i, place(i, worth));
+    for (const auto& [i, worth] : coming_) offer(i, place(HashedId(ids[i]), worth));
   }
 
   // Call it after the rows of `reserve` are written; `written` is false if they could not be. Slots are in range or
@@ -294,7 +301,7 @@ class RecentIndex {
     window_.turn(turn_);
     if (batch == 0) return;
     places_.make_room(ids.size());
-    each(ids, [&](std::size_t i) { ask(ids[i], batch, 0); });
+    each<false>(ids, [&](std::size_t, HashedId id) { ask(id, batch, 0); });
   }
 
   // The batch of this turn will look nothing up any more.
@@ -302,7 +309,7 @@ class RecentIndex {
     const std::lock_guard<std::mutex> held(mutex_);
     const auto [batch, ids] = window_.close(turn);
     window_.turn(turn_);
-    each(ids, [&, batch = batch, &ids = ids](std::size_t i) { ask(ids[i], 0, batch); });
+    each<false>(ids, [&, batch = batch](std::size_t, HashedId id) { ask(id, 0, batch); });
   }
 
   // The id of each slot, and the tables whose rows are there.
@@ -314,7 +321,7 @@ class RecentIndex {
   }
 
  private:
-  static constexpr std::size_t kAhead = 24, kSoonRead = 8, kSample = 512;
+  static constexpr std::size_t kAhead = 16, kSample = 512;
   static constexpr float kSoon = 1e30F;  // above every heat
   static constexpr float kAll = std::numeric_limits<float>::infinity();
 
@@ -334,7 +341,7 @@ class RecentIndex {
   }
 
   // The batches of one set ask for an id, those of another one do not any more.
-  void ask(std::int64_t id, std::uint32_t more, std::uint32_t fewer) {
+  void ask(HashedId id, std::uint32_t more, std::uint32_t fewer) {
     Places::Entry& entry = places_.entry(id);
     entry.asking = (entry.asking | more) & ~fewer;
     if (entry.slot != kNone) at(entry.slot).asking = entry.asking;
@@ -342,14 +349,19 @@ class RecentIndex {
 
   Slot& at(std::int32_t slot) { return slots_[static_cast<std::size_t>(slot)]; }
 
-  // Calls use(i) for each id. What it is going to read is requested ahead.
-  template <class Use>
+  // Calls use(i, ids[i]) for each id. What it is going to read is requested ahead; `Heats`: their heats, too.
+  template <bool Heats, class Use>
   void each(std::span<const std::int64_t> ids, Use use) {
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (i + kAhead < ids.size()) places_.request(ids[i + kAhead]), heat_.request(ids[i + kAhead]);
-      if (i + kSoonRead < ids.size())
-        if (const std::int32_t slot = places_.of(ids[i + kSoonRead]).slot; slot != kNone) __builtin_prefetch(&at(slot));
-      use(i);
+    std::array<HashedId, 2 * kAhead> next;
+    for (std::size_t i = 0; i < ids.size() + kAhead; ++i) {
+      if (i < ids.size()) {
+        const HashedId id = next[i % next.size()] = HashedId(ids[i]);
+        places_.request(id);
+        if (Heats) heat_.request(id);
+      }
+      if (const std::size_t soon = i - kAhead / 2; i >= kAhead / 2 && soon < ids.size())
+        if (const std::int32_t slot = places_.of(next[soon % next.size()]).slot; slot != kNone) __builtin_prefetch(&at(slot), 1);
+      if (const std::size_t now = i - kAhead; i >= kAhead) use(now, next[now % next.size()]);
     }
   }
 
@@ -398,7 +410,7 @@ class RecentIndex {
       hand_ = here + 1 == slots_.size() ? 0 : here + 1;
       const Slot& slot = slots_[here];
       if (slot.pins > 0 || worth(slot.asking, slot.heat) >= most) continue;
-      places_.entry(slot.id).slot = kNone;
+      places_.entry(HashedId(slot.id)).slot = kNone;
       ++looked_at;
       return static_cast<std::int32_t>(here);
     }
