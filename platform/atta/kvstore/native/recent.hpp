@@ -210,6 +210,7 @@ class RecentIndex {
   std::size_t look_up(std::span<const std::int64_t> ids, std::uint8_t need, std::int64_t turn, std::int32_t* found,
                       std::int64_t* tickets) {
     const std::lock_guard<std::mutex> held(mutex_);
+    let_go();
     turn_ = std::max(turn_, turn);
     window_.turn(turn_);
     if (const float scale = heat_.begin(ids.size()); scale != 1)
@@ -244,6 +245,7 @@ class RecentIndex {
   // slot kNone: write nothing.
   void reserve(std::span<const std::int64_t> ids, std::uint8_t bits, std::int32_t* slots, std::uint8_t* todo) {
     const std::lock_guard<std::mutex> held(mutex_);
+    let_go();
     places_.make_room(ids.size());
     const auto worth_of = [&](HashedId id) { return worth(places_.of(id).asking, heat_.of(id)); };
     const auto worth_at = [&](std::size_t i) { return worth_of(HashedId(ids[i])); };
@@ -297,6 +299,7 @@ class RecentIndex {
   // The batch of this turn will look these ids up. Batches look up in the order of their turns.
   void expect(std::int64_t turn, std::span<const std::int64_t> ids) {
     const std::lock_guard<std::mutex> held(mutex_);
+    let_go();
     const std::uint32_t batch = window_.expect(turn, ids);
     window_.turn(turn_);
     if (batch == 0) return;
@@ -304,12 +307,10 @@ class RecentIndex {
     each<false>(ids, [&](std::size_t, HashedId id) { ask(id, batch, 0); });
   }
 
-  // The batch of this turn will look nothing up any more.
+  // The batch of this turn will look nothing up any more. The next call of another method lets it go: this one is brief.
   void close(std::int64_t turn) {
     const std::lock_guard<std::mutex> held(mutex_);
-    const auto [batch, ids] = window_.close(turn);
-    window_.turn(turn_);
-    each<false>(ids, [&, batch = batch](std::size_t, HashedId id) { ask(id, 0, batch); });
+    closed_.push_back(turn);
   }
 
   // The id of each slot, and the tables whose rows are there.
@@ -338,6 +339,14 @@ class RecentIndex {
   float worth(std::uint32_t asking, float heat) const {
     const int wait = asking == 0 ? Window::kNever : window_.wait(asking);
     return wait == Window::kNever ? heat : kSoon * static_cast<float>(2 * Window::kMost - wait);
+  }
+
+  void let_go() {
+    for (const std::int64_t turn : closed_) {
+      const auto [batch, ids] = window_.close(turn);
+      each<false>(ids, [&, batch = batch](std::size_t, HashedId id) { ask(id, 0, batch); });
+    }
+    if (!closed_.empty()) closed_.clear(), window_.turn(turn_);
   }
 
   // The batches of one set ask for an id, those of another one do not any more.
@@ -423,6 +432,7 @@ class RecentIndex {
   std::vector<Slot> slots_;
   Heat heat_;
   Window window_;
+  std::vector<std::int64_t> closed_;                   // turns of batches that `window_` still has
   std::int64_t turn_ = -1;                             // the latest that has looked up
   std::vector<std::pair<std::size_t, float>> coming_;  // positions of rows that a look-up misses, and their worth
   std::vector<std::pair<float, double>> samples_;      // worth, and how many rows it stands for: below 0: coming ones
