@@ -311,6 +311,7 @@ class RecentIndex {
   void close(std::int64_t turn) {
     const std::lock_guard<std::mutex> held(mutex_);
     closed_.push_back(turn);
+    if (closed_.size() > Window::kMost) let_go();
   }
 
   // The id of each slot, and the tables whose rows are there.
