@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from atta.errors import ConfigError
 from atta.observe.settings import SIZES, amount_of
@@ -288,25 +289,28 @@ class DiskPlan:
     cache: int = 0
 
 
+class _Together(NamedTuple):
+    """Files whose arrays have a part of each vertex, which a task reads together."""
+
+    per_read: int
+    """Bytes in memory that save one read: of a vertex each array is one read, however long its part is."""
+    unit: int
+    """Bytes that stay in memory together."""
+    files: tuple[str, ...]
+
+
 def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buffer: int) -> DiskPlan:
-    """Divide ``bound`` bytes: first what must be in memory, then in-edges and small tables if they fit, then rows.
-    ``buffer``: for batches. ``cache``: for other partitions; None: up to an eighth of the rest. Raises ConfigError: too
-    little; names the least."""
-    schema, size = dataset.schema, {name: record.size for name, record in dataset.files.items()}
-    edges = {e: [edge_file(part, e, name) for name in ("indices", "edge_ids")] for e in schema.edge_types}
-    tables = {
-        node_file(part, t, name): spec.row_bytes
-        for t, specs in schema.node_tables.items()
-        for name, spec in specs.items()
-    }
-    need = needs_of(dataset, [range(part, part + 1)])[0]
-    fixed = (
-        OWN_BYTES + buffer + int(TRANSIT * buffer if need.remote else 0) + _bytes_in(dataset, "shared/") + (cache or 0)
+    """Divide ``bound`` bytes: first what must be in memory, then arrays that fit and save most reads per byte, then rows of
+    others. ``buffer``: for batches. ``cache``: for other partitions; None: up to an eighth of the rest. Raises ConfigError:
+    too little; names the least."""
+    groups, need = _read_together(dataset, part), needs_of(dataset, [range(part, part + 1)])[0]
+    size = {file: dataset.files[file].size for group in groups for file in group.files}
+    fixed = OWN_BYTES + buffer + (int(TRANSIT * buffer) if need.remote else 0) + (cache or 0)
+    fixed += _bytes_in(dataset, "shared/") + sum(
+        dataset.files[edge_file(part, edge_type, "indptr")].size for edge_type in dataset.schema.edge_types
     )
-    fixed += sum(size[edge_file(part, e, "indptr")] for e in edges)
-    files = [*tables, *(file for of_type in edges.values() for file in of_type)]
-    left = bound - fixed
-    if left < (least := sum(min(size[file], _LEAST_CACHE) for file in files)):
+    left, least = bound - fixed, sum(min(nbytes, _LEAST_CACHE) for nbytes in size.values())
+    if left < least:
         raise ConfigError(
             f"--memory {_text(bound)}: this partition needs {-(-(fixed + least) // MIB)}MiB at least: {_text(buffer)} of them "
             f"for batches (--buffer), {_text(fixed - buffer)} for what must be in memory, {_text(least)} for rows and in-edges"
@@ -314,21 +318,29 @@ def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buf
     if cache is None:
         cache = min(DEFAULT_CACHE, left // 8, need.cached(left)) if need.remote else 0
         left -= cache
-    # What saves a read for the fewest bytes first: of a vertex each array is one read, however long its part is.
-    targets = {e: dataset.files[edge_file(part, e, "indptr")].shape[0] for e in edges}
-    wanted = [(tables[file], [file]) for file in tables]
-    wanted += [(size[of[0]] // max(1, targets[e]), of) for e, of in edges.items()]
-    loaded = set[str]()
-    for _, together in sorted(wanted):
-        nbytes = sum(size[file] for file in together)
+    units = dict[str, int]()
+    for group in sorted(groups):
+        nbytes = sum(size[file] for file in group.files)
         if nbytes <= _MOST_LOADED * left:
-            loaded, left = {*loaded, *together}, left - nbytes
-    units = {file: tables.get(file, EDGE_BLOCK) for file in files if file not in loaded}
-    total = max(1, sum(size[file] for file in units))
-    return DiskPlan(
-        {
-            file: max(1, min(-(-size[file] // unit), left * size[file] // total // (unit + INDEX_BYTES)))
-            for file, unit in units.items()
-        },
-        cache,
-    )
+            left -= nbytes
+        else:
+            units |= dict.fromkeys(group.files, group.unit)
+    share = left / max(1, sum(size[file] for file in units))
+    return DiskPlan({file: _slots(size[file], unit, share) for file, unit in units.items()}, cache)
+
+
+def _slots(nbytes: int, unit: int, share: float) -> int:
+    """Number of units of a file that stay in memory with their index, in this share of its size."""
+    return max(1, min(-(-nbytes // unit), int(share * nbytes) // (unit + INDEX_BYTES)))
+
+
+def _read_together(dataset: Dataset, part: int) -> list[_Together]:
+    schema, found = dataset.schema, list[_Together]()
+    for node_type, tables in schema.node_tables.items():
+        for name, spec in tables.items():
+            found.append(_Together(spec.row_bytes, max(1, spec.row_bytes), (node_file(part, node_type, name),)))
+    for edge_type in schema.edge_types:
+        indptr, *files = (edge_file(part, edge_type, name) for name in ("indptr", "indices", "edge_ids"))
+        per_vertex = dataset.files[files[0]].size // dataset.files[indptr].shape[0]
+        found.append(_Together(per_vertex, EDGE_BLOCK, tuple(files)))
+    return found
