@@ -45,7 +45,7 @@ def disk_rates(path: Path) -> dict[str, float]:
         disk.gather(some, out[: len(some)], None, -1)
         taken.append(time.monotonic() - began)
     file, buffer = os.open(path, os.O_RDONLY | os.O_DIRECT), np.empty((1 << 20) + BLOCK, np.uint8)
-    aligned = memoryview(buffer)[-buffer.ctypes.data % BLOCK :][: 1 << 20]
+    aligned = buffer[-buffer.ctypes.data % BLOCK :][: 1 << 20].data
     began = time.monotonic()
     read = sum(os.preadv(file, [aligned], at << 20) for at in range(min(512, blocks >> 8)))
     os.close(file)

@@ -151,9 +151,9 @@ class DaemonGraph:
         self.dataset, self.owner, resident = opened.dataset, opened.owner, opened.resident
         self.files, self.memory = opened.files, opened.memory
         self.disk = None if opened.disk is None else DiskData(self.dataset, self.owner, opened.disk)
-        edges, tables = ({}, {}) if self.disk is None else (self.disk.edges, self.disk.tables)
+        reads, tables = ({}, {}) if self.disk is None else (self.disk.edges, self.disk.tables)
         loads = resident or self.disk is not None
-        self.shard = Shard(self.dataset, self.owner, resident=loads, disk=edges)
+        self.shard = Shard(self.dataset, self.owner, resident=loads, disk=reads)
         self.store = Store(self.dataset, self.owner, resident=loads, disk=tables)
         if self.disk is not None:
             read_page_by_page(forget=True)
@@ -169,7 +169,7 @@ class DaemonGraph:
         if config.links and self.dataset.num_parts > 1:
             encrypted = front.outgoing is not None
             of = config, self.dataset, self.shard, self.store, self.peers
-            self.links = DaemonLinks(*of, encrypted=encrypted, edges=edges)
+            self.links = DaemonLinks(*of, encrypted=encrypted, edges=reads)
         self.caches = DaemonCaches(
             config, self.shard, self.peers, self.links, known=opened.peers.keys(), limit_bytes=opened.memory.cache
         )

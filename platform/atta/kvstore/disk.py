@@ -17,7 +17,7 @@ from atta.errors import DataError
 from atta.partition.dataset import Dataset
 from atta.partition.disk.files import array_start
 from atta.partition.graph.needs import EDGE_BLOCK, DiskPlan, edge_file, node_file
-from atta.samplers import kernels
+from atta.samplers.kernels.arrays import as_bytes, ids_of
 from atta.samplers.shard import DrawnEdges
 
 MOST_HALF_LIFE = 1 << 22
@@ -37,9 +37,9 @@ class DiskTable:
     def gather(self, rows: np.ndarray, out: np.ndarray, positions: np.ndarray | None = None, turn: int = -1) -> None:
         """``out[positions[i]] = table[rows[i]]``, or ``out[i]``. ``turn``: of the batch that asks, see ``DiskData.expect``.
         Raises ValueError: a row that does not exist; DataError: the file cannot be read."""
-        at = None if positions is None else kernels.ids_of(positions)
+        at = None if positions is None else ids_of(positions)
         with _blaming():
-            self.native.gather(kernels.ids_of(rows), kernels.as_bytes(out), at, turn)
+            self.native.gather(ids_of(rows), as_bytes(out), at, turn)
 
     def taken(self, rows: np.ndarray, like: np.ndarray, turn: int = -1) -> np.ndarray:
         """The rows [m, *row_shape], of the dtype and shape of ``like``'s. Errors as for ``gather``."""
@@ -101,9 +101,9 @@ class DiskData:
         """What has been read, summed over all files."""
         natives = [table.native for table in self.tables.values()]
         natives += [native for edges in self.edges.values() for native in edges.natives]
-        found: Counter[str] = Counter()
+        found = Counter[str]()
         for native in natives:
-            found.update(native.figures())  # type: ignore[arg-type] # floats
+            found.update(native.figures())
         return dict(found)
 
 

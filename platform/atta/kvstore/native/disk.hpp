@@ -173,6 +173,7 @@ struct DiskRange {
   std::uint64_t offset;
   std::size_t bytes;
   std::size_t first, last;  // pieces [first, last)
+  std::uint64_t fresh;      // what lies before this byte is in the range before, too
 };
 
 class DiskFile {
@@ -215,7 +216,8 @@ class DiskFile {
           continue;
         }
       }
-      found.push_back({from, to - from, i, i + 1});
+      const std::uint64_t fresh = found.empty() ? from : std::max(from, found.back().offset + found.back().bytes);
+      found.push_back({from, to - from, i, i + 1, fresh});
     }
     return found;
   }

@@ -131,9 +131,9 @@ class DiskRows {
     keep(ids, from);
   }
 
-  // The first row that lies wholly in a range.
+  // The first row that lies wholly in a range, and begins in no earlier one.
   std::int64_t first_in(const DiskRange& range) const {
-    return range.offset <= start_ ? 0 : static_cast<std::int64_t>((range.offset - start_ + row_bytes_ - 1) / row_bytes_);
+    return range.fresh <= start_ ? 0 : static_cast<std::int64_t>((range.fresh - start_ + row_bytes_ - 1) / row_bytes_);
   }
 
   // Rows that are read together with missing ones, and that a batch of the window will ask for: they ascend.
