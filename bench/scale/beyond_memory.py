@@ -141,7 +141,14 @@ def main() -> None:
         "same_bits": same,
     }
     best = {"blocks": blocks, "reads": reads, "slots": slots}
-    found = {"bytes": size, "limit": limit, "rates": rates, "runs": runs, "optimum": best, "checks": checks}
+    found: dict[str, Any] = {
+        "bytes": size,
+        "limit": limit,
+        "rates": rates,
+        "runs": runs,
+        "optimum": best,
+        "checks": checks,
+    }
     about = document("beyond-memory", command=given.typed, **found)
     lines = head(f"Beyond memory: {size / limit:.1f} times a control group of {given.limit}", about)
     rows = [
