@@ -45,7 +45,7 @@ class Answer:
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class DrawnEdges(Protocol):
+class EdgesElsewhere(Protocol):
     """In-edges that are not in memory."""
 
     def read(self, positions: np.ndarray, sources: np.dtype, edge_ids: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +66,7 @@ class PartEdges:
     part: Part
     csc: CSC
     drawn: CSC
-    disk: DrawnEdges | None = None
+    disk: EdgesElsewhere | None = None
 
     @classmethod
     def of(
@@ -77,7 +77,7 @@ class PartEdges:
         *,
         path: Path,
         resident: bool = False,
-        disk: DrawnEdges | None = None,
+        disk: EdgesElsewhere | None = None,
     ) -> PartEdges:
         """Map the edges and check their structure; ``resident``: load them into memory instead, ``disk``: where each row
         begins alone. Raises DataError: their arrays contradict each other. It names ``path``, the folder that they come
@@ -114,7 +114,7 @@ class Shard:
         *,
         threads: int = 1,
         resident: bool = False,
-        disk: Mapping[str, DrawnEdges] | None = None,
+        disk: Mapping[str, EdgesElsewhere] | None = None,
     ) -> None:
         """Map partition ``part`` of ``dataset`` and check its structure once. ``resident``: load it into memory
         instead, but for the edge types of ``disk``. Raises DataError: an edge type's arrays contradict each other."""

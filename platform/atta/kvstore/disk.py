@@ -18,7 +18,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.disk.files import array_start
 from atta.partition.graph.needs import EDGE_BLOCK, DiskPlan, edge_file, node_file
 from atta.samplers.kernels.arrays import as_bytes, ids_of
-from atta.samplers.shard import DrawnEdges
+from atta.samplers.shard import EdgesElsewhere
 
 MOST_HALF_LIFE = 1 << 22
 """Number of rows after which a request counts half as much, at most: counting takes four bytes for each."""
@@ -48,7 +48,7 @@ class DiskTable:
         return out
 
 
-class DiskEdges(DrawnEdges):
+class DiskEdges(EdgesElsewhere):
     """Sources and ids of the in-edges of one type, by their positions."""
 
     def __init__(self, sources: Path, edge_ids: Path, slots: tuple[int, int]) -> None:
