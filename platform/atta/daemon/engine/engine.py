@@ -323,7 +323,9 @@ class Engine:
 
     def _sample(self) -> None:
         at, nbytes = time.monotonic(), self.slots.resident_bytes
-        self.recorder.sample(at, self._scheduler.sessions(at), self._scheduler.stats(), buffer_bytes=nbytes)
+        read = 0 if self._disk is None else int(self._disk.stats().get("disk_read_bytes", 0))
+        of_sessions = self._scheduler.sessions(at)
+        self.recorder.sample(at, of_sessions, self._scheduler.stats(), buffer_bytes=nbytes, disk_bytes=read)
 
     def stats(self) -> dict[str, float]:
         return {
