@@ -163,7 +163,7 @@ void sum_groups(const std::byte* table, std::size_t columns, const Row* rows, co
   for (std::size_t g = first; g < stop; ++g, out += columns * width) {
     group.clear(), factors.clear();
     for (auto i = static_cast<std::size_t>(starts[g]); i < static_cast<std::size_t>(starts[g + 1]); ++i) {
-      if (i + ahead.read < end) request_row(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
+      if (i + ahead.read < end) ahead.request(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
       group.push_back(table + static_cast<std::size_t>(rows[i]) * row_bytes);
       if (weights != nullptr) factors.push_back(static_cast<double>(weights[i]));
     }

@@ -20,6 +20,20 @@ def with_replacement(hop: Hop) -> Picks:
     return Picks(counts, np.stack(drawn, axis=1)[hop.degree > 0].reshape(-1))
 
 
+def without_replacement(hop: Hop) -> Picks:
+    """Floyd's algorithm, a row and a draw at a time."""
+    counts = np.minimum(hop.degree, hop.fan_out)
+    fewer = np.maximum(hop.degree - hop.fan_out, 0)
+    drawn = np.stack([kernels.scaled(hop.bits(i), fewer + i + 1) for i in range(hop.fan_out)], axis=1)
+    positions: list[int] = []
+    for row, (first, degree) in enumerate(zip(hop.first, hop.degree, strict=True)):
+        picks = list(range(degree)) if degree <= hop.fan_out else []
+        for i in range(len(picks), min(degree, hop.fan_out)):
+            picks.append(degree - hop.fan_out + i if drawn[row, i] in picks else int(drawn[row, i]))
+        positions += [int(first) + pick for pick in picks]
+    return Picks(counts, np.array(positions, dtype=np.int64))
+
+
 def random_graph(seed: int = 0) -> LocalGraph:
     rng = np.random.default_rng(seed)
     keys = rng.permutation(10 * VERTICES)[:VERTICES]
@@ -50,6 +64,28 @@ def test_rows_get_what_the_native_method_draws(trees: bool, positions: bool, ren
     assert len(mine) == len(native) == 3
     for a, b in zip(mine, native, strict=True):
         assert a.dtype == b.dtype
+        assert (a == b).all()
+
+
+@pytest.mark.parametrize("fan_out", [*range(1, 18), 40, 70])
+def test_no_edge_is_drawn_twice_by_a_rule_in_registers_or_a_row_at_a_time(fan_out: int) -> None:
+    of, rows = random_graph(fan_out), np.arange(VERTICES)
+    method = InNumpy(without_replacement, of.indptr, of.indices, may_replace=False)
+    mine, native = (
+        kernels.sample_neighbors(
+            of.indptr,
+            of.indices,
+            of.edge_ids,
+            of.keys,
+            rows,
+            fan_out=fan_out,
+            replace=False,
+            stream_key=fan_out,
+            method=m,
+        )
+        for m in (method, None)
+    )
+    for a, b in zip(mine, native, strict=True):
         assert (a == b).all()
 
 
