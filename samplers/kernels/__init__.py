@@ -10,7 +10,16 @@ import numpy as np
 
 from atta import _native
 from atta._native import bounds_by_target, by_source, retain_heap, scaled, widen_ids
-from atta.samplers.kernels.arrays import advise_huge, as_bytes, beside, ids_of, resident, resident_beside, zeros_beside
+from atta.samplers.kernels.arrays import (
+    advise_huge,
+    as_bytes,
+    beside,
+    empty_in_lines,
+    ids_of,
+    resident,
+    resident_beside,
+    zeros_beside,
+)
 from atta.samplers.kernels.compactor import Compactor, Weighing, admit, split_cached
 from atta.samplers.methods.base import InNumpy, Tables
 
@@ -23,6 +32,7 @@ __all__ = [
     "beside",
     "bounds_by_target",
     "by_source",
+    "empty_in_lines",
     "resident",
     "resident_beside",
     "retain_heap",

@@ -1,9 +1,6 @@
 // Moves table rows: gather, scatter, and both at once. The cache lines of the next rows are requested ahead.
-
-#ifdef __SSE2__
 #pragma once
 
-#include <immintrin.h>
 #include <time.h>
 
 #include <algorithm>
@@ -18,6 +15,7 @@
 #include <utility>
 
 #include "memory.hpp"
+#include "processor.hpp"
 
 // Whether large targets are written through the caches or past them. Neither is best everywhere: streaming stores were
 // 1.3 times as fast on one make of processor and 0.7 times as fast on another. So both are timed, while they do their
@@ -89,12 +87,6 @@ inline StoreChoice& several_movers() {
   return choice;
 }
 
-}  // namespace atta
-
-#endif
-
-namespace atta {
-
 inline constexpr std::size_t kLine = 64;
 
 // How rows are requested before they are read. Makers of processors differ. Intel's second cache has more buffers for
@@ -106,26 +98,18 @@ struct Ahead {
   std::size_t read, write;  // rows to request before they are read, and before they are written
 
   explicit Ahead(std::size_t row_bytes)
-      : near(by_amd()),
+      : near(Processor::here().amd),
         read(std::clamp<std::size_t>((near ? 8192 : 16384) / row_bytes, 1, 128)),
         write(std::clamp<std::size_t>(2048 / row_bytes, 1, 4)) {}
 
   void request(const std::byte* row, std::size_t bytes) const {
+    const std::byte* const end = row + bytes;  // an unaligned row may end in one line more
+    row -= reinterpret_cast<std::uintptr_t>(row) % kLine;
     if (near)
-      for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 0, 3);
+      for (; row < end; row += kLine) __builtin_prefetch(row, 0, 3);
     else
-      for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 0, 2);
+      for (; row < end; row += kLine) __builtin_prefetch(row, 0, 2);
     asm volatile("");  // else GCC takes this for a function without effects and drops it
-  }
-
- private:
-  static bool by_amd() {
-#if defined(__x86_64__)
-    static const bool found = __builtin_cpu_is("amd") != 0;
-    return found;
-#else
-    return false;
-#endif
   }
 };
 
@@ -221,7 +205,8 @@ inline void widen_ids(const std::int64_t* ids, std::int64_t* out, std::size_t co
 
 // Requests a row that will be overwritten.
 inline void request_target(const std::byte* row, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kLine) request_for_write(row + at);
+  const std::byte* const end = row + bytes;
+  for (row -= reinterpret_cast<std::uintptr_t>(row) % kLine; row < end; row += kLine) request_for_write(row);
 }
 
 // The loop of `move_from`. `copy(to, from)` copies one row. `Own`: the target's lines are requested, too.
@@ -262,8 +247,7 @@ __attribute__((target("avx2"))) void move_by_avx2(std::byte* out, std::size_t ro
 template <class At, class To>
 void move_cached(std::byte* out, std::size_t row_bytes, std::size_t count, At at, To to) {
 #if defined(__x86_64__)
-  static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (avx2 && row_bytes >= 16) return move_by_avx2(out, row_bytes, count, at, to);
+  if (Processor::here().avx2 && row_bytes >= 16) return move_by_avx2(out, row_bytes, count, at, to);
 #endif
   loop_rows<true>(out, row_bytes, count, at, to, [row_bytes](std::byte* a, const std::byte* b) { std::memcpy(a, b, row_bytes); });
 }
@@ -293,8 +277,7 @@ __attribute__((target("avx512f"))) void stream_by_lines(std::byte* out, std::siz
 template <class At, class To>
 void move_streaming(std::byte* out, std::size_t row_bytes, std::size_t count, At at, To to) {
 #if defined(__x86_64__)
-  static const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
-  if (avx512 && in_words(out, row_bytes)) {
+  if (Processor::here().avx512 && in_words(out, row_bytes)) {
     stream_by_lines(out, row_bytes, count, at, to);
     return stream_end();
   }
@@ -320,8 +303,9 @@ void move_from(std::byte* out, std::size_t row_bytes, std::size_t count, bool co
   const std::size_t step = std::max<std::size_t>(1, kColdBytes / row_bytes);
   for (std::size_t first = 0; first < count;) {
     const std::size_t some = count - first < 2 * step ? count - first : step;
-    const auto a = [&](std::size_t i) { return at(first + i); };
-    const auto b = [&](std::size_t i) { return to(first + i); };
+    // By value: what a lambda refers to would be read again after each store.
+    const auto a = [at, first](std::size_t i) { return at(first + i); };
+    const auto b = [to, first](std::size_t i) { return to(first + i); };
     choice.time(row_bytes * some, [&](bool streams) {
       streams ? move_streaming(out, row_bytes, some, a, b) : move_cached(out, row_bytes, some, a, b);
     });

@@ -9,13 +9,11 @@
 #include <string>
 #include <utility>
 #include <vector>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "arrays.hpp"
 #include "memory.hpp"
 #include "parallel.hpp"
+#include "processor.hpp"
 #include "sample.hpp"
 
 namespace atta {
@@ -92,7 +90,7 @@ class LaborPicker {
 
   LaborPicker(const SampleSpec& spec, const std::uint32_t* marks) : spec_(spec), marks_(marks), streams_(spec) {
 #if defined(__x86_64__)
-    wide_ = __builtin_cpu_supports("avx2") != 0;
+    wide_ = Processor::here().avx2;
 #endif
   }
 

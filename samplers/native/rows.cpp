@@ -31,8 +31,8 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
     atta::share(n, step, threads, [&](std::size_t a, std::size_t b) {
       if (!within(a, b - a)) return outside.store(true);
       atta::move_rows(
-          from, to, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
-          [&, a](std::size_t i) { return target(a + i); }, choice);
+          from, to, bytes, b - a, true, [source, a](std::size_t i) { return source(a + i); },
+          [target, a](std::size_t i) { return target(a + i); }, choice);
     });
   };
   with_ids("rows", rows, [&](const auto* r) {

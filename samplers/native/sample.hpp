@@ -1,14 +1,6 @@
 // Draws in-edges of rows: the parts that all methods share, and the uniform method.
 #pragma once
 
-#if defined(__x86_64__)
-#pragma GCC diagnostic push  // GCC 12 takes the lanes that its own header leaves open for a mistake
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#endif
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -18,6 +10,7 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "processor.hpp"
 
 namespace atta {
 
@@ -158,12 +151,6 @@ inline void pick_positions(const VertexStream& stream, std::int64_t degree, std:
 // The same numbers as those of `VertexStream`, eight at a time.
 class WideStream {
  public:
-  static bool supported() {
-    static const bool found = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-                              __builtin_cpu_supports("avx512cd") != 0;
-    return found;
-  }
-
   // below(index + lane, bound of the lane). Bounds are below 2^32, so the upper half of a product takes two multiplications.
   ATTA_AVX512 static __m512i below(const VertexStream& stream, __m512i index, __m512i bound) {
     const auto golden = _mm512_set1_epi64(static_cast<std::int64_t>(kGolden));
@@ -224,7 +211,7 @@ class UniformPicker {
     block.positions.resize(total);
     const bool few = spec_.fan_out >= 0 && spec_.fan_out <= kShort && !spec_.replace;
 #if defined(__x86_64__)
-    if (few && spec_.fan_out <= kWide && WideStream::supported()) return draw_wide(block);
+    if (few && spec_.fan_out <= kWide && Processor::here().avx512) return draw_wide(block);
 #endif
     std::int64_t* mine = block.positions.data();
     for (std::size_t i = 0; i < rows; ++i) {

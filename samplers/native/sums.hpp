@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gather.hpp"
+#include "processor.hpp"
 
 namespace atta {
 
@@ -37,10 +38,9 @@ class UnitSum {
   // rounding to units is the only one. Rows need not be aligned.
   void add(const std::byte* const* rows, const double* factors, std::size_t count) {
 #if defined(__x86_64__)
-    static const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0;
-    static const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-    if (avx512) return add_by_avx512(rows, factors, count);
-    if (avx2) return add_by_avx2(rows, factors, count);
+    const Processor& here = Processor::here();
+    if (here.avx512) return add_by_avx512(rows, factors, count);
+    if (here.avx2) return add_by_avx2(rows, factors, count);
 #endif
     add_plain(rows, factors, count);
   }

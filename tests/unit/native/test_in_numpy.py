@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +17,7 @@ from atta.samplers.local import growth
 from atta.samplers.methods import BY_NUMBER, Method
 from atta.samplers.methods.base import Hop, InNumpy, NeighborMethod, Picks
 
+ROOT = Path(__file__).parents[3]
 VERTICES, EDGES = 200, 3000
 
 
@@ -87,6 +94,30 @@ def test_no_edge_is_drawn_twice_by_a_rule_in_registers_or_a_row_at_a_time(fan_ou
     )
     for a, b in zip(mine, native, strict=True):
         assert (a == b).all()
+
+
+def digest_of_kernels() -> str:
+    """Of draws of several fan-outs and methods, and of gathered rows."""
+    of, found = random_graph(3), sha256()
+    for fan_out, method in [(3, "uniform"), (8, "uniform"), (15, "uniform"), (33, "uniform"), (5, "labor")]:
+        batch = LocalSampler(of, method=method).sample(np.arange(50), [fan_out, 2], seed=fan_out)
+        for name in ("n_id", "row", "col", "e_id"):
+            found.update(getattr(batch, name).tobytes())
+    rows = np.random.default_rng(5).integers(0, 500, 40_000)
+    for width in (7, 16, 100):
+        table = np.arange(500 * width, dtype=np.float32).reshape(500, width)
+        out = np.empty((len(rows), width), np.float32)
+        kernels.gather_rows(table, rows, out)
+        found.update(out.tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("processor", ["intel,avx2", "amd,plain"])
+def test_results_do_not_depend_on_the_processor(processor: str) -> None:
+    command = [sys.executable, "-c", f"from {__name__} import digest_of_kernels as of; print(of())"]
+    environment = {**os.environ, "ATTA_PROCESSOR": processor}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == digest_of_kernels()
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
