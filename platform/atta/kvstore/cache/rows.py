@@ -146,9 +146,7 @@ CachedRows = ChosenRows | RecentRows
 
 def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarray]:
     """Arrays for ``count`` rows of each table, on huge pages if the system gives them."""
-    return {
-        name: kernels.empty_in_lines((count, *spec.row_shape), np.dtype(spec.dtype)) for name, spec in specs.items()
-    }
+    return {name: kernels.empty_lines((count, *spec.row_shape), np.dtype(spec.dtype)) for name, spec in specs.items()}
 
 
 def bits_of(kept: Mapping[str, np.ndarray], tables: Sequence[str]) -> int:
