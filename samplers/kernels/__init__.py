@@ -10,7 +10,7 @@ import numpy as np
 
 from atta import _native
 from atta._native import bounds_by_target, by_source, retain_heap, scaled, widen_ids
-from atta.samplers.kernels.arrays import advise_huge, as_bytes, beside, ids_of, resident, resident_beside, zeros_beside
+from atta.samplers.kernels.arrays import as_bytes, beside, empty_lines, ids_of, resident, resident_beside, zeros_beside
 from atta.samplers.kernels.compactor import Compactor, Weighing, admit, split_cached
 from atta.samplers.methods.base import InNumpy, Tables
 
@@ -18,11 +18,11 @@ __all__ = [
     "Compactor",
     "Weighing",
     "admit",
-    "advise_huge",
     "as_bytes",
     "beside",
     "bounds_by_target",
     "by_source",
+    "empty_lines",
     "resident",
     "resident_beside",
     "retain_heap",

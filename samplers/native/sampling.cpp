@@ -57,7 +57,11 @@ class HopSink {
     std::size_t at = written_;
     for (std::size_t i = 0; i < block.picks.counts.size(); ++i) {
       const auto picks = static_cast<std::size_t>(block.picks.counts[i]);
-      std::fill_n(out_.col + at, picks, static_cast<std::int32_t>(block.first + i));
+      const auto target = static_cast<std::int32_t>(block.first + i);
+      if (at + picks + kWhole <= out_.capacity)  // what is written too much is written again, or is free
+        for (std::size_t j = 0; j < picks; j += kWhole) std::fill_n(out_.col + at + j, kWhole, target);
+      else
+        std::fill_n(out_.col + at, picks, target);
       at += picks;
     }
     if (out_.edge_ids != nullptr) std::copy_n(block.edge_ids.data(), count, out_.edge_ids + written_);
@@ -65,6 +69,8 @@ class HopSink {
   }
 
  private:
+  static constexpr std::size_t kWhole = 8;  // a few picks are written with whole stores
+
   const std::vector<std::int64_t>& ids_in_tree(const Block<Id, Edge>& block) {
     scratch_.resize(block.sources.size());
     std::size_t at = 0;

@@ -148,10 +148,7 @@ CachedRows = ChosenRows | RecentRows
 
 def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarray]:
     """Arrays for ``count`` rows of each table, on huge pages if the system gives them."""
-    rows = {name: np.empty((count, *spec.row_shape), dtype=spec.dtype) for name, spec in specs.items()}
-    for array in rows.values():
-        kernels.advise_huge(array)
-    return rows
+    return {name: kernels.empty_lines((count, *spec.row_shape), np.dtype(spec.dtype)) for name, spec in specs.items()}
 
 
 def bits_of(kept: Mapping[str, np.ndarray], tables: Sequence[str]) -> int:

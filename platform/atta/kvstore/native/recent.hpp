@@ -90,14 +90,16 @@ class Window {
     return std::uint32_t{1} << at;
   }
 
-  // The batch of this turn will ask for nothing more. Returns its set, and the ids that it asked for.
-  std::pair<std::uint32_t, std::vector<std::int64_t>> close(std::int64_t turn) {
+  // The batch of this turn will ask for nothing more. Calls let_go(its set, the ids that it asked for).
+  template <class LetGo>
+  void close(std::int64_t turn, LetGo let_go) {
     for (int at = 0; at < kMost; ++at) {
       if ((open_ >> at & 1) == 0 || turn_of(at) != turn) continue;
+      std::vector<std::int64_t>& ids = batches_[static_cast<std::size_t>(at)].ids;
+      let_go(std::uint32_t{1} << at, std::span<const std::int64_t>(ids));
+      ids.clear();  // its memory is for the next batch here
       open_ &= ~(std::uint32_t{1} << at);
-      return {std::uint32_t{1} << at, std::exchange(batches_[static_cast<std::size_t>(at)].ids, {})};
     }
-    return {};
   }
 
   // The batch of this turn looks up: what earlier ones ask for does not count any more.
@@ -361,10 +363,10 @@ class RecentIndex {
   }
 
   void let_go() {
-    for (const std::int64_t turn : closed_) {
-      const auto [batch, ids] = window_.close(turn);
-      each<false>(ids, [&, batch = batch](std::size_t, HashedId id) { ask(id, 0, batch); });
-    }
+    for (const std::int64_t turn : closed_)
+      window_.close(turn, [&](std::uint32_t batch, std::span<const std::int64_t> ids) {
+        each<false>(ids, [&](std::size_t, HashedId id) { ask(id, 0, batch); });
+      });
     if (!closed_.empty()) closed_.clear(), window_.turn(turn_);
   }
 
