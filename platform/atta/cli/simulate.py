@@ -138,10 +138,10 @@ def simulate(
         idle, kind = ({"data"}, "CLUSTER") if Path(source).is_dir() else ({"threads", *_DAEMON}, "DATASET")
         refuse_given(idle, f"goes with --measure {kind}")
         if options["cache_share"] is None:
-            refuse_given(_DAEMON, "needs --cache-share")
+            refuse_given({"cache_rank", *([] if options["memory"] else ["window"])}, "needs --cache-share")
         _measure(source, out, options, quiet=quiet)
         return
-    refuse_given({"out", "split", "data", *_LOADER, "cache_share", "cache_rank"}, "goes with --measure")
+    refuse_given({"out", "split", "data", *_LOADER, "cache_share", "cache_rank", "memory"}, "goes with --measure")
     refuse_given({"epochs"}, "goes with --measure and --strategy")
     check_sizing(options["instances"])
     profile = _profile(profile_file, trace_file, options)

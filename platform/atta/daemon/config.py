@@ -215,7 +215,7 @@ class DaemonConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.memory not in MEMORY and not self.memory_bytes:
-            raise UnknownNameError.of("memory", self.memory, MEMORY)
+            raise UnknownNameError.of("memory", self.memory, (*MEMORY, "a size such as 4GiB"))
         if (self.durability == "replica") != bool(self.backup):
             raise ConfigError("--durability replica and --backup HOST:PORT belong together")
         if self.keep_backup and self.durability != "none":
