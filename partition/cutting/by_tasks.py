@@ -31,6 +31,7 @@ from atta.partition.cutting.tasks import (
     remove_folders,
     reverse_balance,
     split_by_row,
+    thread_count,
     type_starts,
 )
 from atta.partition.cutting.writer import DatasetSteps
@@ -128,13 +129,15 @@ class Placing:
             placed = np.full(self.blocks.ranges.total, -1, np.int32)
             for number, vertices in enumerate(turns):
                 near = rows(number, np.sort(vertices))
-                _native.stream_vertices(*near, vertices, owners, placed, self.parts, flat, self.room, 0.0, 0.0)
+                given = vertices, owners, placed, self.parts, flat, self.room, 0.0, 0.0
+                _native.stream_vertices(*near, *given, threads=thread_count())
                 progress.advance(1)
             owners = placed
         assert owners is not None
         self._even(owners)
         for number in range(self.blocks.ranges.count):
-            _native.refine_owners(*self.blocks.block(number), owners, self.parts, flat, self.room)
+            given = *self.blocks.block(number), owners, self.parts, flat, self.room
+            _native.refine_owners(*given, threads=thread_count())
         return owners
 
     def _even(self, owners: Owners) -> None:

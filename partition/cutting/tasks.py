@@ -29,7 +29,7 @@ LEAST = 1 << 20
 BUCKETS = 256
 """Number of buckets of all edges at least, where they are large enough: what is sorted stays near the caches."""
 MOST_THREADS = 4
-"""Number of tasks that this process runs at a time at most: each holds a chunk or a bucket of edges."""
+"""Number of threads of this process that compute at most: a task in each holds a chunk or a bucket of edges."""
 
 WORK = "work"
 """The folder of a dataset under construction that tasks write into."""
@@ -46,6 +46,11 @@ class TaskPool(Protocol):
         """Return ``function(*a)`` for each of the ``arguments``, in their order. ``advance(1)`` after each."""
 
 
+def thread_count() -> int:
+    """Number of threads of this process that compute."""
+    return min(usable_cores(), MOST_THREADS)
+
+
 class Threads:
     """Runs tasks in threads of this process, one for each core."""
 
@@ -54,7 +59,7 @@ class Threads:
     ) -> list[Result]:
         """Run the tasks. Raises what a task raises."""
         results = []
-        for result in in_order((partial(function, *each) for each in arguments), min(usable_cores(), MOST_THREADS)):
+        for result in in_order((partial(function, *each) for each in arguments), thread_count()):
             results.append(result)
             advance(1)
         return results

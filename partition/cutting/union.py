@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta import _native
+from atta.partition.cutting.tasks import thread_count
 from atta.partition.graph import Graph
 
 Longs = npt.NDArray[np.int64]
@@ -66,7 +67,7 @@ class Union:
         _native.even_owners(*given)
         for _ in range(passes):
             advance(1)
-            if not _native.refine_owners(*given):
+            if not _native.refine_owners(*given, threads=thread_count()):
                 break
 
     def sparse(self, cap: int, seed: int) -> tuple[Longs, Longs, Longs]:

@@ -13,6 +13,7 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.observe.progress import Progress
 from atta.partition.cutting.balance import capacities, constraints, known_balance
+from atta.partition.cutting.tasks import thread_count
 from atta.partition.cutting.union import Union
 from atta.partition.dataset import Dataset
 from atta.partition.graph import Graph
@@ -65,7 +66,8 @@ class Ldg:
         progress.stage("streaming", self.passes)
         for _ in range(self.passes):
             placed = np.full(n, -1, np.int32)
-            _native.stream_vertices(union.indptr, union.indices, order, owners, placed, parts, flat, room, alpha, gamma)
+            given = order, owners, placed, parts, flat, room, alpha, gamma
+            _native.stream_vertices(union.indptr, union.indices, *given, threads=thread_count())
             owners = placed
             progress.advance(1)
         assert owners is not None
@@ -151,7 +153,8 @@ class Extend:
         progress.stage("placing new vertices", None)
         new = np.flatnonzero(owners < 0)
         flat = weights.reshape(-1)
-        _native.stream_vertices(union.indptr, union.indices, new, None, owners, parts, flat, room, 0.0, 0.0)
+        given = new, None, owners, parts, flat, room, 0.0, 0.0
+        _native.stream_vertices(union.indptr, union.indices, *given, threads=thread_count())
         return union.by_type(owners)
 
 

@@ -30,8 +30,9 @@ decltype(auto) with_csr(const Longs& indptr, const Vector& indices, F f) {
   if (static_cast<std::size_t>(indptr.data()[n]) > indices.size()) bad("indptr", "passes the end of indices");
   return with_ids("indices", indices, [&](const auto* ids) {
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
-    for (std::int64_t i = 0; i < indptr.data()[n]; ++i)
-      if (static_cast<std::uint64_t>(ids[i]) >= n) bad("indices", "name a vertex that does not exist");
+    std::make_unsigned_t<Id> largest = 0;  // found without a branch: indices are long
+    for (std::int64_t i = 0; i < indptr.data()[n]; ++i) largest = std::max(largest, static_cast<std::make_unsigned_t<Id>>(ids[i]));
+    if (indptr.data()[n] > 0 && largest >= n) bad("indices", "name a vertex that does not exist");
     return f(Csr<Id>{{indptr.data(), n + 1}, ids});
   });
 }
@@ -173,7 +174,7 @@ void check_owners(const char* name, const std::int32_t* owners, std::size_t size
 }
 
 void stream_vertices(Longs indptr, Vector indices, Longs order, std::optional<Ints> before, OutInts owners, std::size_t parts,
-                     Longs weights, Doubles capacity, double alpha, double gamma) {
+                     Longs weights, Doubles capacity, double alpha, double gamma, std::size_t threads) {
   with_csr(indptr, indices, [&](const auto& graph) {
     const std::size_t n = graph.size();
     Loads loads = loads_of(parts, weights, capacity, n);
@@ -185,9 +186,9 @@ void stream_vertices(Longs indptr, Vector indices, Longs order, std::optional<In
     const auto known = before ? std::span<const std::int32_t>(before->data(), n) : std::span<const std::int32_t>();
     nb::gil_scoped_release unlocked;
     if (alpha > 0)
-      stream(graph, turns, known, {owners.data(), n}, loads, Fennel{alpha, gamma});
+      stream(graph, turns, known, {owners.data(), n}, loads, Fennel{alpha, gamma}, threads);
     else
-      stream(graph, turns, known, {owners.data(), n}, loads, Ldg{});
+      stream(graph, turns, known, {owners.data(), n}, loads, Ldg{}, threads);
   });
 }
 
@@ -200,12 +201,13 @@ std::int64_t even_owners(Longs indptr, Vector indices, OutInts owners, std::size
   });
 }
 
-std::int64_t refine_owners(Longs indptr, Vector indices, OutInts owners, std::size_t parts, Longs weights, Doubles capacity) {
+std::int64_t refine_owners(Longs indptr, Vector indices, OutInts owners, std::size_t parts, Longs weights, Doubles capacity,
+                           std::size_t threads) {
   return with_csr(indptr, indices, [&](const auto& graph) {
     Loads loads = loads_of(parts, weights, capacity, graph.size());
     check_owners("owners", owners.data(), owners.size(), graph.size(), parts, 0);
     nb::gil_scoped_release unlocked;
-    return refine(graph, {owners.data(), owners.size()}, loads);
+    return refine(graph, {owners.data(), owners.size()}, loads, threads);
   });
 }
 
@@ -225,7 +227,7 @@ void with_evening(const Longs& indptr, const Vector& indices, const Longs& verti
     check_vertices("vertices", vertices, graph.size());
     if (c >= loads.things()) bad("thing", "must be a column of the weights");
     nb::gil_scoped_release unlocked;
-    for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners.data()[v]), 1);
+    loads.add_all({owners.data(), owners.size()});
     Evening<Id> evening(graph, {owners.data(), owners.size()}, loads, c, strict);
     f(evening);
   });
@@ -399,13 +401,14 @@ void bind_partition(nb::module_& m) {
   m.def("sparsify", &sparsify_rows, "indptr"_a, "indices"_a, "cap"_a, "seed"_a);
   m.def("breadth_first", &breadth_first_order, "indptr"_a, "indices"_a);
   m.def("stream_vertices", &stream_vertices, "indptr"_a, "indices"_a, "order"_a, "before"_a.none(), "owners"_a, "parts"_a,
-        "weights"_a, "capacity"_a, "alpha"_a, "gamma"_a);
+        "weights"_a, "capacity"_a, "alpha"_a, "gamma"_a, "threads"_a = 1);
   m.def("even_owners", &even_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
   m.def("even_costs", &even_costs, "indptr"_a, "indices"_a, "vertices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
         "thing"_a, "strict"_a);
   m.def("even_moves", &even_moves, "indptr"_a, "indices"_a, "vertices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
         "thing"_a, "strict"_a);
-  m.def("refine_owners", &refine_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
+  m.def("refine_owners", &refine_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
+        "threads"_a = 1);
   m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
   m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,
         "smooth"_a);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <ranges>
 #include <span>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "memory.hpp"
+#include "parallel.hpp"
 
 // The undirected graph that partitioning works on: the neighbours of each vertex, one vertex after another.
 namespace atta {
@@ -94,7 +97,7 @@ inline constexpr double kLenience = 0.005;  // share of a capacity that may be e
 class Loads {
  public:
   Loads(std::size_t parts, std::span<const std::int64_t> weights, std::span<const double> capacity)
-      : parts_(parts), weights_(weights), capacity_(capacity), loads_(parts * capacity.size(), 0.0) {}
+      : parts_(parts), weights_(weights), capacity_(capacity), loads_(parts * capacity.size(), 0.0), free_(parts, 1.0) {}
 
   std::size_t parts() const { return parts_; }
   std::size_t things() const { return capacity_.size(); }
@@ -114,24 +117,39 @@ class Loads {
 
   void add(std::size_t vertex, std::size_t part, double sign) {
     for (std::size_t c = 0; c < things(); ++c) loads_[part * things() + c] += sign * weight(vertex, c);
+    measure(part);
   }
+  // Adds all vertices that are placed: owners[v] >= 0.
+  void add_all(std::span<const std::int32_t> owners) {
+    for (std::size_t v = 0; v < owners.size(); ++v)
+      if (owners[v] >= 0)
+        for (std::size_t c = 0; c < things(); ++c) loads_[static_cast<std::size_t>(owners[v]) * things() + c] += weight(v, c);
+    for (std::size_t part = 0; part < parts_; ++part) measure(part);
+  }
+  void prefetch(std::size_t vertex) const { __builtin_prefetch(weights_.data() + vertex * things()); }
 
   // The smallest share of free room that the partition has left with the vertex; below 0: the vertex does not fit.
   double room(std::size_t vertex, std::size_t part) const {
-    double least = 1.0;
     for (std::size_t c = 0; c < things(); ++c) {
       const double load = loads_[part * things() + c], more = weight(vertex, c);
       if (more > 0 && load + more > capacity_[c]) return capacity_[c] > 0 ? (capacity_[c] - load - more) / capacity_[c] : -1.0;
-      if (capacity_[c] > 0) least = std::min(least, 1.0 - load / capacity_[c]);
     }
-    return std::max(0.0, least);
+    return free_[part];
   }
 
  private:
+  void measure(std::size_t part) {
+    double least = 1.0;
+    for (std::size_t c = 0; c < things(); ++c)
+      if (capacity_[c] > 0) least = std::min(least, 1.0 - loads_[part * things() + c] / capacity_[c]);
+    free_[part] = std::max(0.0, least);
+  }
+
   std::size_t parts_;
   std::span<const std::int64_t> weights_;  // [n, things], the first one counts vertices
   std::span<const double> capacity_;
   std::vector<double> loads_;
+  std::vector<double> free_;  // the smallest share of free room of each partition
 };
 
 // Counts neighbours by partition. Only the counters in use are cleared.
@@ -169,62 +187,186 @@ struct Fennel {
   }
 };
 
+// Visits vertices one by one, each with the number of its neighbours in every partition, while visits change partitions.
+// Neighbours are counted for many vertices ahead, on several threads. Those that are visited in the same turn may yet
+// change: they are marked, and counted when their neighbour's visit comes. So the threads change nothing.
+template <class Id, class Seen>
+class Visits {
+ public:
+  // `owners[v]` < 0: v is in no partition yet, and counts for that of `before`, which may be empty.
+  Visits(const Csr<Id>& graph, std::span<const std::int32_t> owners, std::span<const std::int32_t> before, std::size_t parts,
+         std::size_t threads)
+      : graph_(graph), seen_(graph.size()), slots_(parts + 1), threads_(threads) {
+    for (std::size_t v = 0; v < graph.size(); ++v)
+      seen_.data()[v] = static_cast<Seen>((owners[v] >= 0 || before.empty() ? owners[v] : before[v]) + 1);
+  }
+
+  // Calls visit(v, counts) for v = vertex(0), vertex(1), ..., vertex(count - 1): it returns the partition of v from then
+  // on. counts[p] is the number of neighbours in partition p. Calls coming(v) some time before.
+  template <class Vertex, class Coming, class Visit>
+  void each(std::size_t count, Vertex vertex, Coming coming, Visit visit) {
+    const std::size_t turn = std::clamp<std::size_t>(std::min(graph_.size() / kTurns, kCounts / slots_), 1, kTurn);
+    counts_.resize(turn * slots_);
+    late_.resize(turn / kStep + 1);
+    for (std::size_t first = 0; first < count; first += turn) {
+      const std::size_t size = std::min(turn, count - first);
+      const auto at = [&](std::size_t i) { return static_cast<std::size_t>(vertex(first + i)); };
+      for (std::size_t i = 0; i < size; ++i) {
+        if (i + kFar < size) request_for_write(seen_.data() + at(i + kFar));
+        seen_.data()[at(i)] |= kMark;
+      }
+      share(size, kStep, threads_, [&](std::size_t low, std::size_t high) { tally(low, high, at); });
+      auto next = late_.begin();
+      std::size_t known = 0;
+      for (std::size_t i = 0; i < size; ++i) {
+        if (i + kFar < size) coming(at(i + kFar));
+        std::uint32_t* counts = counts_.data() + i * slots_;
+        if (i % kStep == 0) next = late_.begin() + static_cast<std::ptrdiff_t>(i / kStep), known = 0;
+        for (; known < next->size() && (*next)[known].first == i; ++known) ++counts[part_of((*next)[known].second)];
+        seen_.data()[at(i)] = static_cast<Seen>(visit(at(i), counts + 1) + 1);
+      }
+    }
+  }
+
+  // The partition that v counts for, and 1; 0: none.
+  std::size_t part_of(std::size_t v) const { return seen_.data()[v] & static_cast<Seen>(~kMark); }
+
+ private:
+  static constexpr Seen kMark = static_cast<Seen>(Seen{1} << (8 * sizeof(Seen) - 1));
+  static constexpr std::size_t kTurn = 1 << 15, kTurns = 256;      // vertices at a time, at most; turns of a graph at least
+  static constexpr std::size_t kCounts = 1 << 22;                  // counters at a time
+  static constexpr std::size_t kStep = 1 << 10;                    // vertices that a thread takes at a time
+  static constexpr std::size_t kFar = 32, kNear = 6, kAhead = 48;  // vertices, vertices and neighbours to fetch ahead
+
+  // Counts the neighbours of vertices at(low) to at(high - 1).
+  template <class At>
+  void tally(std::size_t low, std::size_t high, At at) {
+    auto& late = late_[low / kStep];
+    late.clear();
+    std::fill(counts_.begin() + static_cast<std::ptrdiff_t>(low * slots_),
+              counts_.begin() + static_cast<std::ptrdiff_t>(high * slots_), 0);
+    for (std::size_t i = low; i < high; ++i) {
+      if (i + kFar < high) __builtin_prefetch(graph_.indptr.data() + at(i + kFar));
+      if (i + kFar / 2 < high) fetch_row(graph_.row(at(i + kFar / 2)));
+      if (i + kNear < high) {
+        const auto row = graph_.row(at(i + kNear));
+        for (std::size_t k = 0; k < std::min(kAhead, row.size()); ++k) fetch(row[k]);
+      }
+      std::uint32_t* counts = counts_.data() + i * slots_;
+      const auto row = graph_.row(at(i));
+      for (std::size_t k = 0; k < row.size(); ++k) {
+        if (k + kAhead < row.size()) fetch(row[k + kAhead]);
+        const Seen seen = seen_.data()[row[k]];
+        if (seen & kMark)
+          late.emplace_back(i, static_cast<std::size_t>(row[k]));
+        else
+          ++counts[seen];
+      }
+    }
+  }
+  void fetch(Id u) const { __builtin_prefetch(seen_.data() + u); }
+  static void fetch_row(std::span<const Id> row) {
+    constexpr std::size_t kLine = 64 / sizeof(Id);
+    for (std::size_t k = 0; k < std::min(row.size(), kAhead); k += kLine) __builtin_prefetch(row.data() + k);
+  }
+
+  const Csr<Id>& graph_;
+  Lines<Seen> seen_;  // what part_of(v) gives; marked in the turn of v
+  std::size_t slots_, threads_;
+  std::vector<std::uint32_t> counts_;  // [turn, slots], the first slot is for vertices in no partition
+  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> late_;  // by step: place in the turn, marked neighbour
+};
+
+inline constexpr std::size_t kMostParts = 1 << 14;
+
+// Calls f(visits) with the smallest numbers that hold the partitions.
+template <class Id, class F>
+decltype(auto) with_visits(const Csr<Id>& graph, std::span<const std::int32_t> owners, std::span<const std::int32_t> before,
+                           std::size_t parts, std::size_t threads, F f) {
+  if (parts < 127) return f(Visits<Id, std::uint8_t>(graph, owners, before, parts, threads));
+  if (parts <= kMostParts) return f(Visits<Id, std::uint16_t>(graph, owners, before, parts, threads));
+  throw std::invalid_argument("parts: must be at most " + std::to_string(kMostParts));
+}
+
 // Places the vertices of `order`. `owners[v]` < 0: not placed yet; other vertices are placed from the beginning. A
 // neighbour that is not placed yet counts for its partition of the previous pass (`before`, may be empty): restreaming
 // (Nishimura and Ugander, KDD 2013). Ties go to the emptier partition, then to the smaller number. If a vertex fits
 // nowhere, it goes to the partition that it overfills least.
 template <class Id, class Score>
 void stream(const Csr<Id>& graph, std::span<const std::int64_t> order, std::span<const std::int32_t> before,
-            std::span<std::int32_t> owners, Loads& loads, const Score& score) {
-  Tally tally(loads.parts());
-  for (std::size_t v = 0; v < owners.size(); ++v)
-    if (owners[v] >= 0) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
-  for (std::size_t at = 0; at < order.size(); ++at) {
-    const auto v = static_cast<std::size_t>(order[at]);
-    if (owners[v] >= 0) continue;
-    for (const Id u : graph.row(v)) {
-      const std::int32_t now = owners[static_cast<std::size_t>(u)];
-      tally.count(now >= 0 || before.empty() ? now : before[static_cast<std::size_t>(u)]);
-    }
+            std::span<std::int32_t> owners, Loads& loads, const Score& score, std::size_t threads) {
+  loads.add_all(owners);
+  const auto best_of = [&](std::size_t v, const std::uint32_t* counts) {
     std::size_t best = loads.parts();
     double best_score = 0, best_room = 0;
     for (std::size_t part = 0; part < loads.parts(); ++part) {
       const double room = loads.room(v, part);
-      const double value = room < 0 ? room : score(tally[part], room, loads.of(part));
+      const double value = room < 0 ? room : score(counts[part], room, loads.of(part));
       const bool fits = room >= 0, best_fits = best_room >= 0;
       const bool better = best == loads.parts() || (fits != best_fits     ? fits
                                                     : value != best_score ? value > best_score
                                                                           : loads.of(part) < loads.of(best));
       if (better) best = part, best_score = value, best_room = room;
     }
-    owners[v] = static_cast<std::int32_t>(best);
-    loads.add(v, best, 1);
-    tally.clear();
-  }
+    return best;
+  };
+  const auto coming = [&](std::size_t v) {
+    loads.prefetch(v);
+    __builtin_prefetch(owners.data() + v);
+  };
+  with_visits(graph, owners, before, loads.parts(), threads, [&](auto&& visits) {
+    visits.each(
+        order.size(), [&](std::size_t i) { return order[i]; }, coming,
+        [&](std::size_t v, const std::uint32_t* counts) {
+          if (owners[v] < 0) {
+            const std::size_t best = best_of(v, counts);
+            owners[v] = static_cast<std::int32_t>(best);
+            loads.add(v, best, 1);
+          }
+          return owners[v];
+        });
+  });
 }
 
-// Moves vertices to the partition with most of their neighbours, if there is room. Returns how many moved.
+// Moves vertices to the partition with most of their neighbours, if there is room. Of several, to the one whose vertex
+// comes first in the row. Returns how many moved.
 template <class Id>
-std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
-  Tally tally(loads.parts());
+std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads, std::size_t threads) {
   std::int64_t moved = 0;
-  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
-  for (std::size_t v = 0; v < owners.size(); ++v) {
-    for (const Id u : graph.row(v)) tally.count(owners[static_cast<std::size_t>(u)]);
-    const auto home = static_cast<std::size_t>(owners[v]);
-    std::size_t best = home;
-    for (const std::int32_t candidate : tally.touched()) {
-      const auto part = static_cast<std::size_t>(candidate);
-      if (tally[part] > tally[best] && loads.room(v, part) >= 0) best = part;
-    }
-    if (best != home) {
-      loads.add(v, home, -1);
-      loads.add(v, best, 1);
-      owners[v] = static_cast<std::int32_t>(best);
-      ++moved;
-    }
-    tally.clear();
-  }
+  loads.add_all(owners);
+  const auto coming = [&](std::size_t v) {
+    loads.prefetch(v);
+    __builtin_prefetch(owners.data() + v);
+  };
+  with_visits(graph, owners, {}, loads.parts(), threads, [&](auto&& visits) {
+    const auto best_of = [&](std::size_t v, const std::uint32_t* counts) {
+      const auto home = static_cast<std::size_t>(owners[v]);
+      std::size_t best = home;
+      bool tied = false;
+      for (std::size_t part = 0; part < loads.parts(); ++part) {
+        if (counts[part] <= counts[home] || counts[part] < counts[best] || loads.room(v, part) < 0) continue;
+        tied = counts[part] == counts[best];
+        best = part;
+      }
+      if (!tied) return best;
+      for (const Id u : graph.row(v)) {
+        const std::size_t part = visits.part_of(static_cast<std::size_t>(u)) - 1;
+        if (counts[part] == counts[best] && loads.room(v, part) >= 0) return part;
+      }
+      return best;
+    };
+    visits.each(owners.size(), std::identity(), coming, [&](std::size_t v, const std::uint32_t* counts) {
+      const auto home = static_cast<std::size_t>(owners[v]);
+      const std::size_t best = best_of(v, counts);
+      if (best != home) {
+        loads.add(v, home, -1);
+        loads.add(v, best, 1);
+        owners[v] = static_cast<std::int32_t>(best);
+        ++moved;
+      }
+      return owners[v];
+    });
+  });
   return moved;
 }
 
@@ -293,7 +435,7 @@ class Evening {
 // move costs the fewest cut edges go first. Returns how many moved.
 template <class Id>
 std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
-  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
+  loads.add_all(owners);
   std::int64_t moved = 0;
   std::vector<std::pair<std::int64_t, std::size_t>> candidates;
   for (std::size_t c = 0; c < loads.things(); ++c)
