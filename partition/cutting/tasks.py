@@ -26,7 +26,7 @@ PIECES = 16
 """Number of tasks of a step at least, so that several machines have work, and each holds a small part of the edges."""
 LEAST = 1 << 20
 """Number of edges for which a task of its own is worth its start."""
-BUCKETS = 256
+BUCKETS = 1024
 """Number of buckets of all edges at least, where they are large enough: what is sorted stays near the caches."""
 MOST_THREADS = 4
 """Number of threads of this process that compute at most: a task in each holds a chunk or a bucket of edges."""
@@ -180,11 +180,12 @@ class BucketWriter:
 
     def add(self, keys: npt.NDArray[Any], **columns: Array) -> None:
         """Append a run. ``keys``: the bucket of each row. Rows of a bucket keep their order."""
-        order = _native.stable_order(keys, self._buckets)
-        for name, file in self._files.items():
-            file.append(columns[name][order])
-        counts = np.bincount(keys, minlength=self._buckets)
-        self._bounds.append(self._rows + np.concatenate([[0], np.cumsum(counts)])[None])
+        given = [np.ascontiguousarray(columns[name]) for name in self._files]
+        sorted_ = [np.empty_like(column) for column in given]
+        bounds = _native.dealt(keys, self._buckets, given, sorted_)
+        for file, column in zip(self._files.values(), sorted_, strict=True):
+            file.append(column)
+        self._bounds.append(self._rows + bounds[None])
         self._rows += len(keys)
 
     def __enter__(self) -> BucketWriter:
@@ -271,7 +272,7 @@ def reverse_balance(work: TaskWork, part: EdgeSlice) -> int:
     total = 0
     graph = work.graph
     for piece in _pieces(work, graph, part):
-        total += _native.edge_balance([piece], sum(graph.schema.node_counts.values()))
+        total += _native.block_sizes(*piece, sum(graph.schema.node_counts.values()))[0]
     return total
 
 
@@ -284,7 +285,7 @@ def split_by_row(work: TaskWork, part: EdgeSlice, ranges: RowRanges) -> Path:
         for src, dst, src_start, dst_start in _pieces(work, graph, part):
             heads, tails = dst.astype(index) + index.type(dst_start), src.astype(index) + index.type(src_start)
             inward = np.ones(len(heads), bool)
-            if ranges.both:  # in the order of the edges, as _native.union_rows has it
+            if ranges.both:  # in the order of the edges, as union_rows has it
                 heads, tails = (np.stack(pair, axis=1).ravel() for pair in ((heads, tails), (tails, heads)))
                 inward = np.tile([True, False], len(src))
                 kept = inward | (heads != tails)

@@ -58,7 +58,7 @@ class Ldg:
         progress.stage("union graph", None)
         union = Union.of(graph)
         n, gamma = union.num_nodes, self.power
-        weights, room = limits(graph, names, parts, self.slack)
+        weights, room = limits(graph, names, parts, self.slack, union.by_type(union.in_degrees))
         # Fennel's alpha makes the cost of even partitions equal to the cost of a random cut (section 3 of its paper).
         alpha = np.sqrt(parts) * len(union.indices) / 2 / max(1.0, float(n) ** 1.5) if gamma else 0.0
         order, flat = _order(union, self.order, seed), weights.reshape(-1)
@@ -149,7 +149,7 @@ class Extend:
         names, owners = known_balance(graph, balance), np.concatenate(_owners(graph, earlier))
         progress.stage("union graph", None)
         union = Union.of(graph)
-        weights, room = limits(graph, names, parts, self.slack)
+        weights, room = limits(graph, names, parts, self.slack, union.by_type(union.in_degrees))
         progress.stage("placing new vertices", None)
         new = np.flatnonzero(owners < 0)
         flat = weights.reshape(-1)

@@ -1,10 +1,12 @@
 // Bindings of the partitioning kernels; documented in atta.partition.kernels.
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <numeric>
 
 #include "arrays.hpp"
 #include "blocks.hpp"
+#include "edges.hpp"
 #include "numbering.hpp"
 #include "planted.hpp"
 #include "streaming.hpp"
@@ -18,6 +20,7 @@ using OutInts = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device:
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutLongs = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutDoubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<std::uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Calls f with the checked graph.
@@ -37,57 +40,69 @@ decltype(auto) with_csr(const Longs& indptr, const Vector& indices, F f) {
   });
 }
 
+// Calls f(edges) with the edges between `src` + `from` and `dst` + `to`, without Python's lock.
 template <class F>
-void each_edge(nb::list pieces, std::size_t n, F f) {
-  for (nb::handle item : pieces) {
-    auto t = nb::cast<nb::tuple>(item);
-    if (t.size() != 4) bad("pieces", "every piece is (src, dst, src_start, dst_start)");
-    const auto src = nb::cast<Vector>(t[0]), dst = nb::cast<Vector>(t[1]);
-    if (src.size() != dst.size()) bad("pieces", "src and dst differ in length");
-    const auto from = nb::cast<std::int64_t>(t[2]), to = nb::cast<std::int64_t>(t[3]);
-    with_ids("src", src, [&](const auto* s) {
-      with_ids("dst", dst, [&](const auto* d) {
-        nb::gil_scoped_release unlocked;
-        EdgeList{s, d, src.size(), from, to}.each(n, f);
-      });
+void with_edges(const Vector& src, const Vector& dst, std::int64_t from, std::int64_t to, F f) {
+  if (src.size() != dst.size()) bad("src", "must be as long as dst");
+  with_ids("src", src, [&](const auto* s) {
+    with_ids("dst", dst, [&](const auto* d) {
+      nb::gil_scoped_release unlocked;
+      f(EdgeList{s, d, src.size(), from, to});
     });
-  }
-}
-
-// Sum of hashes of all edges less the sum of those of their reverses, modulo 2^64: zero if all edges are there in both
-// directions. Slices of the edges add up.
-std::uint64_t edge_balance(nb::list pieces, std::size_t n) {
-  std::uint64_t there = 0, back = 0;
-  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
-    there += mix64(mix64(u) ^ v);
-    back += mix64(mix64(v) ^ u);
   });
-  return there - back;
 }
 
-bool is_symmetric(nb::list pieces, std::size_t n) { return edge_balance(pieces, n) == 0; }
+// What BlockSizes has of the edges: its balance, and both numbers by block.
+nb::tuple block_sizes(Vector src, Vector dst, std::int64_t src_start, std::int64_t dst_start, std::size_t n) {
+  BlockSizes sizes(n);
+  with_edges(src, dst, src_start, dst_start, [&](const auto& edges) {
+    edges.each(n, [&](std::size_t u, std::size_t v) {
+      if (u != v) sizes.add(u, v);
+    });
+  });
+  Buffer<std::int64_t> inward(sizes.inward.size()), outward(sizes.outward.size());
+  std::copy(sizes.inward.begin(), sizes.inward.end(), inward.data);
+  std::copy(sizes.outward.begin(), sizes.outward.end(), outward.data);
+  return nb::make_tuple(sizes.balance, inward.release(), outward.release());
+}
 
 template <class Id>
-nb::tuple rows_of(nb::list pieces, std::size_t n, bool both) {
-  Buffer<std::int64_t> indptr(n + 1);
-  std::fill_n(indptr.data, n + 1, 0);
-  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
-    ++indptr.data[v + 1];
-    if (both) ++indptr.data[u + 1];
+void fill_blocks_of(const Vector& src, const Vector& dst, std::int64_t src_start, std::int64_t dst_start, std::size_t n, bool both,
+                    OutLongs& next, OutVector& neighbors, Places& places, OutLongs& loops) {
+  const BlockWriter<Id> out{{next.data(), next.size()}, {static_cast<Id*>(neighbors.data()), neighbors.size()}, places.data()};
+  with_edges(src, dst, src_start, dst_start, [&](const auto& edges) {
+    edges.each(n, [&](std::size_t u, std::size_t v) {
+      if (u == v) return static_cast<void>(std::atomic_ref(loops.data()[v]).fetch_add(1, std::memory_order_relaxed));
+      out.add(v, u, true);
+      if (both) out.add(u, v, false);
+    });
   });
-  std::partial_sum(indptr.data, indptr.data + n + 1, indptr.data);
-  Buffer<Id> indices(static_cast<std::size_t>(indptr.data[n]));
-  std::vector<std::int64_t> next(indptr.data, indptr.data + n);
-  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
-    indices.data[next[v]++] = static_cast<Id>(u);
-    if (both) indices.data[next[u]++] = static_cast<Id>(v);
-  });
-  return nb::make_tuple(indptr.release(), indices.release());
 }
 
-nb::tuple union_rows(nb::list pieces, std::size_t n, bool both) {
-  if (n > static_cast<std::size_t>(INT32_MAX)) return rows_of<std::int64_t>(pieces, n, both);
-  return rows_of<std::int32_t>(pieces, n, both);
+// Writes the neighbours that these edges give to where their blocks have room `next`; `loops` counts edges to themselves.
+void fill_blocks(Vector src, Vector dst, std::int64_t src_start, std::int64_t dst_start, std::size_t n, bool both, OutLongs next,
+                 OutVector neighbors, Places places, OutLongs loops) {
+  if (next.size() != block_count(n)) bad("next", "must have one entry per block");
+  if (loops.size() != n) bad("loops", "must have one entry per vertex");
+  if (places.size() != neighbors.size()) bad("places", "must be as long as neighbors");
+  for (std::size_t b = 0; b < next.size(); ++b)
+    if (next.data()[b] < 0) bad("next", "must not be negative");
+  if (is_int32(neighbors.dtype()) && n <= static_cast<std::size_t>(INT32_MAX))
+    return fill_blocks_of<std::int32_t>(src, dst, src_start, dst_start, n, both, next, neighbors, places, loops);
+  if (!is_int64(neighbors.dtype())) bad("neighbors", "must be int32 or int64, and hold all vertices");
+  fill_blocks_of<std::int64_t>(src, dst, src_start, dst_start, n, both, next, neighbors, places, loops);
+}
+
+// See atta::sort_block. The arrays are those of one block.
+void sort_rows(OutVector neighbors, Places places, OutLongs ends, OutLongs inward) {
+  if (places.size() != neighbors.size()) bad("places", "must be as long as neighbors");
+  if (inward.size() != ends.size()) bad("inward", "must be as long as ends");
+  with_ids("neighbors", neighbors, [&](const auto* ids) {
+    using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
+    nb::gil_scoped_release unlocked;
+    sort_block<Id>({static_cast<Id*>(neighbors.data()), neighbors.size()}, places.data(), {ends.data(), ends.size()},
+                   {inward.data(), inward.size()});
+  });
 }
 
 nb::tuple merge_rows(Longs indptr, Vector indices) {
@@ -305,19 +320,94 @@ void add_sums_of(Vector ids, Doubles values, OutDoubles totals, OutDoubles scrat
   });
 }
 
+// table[ids], as a new array.
+nb::object looked_up(Vector table, Vector ids) {
+  return with_ids("table", table, [&](const auto* values) {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(values)>>;
+    Buffer<T> out(ids.size());
+    with_ids("ids", ids, [&](const auto* given) {
+      nb::gil_scoped_release unlocked;
+      each_below(std::span(given, ids.size()), table.size(), [](std::size_t, std::size_t) {});
+      look_up(values, std::span(given, ids.size()), out.data);
+    });
+    return out.release();
+  });
+}
+
+// Calls f with the rows of both tables as numbers of one size, and how many numbers a row has.
+template <class F>
+void with_rows(const Table& rows, OutTable& out, F f) {
+  const std::size_t bytes = row_bytes_of(rows);
+  const auto as = [&]<class T>(T) { f(static_cast<const T*>(rows.data()), bytes / sizeof(T), static_cast<T*>(out.data())); };
+  if (bytes % 8 == 0) return as(std::uint64_t{});
+  if (bytes % 4 == 0) return as(std::uint32_t{});
+  if (bytes % 2 == 0) return as(std::uint16_t{});
+  as(std::uint8_t{});
+}
+
+// Sorts rows of all `columns` by their keys, into `outs`; rows of one key keep their order. Returns where each key begins.
+nb::object dealt(Vector keys, std::size_t bound, nb::list columns, nb::list outs) {
+  if (columns.size() != outs.size()) bad("outs", "must be one for each column");
+  Buffer<std::int64_t> starts(bound + 1);
+  with_ids("keys", keys, [&](const auto* given) {
+    const std::span keys_of(given, keys.size());
+    std::vector<std::size_t> counts(bound + 1, 0);
+    each_below(keys_of, bound, [&](std::size_t, std::size_t key) { ++counts[key + 1]; });
+    std::partial_sum(counts.begin(), counts.end(), counts.begin());
+    std::copy(counts.begin(), counts.end(), starts.data);
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const auto rows = nb::cast<Table>(columns[c]);
+      auto out = nb::cast<OutTable>(outs[c]);
+      if (rows.ndim() < 1 || rows.shape(0) != keys.size()) bad("columns", "must have a row for each key");
+      if (out.ndim() < 1 || out.shape(0) != keys.size() || row_bytes_of(out) != row_bytes_of(rows))
+        bad("outs", "must have the shapes of the columns");
+      nb::gil_scoped_release unlocked;
+      with_rows(rows, out, [&](const auto* from, std::size_t width, auto* to) { deal(keys_of, counts, from, width, to); });
+    }
+  });
+  return starts.release();
+}
+
+// The bucket of each id; bucket b has the ids from starts[b] up to starts[b + 1].
+nb::object buckets_of(Vector ids, Longs starts) {
+  if (starts.size() < 2 || starts.data()[0] != 0) bad("starts", "must begin with 0 and have an end");
+  for (std::size_t b = 1; b < starts.size(); ++b)
+    if (starts.data()[b] < starts.data()[b - 1]) bad("starts", "must ascend");
+  Buffer<std::int32_t> out(ids.size());
+  with_ids("ids", ids, [&](const auto* given) {
+    nb::gil_scoped_release unlocked;
+    find_buckets(std::span(given, ids.size()), {starts.data(), starts.size()}, out.data);
+  });
+  return out.release();
+}
+
 template <class Index>
-nb::object order_of(const Vector& keys, std::size_t bound, const std::optional<Longs>& values) {
+nb::object order_of(const Vector& keys, std::size_t bound, const std::optional<Vector>& values) {
   Buffer<Index> order(keys.size());
   with_ids("keys", keys, [&](const auto* given) {
     nb::gil_scoped_release unlocked;
     const auto ends = order_by_key(std::span(given, keys.size()), bound, order.data);
-    if (values) sort_groups(ends, values->data(), order.data);
+    if (values) with_ids("values", *values, [&](const auto* of) { sort_groups(ends, of, order.data); });
   });
   return order.release();
 }
 
-nb::object stable_order(Vector keys, std::size_t bound, std::optional<Longs> values) {
+nb::object order_by_values(const Vector& keys, std::size_t bound, const std::int32_t* values) {
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    if (values[i] < 0) bad("values", "of int32 must not be negative");
+  Buffer<std::int32_t> order(keys.size());
+  with_ids("keys", keys, [&](const auto* given) {
+    nb::gil_scoped_release unlocked;
+    order_by_key_and_value(std::span(given, keys.size()), bound, values, order.data);
+  });
+  return order.release();
+}
+
+nb::object stable_order(Vector keys, std::size_t bound, std::optional<Vector> values) {
   if (values && values->size() != keys.size()) bad("values", "must be one for each key");
+  const bool narrow = keys.size() <= static_cast<std::size_t>(INT32_MAX);
+  if (values && narrow && is_int32(values->dtype()))
+    return order_by_values(keys, bound, static_cast<const std::int32_t*>(values->data()));
   if (keys.size() <= static_cast<std::size_t>(INT32_MAX)) return order_of<std::int32_t>(keys, bound, values);
   return order_of<std::int64_t>(keys, bound, values);
 }
@@ -394,9 +484,11 @@ nb::tuple draw_planted(const Wheel& wheel, Longs row_of, Longs bounds, Longs wan
 }  // namespace
 
 void bind_partition(nb::module_& m) {
-  m.def("edge_balance", &edge_balance, "pieces"_a, "n"_a);
-  m.def("is_symmetric", &is_symmetric, "pieces"_a, "n"_a);
-  m.def("union_rows", &union_rows, "pieces"_a, "n"_a, "both"_a);
+  m.attr("BLOCK_ROWS") = kBlockRows;
+  m.def("block_sizes", &block_sizes, "src"_a, "dst"_a, "src_start"_a, "dst_start"_a, "n"_a);
+  m.def("fill_blocks", &fill_blocks, "src"_a, "dst"_a, "src_start"_a, "dst_start"_a, "n"_a, "both"_a, "next"_a.noconvert(),
+        "neighbors"_a.noconvert(), "places"_a.noconvert(), "loops"_a.noconvert());
+  m.def("sort_rows", &sort_rows, "neighbors"_a.noconvert(), "places"_a.noconvert(), "ends"_a.noconvert(), "inward"_a.noconvert());
   m.def("merge_rows", &merge_rows, "indptr"_a, "indices"_a);
   m.def("sparsify", &sparsify_rows, "indptr"_a, "indices"_a, "cap"_a, "seed"_a);
   m.def("breadth_first", &breadth_first_order, "indptr"_a, "indices"_a);
@@ -414,6 +506,9 @@ void bind_partition(nb::module_& m) {
         "smooth"_a);
   m.def("count_ids", &count_ids, "ids"_a, "counts"_a.noconvert());
   m.def("add_sums", &add_sums_of, "ids"_a, "values"_a, "totals"_a.noconvert(), "scratch"_a.noconvert());
+  m.def("looked_up", &looked_up, "table"_a, "ids"_a);
+  m.def("dealt", &dealt, "keys"_a, "bound"_a, "columns"_a, "outs"_a);
+  m.def("buckets_of", &buckets_of, "ids"_a, "starts"_a);
   m.def("stable_order", &stable_order, "keys"_a, "bound"_a, "values"_a.none() = nb::none());
   m.def("has_padded_number", &padded_number_in, "text"_a);
   nb::class_<Numbering>(m, "Numbering").def(nb::init<>()).def("number", &numbers_of, "ids"_a).def("ids", &numbered_ids);

@@ -31,25 +31,6 @@ struct Csr {
   std::size_t degree(std::size_t v) const { return static_cast<std::size_t>(indptr[v + 1] - indptr[v]); }
 };
 
-// Some edges src[i] + src_start -> dst[i] + dst_start.
-template <class A, class B>
-struct EdgeList {
-  const A* src;
-  const B* dst;
-  std::size_t count;
-  std::int64_t src_start, dst_start;
-
-  template <class F>
-  void each(std::size_t n, F f) const {
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t u = src[i] + src_start, v = dst[i] + dst_start;
-      if (static_cast<std::uint64_t>(u) >= n || static_cast<std::uint64_t>(v) >= n)
-        throw std::invalid_argument("edges: edge " + std::to_string(i) + " leaves the " + std::to_string(n) + " vertices");
-      if (u != v) f(static_cast<std::size_t>(u), static_cast<std::size_t>(v));
-    }
-  }
-};
-
 // Calls keep(v, u) for the edges to keep. A vertex with more than `cap` neighbours keeps the `cap` of lowest degree
 // (ties by a hash): an edge to a hub says least about where a vertex belongs.
 template <class Id, class F>

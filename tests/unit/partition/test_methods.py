@@ -309,7 +309,7 @@ OWNERS, WEIGHTS, ROOM = np.zeros(2, np.int32), np.ones(2, np.int64), np.ones(1)
         ("stream_vertices", (*GOOD, np.array([0]), None, OWNERS, 2, WEIGHTS[:1], ROOM, 0.0, 0.0), "weights"),
         ("grow_blocks", (*GOOD, np.array([-1]), 1), "centres"),
         ("assign_blocks", (*GOOD, np.array([0, 5]), 1, np.zeros(6, np.int8), 2, np.ones(3), 0.0), "block"),
-        ("union_rows", ([(np.array([0]), np.array([2]), 0, 0)], 2, True), "leaves the 2 vertices"),
+        ("block_sizes", (np.array([0]), np.array([2]), 0, 0, 2), "leaves the 2 vertices"),
         ("stable_order", (np.array([0, 2]), 2), "below their bound"),
         ("stable_order", (np.array([0, 1]), 2, np.array([1])), "one for each key"),
         ("count_ids", (np.array([-1]), np.zeros(2, np.int64)), "below their bound"),
