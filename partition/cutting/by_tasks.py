@@ -128,16 +128,16 @@ class Placing:
         for _ in range(passes):
             placed = np.full(self.blocks.ranges.total, -1, np.int32)
             for number, vertices in enumerate(turns):
-                near = rows(number, np.sort(vertices))
-                given = vertices, owners, placed, self.parts, flat, self.room, 0.0, 0.0
-                _native.stream_vertices(*near, *given, threads=thread_count())
+                indptr, indices = rows(number, np.sort(vertices))
+                given = vertices, owners, placed, self.parts, flat, self.room, 0.0, 0.0, thread_count()
+                _native.stream_vertices(indptr, indices, *given)
                 progress.advance(1)
             owners = placed
         assert owners is not None
         self._even(owners)
         for number in range(self.blocks.ranges.count):
-            given = *self.blocks.block(number), owners, self.parts, flat, self.room
-            _native.refine_owners(*given, threads=thread_count())
+            block = self.blocks.block(number)
+            _native.refine_owners(*block, owners, self.parts, flat, self.room, thread_count())
         return owners
 
     def _even(self, owners: Owners) -> None:

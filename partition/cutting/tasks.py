@@ -3,6 +3,7 @@ several machines also build the union graph, in blocks of rows from slices of th
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from atta import _native
 from atta.observe.machine.processor import usable_cores
 from atta.observe.machine.threads import in_order
 from atta.observe.progress import Progress, Silent
-from atta.partition.disk.files import NpyAppender, check_file, chunks, map_array, write_array
+from atta.partition.disk.files import NpyAppender, NpyReader, check_file, chunks, map_array, write_array
 from atta.partition.graph import Graph, index_dtype
 
 PIECES = 16
@@ -201,16 +202,33 @@ def column_file(path: Path, kind: npt.DTypeLike) -> NpyAppender:
     return NpyAppender(path, np.dtype(kind).base, np.dtype(kind).shape)
 
 
+class BucketReader(contextlib.ExitStack):
+    """Reads buckets that several tasks wrote, each into one of ``folders``."""
+
+    def __init__(self, folders: Sequence[Path], columns: Columns) -> None:
+        super().__init__()
+        self._columns = columns
+        self._bounds = [map_array(folder / _BOUNDS) for folder in folders]
+        self._files = {n: [self.enter_context(NpyReader(f / f"{n}.npy")) for f in folders] for n in columns}
+
+    def read(self, number: int) -> list[Array]:
+        """Return the columns of a bucket, folder by folder, run by run."""
+        runs = [bounds[:, number : number + 2] for bounds in self._bounds]
+        runs = [of[of[:, 0] < of[:, 1]] for of in runs]
+        total, found = sum(int((of[:, 1] - of[:, 0]).sum()) for of in runs), []
+        for name, kind in self._columns.items():
+            column, at = np.empty(total, kind), 0
+            for file, of in zip(self._files[name], runs, strict=True):
+                for lo, hi in of.tolist():
+                    file.read(lo, column[at : (at := at + hi - lo)])
+            found.append(column)
+        return found
+
+
 def read_bucket(folders: Sequence[Path], columns: Columns, number: int) -> list[Array]:
-    """Return the columns of a bucket, as several tasks wrote it: folder by folder, run by run."""
-    found: list[list[Array]] = [[np.empty(0, kind)] for kind in columns.values()]
-    for folder in folders:
-        bounds = map_array(folder / _BOUNDS)[:, number : number + 2]
-        runs = bounds[bounds[:, 0] < bounds[:, 1]].tolist()
-        for name, pieces in zip(columns, found, strict=True) if runs else ():
-            column = map_array(folder / f"{name}.npy")
-            pieces += [column[lo:hi] for lo, hi in runs]
-    return [np.concatenate(pieces) for pieces in found]
+    """Return the columns of one bucket: see ``BucketReader``."""
+    with BucketReader(folders, columns) as reader:
+        return reader.read(number)
 
 
 def remove_folders(folders: Sequence[Path]) -> None:

@@ -81,7 +81,7 @@ class Union:
         _native.even_owners(*given)
         for _ in range(passes):
             advance(1)
-            if not _native.refine_owners(*given, threads=thread_count()):
+            if not _native.refine_owners(*given, thread_count()):
                 break
 
     def sparse(self, cap: int, seed: int) -> tuple[Longs, Longs, Longs]:
@@ -102,7 +102,7 @@ def union_rows(
     """Return ``indptr``, ``indices`` and in-degrees of ``n`` vertices: see ``Union``. ``both``: whether edges count in
     both directions; None: they do unless all are stored so. Neighbours are divided into blocks of rows first, so that
     each block is sorted in the caches."""
-    sizes = _on_threads([lambda take=take: _native.block_sizes(*take(), n) for take in pieces])
+    sizes = _on_threads([partial(_block_sizes, take, n) for take in pieces])
     if both is None:
         both = sum(balance for balance, *_ in sizes) % 2**64 != 0
     held = np.array([inward + outward if both else inward for _, inward, outward in sizes], np.int64)
@@ -125,6 +125,10 @@ def union_rows(
     _on_threads([partial(sort, block, *bounds) for block, bounds in enumerate(pairwise(ends.tolist()))])
     inward += loops
     return indptr, indices, inward
+
+
+def _block_sizes(take: Callable[[], Piece], n: int) -> tuple[int, Longs, Longs]:
+    return _native.block_sizes(*take(), n)
 
 
 def _on_threads(jobs: Sequence[Callable[[], Result]]) -> list[Result]:

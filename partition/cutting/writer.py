@@ -21,6 +21,7 @@ from atta.observe.progress import Progress
 from atta.partition import dataset as layout
 from atta.partition.cutting.balance import Counts, summarise
 from atta.partition.cutting.tasks import (
+    BucketReader,
     BucketWriter,
     EdgeSlice,
     TaskRun,
@@ -29,7 +30,6 @@ from atta.partition.cutting.tasks import (
     Threads,
     column_file,
     lots,
-    read_bucket,
     remove_folders,
 )
 from atta.partition.disk.files import (
@@ -104,8 +104,9 @@ def _keep_numbering(folder: Path, numbering: Mapping[str, Numbering]) -> None:
 
 
 def _kept_numbering(folder: Path, node_type: str) -> Numbering:
-    paths = [_numbering_file(folder, node_type, field.name) for field in fields(Numbering)]
-    return Numbering(*(map_array(path) if path.exists() else None for path in paths))
+    paths = {field.name: _numbering_file(folder, node_type, field.name) for field in fields(Numbering)}
+    held: dict[str, Any] = {name: map_array(path) if path.exists() else None for name, path in paths.items()}
+    return Numbering(**held)
 
 
 def _numbering_file(folder: Path, node_type: str, name: str) -> Path:
@@ -221,9 +222,10 @@ class _PartWriter:
         with contextlib.ExitStack() as files:
             out = {n: files.enter_context(column_file(folder / f"{n}.npy", kind)) for n, kind in kinds.items()}
             out["indptr"].append([0])
+            reader = files.enter_context(BucketReader(moved.folders, columns))
             for number in range(moved.firsts[self.part], moved.firsts[self.part + 1]):
                 first, last = moved.starts[number : number + 2].tolist()
-                ids, heads, ranks, *rows = read_bucket(moved.folders, columns, number)
+                ids, heads, ranks, *rows = reader.read(number)
                 heads -= first
                 order = _native.stable_order(heads, last - first, ranks)
                 tails = _native.looked_up(self.numbering[source].sorted_internal, _native.looked_up(ranks, order))

@@ -66,8 +66,8 @@ class Ldg:
         progress.stage("streaming", self.passes)
         for _ in range(self.passes):
             placed = np.full(n, -1, np.int32)
-            given = order, owners, placed, parts, flat, room, alpha, gamma
-            _native.stream_vertices(union.indptr, union.indices, *given, threads=thread_count())
+            given = order, owners, placed, parts, flat, room, alpha, gamma, thread_count()
+            _native.stream_vertices(union.indptr, union.indices, *given)
             owners = placed
             progress.advance(1)
         assert owners is not None
@@ -153,8 +153,8 @@ class Extend:
         progress.stage("placing new vertices", None)
         new = np.flatnonzero(owners < 0)
         flat = weights.reshape(-1)
-        given = new, None, owners, parts, flat, room, 0.0, 0.0
-        _native.stream_vertices(union.indptr, union.indices, *given, threads=thread_count())
+        given = new, None, owners, parts, flat, room, 0.0, 0.0, thread_count()
+        _native.stream_vertices(union.indptr, union.indices, *given)
         return union.by_type(owners)
 
 

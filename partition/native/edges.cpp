@@ -45,8 +45,8 @@ nb::tuple block_sizes(Vector src, Vector dst, std::int64_t src_start, std::int64
 
 template <class Id>
 void fill_blocks_of(const Vector& src, const Vector& dst, std::int64_t src_start, std::int64_t dst_start, std::size_t n, bool both,
-                    OutLongs& next, OutVector& neighbors, Places& places, OutLongs& loops) {
-  const BlockWriter<Id> out{{next.data(), next.size()}, {static_cast<Id*>(neighbors.data()), neighbors.size()}, places.data()};
+                    OutLongs& room, OutVector& neighbors, Places& places, OutLongs& loops) {
+  const BlockWriter<Id> out{{room.data(), room.size()}, {static_cast<Id*>(neighbors.data()), neighbors.size()}, places.data()};
   with_edges(src, dst, src_start, dst_start, [&](const auto& edges) {
     edges.each(n, [&](std::size_t u, std::size_t v) {
       if (u == v) return static_cast<void>(std::atomic_ref(loops.data()[v]).fetch_add(1, std::memory_order_relaxed));
@@ -56,18 +56,18 @@ void fill_blocks_of(const Vector& src, const Vector& dst, std::int64_t src_start
   });
 }
 
-// Writes the neighbours that these edges give to where their blocks have room `next`; `loops` counts edges to themselves.
-void fill_blocks(Vector src, Vector dst, std::int64_t src_start, std::int64_t dst_start, std::size_t n, bool both, OutLongs next,
+// Writes the neighbours that these edges give to where their blocks have `room`; `loops` counts edges to themselves.
+void fill_blocks(Vector src, Vector dst, std::int64_t src_start, std::int64_t dst_start, std::size_t n, bool both, OutLongs room,
                  OutVector neighbors, Places places, OutLongs loops) {
-  if (next.size() != block_count(n)) bad("next", "must have one entry per block");
+  if (room.size() != block_count(n)) bad("room", "must have one entry per block");
   if (loops.size() != n) bad("loops", "must have one entry per vertex");
   if (places.size() != neighbors.size()) bad("places", "must be as long as neighbors");
-  for (std::size_t b = 0; b < next.size(); ++b)
-    if (next.data()[b] < 0) bad("next", "must not be negative");
+  for (std::size_t b = 0; b < room.size(); ++b)
+    if (room.data()[b] < 0) bad("room", "must not be negative");
   if (is_int32(neighbors.dtype()) && n <= static_cast<std::size_t>(INT32_MAX))
-    return fill_blocks_of<std::int32_t>(src, dst, src_start, dst_start, n, both, next, neighbors, places, loops);
+    return fill_blocks_of<std::int32_t>(src, dst, src_start, dst_start, n, both, room, neighbors, places, loops);
   if (!is_int64(neighbors.dtype())) bad("neighbors", "must be int32 or int64, and hold all vertices");
-  fill_blocks_of<std::int64_t>(src, dst, src_start, dst_start, n, both, next, neighbors, places, loops);
+  fill_blocks_of<std::int64_t>(src, dst, src_start, dst_start, n, both, room, neighbors, places, loops);
 }
 
 // See atta::sort_block. The arrays are those of one block.
@@ -197,7 +197,7 @@ nb::object stable_order(Vector keys, std::size_t bound, std::optional<Vector> va
 void bind_edges(nb::module_& m) {
   m.attr("BLOCK_ROWS") = kBlockRows;
   m.def("block_sizes", &block_sizes, "src"_a, "dst"_a, "src_start"_a, "dst_start"_a, "n"_a);
-  m.def("fill_blocks", &fill_blocks, "src"_a, "dst"_a, "src_start"_a, "dst_start"_a, "n"_a, "both"_a, "next"_a.noconvert(),
+  m.def("fill_blocks", &fill_blocks, "src"_a, "dst"_a, "src_start"_a, "dst_start"_a, "n"_a, "both"_a, "room"_a.noconvert(),
         "neighbors"_a.noconvert(), "places"_a.noconvert(), "loops"_a.noconvert());
   m.def("sort_rows", &sort_rows, "neighbors"_a.noconvert(), "places"_a.noconvert(), "ends"_a.noconvert(), "inward"_a.noconvert());
   m.def("count_ids", &count_ids, "ids"_a, "counts"_a.noconvert());

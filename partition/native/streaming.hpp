@@ -64,7 +64,14 @@ inline constexpr double kLenience = 0.005;  // share of a capacity that may be e
 class Loads {
  public:
   Loads(std::size_t parts, std::span<const std::int64_t> weights, std::span<const double> capacity)
-      : parts_(parts), weights_(weights), capacity_(capacity), loads_(parts * capacity.size(), 0.0), free_(parts, 1.0) {}
+      : parts_(parts),
+        weights_(weights),
+        capacity_(capacity),
+        loads_(parts * capacity.size(), 0.0),
+        free_(parts, 1.0),
+        easy_(parts, -1.0) {
+    for (std::size_t part = 0; part < parts; ++part) measure(part);
+  }
 
   std::size_t parts() const { return parts_; }
   std::size_t things() const { return capacity_.size(); }
@@ -103,20 +110,33 @@ class Loads {
     }
     return free_[part];
   }
+  // The same where `heaviest` is known, the largest weight of the vertex: most partitions have room for any such vertex.
+  double room(std::size_t vertex, std::size_t part, double heaviest) const {
+    return heaviest <= easy_[part] ? free_[part] : room(vertex, part);
+  }
+  double heaviest(std::size_t vertex) const {
+    double most = 0;
+    for (std::size_t c = 0; c < things(); ++c) most = std::max(most, weight(vertex, c));
+    return most;
+  }
 
  private:
   void measure(std::size_t part) {
-    double least = 1.0;
-    for (std::size_t c = 0; c < things(); ++c)
+    double least = 1.0, left = std::numeric_limits<double>::infinity();
+    for (std::size_t c = 0; c < things(); ++c) {
       if (capacity_[c] > 0) least = std::min(least, 1.0 - loads_[part * things() + c] / capacity_[c]);
+      left = std::min(left, -excess(part, c));
+    }
     free_[part] = std::max(0.0, least);
+    easy_[part] = left - 1;  // less one, so that rounding changes nothing
   }
 
   std::size_t parts_;
   std::span<const std::int64_t> weights_;  // [n, things], the first one counts vertices
   std::span<const double> capacity_;
   std::vector<double> loads_;
-  std::vector<double> free_;  // the smallest share of free room of each partition
+  std::vector<double> free_;  // by partition: the smallest share of free room
+  std::vector<double> easy_;  // by partition: a weight for which there is room of everything
 };
 
 // Counts neighbours by partition. Only the counters in use are cleared.
@@ -165,8 +185,9 @@ void stream(const Csr<Id>& graph, std::span<const std::int64_t> order, std::span
   const auto best_of = [&](std::size_t v, const std::uint32_t* counts) {
     std::size_t best = loads.parts();
     double best_score = 0, best_room = 0;
+    const double heaviest = loads.heaviest(v);
     for (std::size_t part = 0; part < loads.parts(); ++part) {
-      const double room = loads.room(v, part);
+      const double room = loads.room(v, part, heaviest);
       const double value = room < 0 ? room : score(counts[part], room, loads.of(part));
       const bool fits = room >= 0, best_fits = best_room >= 0;
       const bool better = best == loads.parts() || (fits != best_fits     ? fits

@@ -139,7 +139,9 @@ def test_stable_order(pairs, kind):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 10**5)), st.lists(st.integers(0, 10**5), max_size=20), st.sampled_from([np.int32, np.int64]))
+@given(
+    st.lists(st.integers(0, 10**5)), st.lists(st.integers(0, 10**5), max_size=20), st.sampled_from([np.int32, np.int64])
+)
 def test_rows_are_dealt_to_the_buckets_of_their_ids(ids, cuts, kind):
     ids, starts = np.array(ids, kind), np.array([0, *sorted(cuts), 10**5 + 1])
     keys = _native.buckets_of(ids, starts)
