@@ -205,11 +205,12 @@ class _PartWriter:
         return lo, hi
 
     def table(self, node_type: str, name: str) -> None:
-        rows, row_of = self.graph.table(node_type, name), self.numbering[node_type].row_of
+        row_of = self.numbering[node_type].row_of
         spec = self.schema.node_tables[node_type][name]
         lo, hi = self._range(node_type)
         with NpyAppender(self.path / node_folder(node_type) / f"{name}.npy", spec.dtype, spec.row_shape) as out:
             for first, last in chunks(hi - lo, max(1, _CHUNK_BYTES // max(1, spec.row_bytes))):
+                rows = self.graph.table(node_type, name)  # mapped anew, as in _pieces
                 out.append(rows[row_of[lo + first : lo + last]])
 
     def edges(self, edge_type: str, moved: EdgeBuckets) -> None:

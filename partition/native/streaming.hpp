@@ -100,7 +100,10 @@ class Loads {
         for (std::size_t c = 0; c < things(); ++c) loads_[static_cast<std::size_t>(owners[v]) * things() + c] += weight(v, c);
     for (std::size_t part = 0; part < parts_; ++part) measure(part);
   }
-  void prefetch(std::size_t vertex) const { __builtin_prefetch(weights_.data() + vertex * things()); }
+  void prefetch(std::size_t vertex) const {  // both ends: they may lie in two lines
+    __builtin_prefetch(weights_.data() + vertex * things());
+    __builtin_prefetch(weights_.data() + (vertex + 1) * things() - 1);
+  }
 
   // The smallest share of free room that the partition has left with the vertex; below 0: the vertex does not fit.
   double room(std::size_t vertex, std::size_t part) const {

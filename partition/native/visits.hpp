@@ -86,7 +86,7 @@ class Visits {
     std::fill(counts_.begin() + static_cast<std::ptrdiff_t>(low * slots_),
               counts_.begin() + static_cast<std::ptrdiff_t>(high * slots_), 0);
     for (std::size_t i = low; i < high; ++i) {
-      if (i + kFar < high) __builtin_prefetch(graph_.indptr.data() + at(i + kFar));
+      if (i + kFar < high) fetch_bounds(at(i + kFar));
       if (i + kFar / 2 < high) fetch_row(graph_.row(at(i + kFar / 2)));
       if (i + kNear < high) {
         const auto row = graph_.row(at(i + kNear));
@@ -103,6 +103,10 @@ class Visits {
           ++counts[seen];
       }
     }
+  }
+  void fetch_bounds(std::size_t v) const {
+    __builtin_prefetch(graph_.indptr.data() + v);
+    __builtin_prefetch(graph_.indptr.data() + v + 1);
   }
   void fetch(Id u) const { __builtin_prefetch(seen_.data() + u); }
   static void fetch_row(std::span<const Id> row) {
