@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
@@ -28,8 +29,9 @@ struct Csr {
 };
 
 // Visits vertices one by one, each with the number of its neighbours in every partition, while visits change partitions.
-// Neighbours are counted for many vertices ahead, on several threads. Those that are visited in the same turn may yet
-// change: they are marked, and counted when their neighbour's visit comes. So the threads change nothing.
+// Neighbours are counted turn by turn, on several threads, while the vertices of the turn before are visited. Vertices of
+// both turns are marked: as neighbours they are counted when the visit comes, or already with what their own visit gave.
+// So the threads change nothing.
 template <class Id, class Seen>
 class Visits {
  public:
@@ -45,31 +47,22 @@ class Visits {
   // on. counts[p] is the number of neighbours in partition p. Calls coming(v) some time before.
   template <class Vertex, class Coming, class Visit>
   void each(std::size_t count, Vertex vertex, Coming coming, Visit visit) {
-    const std::size_t turn = std::clamp<std::size_t>(std::min(graph_.size() / kTurns, kCounts / slots_), 1, kTurn);
-    counts_.resize(turn * slots_);
-    late_.resize(turn / kStep + 1);
-    for (std::size_t first = 0; first < count; first += turn) {
-      const std::size_t size = std::min(turn, count - first);
-      const auto at = [&](std::size_t i) { return static_cast<std::size_t>(vertex(first + i)); };
-      for (std::size_t i = 0; i < size; ++i) {
-        if (i + kFar < size) request_for_write(seen_.data() + at(i + kFar));
-        seen_.data()[at(i)] |= kMark;
-      }
-      share(size, kStep, threads_, [&](std::size_t low, std::size_t high) { tally(low, high, at); });
-      auto next = late_.begin();
-      std::size_t known = 0;
-      for (std::size_t i = 0; i < size; ++i) {
-        if (i + kFar < size) coming(at(i + kFar));
-        std::uint32_t* counts = counts_.data() + i * slots_;
-        if (i % kStep == 0) next = late_.begin() + static_cast<std::ptrdiff_t>(i / kStep), known = 0;
-        for (; known < next->size() && (*next)[known].first == i; ++known) ++counts[part_of((*next)[known].second)];
-        seen_.data()[at(i)] = static_cast<Seen>(visit(at(i), counts + 1) + 1);
-      }
-    }
+    const std::size_t size = std::clamp<std::size_t>(std::min(graph_.size() / kTurns, kCounts / slots_), 1, kTurn);
+    Turn now(size, slots_), next(size, slots_);
+    next.end = std::min(size, count);
+    const auto prepare = [&](auto meanwhile) {
+      mark(next, vertex);
+      share_beside(next.end - next.first, kStep, threads_, meanwhile,
+                   [&](std::size_t low, std::size_t high) { tally(next, next.first + low, next.first + high, vertex); });
+      std::swap(now, next);
+      next.first = now.end, next.end = std::min(now.end + size, count);
+    };
+    prepare([] {});
+    while (now.first < now.end) prepare([&] { visit_all(now, vertex, coming, visit); });
   }
 
   // The partition that v counts for, and 1; 0: none.
-  std::size_t part_of(std::size_t v) const { return seen_.data()[v] & static_cast<Seen>(~kMark); }
+  std::size_t part_of(std::size_t v) const { return seen(v) & static_cast<Seen>(~kMark); }
 
  private:
   static constexpr Seen kMark = static_cast<Seen>(Seen{1} << (8 * sizeof(Seen) - 1));
@@ -78,29 +71,66 @@ class Visits {
   static constexpr std::size_t kStep = 1 << 10;                    // vertices that a thread takes at a time
   static constexpr std::size_t kFar = 32, kNear = 6, kAhead = 48;  // vertices, vertices and neighbours to fetch ahead
 
-  // Counts the neighbours of vertices at(low) to at(high - 1).
-  template <class At>
-  void tally(std::size_t low, std::size_t high, At at) {
-    auto& late = late_[low / kStep];
+  // The vertices from number `first` up to `end`.
+  struct Turn {
+    std::size_t first = 0, end = 0;
+    std::vector<std::uint32_t> counts;  // by vertex and slot; the first slot is for neighbours in no partition
+    std::vector<std::vector<std::pair<std::size_t, std::size_t>>> late;  // by step: number of a vertex, marked neighbour
+
+    Turn(std::size_t size, std::size_t slots) : counts(size * slots), late(size / kStep + 1) {}
+  };
+
+  // Other threads read what a visit writes.
+  Seen seen(std::size_t v) const { return std::atomic_ref(seen_.data()[v]).load(std::memory_order_relaxed); }
+  void see(std::size_t v, Seen value) { std::atomic_ref(seen_.data()[v]).store(value, std::memory_order_relaxed); }
+
+  template <class Vertex>
+  void mark(const Turn& turn, Vertex vertex) {
+    for (std::size_t i = turn.first; i < turn.end; ++i) {
+      if (i + kFar < turn.end) request_for_write(seen_.data() + vertex(i + kFar));
+      see(static_cast<std::size_t>(vertex(i)), seen_.data()[vertex(i)] | kMark);
+    }
+  }
+
+  template <class Vertex, class Coming, class Visit>
+  void visit_all(const Turn& turn, Vertex vertex, Coming coming, Visit visit) {
+    std::vector<std::uint32_t> counts(slots_);
+    const auto* late = turn.late.data();
+    std::size_t known = 0;
+    for (std::size_t i = turn.first; i < turn.end; ++i) {
+      const std::size_t at = i - turn.first;
+      if (i + kFar < turn.end) coming(static_cast<std::size_t>(vertex(i + kFar)));
+      if (at % kStep == 0) late = turn.late.data() + at / kStep, known = 0;
+      std::copy_n(turn.counts.data() + at * slots_, slots_, counts.data());
+      for (; known < late->size() && (*late)[known].first == i; ++known) ++counts[part_of((*late)[known].second)];
+      const auto v = static_cast<std::size_t>(vertex(i));
+      see(v, static_cast<Seen>(visit(v, counts.data() + 1) + 1));
+    }
+  }
+
+  // Counts the neighbours of the vertices from number `low` up to `high`.
+  template <class Vertex>
+  void tally(Turn& turn, std::size_t low, std::size_t high, Vertex vertex) {
+    const auto row_of = [&](std::size_t i) { return graph_.row(static_cast<std::size_t>(vertex(i))); };
+    auto& late = turn.late[(low - turn.first) / kStep];
     late.clear();
-    std::fill(counts_.begin() + static_cast<std::ptrdiff_t>(low * slots_),
-              counts_.begin() + static_cast<std::ptrdiff_t>(high * slots_), 0);
-    for (std::size_t i = low; i < high; ++i) {
-      if (i + kFar < high) fetch_bounds(at(i + kFar));
-      if (i + kFar / 2 < high) fetch_row(graph_.row(at(i + kFar / 2)));
+    std::uint32_t* counts = turn.counts.data() + (low - turn.first) * slots_;
+    std::fill_n(counts, (high - low) * slots_, 0);
+    for (std::size_t i = low; i < high; ++i, counts += slots_) {
+      if (i + kFar < high) fetch_bounds(static_cast<std::size_t>(vertex(i + kFar)));
+      if (i + kFar / 2 < high) fetch_row(row_of(i + kFar / 2));
       if (i + kNear < high) {
-        const auto row = graph_.row(at(i + kNear));
+        const auto row = row_of(i + kNear);
         for (std::size_t k = 0; k < std::min(kAhead, row.size()); ++k) fetch(row[k]);
       }
-      std::uint32_t* counts = counts_.data() + i * slots_;
-      const auto row = graph_.row(at(i));
+      const auto row = row_of(i);
       for (std::size_t k = 0; k < row.size(); ++k) {
         if (k + kAhead < row.size()) fetch(row[k + kAhead]);
-        const Seen seen = seen_.data()[row[k]];
-        if (seen & kMark)
+        const Seen part = seen(static_cast<std::size_t>(row[k]));
+        if (part & kMark)
           late.emplace_back(i, static_cast<std::size_t>(row[k]));
         else
-          ++counts[seen];
+          ++counts[part];
       }
     }
   }
@@ -115,10 +145,8 @@ class Visits {
   }
 
   const Csr<Id>& graph_;
-  Lines<Seen> seen_;  // what part_of(v) gives; marked in the turn of v
+  Lines<Seen> seen_;  // what part_of(v) gives, and the mark
   std::size_t slots_, threads_;
-  std::vector<std::uint32_t> counts_;  // [turn, slots], the first slot is for vertices in no partition
-  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> late_;  // by step: place in the turn, marked neighbour
 };
 
 inline constexpr std::size_t kMostParts = 1 << 14;
