@@ -91,7 +91,7 @@ def _inverse(order: Array) -> Array:
 
 
 CHUNK_EDGES = 4 << 20
-_CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 32 << 20
 _SORTED_BYTES = 80
 
 
@@ -209,7 +209,7 @@ class _PartWriter:
         spec = self.schema.node_tables[node_type][name]
         lo, hi = self._range(node_type)
         with NpyAppender(self.path / node_folder(node_type) / f"{name}.npy", spec.dtype, spec.row_shape) as out:
-            for first, last in chunks(hi - lo, max(1, _CHUNK_BYTES // max(1, spec.row_bytes))):
+            for first, last in chunks(hi - lo, max(1, CHUNK_BYTES // max(1, spec.row_bytes))):
                 rows = self.graph.table(node_type, name)  # mapped anew, as in _pieces
                 out.append(rows[row_of[lo + first : lo + last]])
 
