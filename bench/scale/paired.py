@@ -36,6 +36,12 @@ def loader(checkout: Path, given: Namespace) -> Figures:
     }
 
 
+def training(checkout: Path, given: Namespace) -> Figures:
+    """Epochs per second of GraphSAGE."""
+    found = _bench(checkout, "train", "--data", given.pair, "--warm-up", "1", "--epochs", "3", "--work", given.work)
+    return {f"{system}, epochs/s": 1 / figures["epoch_s"]["median"] for system, figures in found.items()}
+
+
 def sampling(checkout: Path, given: Namespace) -> Figures:
     """Sampled edges per second in one process."""
     found = _bench(checkout, "sampling", "--dataset", given.single)
@@ -66,6 +72,7 @@ def starting(checkout: Path, given: Namespace) -> Figures:
 
 BENCHMARKS: dict[str, Callable[[Path, Namespace], Figures]] = {
     "loader": loader,
+    "training": training,
     "sampling": sampling,
     "kv": kv,
     "scheduling": scheduling,

@@ -1,7 +1,7 @@
 """``atta bench train``: seconds of a training epoch, and where the time of each trainer goes.
 
 Beside DistDGL, both systems train the same model on batches that are sampled in the same way. ``atta-pyg`` is Atta as
-its own users run it.
+its own users run it with ``--aggregate off``, ``atta-aggregate`` with ``on``.
 """
 
 from __future__ import annotations
@@ -70,10 +70,12 @@ def run(bench: TrainBench, say: Say = lambda _: None) -> BenchReport:
     report = BenchReport("train", config, drawn="epoch_s")
 
     def systems_on(hosts: Sequence[Host]) -> dict[str, System]:
-        """Atta, which beside DGL trains as DGL does, and then also Atta as its own users run it."""
+        """Atta, which beside DGL trains as DGL does, and then also Atta as its own users run it, without and with the
+        first layer's means made by the daemons."""
         systems = {"atta": atta_on(bench, hosts, bench.frontier, bench.deliver, recipe=recipe)}
         if bench.beside_dgl:
             systems["atta-pyg"] = atta_on(bench, hosts, "new", "pyg", recipe=recipe)
+        systems["atta-aggregate"] = atta_on(bench, hosts, "new", "pyg", recipe=recipe, aggregate="mean")
         return systems
 
     return compared(bench, dataset, report, systems_on, figures, say=say, recipe=recipe)

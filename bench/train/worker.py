@@ -129,9 +129,9 @@ class Learner:
         epoch.compute_s, epoch.sync_s = spent.get("compute", 0.0), spent.get("sync", 0.0)
         epoch.sampling_s, epoch.fetch_s = spent.get("sample"), spent.get("fetch")
 
-    def learn(self, epoch: TrainingEpoch, inputs: Sequence[Any], labels: torch.Tensor) -> None:
-        """One step: ``inputs`` are the model's arguments, ``labels`` int64 [seeds]."""
-        loss = timed_step(partial(self._loss, inputs, labels), self._optimizer, self._clock)
+    def learn(self, epoch: TrainingEpoch, inputs: Sequence[Any], labels: torch.Tensor, **more: Any) -> None:
+        """One step: ``inputs`` and ``more`` are the model's arguments, ``labels`` int64 [seeds]."""
+        loss = timed_step(partial(self._loss, inputs, more, labels), self._optimizer, self._clock)
         epoch.loss_sum += float(loss) * len(labels)
         epoch.right += int((self._scores.argmax(-1) == labels).sum())
 
@@ -144,8 +144,8 @@ class Learner:
         model.train()
         return int((found == labels).sum())
 
-    def _loss(self, inputs: Sequence[Any], labels: torch.Tensor) -> torch.Tensor:
-        scores = self._model(*inputs)
+    def _loss(self, inputs: Sequence[Any], more: dict[str, Any], labels: torch.Tensor) -> torch.Tensor:
+        scores = self._model(*inputs, **more)
         self._scores = scores.detach()
         return F.cross_entropy(scores, labels)
 
@@ -162,19 +162,19 @@ def exit_on_failure() -> Iterator[None]:
         os._exit(1)
 
 
-Converted = tuple[tuple[Any, ...], torch.Tensor]
-"""Arguments of the model, and labels int64 [seeds]."""
+Converted = tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]
+"""Arguments of the model, those by name, and labels int64 [seeds]."""
 
 
 def _as_dgl(batch: atta.MiniBatch) -> Converted:
     x, y = torch.from_numpy(batch.table("x")), torch.from_numpy(batch.table("y"))
-    return (batch.to_dgl(), x.float()), y.reshape(-1).long()
+    return (batch.to_dgl(), x.float()), {}, y.reshape(-1).long()
 
 
 def _as_pyg(batch: atta.MiniBatch) -> Converted:
     data = batch.to_pyg(plain=True)
     inputs = data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges
-    return inputs, data.y.reshape(-1).long()
+    return inputs, {"aggregated": data.get("aggregated")}, data.y.reshape(-1).long()
 
 
 WAYS: dict[str, tuple[Callable[[Recipe], torch.nn.Module], Callable[[atta.MiniBatch], Converted]]] = {
@@ -216,9 +216,9 @@ def _epoch(config: ConsumerConfig, loader: atta.NeighborLoader, learner: Learner
         watch = learner.watch
         for batch in awaited(loader, watch):
             start = watch.now()
-            inputs, labels = convert(batch)
+            inputs, more, labels = convert(batch)
             watch.add("copy", start, watch.now())
-            learner.learn(epoch, inputs, labels)
+            learner.learn(epoch, inputs, labels, **more)
             add_daemon_time(watch, batch.stats)
             count(epoch, batch)
     return epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -106,6 +106,16 @@ class SumItem:
     shifts: np.ndarray
     width: int
     version: int = 0
+
+    def only(self, chosen: np.ndarray) -> SumItem:
+        """Some of the sums; ``chosen`` int64 ascends."""
+        wanted = np.zeros(len(self.counts), bool)
+        wanted[chosen] = True
+        addends = np.repeat(wanted, self.counts)
+        return replace(
+            self, rows=self.rows[addends], counts=self.counts[chosen], targets=self.targets[chosen],
+            weights=None if self.weights is None else self.weights[addends], starts=np.searchsorted(chosen, self.starts),
+        )  # fmt: skip
 
 
 def owners_of(items: Sequence[SampleItem | FeatureItem | SumItem]) -> int:

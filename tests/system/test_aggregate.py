@@ -122,6 +122,36 @@ def test_sums_over_links_and_messages_without_a_cache(small_graph: SmallGraph, l
 
 
 @pytest.mark.parametrize("options", [{"aggregate": "mean"}, {"aggregate": "sum", "norm_attr": "weight"}])
+def test_dependent_batches_keep_sums(tmp_path: Path, options: dict[str, Any]) -> None:
+    from atta.partition import partition_graph
+    from atta.partition.graph import GraphWriter
+
+    rng = np.random.default_rng(3)
+    n, m = 4000, 80_000
+    with GraphWriter(tmp_path / "graph") as writer:
+        x = rng.standard_normal((n, 16)).astype(np.float32)
+        writer.add_nodes("node", n, tables={"x": x}, splits={"train": np.arange(16)})
+        weight = rng.random(m).astype(np.float32)
+        writer.add_edges("node__to__node", *rng.integers(0, n, (2, m)), tables={"weight": weight})
+    bits, figures = set(), []
+    for parts, share in ((1, "0"), (2, "0"), (2, "5")):
+        partition_graph(tmp_path / "graph", tmp_path / str(parts), parts=parts, method="random", seed=1, overwrite=True)
+        rest = {"fan_outs": [10, 10], "dependency": 64, "epochs": 6, "edge_ids": False, "seed_policy": "global"}
+        with atta.local(tmp_path / str(parts), threads=1, options=("--cache-share", share)) as cluster:
+            loader = atta.NeighborLoader(
+                cluster, rest.pop("fan_outs"), "train", batch_size=4, seed=7, shuffle=True, **options, **rest
+            )
+            found = [batch for _ in range(6) for batch in loader]
+        bits.add(b"".join(batch.aggregated().tobytes() for batch in found))
+        figures.append([sum(batch.stats[key] for batch in found) for key in ("summed_rows", "cached_rows")])
+    _, (summed_rows, cached), (fewer, kept) = figures
+    assert len(bits) == 1
+    assert cached == 0
+    assert kept > 0.5 * summed_rows
+    assert fewer < 0.5 * summed_rows
+
+
+@pytest.mark.parametrize("options", [{"aggregate": "mean"}, {"aggregate": "sum", "norm_attr": "weight"}])
 def test_columns_and_weights_of_any_size_are_summed(tmp_path: Path, options: dict[str, Any]) -> None:
     """Each column is counted in units of its own, weights of all edges fit, and targets without a value do not matter."""
     from atta.partition import partition_graph

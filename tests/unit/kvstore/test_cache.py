@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,10 +31,12 @@ from atta.kvstore.cache.choice import (
     highest,
 )
 from atta.kvstore.cache.rows import RecentRows
+from atta.kvstore.cache.sums import KeptSums, sum_keys
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.schema import TableSpec
 from atta.samplers import kernels
+from atta.samplers.batch.items import SumItem
 from atta.samplers.hashing import mix64
 from atta.samplers.methods import Method
 from atta.samplers.shard import Answer, Shard
@@ -504,3 +507,48 @@ def test_a_graph_without_edges_between_its_parts_has_nothing_to_keep(tmp_path: P
     assert division.rows + division.edges <= 100
     asked = candidates(HaloHeat(dataset, 0, "degree", (3,)), limit_bytes=division.edges, share=0.5)
     assert all(len(of_type.ids) == 0 for of_type in asked)
+
+
+def sums_of(rows: list[list[int]], weights: list[list[float]] | None = None, **what: Any) -> SumItem:
+    addends, starts = np.concatenate(rows).astype(np.int64), np.array([0, len(rows)])
+    weighed = None if weights is None else np.concatenate(weights).astype(np.float32)
+    about: dict[str, Any] = {"edge_type": "e", "node_type": "v", "table": "x", "width": 5, "version": 0, **what}
+    counts, targets = np.array([len(group) for group in rows], np.int32), np.arange(len(rows))
+    shifts = about.pop("shifts", np.zeros(4, np.int16))
+    return SumItem(rows=addends, counts=counts, targets=targets, weights=weighed, starts=starts, shifts=shifts, **about)
+
+
+def test_sums_are_known_by_version_units_rows_and_weights_in_any_order() -> None:
+    keys = {
+        tuple(key)
+        for item in (
+            sums_of([[1, 2, 3], [1, 2], [2, 2], [3], [1, 2, 3, 3]]),
+            sums_of([[1, 2, 3]], version=1),
+            sums_of([[1, 2, 3]], width=8),
+            sums_of([[1, 2, 3]], table="y"),
+            sums_of([[1, 2, 3]], shifts=np.ones(4, np.int16)),
+            sums_of([[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [2, 1, 3]]),
+        )
+        for key in sum_keys(item).tolist()
+    }
+    assert len(keys) == 11
+    swapped = sum_keys(sums_of([[3, 1, 2]], [[3, 1, 2]])), sum_keys(sums_of([[1, 2, 3]], [[1, 2, 3]]))
+    np.testing.assert_array_equal(*swapped)
+    np.testing.assert_array_equal(sum_keys(sums_of([[3, 1, 2]])), sum_keys(sums_of([[2, 3, 1]])))
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 1 << 13, 1000])
+def test_kept_sums_are_those_that_came(limit: int) -> None:
+    random, kept, found = np.random.default_rng(1), KeptSums(limit), 0
+    values = random.integers(0, 256, (400, 20), np.uint8)
+    for _ in range(60):
+        groups = random.choice(400, 50, replace=False).tolist()
+        item, out = sums_of([[g, g + 1, 2 * g] for g in groups]), np.zeros((50, 20), np.uint8)
+        (lacking,) = kept.fill([(item, out)])
+        np.testing.assert_array_equal(lacking.item.rows.reshape(-1, 3)[:, 0], np.array(groups)[lacking.chosen])
+        assert lacking.item.starts.tolist() == [0, len(lacking.chosen)]
+        lacking.out[:] = values[[groups[at] for at in lacking.chosen]]
+        kept.keep([lacking], [(item, out)])
+        np.testing.assert_array_equal(out, values[groups])
+        found += 50 - len(lacking.chosen)
+    assert found == 0 if limit == 1000 else found > (1500 if limit == 1 << 20 else 200)

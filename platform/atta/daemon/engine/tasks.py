@@ -112,14 +112,21 @@ async def _sum(state: BatchState, task: Task, context: RemoteContext) -> TaskRes
     wanted = await on_pool(context.pool, state.sum_items, task)
     rows = [WantedRows(some.raw, some.raw_outs) for some in wanted if len(some.raw.rows)]
     asked = [(item, out) for some in wanted for item, out in zip(some.sums, some.sum_outs, strict=True) if len(out)]
-    items, outs = [item for item, _ in asked], [out for _, out in asked]
+    kept = context.cache.sums if state.plan.dependency > 1 else None
+    lacking = [] if kept is None else await on_pool(context.pool, kept.fill, asked)
+    items, outs = [lack.item for lack in lacking], [lack.out for lack in lacking]
+    if kept is None:
+        items, outs = [item for item, _ in asked], [out for _, out in asked]
     talks: list[Any] = [pull_jointly(rows, context), context.owners.sum(items, outs, age_ms=context.age_ms)]
     pulled: TaskResult
     pulled, received = await results_of(talks)
-    sums = sum(len(out) for out in outs)
+    if kept is not None:
+        await on_pool(context.pool, kept.keep, lacking, asked)
+    summed = sum(len(item.rows) for item in items)
     return pulled._replace(
-        remote_rows=pulled.remote_rows + sums,
-        summed_rows=sum(len(item.rows) for item in items),
+        remote_rows=pulled.remote_rows + sum(len(out) for out in outs),
+        summed_rows=summed,
+        cached_rows=sum(len(item.rows) for item, _ in asked) - summed,
         remote_bytes=pulled.remote_bytes + received,
         requests=pulled.requests + (owners_of(items) if items else 0),
     )

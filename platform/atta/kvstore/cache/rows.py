@@ -15,6 +15,7 @@ import numpy as np
 from atta import _native
 from atta.errors import ConfigError
 from atta.kvstore.cache.choice import HaloHeat
+from atta.kvstore.cache.sums import KeptSums
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
@@ -172,11 +173,13 @@ class RowCache:
     Attributes:
         rows_asked: number of rows of peers that batches needed so far.
         rows_hit: number of these rows that were cached.
+        sums: in what the rows leave of the memory; None: they leave none, or are not chosen yet.
     """
 
     def __init__(self) -> None:
         """A cache that keeps nothing until ``choose`` is called, at any time, while batches look rows up."""
         self.rows_asked = self.rows_hit = 0
+        self.sums: KeptSums | None = None
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._counted = self
         self._makers: dict[str, Callable[[], CachedRows]] = {}
@@ -216,6 +219,7 @@ class RowCache:
                 makers[node_type] = partial(RecentRows, count, tables, offsets, half_life=len(heat.halo(node_type)))
             elif count:
                 makers[node_type] = partial(ChosenRows, heat.hottest(node_type, count), tables, offsets)
+        self.sums = KeptSums(limit_bytes) if makers and limit_bytes > 0 else None
         with self._making:
             self._makers.update(makers)  # caches beside this one have the same
         for node_type in makers:
