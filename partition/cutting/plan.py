@@ -23,10 +23,10 @@ _PER_SORTED_EDGE = 70
 _KEPT_PER_VERTEX = 1.22  # neighbours that a tamed METIS sees, per neighbour that a vertex may keep
 _CAP = 8
 _THINGS = 3  # number of quantities that are balanced at once
-_START_S = 1.0
+_START_S = 2.0
 _FAR_EDGES, _FARTHER = 1e9, 0.4  # random reads of larger graphs leave the caches more often
-_WRITE_NS = 72  # per edge: checksums, numbering, moving, sorting
-_ASSIGN_NS = {"metis:tame=yes": 626, "metis:tame=no": 1810, "block": 170, "ldg": 128, "fennel": 128, "random": 0}
+_WRITE_NS = 65  # per edge: checksums, numbering, moving, sorting
+_ASSIGN_NS = {"metis:tame=yes": 1100, "metis:tame=no": 1810, "block": 130, "ldg": 110, "fennel": 110, "random": 0}
 """Per edge of a graph of ``_FAR_EDGES``."""
 
 
