@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -45,6 +45,13 @@ class Answer:
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+class EdgesElsewhere(Protocol):
+    """In-edges that are not in memory."""
+
+    def read(self, positions: np.ndarray, sources: np.dtype, edge_ids: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Sources and ids, of these types, of the edges at ``positions``, int64 [m]. Raises DataError."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartEdges:
     """The in-edges of one type of a partition's core vertices.
@@ -53,16 +60,28 @@ class PartEdges:
         part: whose they are; it has the rows of edge tables, too.
         csc: the edges.
         drawn: the same, as drawing reads them: source and edge id lie side by side if they are in memory.
+        disk: reads what has been drawn; None: ``drawn`` is read.
     """
 
     part: Part
     csc: CSC
     drawn: CSC
+    disk: EdgesElsewhere | None = None
 
     @classmethod
-    def of(cls, part: Part, schema: Schema, edge_type: str, *, path: Path, resident: bool = False) -> PartEdges:
-        """Map the edges and check their structure; ``resident``: load them into memory instead. Raises DataError: their
-        arrays contradict each other. It names ``path``, the folder that they come from."""
+    def of(
+        cls,
+        part: Part,
+        schema: Schema,
+        edge_type: str,
+        *,
+        path: Path,
+        resident: bool = False,
+        disk: EdgesElsewhere | None = None,
+    ) -> PartEdges:
+        """Map the edges and check their structure; ``resident``: load them into memory instead, ``disk``: where each row
+        begins alone. Raises DataError: their arrays contradict each other. It names ``path``, the folder that they come
+        from."""
         csc = part.csc(edge_type)
         source, target = schema.endpoints(edge_type)
         try:
@@ -71,9 +90,11 @@ class PartEdges:
             kernels.validate_csc(csc.indptr, csc.indices, schema.node_counts[source])
         except ValueError as error:
             raise DataError(path, f"part {part.index}, edge type {edge_type}: {error}") from error
-        if not resident:
+        if not resident and disk is None:
             return cls(part, csc, csc)
         csc = dataclasses.replace(csc, indptr=kernels.resident(csc.indptr))
+        if disk is not None:
+            return cls(part, csc, csc, disk)
         indices, edge_ids = kernels.resident_beside(csc.indices, csc.edge_ids)
         return cls(part, csc, dataclasses.replace(csc, indices=indices, edge_ids=edge_ids))
 
@@ -86,9 +107,17 @@ class PartEdges:
 class Shard:
     """The in-edges of one partition's core vertices. Immutable and safe to use from many threads."""
 
-    def __init__(self, dataset: Dataset, part: int, *, threads: int = 1, resident: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        part: int,
+        *,
+        threads: int = 1,
+        resident: bool = False,
+        disk: Mapping[str, EdgesElsewhere] | None = None,
+    ) -> None:
         """Map partition ``part`` of ``dataset`` and check its structure once. ``resident``: load it into memory
-        instead. Raises DataError: an edge type's arrays contradict each other."""
+        instead, but for the edge types of ``disk``. Raises DataError: an edge type's arrays contradict each other."""
         self.part = part
         self.threads = threads
         self.dataset = dataset
@@ -102,7 +131,14 @@ class Shard:
             self._keys[node_type] = np.ascontiguousarray(dataset.ids(node_type)[lo:hi], dtype=np.int64)
         of_part = dataset.part(part)
         self._edges = {
-            edge_type: PartEdges.of(of_part, dataset.schema, edge_type, path=dataset.path, resident=resident)
+            edge_type: PartEdges.of(
+                of_part,
+                dataset.schema,
+                edge_type,
+                path=dataset.path,
+                resident=resident,
+                disk=(disk or {}).get(edge_type),
+            )
             for edge_type in dataset.schema.edge_types
         }
 
@@ -142,12 +178,13 @@ class Shard:
         ``by``: the edge table that a weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the
         partition, a fan-out below -1, or no usable weights or times; UnknownNameError: no such edge type, or no such
         edge table."""
-        csc, drawn = self.csc(edge_type), self.drawn(edge_type)
+        edges = self._of(edge_type)
+        csc, drawn, unread = edges.csc, edges.drawn, edges.disk is not None
         with self._blaming(edge_type):
             counts, neighbors, found = kernels.sample_neighbors(
                 drawn.indptr,
                 csc.indices if tables else drawn.indices,
-                None if tables else drawn.edge_ids,
+                None if tables or unread else drawn.edge_ids,
                 self._keys[self.dataset.schema.endpoints(edge_type)[1]],
                 rows,
                 fan_out=fan_out,
@@ -157,17 +194,24 @@ class Shard:
                 method=self._method(edge_type, csc, method, by),
                 trees=trees,
                 times=times,
-                positions=bool(tables),
+                positions=bool(tables) and not unread,
+                unread=unread,
                 threads=threads or self.threads,
             )
-        assert found is not None
-        if not tables:
+        if edges.disk is not None:
+            found = neighbors
+            neighbors, edge_ids = edges.disk.read(found, csc.indices.dtype, csc.edge_ids.dtype)
+        elif tables:
+            assert found is not None
+            edge_ids = kernels.taken(csc.edge_ids, found)
+        else:
+            assert found is not None
             return Answer(counts, neighbors, found)
         rows_of = {name: kernels.taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
         if TIMELY in tables:
             rows_of[TIMELY] = np.repeat(self._timely(edge_type, rows, method, times), counts)
             rows_of = {name: rows_of[name] for name in tables}
-        return Answer(counts, neighbors, kernels.taken(csc.edge_ids, found), rows_of)
+        return Answer(counts, neighbors, edge_ids, rows_of)
 
     def _method(self, edge_type: str, csc: CSC, method: Method, by: str) -> Tables | None:
         if method is Method.UNIFORM:

@@ -163,8 +163,8 @@ def gather_bytes_per_s(row_bytes: int, threads: int = 1, rounds: int = 3) -> flo
 
 def random_reads_per_s(working_set: int, rounds: int = 3) -> float:
     """Independent random reads of 4 bytes per second and thread, over ``working_set`` bytes of memory."""
-    table = np.ones((max(1, working_set // 4), 1), dtype=np.int32)
-    kernels.advise_huge(table)
+    table = kernels.empty_lines((max(1, working_set // 4), 1), np.dtype(np.int32))
+    table[:] = 1
     chosen = np.random.default_rng(0).integers(0, len(table), 4_000_000)
     out = np.ones((len(chosen), 1), dtype=np.int32)
     return len(chosen) / _median_seconds(lambda: kernels.gather_rows(table, chosen, out), rounds)

@@ -45,7 +45,7 @@ from atta.samplers.batch.layout import HEADER_BYTES
 from atta.wire import rpc
 
 NODE, TABLE = "node", "x"
-_AHEAD = (4, 8, 16, 32)
+_AHEAD = (4, 8, 16, 32, 64, 128)
 _PAUSE_S = 0.02
 
 

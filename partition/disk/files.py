@@ -64,13 +64,17 @@ def _unmap(address: int, size: int) -> None:
     _LIBC.munmap(address, size)
 
 
-def read_page_by_page() -> None:
+def read_page_by_page(*, forget: bool = False) -> None:
     """Have the system read no more than the page that is asked for, from every file that is mapped now or later. Random
     reads of files that do not stay in memory are slow otherwise: around each row the system reads up to hundreds of
-    KiB, which push out what others need."""
+    KiB, which push out what others need. ``forget``: give back the pages that have been read so far."""
     _advised.add(mmap.MADV_RANDOM)
-    for address, (_, size) in list(_mapped.items()):
+    for address, (path, size) in list(_mapped.items()):
         _advise(address, size)
+        if forget:
+            _LIBC.madvise(address, size, mmap.MADV_DONTNEED)
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _advise(address: int, size: int) -> None:
@@ -364,6 +368,13 @@ def map_array(path: Path) -> Array:
         except OSError as error:
             raise DataError(path, error.strerror or str(error)) from None
     return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
+
+
+def array_start(path: Path) -> int:
+    """The byte of an ``.npy`` file where its values begin; raises DataError naming the file."""
+    with open_regular(path) as file:
+        _parse_header(path, file)
+        return file.tell()
 
 
 def _read_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -4,12 +4,14 @@ mapped takes none of its own, but is slow where its files do not stay in the pag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from atta.errors import ConfigError
+from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import Dataset, part_folder
-from atta.partition.names import node_folder
+from atta.partition.names import edge_folder, node_folder
 
 BARE_BYTES = 384 << 20
 """Memory of a daemon beside its data: interpreter, libraries, and what its threads and sessions hold."""
@@ -133,7 +135,7 @@ class MachineRoom:
 @dataclass(frozen=True)
 class MemoryWish:
     """What somebody has said, mostly by options of ``atta serve``; None: nothing. ``memory``: ``auto``, ``copy``,
-    ``map`` or ``disk``. ``cache``, ``buffer``, ``tables``: bytes of each daemon. ``replicas``: of the same partitions.
+    ``map``, ``disk``, or a size. ``cache``, ``buffer``, ``tables``: bytes of each daemon. ``replicas``: of the same partitions.
     ``readers``: processes on this machine that are going to read batches."""
 
     memory: str = "auto"
@@ -155,6 +157,7 @@ class MemoryPlan:
         total: bytes of all daemons and readers together, apart from mapped files.
         short: whether more memory would have changed the plan.
         why: the figures behind it, for people.
+        bound: bytes of one daemon that reads from the disk what does not fit; 0: daemons have no bound.
     """
 
     copies: bool
@@ -163,15 +166,18 @@ class MemoryPlan:
     total: int
     short: bool
     why: str
+    bound: int = 0
 
     @property
     def way(self) -> str:
         """The value of ``--memory`` that says the same."""
-        return "copy" if self.copies else "disk" if self.pages else "map"
+        return str(self.bound) if self.bound else "copy" if self.copies else "disk" if self.pages else "map"
 
     @property
     def line(self) -> str:
         """One sentence for people."""
+        if self.bound:
+            return f"memory: each daemon takes up to {_text(self.bound)} and reads from the disk what does not fit"
         how = {"copy": "loads what it serves", "map": "maps the files that it serves"}.get(
             self.way, "reads the files that it serves page by page"
         )
@@ -181,6 +187,9 @@ class MemoryPlan:
 def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
     """Divide ``room`` among daemons with ``needs``. What ``wish`` says stays as it is. Raises ConfigError: it cannot
     fit; the message has the figures."""
+    if bound := memory_size(wish.memory):
+        total, cache = wish.replicas * len(needs) * bound, wish.cache or 0
+        return MemoryPlan(False, True, cache, total, False, "that is the bound of each", bound)
     daemons, files = wish.replicas * len(needs), sum(need.partition for need in needs)
     copies = wish.replicas * files
     loads = wish.memory == "copy"
@@ -240,3 +249,98 @@ def _most_cache(needs: Sequence[Needs], left: int, wish: MemoryWish, most: int) 
 
 def _text(nbytes: int) -> str:
     return f"{nbytes / (1 << 30):.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes // MIB} MiB"
+
+
+EDGE_BLOCK = 512
+"""Bytes of an in-edge file that stay in memory together: the edges of a few vertices."""
+_MOST_LOADED = 0.75
+"""An array is loaded if it takes at most this share of what is left."""
+_LEAST_CACHE = 4 * MIB
+"""Memory for rows of one file, at least."""
+
+
+def memory_size(memory: str) -> int | None:
+    """Bytes of ``--memory 4GiB``; None: it is a word such as ``map``."""
+    amount = amount_of(memory, SIZES)
+    return None if amount is None else int(amount)
+
+
+def node_file(part: int, node_type: str, name: str) -> str:
+    """The file of a partition's rows of a table."""
+    return f"{part_folder(part)}/{node_folder(node_type)}/{name}.npy"
+
+
+def edge_file(part: int, edge_type: str, name: str) -> str:
+    """The file of one array of a partition's in-edges."""
+    return f"{part_folder(part)}/{edge_folder(edge_type)}/{name}.npy"
+
+
+@dataclass(frozen=True)
+class DiskPlan:
+    """How one daemon spends a bounded memory.
+
+    Attributes:
+        slots: number of rows, or of blocks of ``EDGE_BLOCK`` bytes, that stay in memory of each file that is read from the
+            disk. Other tables and in-edges are loaded.
+        cache: bytes for rows and in-edges of other partitions.
+    """
+
+    slots: Mapping[str, int] = field(default_factory=dict)
+    cache: int = 0
+
+
+class _Together(NamedTuple):
+    """Files whose arrays have a part of each vertex, which a task reads together."""
+
+    per_read: int
+    """Bytes in memory that save one read: of a vertex each array is one read, however long its part is."""
+    unit: int
+    """Bytes that stay in memory together."""
+    files: tuple[str, ...]
+
+
+def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buffer: int) -> DiskPlan:
+    """Divide ``bound`` bytes: first what must be in memory, then arrays that fit and save most reads per byte, then rows of
+    others. ``buffer``: for batches. ``cache``: for other partitions; None: up to an eighth of the rest. Raises ConfigError:
+    too little; names the least."""
+    groups, need = _read_together(dataset, part), needs_of(dataset, [range(part, part + 1)])[0]
+    size = {file: dataset.files[file].size for group in groups for file in group.files}
+    fixed = OWN_BYTES + buffer + (int(TRANSIT * buffer) if need.remote else 0) + (cache or 0)
+    fixed += _bytes_in(dataset, "shared/") + sum(
+        dataset.files[edge_file(part, edge_type, "indptr")].size for edge_type in dataset.schema.edge_types
+    )
+    left, least = bound - fixed, sum(min(nbytes, _LEAST_CACHE) for nbytes in size.values())
+    if left < least:
+        raise ConfigError(
+            f"--memory {_text(bound)}: this partition needs {-(-(fixed + least) // MIB)}MiB at least: {_text(buffer)} of them "
+            f"for batches (--buffer), {_text(fixed - buffer)} for what must be in memory, {_text(least)} for rows and in-edges"
+        )
+    if cache is None:
+        cache = min(DEFAULT_CACHE, left // 8, need.cached(left)) if need.remote else 0
+        left -= cache
+    units = dict[str, int]()
+    for group in sorted(groups):
+        nbytes = sum(size[file] for file in group.files)
+        if nbytes <= _MOST_LOADED * left:
+            left -= nbytes
+        else:
+            units |= dict.fromkeys(group.files, group.unit)
+    share = left / max(1, sum(size[file] for file in units))
+    return DiskPlan({file: _slots(size[file], unit, share) for file, unit in units.items()}, cache)
+
+
+def _slots(nbytes: int, unit: int, share: float) -> int:
+    """Number of units of a file that stay in memory with their index, in this share of its size."""
+    return max(1, min(-(-nbytes // unit), int(share * nbytes) // (unit + INDEX_BYTES)))
+
+
+def _read_together(dataset: Dataset, part: int) -> list[_Together]:
+    schema, found = dataset.schema, list[_Together]()
+    for node_type, tables in schema.node_tables.items():
+        for name, spec in tables.items():
+            found.append(_Together(spec.row_bytes, max(1, spec.row_bytes), (node_file(part, node_type, name),)))
+    for edge_type in schema.edge_types:
+        indptr, *files = (edge_file(part, edge_type, name) for name in ("indptr", "indices", "edge_ids"))
+        per_vertex = dataset.files[files[0]].size // dataset.files[indptr].shape[0]
+        found.append(_Together(per_vertex, EDGE_BLOCK, tuple(files)))
+    return found

@@ -129,6 +129,9 @@ class KeptRows(Protocol):
         """Which vertices (``ids`` int64 [n] internal, groups as in ``TaskRows``) have their rows of all ``tables``
         here. None: no row of these tables ever is."""
 
+    def expect(self, node_type: str, tables: Sequence[str], rows: np.ndarray) -> None:
+        """The batch will read the ``rows``, int64 [n], of home's vertices."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
@@ -221,6 +224,7 @@ class NewVertices:
         """The same vertices as their rows of ``tables`` are fetched: those whose rows are at home go to home's
         group."""
         others = int(self.starts[-1])
+        kept.expect(node_type, tables, self.rows[others:])
         if not others:
             return self
         found = kept.look_up(node_type, tables, self.rows[:others], self.positions[:others], self.starts)

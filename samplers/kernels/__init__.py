@@ -10,7 +10,7 @@ import numpy as np
 
 from atta import _native
 from atta._native import bounds_by_target, by_source, retain_heap, scaled, widen_ids
-from atta.samplers.kernels.arrays import advise_huge, as_bytes, beside, ids_of, resident, resident_beside, zeros_beside
+from atta.samplers.kernels.arrays import as_bytes, beside, empty_lines, ids_of, resident, resident_beside, zeros_beside
 from atta.samplers.kernels.compactor import Compactor, Weighing, admit, split_cached
 from atta.samplers.methods.base import InNumpy, Tables
 
@@ -18,11 +18,11 @@ __all__ = [
     "Compactor",
     "Weighing",
     "admit",
-    "advise_huge",
     "as_bytes",
     "beside",
     "bounds_by_target",
     "by_source",
+    "empty_lines",
     "resident",
     "resident_beside",
     "retain_heap",
@@ -54,6 +54,7 @@ def sample_neighbors(
     trees: np.ndarray | None = None,
     times: np.ndarray | None = None,
     positions: bool = False,
+    unread: bool = False,
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Draw in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with
@@ -65,7 +66,8 @@ def sample_neighbors(
     rows ``renewed`` draw from the stream after ``stream_key``'s (``hashing.stream_of``).
     ``times`` int64 [m] hides later edges from a temporal method. Returns counts int32 [m], neighbours [sum(counts)] in
     the dtype of ``indices``, and edge ids in their own dtype. With ``positions`` (only without ``edge_ids``) these are
-    the edges' positions, int64. Without both they are None."""
+    the edges' positions, int64. Without both they are None. ``unread``: positions come in place of neighbours, and
+    ``indices`` is not read."""
     if isinstance(method, InNumpy):
         found = method.picks(
             rows,
@@ -77,11 +79,13 @@ def sample_neighbors(
             trees=trees,
             times=times,
         )
+        if unread:
+            return found.counts, found.positions, None
         chosen = found.positions if positions else None if edge_ids is None else edge_ids[found.positions]
         return found.counts, indices[found.positions], chosen
     given = indptr, *beside(indices, edge_ids), vertex_keys, ids_of(rows)
     return _native.sample_neighbors(
-        *given, fan_out, replace, stream_key, renewed, threads, method, trees, times, positions
+        *given, fan_out, replace, stream_key, renewed, threads, method, trees, times, positions, unread
     )
 
 

@@ -47,10 +47,23 @@ BLOCK_BYTES = 16 << 20
 """So much of a mapped file is in memory beside its copy."""
 
 
+_LINE = 64
+
+
+def empty_lines(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array that begins with a cache line, on huge pages if the system gives them. ``np.empty`` begins
+    16 bytes later, so that each row of 64 bytes lies in two lines: to gather such rows took 4 times as long."""
+    nbytes = prod(shape) * dtype.itemsize
+    memory = np.empty(nbytes + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    array = memory[start : start + nbytes].view(dtype).reshape(shape)
+    advise_huge(array)
+    return array
+
+
 def resident(array: np.ndarray) -> np.ndarray:
     """A copy of ``array`` that needs no file. Pages of a file that were read for it are given back."""
-    copy = np.empty(array.shape, array.dtype)
-    advise_huge(copy)
+    copy = empty_lines(array.shape, array.dtype)
     _copy(array, copy)
     return copy
 
@@ -61,8 +74,7 @@ def resident_beside(sources: np.ndarray, edge_ids: np.ndarray) -> tuple[np.ndarr
     so: they are copied one by one."""
     if sources.dtype != edge_ids.dtype:
         return resident(sources), resident(edge_ids)
-    both = np.empty((len(sources), 2), sources.dtype)
-    advise_huge(both)
+    both = empty_lines((len(sources), 2), sources.dtype)
     _copy(sources, both[:, 0])
     _copy(edge_ids, both[:, 1])
     return both[:, 0], both[:, 1]

@@ -87,8 +87,9 @@ class Compactor {
         local[i] = place(static_cast<std::int64_t>(ids[i]), hash(static_cast<std::int64_t>(ids[i])));
       return;
     }
-    // The processor cannot predict whether an id is new, so there is no branch: its number is written in any case. What
-    // does not change is in variables: else it would be read again after each store.
+    // The processor cannot predict whether an id is new, so there is no branch: its number is written in any case. The
+    // choice is made by bits, because GCC turns a condition into a branch here, which took a quarter of all sampling.
+    // What does not change is in variables: else it would be read again after each store.
     make_room(count);
     std::int64_t* next = ids_.data() + size_;
     std::int32_t* const direct = direct_.data();
@@ -97,13 +98,13 @@ class Compactor {
     for (std::size_t i = 0; i < count; ++i) {
       const auto id = static_cast<std::size_t>(ids[i]);
       const std::int32_t before = direct[id];
-      const bool fresh = before < base;
-      const std::int32_t entry = fresh ? entry_of_next : before;
+      const std::int32_t fresh = (before - base) >> 31;  // all bits, or none
+      const std::int32_t entry = before ^ ((before ^ entry_of_next) & fresh);
       *next = static_cast<std::int64_t>(id);
       direct[id] = entry;
       local[i] = entry - base;
-      next += fresh;
-      entry_of_next += fresh;
+      next -= fresh;
+      entry_of_next -= fresh;
     }
     size_ = static_cast<std::size_t>(next - ids_.data());
   }

@@ -14,8 +14,9 @@
 
 namespace atta {
 
-// The in-edges of some vertices. If `edge_ids` is null, an edge's id is its position. Source and id of edge e are at
-// e * `stride`. With a stride of 2 they can lie side by side, so that an edge takes one cache line and not two.
+// The in-edges of some vertices. If `edge_ids` is null, an edge's id is its position, and if `indices` is, its source is. Source
+// and id of edge e are at e * `stride`. With a stride of 2 they can lie side by side, so that an edge takes one cache line and not
+// two.
 template <class Id, class Edge>
 struct InEdges {
   std::span<const std::int64_t> indptr;
@@ -99,7 +100,7 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
   const auto ask = [&](const Block<Id, Edge>& block) {
     graph.with_stride([&](auto stride) {
       for (const std::int64_t position : block.picks.positions) {
-        if (!Picker::kKnowsSources) __builtin_prefetch(graph.indices + position * stride);
+        if (!Picker::kKnowsSources && graph.indices != nullptr) __builtin_prefetch(graph.indices + position * stride);
         if (ask_edges) __builtin_prefetch(graph.edge_ids + position * stride);
       }
       asm volatile("");  // as above
@@ -110,7 +111,9 @@ std::size_t expand(const InEdges<Id, Edge>& graph, const SampleSpec& spec, Picke
     block.sources.resize(positions.size());
     graph.with_stride([&](auto stride) {
       for (std::size_t i = 0; i < positions.size(); ++i) {
-        const Id source = Picker::kKnowsSources ? static_cast<Id>(block.picks.sources[i]) : graph.indices[positions[i] * stride];
+        const Id source = graph.indices == nullptr ? static_cast<Id>(positions[i])
+                          : Picker::kKnowsSources  ? static_cast<Id>(block.picks.sources[i])
+                                                   : graph.indices[positions[i] * stride];
         if (source < 0 || static_cast<std::int64_t>(source) >= graph.sources)
           throw std::invalid_argument("indices: edge " + std::to_string(positions[i]) + " comes from vertex " +
                                       std::to_string(source) + " of " + std::to_string(graph.sources));

@@ -1,9 +1,6 @@
 // Moves table rows: gather, scatter, and both at once. The cache lines of the next rows are requested ahead.
-
-#ifdef __SSE2__
 #pragma once
 
-#include <immintrin.h>
 #include <time.h>
 
 #include <algorithm>
@@ -18,6 +15,7 @@
 #include <utility>
 
 #include "memory.hpp"
+#include "processor.hpp"
 
 // Whether large targets are written through the caches or past them. Neither is best everywhere: streaming stores were
 // 1.3 times as fast on one make of processor and 0.7 times as fast on another. So both are timed, while they do their
@@ -40,7 +38,7 @@ class StoreChoice {
   }
 
  private:
-  static constexpr std::size_t kTrials = 8, kLongest = 1024;  // pieces
+  static constexpr std::size_t kTrials = 4, kLongest = 1024;  // pieces
 
   // Nanoseconds of processor time that this thread has used. Other processes do not count.
   static double used() {
@@ -73,7 +71,7 @@ class StoreChoice {
   static constexpr double kWorth = 1.03;
 
   std::mutex mutex_;
-  std::size_t next_ = 0, told_ = 0, period_ = 4 * kTrials;
+  std::size_t next_ = 0, told_ = 0, period_ = 8 * kTrials;
   bool streams_ = true;
   std::array<double, 2 * kTrials> costs_{};
 };
@@ -89,39 +87,54 @@ inline StoreChoice& several_movers() {
   return choice;
 }
 
-}  // namespace atta
-
-#endif
-
-namespace atta {
-
-// How many bytes before they are read rows are requested, and at most how many rows. They come into the second cache: the
-// first one has fewer buffers for lines under way. It took 0.83 of the time of 12 rows ahead in the first cache.
-inline constexpr std::size_t kBytesAhead = 16384, kRowsAhead = 40;
 inline constexpr std::size_t kLine = 64;
+
+// How rows are requested before they are read. Makers of processors differ. Intel's second cache has more buffers for
+// lines under way than its first: requests into it took 0.83 of the time on a Sapphire Rapids. On AMD's Zen 5 the same
+// took 1.2 times the time of requests into the first cache. There a request from the second one comes too late to be of use.
+// Narrow rows need many requests under way, so that the memory has enough to do. Wide rows fill the caches with fewer.
+struct Ahead {
+  bool near;                // whether lines come into the first cache
+  std::size_t read, write;  // rows to request before they are read, and before they are written
+
+  explicit Ahead(std::size_t row_bytes)
+      : near(Processor::here().amd),
+        read(std::clamp<std::size_t>((near ? 8192 : 16384) / row_bytes, 1, 128)),
+        write(std::clamp<std::size_t>(2048 / row_bytes, 1, 4)) {}
+
+  void request(const std::byte* row, std::size_t bytes) const {
+    const std::byte* const end = row + bytes;  // an unaligned row may end in one line more
+    row -= reinterpret_cast<std::uintptr_t>(row) % kLine;
+    if (near)
+      for (; row < end; row += kLine) __builtin_prefetch(row, 0, 3);
+    else
+      for (; row < end; row += kLine) __builtin_prefetch(row, 0, 2);
+    asm volatile("");  // else GCC takes this for a function without effects and drops it
+  }
+};
+
+// Whether all rows are in 0..limit - 1.
+template <class Row>
+bool all_within(const Row* rows, std::size_t count, std::size_t limit) {
+  if (limit > static_cast<std::uint64_t>(INT64_MAX))
+    return std::all_of(rows, rows + count, [limit](Row row) { return static_cast<std::uint64_t>(row) < limit; });
+  // The sign of a row, and of its distance to the last one, says the same. Unlike a comparison it is vectorised.
+  const std::uint64_t last = static_cast<std::uint64_t>(limit) - 1;
+  std::uint64_t signs = limit == 0 && count > 0 ? ~std::uint64_t{0} : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto row = static_cast<std::uint64_t>(static_cast<std::int64_t>(rows[i]));
+    signs |= row | (last - row);
+  }
+  return signs >> 63 == 0;
+}
 
 template <class Row>
 void check_rows(const char* what, const Row* rows, std::size_t count, std::size_t limit) {
-  const auto outside = [limit](Row row) { return static_cast<std::uint64_t>(row) >= limit; };  // a negative row, too
-  if (limit <= static_cast<std::uint64_t>(INT64_MAX)) {
-    // The sign of a row, and of its distance to the last one, says the same. Unlike a comparison it is vectorised.
-    const std::uint64_t last = static_cast<std::uint64_t>(limit) - 1;
-    std::uint64_t signs = limit == 0 && count > 0 ? ~std::uint64_t{0} : 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto row = static_cast<std::uint64_t>(static_cast<std::int64_t>(rows[i]));
-      signs |= row | (last - row);
-    }
-    if (signs >> 63 == 0) return;
-  }
+  if (all_within(rows, count, limit)) return;
   for (std::size_t i = 0; i < count; ++i)
-    if (outside(rows[i]))
+    if (static_cast<std::uint64_t>(rows[i]) >= limit)  // a negative row, too
       throw std::invalid_argument(std::string(what) + ": row " + std::to_string(static_cast<std::int64_t>(rows[i])) +
                                   " is outside 0.." + std::to_string(static_cast<std::int64_t>(limit) - 1));
-}
-
-inline void request_row(const std::byte* row, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 0, 2);
-  asm volatile("");  // else GCC takes this for a function without effects and drops it
 }
 
 template <std::size_t Bytes>
@@ -192,16 +205,9 @@ inline void widen_ids(const std::int64_t* ids, std::int64_t* out, std::size_t co
 
 // Requests a row that will be overwritten.
 inline void request_target(const std::byte* row, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kLine) request_for_write(row + at);
+  const std::byte* const end = row + bytes;
+  for (row -= reinterpret_cast<std::uintptr_t>(row) % kLine; row < end; row += kLine) request_for_write(row);
 }
-
-// Rows to request before they are read, and before they are written. Wide rows fill the caches with fewer rows.
-struct Ahead {
-  std::size_t read, write;
-  explicit Ahead(std::size_t row_bytes)
-      : read(std::clamp<std::size_t>(kBytesAhead / row_bytes, 1, kRowsAhead)),
-        write(std::clamp<std::size_t>(2048 / row_bytes, 1, 4)) {}
-};
 
 // The loop of `move_from`. `copy(to, from)` copies one row. `Own`: the target's lines are requested, too.
 template <bool Own, class At, class To, class Copy>
@@ -209,7 +215,7 @@ inline __attribute__((always_inline)) void loop_rows(std::byte* out, std::size_t
                                                      Copy copy) {
   const Ahead ahead(row_bytes);
   for (std::size_t i = 0; i < count; ++i) {
-    if (i + ahead.read < count) request_row(at(i + ahead.read), row_bytes);
+    if (i + ahead.read < count) ahead.request(at(i + ahead.read), row_bytes);
     if (Own && i + ahead.write < count) request_target(out + to(i + ahead.write) * row_bytes, row_bytes);
     copy(out + to(i) * row_bytes, at(i));
   }
@@ -222,7 +228,7 @@ __attribute__((target("avx2"))) void move_by_avx2(std::byte* out, std::size_t ro
   const Ahead ahead(row_bytes);
   const std::size_t wide = row_bytes / 32 * 32, last = row_bytes - 16;
   for (std::size_t i = 0; i < count; ++i) {
-    if (i + ahead.read < count) request_row(at_source(i + ahead.read), row_bytes);
+    if (i + ahead.read < count) ahead.request(at_source(i + ahead.read), row_bytes);
     if (i + ahead.write < count) request_target(out + to(i + ahead.write) * row_bytes, row_bytes);
     const std::byte* const source = at_source(i);
     std::byte* const target = out + to(i) * row_bytes;
@@ -241,8 +247,7 @@ __attribute__((target("avx2"))) void move_by_avx2(std::byte* out, std::size_t ro
 template <class At, class To>
 void move_cached(std::byte* out, std::size_t row_bytes, std::size_t count, At at, To to) {
 #if defined(__x86_64__)
-  static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (avx2 && row_bytes >= 16) return move_by_avx2(out, row_bytes, count, at, to);
+  if (Processor::here().avx2 && row_bytes >= 16) return move_by_avx2(out, row_bytes, count, at, to);
 #endif
   loop_rows<true>(out, row_bytes, count, at, to, [row_bytes](std::byte* a, const std::byte* b) { std::memcpy(a, b, row_bytes); });
 }
@@ -255,7 +260,7 @@ __attribute__((target("avx512f"))) void stream_by_lines(std::byte* out, std::siz
                                                         To to) {
   const Ahead ahead(row_bytes);
   for (std::size_t i = 0; i < count; ++i) {
-    if (i + ahead.read < count) request_row(at_source(i + ahead.read), row_bytes);
+    if (i + ahead.read < count) ahead.request(at_source(i + ahead.read), row_bytes);
     const std::byte* const source = at_source(i);
     std::byte* const target = out + to(i) * row_bytes;
     const std::size_t head = std::min(row_bytes, -reinterpret_cast<std::uintptr_t>(target) % kLine);
@@ -272,8 +277,7 @@ __attribute__((target("avx512f"))) void stream_by_lines(std::byte* out, std::siz
 template <class At, class To>
 void move_streaming(std::byte* out, std::size_t row_bytes, std::size_t count, At at, To to) {
 #if defined(__x86_64__)
-  static const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
-  if (avx512 && in_words(out, row_bytes)) {
+  if (Processor::here().avx512 && in_words(out, row_bytes)) {
     stream_by_lines(out, row_bytes, count, at, to);
     return stream_end();
   }
@@ -299,8 +303,9 @@ void move_from(std::byte* out, std::size_t row_bytes, std::size_t count, bool co
   const std::size_t step = std::max<std::size_t>(1, kColdBytes / row_bytes);
   for (std::size_t first = 0; first < count;) {
     const std::size_t some = count - first < 2 * step ? count - first : step;
-    const auto a = [&](std::size_t i) { return at(first + i); };
-    const auto b = [&](std::size_t i) { return to(first + i); };
+    // By value: what a lambda refers to would be read again after each store.
+    const auto a = [at, first](std::size_t i) { return at(first + i); };
+    const auto b = [to, first](std::size_t i) { return to(first + i); };
     choice.time(row_bytes * some, [&](bool streams) {
       streams ? move_streaming(out, row_bytes, some, a, b) : move_cached(out, row_bytes, some, a, b);
     });

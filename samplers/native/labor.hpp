@@ -9,13 +9,11 @@
 #include <string>
 #include <utility>
 #include <vector>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "arrays.hpp"
 #include "memory.hpp"
 #include "parallel.hpp"
+#include "processor.hpp"
 #include "sample.hpp"
 
 namespace atta {
@@ -139,10 +137,9 @@ class LaborPicker {
  private:
   void scan(const Target& t, std::uint32_t below, std::vector<std::int64_t>& out) const {
 #if defined(__x86_64__)
-    static const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0;
-    static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
-    if (avx512) return scan_by_avx512(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
-    if (avx2) return scan_by_avx2(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
+    const Processor& here = Processor::here();
+    if (here.avx512) return scan_by_avx512(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
+    if (here.avx2) return scan_by_avx2(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
 #endif
     scan_marks(marks_ + t.begin, t.degree, streams_, below, t.begin, out);
   }

@@ -1,6 +1,7 @@
 // Bindings of functions that move rows: gathering, messages, the cache of remote rows. Typed and documented in
 // atta.samplers.kernels.
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,21 +25,32 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   auto* to = static_cast<std::byte*>(out.data());
   StoreChoice& choice = threads == 1 ? one_mover() : several_movers();
   const std::size_t step = kColdBytes / std::max<std::size_t>(1, bytes) + 1;
-  const auto move = [&](auto source, auto target) {
+  std::atomic<bool> outside{false};
+  // A piece is checked by the thread that moves it. A piece with a wrong row does not move.
+  const auto move = [&](auto source, auto target, auto within) {
     atta::share(n, step, threads, [&](std::size_t a, std::size_t b) {
+      if (!within(a, b - a)) return outside.store(true);
       atta::move_rows(
-          from, to, bytes, b - a, true, [&, a](std::size_t i) { return source(a + i); },
-          [&, a](std::size_t i) { return target(a + i); }, choice);
+          from, to, bytes, b - a, true, [source, a](std::size_t i) { return source(a + i); },
+          [target, a](std::size_t i) { return target(a + i); }, choice);
     });
   };
   with_ids("rows", rows, [&](const auto* r) {
     nb::gil_scoped_release unlocked;
-    atta::check_rows("rows", r, n, table.shape(0));
     const auto source = [r](std::size_t i) { return static_cast<std::size_t>(r[i]); };
-    if (!positions) return move(source, [](std::size_t i) { return i; });
+    const auto in_table = [&](std::size_t a, std::size_t count) { return atta::all_within(r + a, count, table.shape(0)); };
+    if (!positions) {
+      move(source, [](std::size_t i) { return i; }, in_table);
+      if (outside) atta::check_rows("rows", r, n, table.shape(0));
+      return;
+    }
     with_ids("positions", *positions, [&](const auto* p) {
+      move(
+          source, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); },
+          [&](std::size_t a, std::size_t count) { return in_table(a, count) && atta::all_within(p + a, count, out.shape(0)); });
+      if (!outside) return;
+      atta::check_rows("rows", r, n, table.shape(0));
       atta::check_rows("positions", p, n, out.shape(0));
-      move(source, [p](std::size_t i) { return static_cast<std::size_t>(p[i]); });
     });
   });
 }

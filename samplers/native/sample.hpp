@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "processor.hpp"
 
 namespace atta {
 
@@ -144,6 +145,48 @@ inline void pick_positions(const VertexStream& stream, std::int64_t degree, std:
   }
 }
 
+#if defined(__x86_64__)
+#define ATTA_AVX512 __attribute__((target("avx512f,avx512dq,avx512cd"), always_inline)) inline
+
+// The same numbers as those of `VertexStream`, eight at a time.
+class WideStream {
+ public:
+  // below(index + lane, bound of the lane). Bounds are below 2^32, so the upper half of a product takes two multiplications.
+  ATTA_AVX512 static __m512i below(const VertexStream& stream, __m512i index, __m512i bound) {
+    const auto golden = _mm512_set1_epi64(static_cast<std::int64_t>(kGolden));
+    __m512i x =
+        _mm512_add_epi64(_mm512_set1_epi64(static_cast<std::int64_t>(stream.base + kGolden)), _mm512_mullo_epi64(index, golden));
+    x = _mm512_xor_si512(x, _mm512_srli_epi64(x, 30));
+    x = _mm512_mullo_epi64(x, _mm512_set1_epi64(static_cast<std::int64_t>(0xBF58476D1CE4E5B9ULL)));
+    x = _mm512_xor_si512(x, _mm512_srli_epi64(x, 27));
+    x = _mm512_mullo_epi64(x, _mm512_set1_epi64(static_cast<std::int64_t>(0x94D049BB133111EBULL)));
+    x = _mm512_xor_si512(x, _mm512_srli_epi64(x, 31));
+    const __m512i upper = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), bound), lower = _mm512_mul_epu32(x, bound);
+    return _mm512_srli_epi64(_mm512_add_epi64(upper, _mm512_srli_epi64(lower, 32)), 32);
+  }
+
+  ATTA_AVX512 static __m512i lanes(std::int64_t first) {
+    return _mm512_add_epi64(_mm512_set1_epi64(first), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+  }
+
+  // The lanes of `values` that equal any of `others`.
+  ATTA_AVX512 static __mmask8 among(__m512i values, __m512i others) {
+    __mmask8 found = _mm512_cmpeq_epi64_mask(values, others);
+    for (int turn = 1; turn < 8; ++turn) {
+      others = _mm512_alignr_epi64(others, others, 1);
+      found |= _mm512_cmpeq_epi64_mask(values, others);
+    }
+    return found;
+  }
+
+  // The lanes of `values` that repeat an earlier one.
+  ATTA_AVX512 static __mmask8 repeats(__m512i values) {
+    const __m512i equal = _mm512_conflict_epi64(values);
+    return _mm512_test_epi64_mask(equal, equal);
+  }
+};
+#endif
+
 // A picker turns the targets of a block into positions. `draw` may only request memory; `resolve` is called a block
 // later and reads it. `kResolves`: whether the picker has a `resolve` step. `kKnowsSources`: whether it gives the
 // sources too. Each thread has its own picker.
@@ -166,16 +209,15 @@ class UniformPicker {
       total += static_cast<std::size_t>(count);
     }
     block.positions.resize(total);
+    const bool few = spec_.fan_out >= 0 && spec_.fan_out <= kShort && !spec_.replace;
+#if defined(__x86_64__)
+    if (few && spec_.fan_out <= kWide && Processor::here().avx512) return draw_wide(block);
+#endif
     std::int64_t* mine = block.positions.data();
     for (std::size_t i = 0; i < rows; ++i) {
       const Target& t = block.targets[i];
       const std::int64_t count = block.counts[i];
-      if (count <= kShort && count < t.degree && spec_.fan_out >= 0 && !spec_.replace) {
-        draw_short(t, count, mine);
-      } else {
-        pick_positions(t.stream, t.degree, count, spec_, mine, picked_);
-        for (std::int64_t j = 0; j < count; ++j) mine[j] += t.begin;
-      }
+      few&& count < t.degree ? draw_short(t, count, mine) : draw_any(t, count, mine);
       mine += count;
     }
   }
@@ -183,7 +225,49 @@ class UniformPicker {
   void resolve(Picks& /*block*/) {}
 
  private:
-  static constexpr std::int64_t kShort = 64;  // picks
+  static constexpr std::int64_t kShort = 64, kWide = 16;  // picks
+
+  void draw_any(const Target& t, std::int64_t count, std::int64_t* mine) {
+    pick_positions(t.stream, t.degree, count, spec_, mine, picked_);
+    for (std::int64_t j = 0; j < count; ++j) mine[j] += t.begin;
+  }
+
+#if defined(__x86_64__)
+  // Floyd's algorithm in one or two registers. A number that was drawn before gives way to the last position of its draw.
+  // Where another draw has that position, `draw_short` begins anew, which is rare.
+  __attribute__((target("avx512f,avx512dq,avx512cd"))) void draw_wide(Picks& block) {
+    using W = WideStream;
+    const std::size_t total = block.positions.size();
+    block.positions.resize(total + kWide);  // whole registers are stored
+    std::int64_t* mine = block.positions.data();
+    for (std::size_t i = 0; i < block.targets.size(); ++i) {
+      const Target& t = block.targets[i];
+      const std::int64_t count = block.counts[i], first = t.degree - count;
+      const bool all = first == 0;
+      if (t.degree > UINT32_MAX) {
+        draw_short(t, count, mine);
+      } else {
+        const __m512i begin = _mm512_set1_epi64(t.begin), last = W::lanes(first);
+        const __m512i drawn = all ? W::lanes(0) : W::below(t.stream, W::lanes(0), W::lanes(first + 1));
+        const auto valid = static_cast<__mmask8>(count < 8 ? (1 << count) - 1 : 255);
+        const __m512i chosen = _mm512_mask_mov_epi64(drawn, W::repeats(drawn) & valid, last);
+        unsigned twice = W::repeats(chosen) & valid;
+        _mm512_storeu_si512(mine, _mm512_add_epi64(chosen, begin));
+        if (count > 8) {
+          const __m512i next = all ? W::lanes(8) : W::below(t.stream, W::lanes(8), W::lanes(first + 9));
+          const auto more = static_cast<__mmask8>((1 << (count - 8)) - 1);
+          const auto seen = static_cast<__mmask8>((W::repeats(next) | W::among(next, chosen)) & more);
+          const __m512i other = _mm512_mask_mov_epi64(next, seen, W::lanes(first + 8));
+          twice |= W::repeats(other) & more;
+          _mm512_storeu_si512(mine + 8, _mm512_add_epi64(other, begin));
+        }
+        if (twice != 0) draw_short(t, count, mine);
+      }
+      mine += count;
+    }
+    block.positions.resize(total);
+  }
+#endif
 
   // Floyd's algorithm for a few picks. All numbers are drawn before the search for repeats, so that the processor works
   // on several of them at a time.

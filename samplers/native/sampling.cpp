@@ -57,7 +57,11 @@ class HopSink {
     std::size_t at = written_;
     for (std::size_t i = 0; i < block.picks.counts.size(); ++i) {
       const auto picks = static_cast<std::size_t>(block.picks.counts[i]);
-      std::fill_n(out_.col + at, picks, static_cast<std::int32_t>(block.first + i));
+      const auto target = static_cast<std::int32_t>(block.first + i);
+      if (at + picks + kWhole <= out_.capacity)  // what is written too much is written again, or is free
+        for (std::size_t j = 0; j < picks; j += kWhole) std::fill_n(out_.col + at + j, kWhole, target);
+      else
+        std::fill_n(out_.col + at, picks, target);
       at += picks;
     }
     if (out_.edge_ids != nullptr) std::copy_n(block.edge_ids.data(), count, out_.edge_ids + written_);
@@ -65,6 +69,8 @@ class HopSink {
   }
 
  private:
+  static constexpr std::size_t kWhole = 8;  // a few picks are written with whole stores
+
   const std::vector<std::int64_t>& ids_in_tree(const Block<Id, Edge>& block) {
     scratch_.resize(block.sources.size());
     std::size_t at = 0;
@@ -229,7 +235,8 @@ nb::tuple sample_rows(const InEdges<Id, Edge>& graph, const Rows& rows, bool wan
 
 nb::tuple sample_neighbors(Longs indptr, Spread indices, std::optional<Spread> edge_ids, Longs keys, Vector rows,
                            std::int64_t fan_out, bool replace, std::uint64_t stream_key, std::uint32_t renewed, std::size_t threads,
-                           const Method* method, std::optional<Ints> trees, std::optional<Longs> times, bool positions) {
+                           const Method* method, std::optional<Ints> trees, std::optional<Longs> times, bool positions,
+                           bool unread) {
   if (indptr.size() == 0) bad("indptr", "is empty");
   if (keys.size() + 1 != indptr.size()) bad("vertex_keys", "must have one key per row");
   const std::int64_t stride = stride_of(indices, edge_ids ? &*edge_ids : nullptr);
@@ -240,11 +247,16 @@ nb::tuple sample_neighbors(Longs indptr, Spread indices, std::optional<Spread> e
   const Rows of{rows, trees, times};
   of.check();
   const std::span<const std::int64_t> ptr(indptr.data(), indptr.size());
+  constexpr std::int64_t kAnySource = std::numeric_limits<std::int64_t>::max();
+  if (unread) {
+    const InEdges<std::int64_t, std::int64_t> graph{ptr, nullptr, indices.size(), nullptr, keys.data(), kAnySource};
+    return sample_rows(graph, of, false, method, spec, threads);
+  }
   return with_ids("indices", indices, [&](const auto* ids) {
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
     const auto run = [&](const auto* e) {
       using Edge = std::remove_const_t<std::remove_pointer_t<decltype(e)>>;
-      const InEdges<Id, Edge> graph{ptr, ids, indices.size(), e, keys.data(), std::numeric_limits<std::int64_t>::max(), stride};
+      const InEdges<Id, Edge> graph{ptr, ids, indices.size(), e, keys.data(), kAnySource, stride};
       return sample_rows(graph, of, edge_ids.has_value() || positions, method, spec, threads);
     };
     if (!edge_ids) return run(static_cast<const std::int64_t*>(nullptr));
@@ -362,8 +374,8 @@ nb::object has_edges(Longs indptr, Vector indices, Longs source_keys, Longs rows
 void bind_sampling(nb::module_& m, nb::class_<Compactor>& compactor) {
   bind_methods(m);
   m.def("sample_neighbors", &sample_neighbors, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a, "rows"_a, "fan_out"_a,
-        "replace"_a, "stream_key"_a, "renewed"_a, "threads"_a, "method"_a.none(), "trees"_a.none(), "times"_a.none(),
-        "positions"_a);
+        "replace"_a, "stream_key"_a, "renewed"_a, "threads"_a, "method"_a.none(), "trees"_a.none(), "times"_a.none(), "positions"_a,
+        "unread"_a);
   m.def("scaled", &scaled, "bits"_a, "bounds"_a);
   m.def("has_edges", &has_edges, "indptr"_a, "indices"_a, "source_keys"_a, "rows"_a, "sources"_a);
   compactor.def("sample_hop", &sample_hop, "targets"_a, "indptr"_a, "indices"_a, "edge_ids"_a.none(), "vertex_keys"_a.none(),

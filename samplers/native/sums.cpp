@@ -339,12 +339,12 @@ void reduce_rows(Vector row, Vector col, std::optional<Floats> weights, Table kn
         const auto [first_edge, last_edge] = edges_of(v);
         for (std::size_t i = first_edge; v >= last.first && i < last_edge; ++i) {
           if (i + ahead.read < last.rows.size())
-            if (const std::byte* later = last_address(i + ahead.read); later != nullptr) request_row(later, row_bytes);
+            if (const std::byte* later = last_address(i + ahead.read); later != nullptr) ahead.request(later, row_bytes);
           if (const std::byte* one = last_address(i); one != nullptr) group.push_back(one);
         }
         for (std::size_t i = first_edge; v < last.first && i < last_edge; ++i) {
           if (i + ahead.read < found.order.size())
-            if (const std::byte* later = address(i + ahead.read); later != nullptr) request_row(later, row_bytes);
+            if (const std::byte* later = address(i + ahead.read); later != nullptr) ahead.request(later, row_bytes);
           const std::byte* const one = address(i);
           if (one == nullptr) continue;  // in a sum
           const auto s = static_cast<std::size_t>(r[found.order[i]]);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gather.hpp"
+#include "processor.hpp"
 
 namespace atta {
 
@@ -37,10 +38,9 @@ class UnitSum {
   // rounding to units is the only one. Rows need not be aligned.
   void add(const std::byte* const* rows, const double* factors, std::size_t count) {
 #if defined(__x86_64__)
-    static const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0;
-    static const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-    if (avx512) return add_by_avx512(rows, factors, count);
-    if (avx2) return add_by_avx2(rows, factors, count);
+    const Processor& here = Processor::here();
+    if (here.avx512) return add_by_avx512(rows, factors, count);
+    if (here.avx2) return add_by_avx2(rows, factors, count);
 #endif
     add_plain(rows, factors, count);
   }
@@ -163,7 +163,7 @@ void sum_groups(const std::byte* table, std::size_t columns, const Row* rows, co
   for (std::size_t g = first; g < stop; ++g, out += columns * width) {
     group.clear(), factors.clear();
     for (auto i = static_cast<std::size_t>(starts[g]); i < static_cast<std::size_t>(starts[g + 1]); ++i) {
-      if (i + ahead.read < end) request_row(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
+      if (i + ahead.read < end) ahead.request(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
       group.push_back(table + static_cast<std::size_t>(rows[i]) * row_bytes);
       if (weights != nullptr) factors.push_back(static_cast<double>(weights[i]));
     }

@@ -97,10 +97,10 @@ def test_a_worker_stops_when_its_time_is_over(home: Home, monkeypatch: pytest.Mo
 def interrupted(monkeypatch: pytest.MonkeyPatch, at: Kind, then: Callable[[], None]) -> None:
     run_local = runner.run_local
 
-    def instead(state: Any, task: Task, home: Any) -> Any:
+    def instead(state: Any, task: Task, home: Any, turn: int) -> Any:
         if task.kind is at and threading.current_thread().name.startswith("atta-worker"):
             then()
-        return run_local(state, task, home)
+        return run_local(state, task, home, turn)
 
     monkeypatch.setattr(runner, "run_local", instead)
 

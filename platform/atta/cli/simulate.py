@@ -36,12 +36,12 @@ COUNT = click.IntRange(min=1)
 
 _SWEPT = (
     "machines", "cores", "threads", "serve-threads", "link", "rtt", "policy", "prefetch", "requests", "queue",
-    "neighbours", "peers", "window", "train-ms", "train-threads", "batch-size", "cache-hit", "batches", "seed",
+    "neighbours", "peers", "window", "disk", "train-ms", "train-threads", "batch-size", "cache-hit", "batches", "seed",
 )  # fmt: skip
 """Options that ``--sweep`` can vary."""
 _PIPELINE = {"machines", "threads", "seed", "rtt_s", "epochs"}
 """Options that go with ``--strategy``."""
-_LOADER, _DAEMON = ("aggregate", "dependency", "method"), ("cache_share", "cache_rank", "window")
+_LOADER, _DAEMON = ("aggregate", "dependency", "method"), ("cache_share", "cache_rank", "window", "memory")
 """What ``--measure`` hands to loaders, and to daemons that it starts."""
 _MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_outs", "threads", *_LOADER, *_DAEMON}
 """Options that go with ``--measure``."""
@@ -49,10 +49,10 @@ _MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_outs", "threa
 
 _GROUPS = {
     "Cluster": "profile trace machines cores threads link rtt shared-cores serve-threads",
-    "Sampling and training": "batch-size num-neighbors batches seed train-ms train-threads lockstep cache-hit share-pulls",
+    "Sampling and training": "batch-size num-neighbors batches seed train-ms train-threads lockstep cache-hit share-pulls disk",
     "Sweeps, other simulations": "sweep strategy",
     "Scheduling": "policy prefetch requests queue neighbours peers",
-    "Making a profile": "measure out epochs split data aggregate dependency method cache-share cache-rank window",
+    "Making a profile": "measure out epochs split data aggregate dependency method cache-share cache-rank window memory",
     "Sizing for a larger graph": "instances vertices edges sample within cache",
     "Output": "json quiet config help",
 }
@@ -92,6 +92,7 @@ _GROUPS = {
 @click.option("--method", metavar="NAME", help="With --measure: as loaders take it.")
 @click.option("--cache-share", type=click.FloatRange(0, 100), help="With --measure DATASET: as in `atta serve`.")
 @click.option("--cache-rank", metavar="NAME", help="With --measure DATASET and --cache-share: as in `atta serve`.")
+@click.option("--memory", metavar="SIZE", help="With --measure DATASET: as in `atta serve`; rows come from the disk.")
 @click.option("--split", default="train", help="With --measure: the split whose vertices are the seeds.")
 @click.option(
     "--strategy",
@@ -137,10 +138,10 @@ def simulate(
         idle, kind = ({"data"}, "CLUSTER") if Path(source).is_dir() else ({"threads", *_DAEMON}, "DATASET")
         refuse_given(idle, f"goes with --measure {kind}")
         if options["cache_share"] is None:
-            refuse_given(_DAEMON, "needs --cache-share")
+            refuse_given({"cache_rank", *([] if options["memory"] else ["window"])}, "needs --cache-share")
         _measure(source, out, options, quiet=quiet)
         return
-    refuse_given({"out", "split", "data", *_LOADER, "cache_share", "cache_rank"}, "goes with --measure")
+    refuse_given({"out", "split", "data", *_LOADER, "cache_share", "cache_rank", "memory"}, "goes with --measure")
     refuse_given({"epochs"}, "goes with --measure and --strategy")
     check_sizing(options["instances"])
     profile = _profile(profile_file, trace_file, options)

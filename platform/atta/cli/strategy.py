@@ -39,7 +39,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
     from atta.train.planning.count import fitted_alpha
     from atta.train.planning.explain import recorded_losses
-    from atta.train.planning.probe import device_here, measure
+    from atta.train.planning.probe import device_here, disk_rows_per_s, measure
 
     dataset = Dataset.open(data, verify=False)
     network, device = _network(dataset, options), device_here()
@@ -50,6 +50,8 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     whole = open_servers(dataset, servers)
     sizes = count_sizes(whole, question)
     rates = measure(whole, question, network, link=link or math.inf, seconds=options["probe"])
+    if options["daemon_memory"]:
+        rates = replace(rates, disk=disk_rows_per_s(dataset, options["daemon_memory"]))
     ranked = forecasts(sizes, machines, network, rates, recorded_losses())
     advice = advise(ranked)
     alpha = fitted_alpha(sizes.closure_by_hop, sizes.vertices, sizes.edges / max(1, sizes.vertices))
@@ -194,11 +196,11 @@ def _stale_rows(forecast: Forecast) -> tuple[str, str]:
 
 def _print(ranked: list[Forecast], advice: Advice, sizes: Sizes, alpha: float | None) -> None:
     table = Table(
-        "strategy", "gradients", "steps", "s/epoch", "compute", "internal", "external", "sampling", "redundancy",
+        "strategy", "gradients", "steps", "s/epoch", "compute", "internal", "external", "sampling", "disk", "redundancy",
         "MiB of rows", "ages", "memory per trainer", "fits", title="Predicted seconds per epoch, the fastest that fits first",
     )  # fmt: skip
     for f in ranked:
-        figures = (f.seconds, f.compute, f.internal, f.external, f.sampling)
+        figures = (f.seconds, f.compute, f.internal, f.external, f.sampling, f.disk)
         exact, fits = "exact" if f.exact else "stale" if f.risk else "sampled", "yes" if f.fits else "no"
         texts = (f"{value:.3g}" for value in figures)
         table.add_row(

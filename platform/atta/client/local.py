@@ -376,6 +376,8 @@ def _planned(needs: Sequence[Needs], limit: int, free: int, wish: MemoryWish) ->
 
 def memory_options(plan: MemoryPlan, given: Mapping[str, Any], *, joined: bool) -> list[str]:
     """``plan`` as options of ``atta serve``, without those that are ``given``."""
+    if plan.bound:
+        return []
     memory = [] if joined or given.get("memory", "auto") != "auto" else ["--memory", plan.way]
     return memory + ([] if "cache" in given else ["--cache", str(plan.cache)])
 

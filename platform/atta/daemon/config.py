@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.durable.backup import LEAST
 from atta.observe.machine.memory import total_bytes
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
+from atta.partition.graph.needs import memory_size
 from atta.scheduler import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import listening_at
 from atta.wire.parts import Addresses, replicas_of
 
 MIB = 1 << 20
 GIB = 1 << 30
+MEMORY = ("auto", "copy", "map", "disk")
+"""What ``memory`` says beside a size."""
 SNAPSHOTS = 16
 """Number of snapshots of full tables that a daemon keeps on the disk, unless it is told how many bytes."""
 
@@ -56,11 +59,13 @@ class DaemonConfig:
     memory: Annotated[
         str,
         Option(
-            "copy: load the partition (several always are); map: its files; disk: by page; auto: by the free memory.",
-            choices=("auto", "copy", "map", "disk"),
+            "copy: load the partition (several always are); map: its files; disk: by page; auto: by the free memory; "
+            "SIZE: take no more, read the rest from the disk.",
+            metavar="[auto|copy|map|disk|SIZE]",
         ),
     ] = "auto"
-    """Random reads of a loaded partition are faster: it lies in huge pages. Mapped files stay in the page cache."""
+    """Random reads of a loaded partition are faster: it lies in huge pages. Mapped files stay in the page cache. Within a
+    size like 4GiB, rows and in-edges that do not fit are read past the page cache."""
     buffer_bytes: Annotated[
         int | None,
         Option(
@@ -68,7 +73,7 @@ class DaemonConfig:
             name="buffer",
             unit="bytes",
             at_least=64 * MIB,
-            unset="4GiB, or 2GiB per thread, at most 1/4 of memory",
+            unset="4GiB, or 2GiB per thread, at most 1/4 of memory; 1/8 of --memory SIZE",
         ),
     ] = None
     queue_bytes: Annotated[
@@ -78,7 +83,7 @@ class DaemonConfig:
             name="queue",
             unit="bytes",
             at_least=MIB,
-            unset="1GiB, or 512MiB per thread, at most 1/8 of memory",
+            unset="1GiB, or 512MiB per thread, at most 1/8 of memory; 1/2 of --buffer with --memory SIZE",
         ),
     ] = None
     cache_bytes: Annotated[
@@ -105,7 +110,11 @@ class DaemonConfig:
     ] = "degree"
     window: Annotated[
         int,
-        Option("With --cache-rank recent: fetch rows when so many later batches are sampled.", at_least=0, at_most=8),
+        Option(
+            "With --cache-rank recent or --memory SIZE: fetch rows when so many later batches are sampled.",
+            at_least=0,
+            at_most=8,
+        ),
     ] = 4
     """The cache then keeps the rows that these will ask for. They take memory of ``queue_bytes``."""
     cache_fanouts: Annotated[tuple[int, ...], Option("Fan-outs that access expects.")] = (15, 10, 5)
@@ -205,6 +214,8 @@ class DaemonConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.memory not in MEMORY and not self.memory_bytes:
+            raise UnknownNameError.of("memory", self.memory, (*MEMORY, "a size such as 4GiB"))
         if (self.durability == "replica") != bool(self.backup):
             raise ConfigError("--durability replica and --backup HOST:PORT belong together")
         if self.keep_backup and self.durability != "none":
@@ -217,10 +228,17 @@ class DaemonConfig:
             raise ConfigError(f"--backup {self.backup}: that is this daemon's own address")
 
     @functools.cached_property
+    def memory_bytes(self) -> int:
+        """Bound of the daemon's memory; 0: there is none."""
+        return memory_size(self.memory) or 0
+
+    @functools.cached_property
     def most_buffer_bytes(self) -> int:
         """Most memory that the batches of all sessions may take."""
         if self.buffer_bytes is not None:
             return self.buffer_bytes
+        if self.memory_bytes:
+            return max(64 * MIB, self.memory_bytes // 8)
         return max(4 * GIB, min(self.threads * 2 * GIB, total_bytes() // 4))
 
     @functools.cached_property
@@ -228,6 +246,8 @@ class DaemonConfig:
         """Most bytes of batches in flight or finished, per session. Every worker needs a batch to work on."""
         if self.queue_bytes is not None:
             return self.queue_bytes
+        if self.memory_bytes:
+            return self.most_buffer_bytes // 2
         return max(SchedulerConfig.queue_bytes, min(self.threads * GIB // 2, total_bytes() // 8))
 
     @property

@@ -45,7 +45,9 @@ class DaemonBatches:
 
     def __init__(self, config: DaemonConfig, graph: DaemonGraph, front: DaemonFront) -> None:
         self._files = graph.files
-        self.engine = Engine(config, graph.versions.own, graph.peers, links=graph.links, files=graph.files)
+        self.engine = Engine(
+            config, graph.versions.own, graph.peers, links=graph.links, files=graph.files, disk=graph.disk
+        )
         guard = None if front.security is None else front.security.guard
         self.sessions = SessionService(
             config, self.engine, graph.versions, debts=front.debts, guard=guard, files=graph.files

@@ -18,12 +18,22 @@ from atta.daemon.services.data import AnswerMaker, GraphService, IdService, KvSe
 from atta.daemon.services.front import DaemonFront
 from atta.daemon.versions import LiveVersions, UpdateService
 from atta.errors import ConfigError
+from atta.kvstore.disk import DiskData
 from atta.kvstore.store import Store
 from atta.observe.machine.memory import available_bytes, claim, machine_room
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.files import read_page_by_page
 from atta.partition.disk.watching import WatchedFiles
-from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
+from atta.partition.graph.needs import (
+    DiskPlan,
+    MachineRoom,
+    MemoryPlan,
+    MemoryWish,
+    Needs,
+    needs_of,
+    plan_disk,
+    plan_memory,
+)
 from atta.samplers.shard import Shard
 from atta.wire.identity import Contract
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
@@ -45,6 +55,7 @@ class OpenedData:
         memory: how memory was divided: also whether what is served is loaded, and the memory for hot rows and in-edges of
             other partitions.
         files: those that the daemon reads while it serves.
+        disk: how a bounded memory is spent; None: it has no bound.
     """
 
     dataset: Dataset
@@ -53,6 +64,7 @@ class OpenedData:
     resident: bool
     memory: MemoryPlan
     files: WatchedFiles
+    disk: DiskPlan | None = None
 
     @classmethod
     def of(cls, config: DaemonConfig) -> OpenedData:
@@ -64,16 +76,20 @@ class OpenedData:
         need = needs_of(dataset, [config.parts])[0]
         log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=need.partition // 1_000_000)
         groups = spread(config.parts, config.peers, dataset.num_parts)
-        memory = _divided(config, need)
+        memory, disk = _divided(config, need), None
+        if memory.bound:
+            buffer = config.most_buffer_bytes
+            disk = plan_disk(dataset, parts[0], memory.bound, cache=config.cache_bytes, buffer=buffer)
+            memory = replace(memory, cache=disk.cache)
         resident = memory.copies and len(parts) == 1
         files = _watched(dataset, config.parts, copied=memory.copies)
         if config.verify:
             dataset = Dataset.open(config.data, parts=parts)
-        if memory.pages:
+        if memory.pages and disk is None:
             read_page_by_page()
         addresses = groups_of(config.peers)
         peers = {owner: addresses[group] for owner, group in enumerate(groups) if group in addresses}
-        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, memory, files)
+        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, memory, files, disk)
 
 
 def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
@@ -113,7 +129,7 @@ def _planned(need: Needs, room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
 
 def _check_joinable(config: DaemonConfig, nbytes: int) -> None:
     served = parts_text(config.parts)
-    if config.memory in ("map", "disk"):
+    if config.memory in ("map", "disk") or config.memory_bytes:
         raise ConfigError(
             f"--memory {config.memory}: partitions {served} of one daemon are loaded, because their files cannot be mapped "
             "one after another; use --memory copy, or one daemon per partition"
@@ -134,8 +150,13 @@ class DaemonGraph:
         opened = OpenedData.of(config)
         self.dataset, self.owner, resident = opened.dataset, opened.owner, opened.resident
         self.files, self.memory = opened.files, opened.memory
-        self.shard = Shard(self.dataset, self.owner, resident=resident)
-        self.store = Store(self.dataset, self.owner, resident=resident)
+        self.disk = None if opened.disk is None else DiskData(self.dataset, self.owner, opened.disk)
+        reads, tables = ({}, {}) if self.disk is None else (self.disk.edges, self.disk.tables)
+        loads = resident or self.disk is not None
+        self.shard = Shard(self.dataset, self.owner, resident=loads, disk=reads)
+        self.store = Store(self.dataset, self.owner, resident=loads, disk=tables)
+        if self.disk is not None:
+            read_page_by_page(forget=True)
         settings = PeerSettings(
             config.peer_deadline_s,
             config.peer_delay_s,
@@ -147,17 +168,21 @@ class DaemonGraph:
         self.links: DaemonLinks | None = None
         if config.links and self.dataset.num_parts > 1:
             encrypted = front.outgoing is not None
-            self.links = DaemonLinks(config, self.dataset, self.shard, self.store, self.peers, encrypted=encrypted)
+            of = config, self.dataset, self.shard, self.store, self.peers
+            self.links = DaemonLinks(*of, encrypted=encrypted, edges=reads)
         self.caches = DaemonCaches(
             config, self.shard, self.peers, self.links, known=opened.peers.keys(), limit_bytes=opened.memory.cache
         )
         rows, edges = self.caches.rows, self.caches.edges
         self.versions = LiveVersions(config.data, self.store, self.shard, rows, edges, resident=resident)
         make = AnswerMaker(self.dataset.dataset_id, config.listen, front.pool, front.answers)
+        at_once = moved_at_once(config.threads)
+        if self.disk is not None:  # the event loop waits for no disk
+            make, at_once = replace(make, at_once=-1), -1
         self.make: AnswerMaker = make
         self.services: dict[str, object] = {
             "GraphService": GraphService(self.shard, make, self.versions),
-            "KvService": KvService(self.store, replace(make, at_once=moved_at_once(config.threads)), self.versions),
+            "KvService": KvService(self.store, replace(make, at_once=at_once), self.versions),
             "IdService": IdService(self.dataset, self.owner, self.store, make),
             "UpdateService": UpdateService(self.versions),
             **({} if self.links is None else {"LinkService": self.links.service}),
@@ -175,6 +200,8 @@ class DaemonGraph:
 
     def stats(self) -> dict[str, float]:
         links = {} if self.links is None else self.links.stats()
+        if self.disk is not None:
+            links |= self.disk.stats()
         return {**self.caches.stats(), **self.peers.stats(), **self.versions.stats(), **links}
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore import codecs
+from atta.kvstore.disk import NOTHING_ON_DISK, DiskTable
 from atta.kvstore.live.book import Rows
 from atta.samplers import kernels
 from atta.samplers.kernels.sums import largest, pack_sums
@@ -33,11 +34,13 @@ def wire_bytes(row: np.ndarray, codec: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A named table's rows on this partition: ``data`` [core rows, *row_shape], read-only."""
+    """A named table's rows on this partition: ``data`` [core rows, *row_shape], read-only. ``disk`` reads many of them
+    faster than ``data``, which is a mapped file then."""
 
     node_type: str
     name: str
     data: np.ndarray
+    disk: DiskTable | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -48,16 +51,25 @@ class Table:
 class Store:
     """This daemon's shard of every table."""
 
-    def __init__(self, dataset: Dataset, part: int, *, threads: int = 1, resident: bool = False) -> None:
-        """Map the tables of partition ``part``; ``resident``: load them into memory."""
+    def __init__(
+        self,
+        dataset: Dataset,
+        part: int,
+        *,
+        threads: int = 1,
+        resident: bool = False,
+        disk: Mapping[tuple[str, str], DiskTable] = NOTHING_ON_DISK,
+    ) -> None:
+        """Map the tables of partition ``part``; ``resident``: load them into memory, but for those of ``disk``."""
         self.part = part
         self.threads = threads
-        shard, load = dataset.part(part), kernels.resident if resident else np.asarray
-        self._tables = {
-            (node_type, name): Table(node_type, name, load(shard.table(node_type, name)))
-            for node_type, tables in dataset.schema.node_tables.items()
-            for name in tables
-        }
+        shard = dataset.part(part)
+        self._tables: dict[tuple[str, str], Table] = {}
+        for node_type, tables in dataset.schema.node_tables.items():
+            for name in tables:
+                data, reader = shard.table(node_type, name), disk.get((node_type, name))
+                held = kernels.resident(data) if resident and reader is None else np.asarray(data)
+                self._tables[node_type, name] = Table(node_type, name, held, reader)
         self._live: dict[Rows, Table] = {}
         self._largest: dict[Rows, np.ndarray] = {}
 
@@ -106,15 +118,20 @@ class Store:
         *,
         source: int = 0,
         beside: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        turn: int = -1,
     ) -> None:
         """``out[positions[i]] = table[rows[i]]``, because rows of several owners interleave in a batch.
 
         ``rows`` (int32|int64) are positions in this partition's range; ``source``: see ``table``. ``beside``: another
-        table, its rows and their positions, which are written together with these. Raises ConfigError: a row outside
-        the partition."""
+        table, its rows and their positions, which are written together with these. ``turn``: of the batch, where rows are
+        on the disk. Raises ConfigError: a row outside the partition; DataError: the file cannot be read."""
         table = self.table(node_type, name, source)
         try:
-            if beside is None:
+            if table.disk is not None:
+                table.disk.gather(rows, out, positions, turn)
+                if beside is not None:
+                    kernels.gather_rows(beside[0], beside[1], out, positions=beside[2])
+            elif beside is None:
                 kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
             else:
                 kernels.gather_merged([(table.data, rows, positions), beside], out)
@@ -126,6 +143,8 @@ class Store:
         Raises ConfigError: a row outside the partition."""
         if codec:
             return prefix + self._encoded(tables, rows, codec)
+        if any(table.disk is not None for table in tables):
+            return prefix + b"".join(self._taken(table, rows).tobytes() for table in tables)
         try:
             return kernels.pack_rows(prefix, [table.data for table in tables], rows)
         except ValueError as error:
@@ -137,8 +156,11 @@ class Store:
     ) -> bytes:  # fmt: skip
         """A message: ``prefix``, then sums of rows, see ``kernels.sums.pack_sums``. Raises ConfigError: a row outside the
         partition, or sums that cannot be made."""
+        held = table.data
+        if table.disk is not None:
+            held, rows = self._taken(table, rows), np.arange(len(rows))
         try:
-            return pack_sums(prefix, [table.data], rows, counts, weights, shifts=shifts, width=width)
+            return pack_sums(prefix, [held], rows, counts, weights, shifts=shifts, width=width)
         except ValueError as error:
             raise self._blaming(table, error) from error
 
@@ -154,14 +176,16 @@ class Store:
     def _encoded(self, tables: Sequence[Table], rows: np.ndarray, codec: str) -> bytes:
         blocks = []
         for table in tables:
-            found = np.empty((len(rows), *table.data.shape[1:]), dtype=table.data.dtype)
-            try:
-                kernels.gather_rows(table.data, rows, found)
-            except ValueError as error:
-                raise self._blaming(table, error) from error
+            found = self._taken(table, rows)
             plain = table.data.dtype != np.float32
             blocks.append(found.tobytes() if plain else codecs.encode(codec, found.reshape(len(rows), -1)).tobytes())
         return b"".join(blocks)
+
+    def _taken(self, table: Table, rows: np.ndarray) -> np.ndarray:
+        try:
+            return kernels.taken(table.data, rows) if table.disk is None else table.disk.taken(rows, table.data)
+        except ValueError as error:
+            raise self._blaming(table, error) from error
 
     def _blaming(self, table: Table, error: ValueError) -> ConfigError:
         return ConfigError(f"part {self.part}, table {table.node_type}/{table.name}: {error}")

@@ -95,6 +95,7 @@ class MachineSample(NamedTuple):
     ready_net: int
     running_cpu: int
     running_net: int
+    disk_bytes: int = 0  # read so far, with --memory SIZE
 
 
 Entry = TaskSpan | ServedSpan | BatchMark | SessionMark | SessionSample | MachineSample

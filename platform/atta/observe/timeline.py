@@ -200,6 +200,8 @@ class _Daemon:
     def _machine_counters(self, sample: MachineSample) -> Iterator[Event]:
         yield self._counter("CPU utilisation", sample.at, {"percent": sample.utilisation})
         yield self._counter("batch buffers", sample.at, {"bytes": sample.buffer_bytes})
+        if sample.disk_bytes:
+            yield self._counter("read from the disk", sample.at, {"bytes": sample.disk_bytes})
         yield self._counter("ready tasks", sample.at, {"cpu": sample.ready_cpu, "network": sample.ready_net})
         yield self._counter("running tasks", sample.at, {"cpu": sample.running_cpu, "network": sample.running_net})
 

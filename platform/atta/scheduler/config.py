@@ -48,6 +48,8 @@ class SchedulerConfig:
     window: int = 0
     """A batch asks for rows of other owners when so many later ones of its session have been sampled; 0: at once. The
     first batch of a session never waits, the second for one, and so on."""
+    own_rows: bool = False
+    """Whether it asks for rows at home as late, because they are on the disk."""
     target_utilisation: float = 95.0
     """C*: the CPU utilisation of the operating point from which sigma is calibrated."""
     target_queue: float = 4.0

@@ -227,7 +227,7 @@ class Scheduler:
         if dag is None:
             return
         for task in ready:
-            if dag.waits_for and task.kind is Kind.FEATURE and task.lane is Lane.NET:
+            if dag.waits_for and task.kind is Kind.FEATURE and (self._config.own_rows or task.lane is Lane.NET):
                 dag.parked.append(task)
             else:
                 self._lanes[task.lane].push(dag, task, now)

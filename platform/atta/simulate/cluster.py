@@ -40,10 +40,11 @@ class Outcome:
     trainer_busy: float
     uplinks_busy: float
     downlinks_busy: float
+    disk_busy: float
     requests_busy: float
     """Mean number of tasks that wait for other machines, of those that may do so at once."""
     limit: str
-    """What limits the rate: "cores", "event loop", "link", "trainer", "worker threads", "serving threads", "requests"
+    """What limits the rate: "cores", "event loop", "link", "disk", "trainer", "worker threads", "serving threads", "requests"
     (of other machines at once) or "batches in flight", see ``limit_of``."""
     limit_busy: float
     """How busy that is, on the busiest machine."""
@@ -71,7 +72,7 @@ FULL = 0.75
 """Share of its capacity from which something counts as a limit. Less than 1, for a run begins and ends with idle
 machines."""
 _LIMITS = (
-    ("cores", "event loop", "link", "trainer"),
+    ("cores", "event loop", "link", "disk", "trainer"),
     ("worker threads", "serving threads"),
     ("requests",),
 )
@@ -161,6 +162,7 @@ class SimulatedCluster:
             trainer_busy=share(sum(m.trained_s for m in machines), 1.0),
             uplinks_busy=share(sent, PAYLOAD * scenario.link),
             downlinks_busy=share(received, PAYLOAD * scenario.link),
+            disk_busy=share(sum(m.disk_s for m in machines), 1.0),
             requests_busy=share(sum(m.lane_s[Lane.NET] for m in machines), scenario.scheduler.net_in_flight),
             limit=limit,
             limit_busy=limit_busy,
@@ -179,6 +181,7 @@ class SimulatedCluster:
             "cores": machine.cores.used() / machine.cores.count,
             "event loop": machine.loop.asked_s,
             "link": max(machine.port.sent, machine.port.received) / (PAYLOAD * scenario.link),
+            "disk": machine.disk_s,
             "trainer": scenario.trainer_batches * scenario.train_s,  # without waiting for cores
             "worker threads": machine.lane_s[Lane.CPU] / scenario.scheduler.workers,
             "serving threads": machine.serving.asked_s / machine.serving.threads,
@@ -204,6 +207,7 @@ _ROWS: tuple[tuple[str, str, float, str], ...] = (
     ("trainer busy, %", "trainer_busy", 100, ".1f"),
     ("uplinks busy, %", "uplinks_busy", 100, ".1f"),
     ("downlinks busy, %", "downlinks_busy", 100, ".1f"),
+    ("disk busy, %", "disk_busy", 100, ".1f"),
     ("requests in flight, %", "requests_busy", 100, ".1f"),
     ("rows asked per batch", "rows_per_batch", 1, ",.4g"),
     ("requests per batch", "requests_per_batch", 1, ",.4g"),

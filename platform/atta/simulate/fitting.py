@@ -244,6 +244,8 @@ def profile_of(
         window=how.window,
         draws=draws_of(main.expanded, fan_outs),
         vertices=described.vertices if main.expanded else (),
+        disk_reads=main.totals.get("disk_reads", 0.0) / max(1.0, main.of("feature", "cpu", "x")),
+        disk_rate=main.totals.get("disk_reads", 0.0) / max(1e-6, main.totals.get("disk_wait_seconds", 0.0)),
         epoch_seeds=described.epoch_seeds,
         cores=len(os.sched_getaffinity(0)) if cores is None else cores,
         measured=measured,

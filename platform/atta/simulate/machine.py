@@ -76,12 +76,15 @@ class Machine:
         self.most_bytes = self.bytes = 0  # of finished batches
         self.requests = 0.0  # sent to other machines
         self.rows = 0.0  # that they asked for; a sum counts as one
+        self.disk_s = self._disk_free = 0.0  # how long the disk has read, and from when on it is free
         self.lane_s = dict.fromkeys(Lane, 0.0)  # sum over the tasks of a lane of the time that they took
         self.loop, self.serving, self._workers, self._consumer = (
             Pool(clock, cores, threads, wakes * 1e-6 * model.profile.wake_us)
             for threads, wakes in ((1, 1), (scenario.serve_threads, 1), (scenario.scheduler.workers, 1), (1, 2))
         )  # a batch reaches the consumer by way of a thread of the connection
-        self._scheduler = Scheduler(replace(scenario.scheduler, window=scenario.rows_window), index)
+        own_rows = model.profile.disk_reads > 0
+        of_scheduler = replace(scenario.scheduler, window=scenario.rows_window, own_rows=own_rows)
+        self._scheduler = Scheduler(of_scheduler, index)
         self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
         self._scenario, self._model, self._costs = scenario, model, model.profile.loop
         self._clock, self._switch = clock, switch
@@ -137,6 +140,15 @@ class Machine:
                     raise AssertionError(f"nothing fails in a simulation, but the scheduler says {action}")
 
     def _run(self, dag: int, task: Task) -> None:
+        """Run a task at home when the disk, which has one queue, has given its rows."""
+        if not (seconds := self._model.on_disk(task)):
+            return self._work(dag, task)
+        self.disk_s += seconds
+        self._disk_free = max(self._clock.now, self._disk_free) + seconds
+        self._clock.at(self._disk_free, self._work, dag, task)
+        return None
+
+    def _work(self, dag: int, task: Task) -> None:
         """Run a task at home: a brief one on the event loop, others on a worker."""
         batch, seconds = self._dags[dag][0], self._model.local(task)
         vertices = self._model.vertices(batch) * self._scales[batch]

@@ -97,7 +97,8 @@ def measure(
     if loader.get("aggregate") and dataset is None:
         raise ConfigError("--aggregate: needs the dataset, which tells the rows that sums stand for (--data)")
     follows = loader.get("dependency", 1) > 1 or "recent" in daemon
-    keeps = (*(() if follows else ("--no-share-pulls",)), "--no-cache-edges", *(daemon or ("--cache-share", "0")))
+    keeps = (*(() if follows else ("--no-share-pulls",)), "--no-cache-edges", *daemon)
+    keeps += () if "--cache-share" in daemon else ("--cache-share", "0")
     runs: list[Measurements] = []
     for run in _runs(batch_size, hops, epochs):
         say(f"measuring {run.name}: fan-outs {','.join(map(str, run.fan_outs))}, {run.epochs} epochs after a warm-up")
@@ -117,7 +118,7 @@ def measure(
                 measured = range(warm_up, warm_up + run.epochs)
                 found = replace(_counted(loaders, dataset, run.size, measured), totals=found.totals, cpu_s=found.cpu_s)
             runs.append(found)
-    if daemon and not runs[0].rows()[1]:
+    if "--cache-share" in daemon and not runs[0].rows()[1]:
         say("no row was cached: there may be no memory for a cache (log lines above)")
     *together, alone = runs
     notes = {

@@ -153,6 +153,10 @@ class Profile:
     """Number of rows and sums that were asked for in place of each remote row of the last hop that no cache had."""
     window: int = 0
     """Batches that daemons sampled ahead of fetching. What a cache has depends on it."""
+    disk_reads: float = 0.0
+    """Reads from the disk for each byte of table rows fetched at home; those for in-edges count, too."""
+    disk_rate: float = 0.0
+    """Such reads a second while a thread waited for them. It goes with ``disk_reads``."""
     epoch_seeds: int = 0
     """Number of seeds of an epoch, all machines together; 0 = unknown."""
     cores: int = 1
@@ -176,6 +180,7 @@ class Profile:
             "uneven",
             "must have a row and a column per part",
         )
+        _demand(not self.disk_reads or self.disk_rate > 0, "disk_rate", self.disk_rate, "must be positive")
         _demand(self.crowding >= 1, "crowding", self.crowding, "must be at least 1")
         _demand(0 <= self.cache_hit <= 1, "cache_hit", self.cache_hit, "must lie in [0, 1]")
         sums = [reduce.name.lower() for reduce in Reduce if reduce]

@@ -81,6 +81,12 @@ class Scenario:
         int | None,
         Option("Batches sampled ahead of fetching, as in `atta serve`.", at_least=0, at_most=8, unset="as measured"),
     ] = None
+    disk: Annotated[
+        float | None,
+        Option(
+            "Reads a second of each machine's disk, where daemons have --memory SIZE.", at_least=1, unset="as measured"
+        ),
+    ] = None
     growth: Annotated[float, NoOption("--vertices says it")] = 1.0
     """How many times as many vertices and seeds the graph has as the measured one, with degrees alike. Batches of a
     larger graph meet fewer vertices twice; batches in flight are taken to have none in common."""
@@ -302,6 +308,12 @@ class BatchModel:
     def local(self, task: Task) -> float:
         """CPU seconds of a task at home."""
         return self.second * self._local[task.kind, self.hop[task.op]].at(task.cost)
+
+    def on_disk(self, task: Task) -> float:
+        """Seconds of the disk that a task at home takes."""
+        if task.kind is not Kind.FEATURE or not self.profile.disk_reads:
+            return 0.0
+        return task.cost * self.profile.disk_reads / (self.scenario.disk or self.profile.disk_rate)
 
     def remote(self, task: Task) -> Remote:
         """Bytes and CPU microseconds of each request of a task of other owners."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +17,7 @@ from atta.samplers.local import growth
 from atta.samplers.methods import BY_NUMBER, Method
 from atta.samplers.methods.base import Hop, InNumpy, NeighborMethod, Picks
 
+ROOT = Path(__file__).parents[3]
 VERTICES, EDGES = 200, 3000
 
 
@@ -18,6 +25,20 @@ def with_replacement(hop: Hop) -> Picks:
     counts = np.where(hop.degree > 0, hop.fan_out, 0)
     drawn = [hop.first + kernels.scaled(hop.bits(i), hop.degree) for i in range(hop.fan_out)]
     return Picks(counts, np.stack(drawn, axis=1)[hop.degree > 0].reshape(-1))
+
+
+def without_replacement(hop: Hop) -> Picks:
+    """Floyd's algorithm, a row and a draw at a time."""
+    counts = np.minimum(hop.degree, hop.fan_out)
+    fewer = np.maximum(hop.degree - hop.fan_out, 0)
+    drawn = np.stack([kernels.scaled(hop.bits(i), fewer + i + 1) for i in range(hop.fan_out)], axis=1)
+    positions: list[int] = []
+    for row, (first, degree) in enumerate(zip(hop.first, hop.degree, strict=True)):
+        picks = list(range(degree)) if degree <= hop.fan_out else []
+        for i in range(len(picks), min(degree, hop.fan_out)):
+            picks.append(degree - hop.fan_out + i if drawn[row, i] in picks else int(drawn[row, i]))
+        positions += [int(first) + pick for pick in picks]
+    return Picks(counts, np.array(positions, dtype=np.int64))
 
 
 def random_graph(seed: int = 0) -> LocalGraph:
@@ -51,6 +72,52 @@ def test_rows_get_what_the_native_method_draws(trees: bool, positions: bool, ren
     for a, b in zip(mine, native, strict=True):
         assert a.dtype == b.dtype
         assert (a == b).all()
+
+
+@pytest.mark.parametrize("fan_out", [*range(1, 18), 40, 70])
+def test_no_edge_is_drawn_twice_by_a_rule_in_registers_or_a_row_at_a_time(fan_out: int) -> None:
+    of, rows = random_graph(fan_out), np.arange(VERTICES)
+    method = InNumpy(without_replacement, of.indptr, of.indices, may_replace=False)
+    mine, native = (
+        kernels.sample_neighbors(
+            of.indptr,
+            of.indices,
+            of.edge_ids,
+            of.keys,
+            rows,
+            fan_out=fan_out,
+            replace=False,
+            stream_key=fan_out,
+            method=m,
+        )
+        for m in (method, None)
+    )
+    for a, b in zip(mine, native, strict=True):
+        assert (a == b).all()
+
+
+def digest_of_kernels() -> str:
+    """Of draws of several fan-outs and methods, and of gathered rows."""
+    of, found = random_graph(3), sha256()
+    for fan_out, method in [(3, "uniform"), (8, "uniform"), (15, "uniform"), (33, "uniform"), (5, "labor")]:
+        batch = LocalSampler(of, method=method).sample(np.arange(50), [fan_out, 2], seed=fan_out)
+        for name in ("n_id", "row", "col", "e_id"):
+            found.update(getattr(batch, name).tobytes())
+    rows = np.random.default_rng(5).integers(0, 500, 40_000)
+    for width in (7, 16, 100):
+        table = np.arange(500 * width, dtype=np.float32).reshape(500, width)
+        out = np.empty((len(rows), width), np.float32)
+        kernels.gather_rows(table, rows, out)
+        found.update(out.tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("processor", ["intel,avx2", "amd,plain"])
+def test_results_do_not_depend_on_the_processor(processor: str) -> None:
+    command = [sys.executable, "-c", f"from {__name__} import digest_of_kernels as of; print(of())"]
+    environment = {**os.environ, "ATTA_PROCESSOR": processor}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == digest_of_kernels()
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

@@ -116,7 +116,9 @@ def test_edge_ids_lie_beside_their_sources() -> None:
         ("edge_ids", values[::2][:6], values[1::2][:7]),
     ):
         with pytest.raises(ValueError, match=name):
-            _native.sample_neighbors(indptr, indices, edge_ids, keys, keys, 2, False, 0, 0, 1, None, None, None, False)
+            _native.sample_neighbors(
+                indptr, indices, edge_ids, keys, keys, 2, False, 0, 0, 1, None, None, None, False, False
+            )
         found = kernels.sample_neighbors(
             indptr, indices, edge_ids[:6], keys, keys, fan_out=-1, replace=False, stream_key=0
         )

@@ -83,6 +83,9 @@ def test_times_of_exact_strategies_by_hand() -> None:
     assert found.compute == pytest.approx(2 * (rows / 100 + edges / 1000))
     assert found.external == pytest.approx((2 * 300 * 2 * 2 + 2 * 4) / 50)  # both trainers of a server use its link
     assert found.sampling == pytest.approx(2 * 770 / 400)
+    assert found.disk == 0
+    slow = by_kind(rates=replace(RATES, disk=10.0))["mini-batch"]
+    assert slow.disk == pytest.approx(slow.seconds - found.seconds) == pytest.approx(2 * 2 * (750 - 300) / 10)
     assert found.redundancy == pytest.approx(4 * 2 * rows / 3000)
 
 

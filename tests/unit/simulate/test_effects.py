@@ -37,6 +37,8 @@ SENT = replace(FREE, remote={"feature": Remote(0.0, 1.0)})
     ("event loop", replace(FREE, loop=LoopCosts(request_us=2000)), {"machines": 8}),
     ("link", SENT, {"link": 1e7}),
     ("link", replace(SENT, parts=3, placement=((0, 1, 0), (0, 0, 1), (0, 1, 0))), {"machines": 3, "link": 1e7}),
+    ("disk", replace(BUSY, disk_reads=0.001, disk_rate=1e4), {"machines": 1}),
+    ("disk", replace(BUSY, disk_reads=0.001, disk_rate=1e9), {"machines": 1, "disk": 1e4}),
     ("trainer", BUSY, {"train_s": 0.1}),
     ("trainer", BUSY, {"cores": 3, "train_s": 0.1, "train_threads": 1}),
     ("worker threads", BUSY, {"workers": 1, "cores": 8}),
@@ -56,7 +58,7 @@ def test_what_is_scarce_is_the_limit(limit: str, profile: Profile, options: dict
 
 
 def test_waiting_for_something_full_is_no_limit_of_its_own() -> None:
-    things = ("cores", "event loop", "link", "trainer", "worker threads", "serving threads", "requests")
+    things = ("cores", "event loop", "link", "disk", "trainer", "worker threads", "serving threads", "requests")
     idle = dict.fromkeys(things, 0.1)
     assert limit_of(idle) == ("batches in flight", 0.1)
     waiting = idle | {"link": 0.9, "requests": 1.0, "worker threads": 0.95}

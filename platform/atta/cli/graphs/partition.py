@@ -273,6 +273,7 @@ def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "help": "Expansion-aware sampling to consider; may be given several times.",
         },
         "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to consider."},
+        "--daemon-memory": {"type": SIZE, "help": "Of each daemon (`atta serve --memory SIZE`): the rest is on the disk."},
         "--probe": {"type": DURATION, "default": 10.0, "help": "How long to measure this machine."},
     }  # fmt: skip
     for name, given in reversed(choices.items()):
@@ -288,7 +289,7 @@ _OF_PARTITIONING = ("nodes", "edges", "row_bytes", "edge_bytes", "directed", "ha
 _PLAN_GROUPS = {
     "Partitioning a graph": "nodes edges parts row-bytes edge-bytes directed halo-ratio",
     "Training on a dataset": "strategy data servers trainers-per-server model layers hidden link memory num-neighbors "
-    "batch-size aggregate eas co-batches probe",
+    "batch-size aggregate eas co-batches daemon-memory probe",
     "Output": "json quiet config help",
 }
 

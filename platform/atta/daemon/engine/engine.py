@@ -24,6 +24,7 @@ from atta.daemon.peers.peers import Peers
 from atta.daemon.versions import VersionView
 from atta.errors import AttaError, RemoteError
 from atta.kvstore.cache import RowsAhead
+from atta.kvstore.disk import DiskData
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.observe.machine.threads import named_threads
@@ -55,9 +56,11 @@ class Engine:
         *,
         links: DaemonLinks | None = None,
         files: WatchedFiles | None = None,
+        disk: DiskData | None = None,
     ) -> None:
-        """``view``: of the dataset itself. ``files``: those that tasks read; None: nobody writes to them."""
-        self.dataset, self._view, self._files = view.dataset, view, files
+        """``view``: of the dataset itself. ``files``: those that tasks read; None: nobody writes to them. ``disk``: what
+        tasks wait for."""
+        self.dataset, self._view, self._files, self._disk = view.dataset, view, files, disk
         dataset, shard = view.dataset, view.shard
         self.largest = LargestNumbers(peers, view.store, dataset.num_parts)
         self._pages = named_threads(1, "atta-pages")
@@ -73,14 +76,22 @@ class Engine:
             buffer_bytes=config.most_buffer_bytes,
             policy=config.policy,
             prefetch=config.prefetch,
-            window=config.window if config.cache_rank == "recent" else 0,
+            window=config.window if config.cache_rank == "recent" or disk is not None else 0,
+            own_rows=disk is not None,
         )
         self._window = of_scheduler.window
         self._scheduler = sched.Scheduler(of_scheduler, shard.part)
         self._runner = TaskRunner(
-            config, shard, peers, links=links, chunk_rows=of_scheduler.chunk_rows, done=self._done
+            config,
+            shard,
+            peers,
+            links=links,
+            chunk_rows=of_scheduler.chunk_rows,
+            done=self._done,
+            waits=disk is not None,
         )
-        self._threads, self._may_carry = config.threads, sched.policy_named(config.policy).oldest_first
+        self._threads = config.threads
+        self._may_carry = disk is None and sched.policy_named(config.policy).oldest_first
         self._alone = False  # whether the last batch asked no other daemon, and took workers some time
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
@@ -187,7 +198,7 @@ class Engine:
 
     def _begin(self, dag: int, session: Session, batch: int) -> RunningDag:
         request, view = session.request, session.view or self._view
-        ahead = RowsAhead(view.rows, dag) if self._window and request.plan.summed is None else None
+        ahead = RowsAhead(view.rows, dag, self._disk) if self._window and request.plan.summed is None else None
         slot = self.slots.acquire(request.layout.capacity)
         try:
             state = BatchState(
@@ -312,7 +323,9 @@ class Engine:
 
     def _sample(self) -> None:
         at, nbytes = time.monotonic(), self.slots.resident_bytes
-        self.recorder.sample(at, self._scheduler.sessions(at), self._scheduler.stats(), buffer_bytes=nbytes)
+        read = 0 if self._disk is None else int(self._disk.stats().get("disk_read_bytes", 0))
+        of_sessions = self._scheduler.sessions(at)
+        self.recorder.sample(at, of_sessions, self._scheduler.stats(), buffer_bytes=nbytes, disk_bytes=read)
 
     def stats(self) -> dict[str, float]:
         return {

@@ -67,13 +67,19 @@ class Recorder:
         self._ring.append(("session", self.clock(), what, session, *of))
 
     def sample(
-        self, at: float, sessions: Iterable[SessionView], scheduler: Mapping[str, float], *, buffer_bytes: int
+        self,
+        at: float,
+        sessions: Iterable[SessionView],
+        scheduler: Mapping[str, float],
+        *,
+        buffer_bytes: int,
+        disk_bytes: int = 0,
     ) -> None:
         """Gauges at time ``at``; ``scheduler``: those of ``Scheduler.stats``."""
         if not self.capacity:
             return
         lanes = (int(scheduler[name]) for name in ("ready_cpu", "ready_net", "running_cpu", "running_net"))
-        self._ring.append(("machine", at, scheduler["utilisation"], buffer_bytes, *lanes))
+        self._ring.append(("machine", at, scheduler["utilisation"], buffer_bytes, *lanes, disk_bytes))
         for view in sessions:
             held = (view.in_flight, view.finished, view.finished_bytes)
             self._ring.append(("sample", at, view.name, view.score, view.sigma, *held, view.sample_ms, view.train_ms))

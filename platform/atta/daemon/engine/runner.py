@@ -242,8 +242,9 @@ class TaskRunner:
         links: DaemonLinks | None = None,
         chunk_rows: int,
         done: Done,
+        waits: bool = False,
     ) -> None:
-        """``chunk_rows``: of the scheduler."""
+        """``chunk_rows``: of the scheduler. ``waits``: tasks at home may wait for the disk, as the event loop must not."""
         self._part, self._peers, self._done = shard.part, peers, done
         self.costs = TaskCosts()
         self.brief_cpu_s = 0.0  # that the event loop has spent on tasks at home; ``costs`` has it, too
@@ -251,7 +252,7 @@ class TaskRunner:
         self._workers = Workers(config.threads, "atta-worker")
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         at_once = moved_at_once(config.threads)
-        self._brief_us, self._chunk_rows = brief_us(config.threads), chunk_rows
+        self._brief_us, self._chunk_rows = -1.0 if waits else brief_us(config.threads), chunk_rows
         dataset, pool = shard.dataset, self._copiers
         messages = Owners(peers, dataset, pool, at_once=at_once)
         self._context = partial(
@@ -301,7 +302,8 @@ class TaskRunner:
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
         try:
-            result = run_local(running.state, task, running.view)
+            turn = -1 if running.ahead is None else running.ahead.turn
+            result = run_local(running.state, task, running.view, turn)
             self.costs.ran(task, time.thread_time() - cpu)
         except BaseException as error:
             result = error

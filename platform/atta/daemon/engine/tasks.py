@@ -198,9 +198,9 @@ async def _ask(wanted: Sequence[WantedRows], context: RemoteContext) -> TaskResu
     return TaskResult(remote_rows=rows, remote_bytes=received, requests=owners_of(items))
 
 
-def run_local(state: BatchState, task: Task, view: VersionView) -> TaskResult:
+def run_local(state: BatchState, task: Task, view: VersionView, turn: int = -1) -> TaskResult:
     """Run a task whose data is at home, in the version that its session reads. Called on a worker thread; the kernels
-    release the GIL."""
+    release the GIL. ``turn``: as for ``RowsAhead``."""
     match task.kind:
         case Kind.SEED:
             growth, expand = state.seed()
@@ -223,7 +223,7 @@ def run_local(state: BatchState, task: Task, view: VersionView) -> TaskResult:
         case Kind.FEATURE:
             if state.plan.op(task.op).reduce:  # END reads these rows where they are
                 return TaskResult(cached_rows=sum(len(item.rows) for item in state.feature_items(task) if item.kept))
-            return TaskResult(cached_rows=_fetched(state, task, view))
+            return TaskResult(cached_rows=_fetched(state, task, view, turn))
         case Kind.END:
             state.reduce(partial(_rows_at_home, state, view))
             state.finish()
@@ -232,7 +232,7 @@ def run_local(state: BatchState, task: Task, view: VersionView) -> TaskResult:
             raise AssertionError(f"{task} is a program")
 
 
-def _fetched(state: BatchState, task: Task, view: VersionView) -> int:
+def _fetched(state: BatchState, task: Task, view: VersionView, turn: int) -> int:
     """Copy the rows of a FEATURE task at home into the batch. Returns how many of them were cached."""
     cached, items = 0, state.feature_items(task)
     own = {item.node_type for item in items if not item.kept}
@@ -247,7 +247,8 @@ def _fetched(state: BatchState, task: Task, view: VersionView) -> int:
         for name, out in zip(item.tables, outs, strict=True):
             source, also = state.sources.get((item.node_type, name), 0), kept.get(item.node_type)
             beside = None if also is None else (view.rows.table(also.node_type, name), also.rows, also.positions)
-            view.store.gather_to(item.node_type, name, item.rows, out, item.positions, source=source, beside=beside)
+            where = item.node_type, name, item.rows, out, item.positions
+            view.store.gather_to(*where, source=source, beside=beside, turn=turn)
     return cached
 
 

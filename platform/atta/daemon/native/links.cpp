@@ -393,13 +393,28 @@ class Links {
     data_->edges[edge_type].prepared[number].store(true, std::memory_order_release);
   }
 
-  void add_table(std::size_t node_type, Table rows) {
+  // Sources and edge ids of these edges lie on the disk, and begin there at a byte.
+  void edges_on_disk(std::size_t edge_type, nb::object indices, std::uint64_t indices_at, nb::object edge_ids,
+                     std::uint64_t edge_ids_at) {
+    if (serving_ || edge_type >= data_->edges.size()) bad("edges", "must be added before the first link");
+    ServedEdges& edges = data_->edges[edge_type];
+    edges.disk_indices = nb::cast<DiskRows*>(indices), edges.disk_edge_ids = nb::cast<DiskRows*>(edge_ids);
+    edges.indices_at = indices_at, edges.edge_ids_at = edge_ids_at;
+    methods_.push_back(std::move(indices)), methods_.push_back(std::move(edge_ids));
+  }
+
+  // `disk`: reads the rows, or None.
+  void add_table(std::size_t node_type, Table rows, nb::object disk) {
     if (serving_) bad("table", "must be added before the first link");
     if (rows.ndim() < 1) bad("table", "must have at least one dimension");
     if (node_type > UINT16_MAX) bad("node_type", "is too large");
     if (data_->tables.size() <= node_type) data_->tables.resize(node_type + 1);
     if (data_->tables[node_type].size() == 64) bad("table", "a node type has 64 tables at most");
-    data_->tables[node_type].push_back({static_cast<const std::byte*>(rows.data()), rows.shape(0), row_bytes_of(rows)});
+    DiskRows* const on_disk = disk.is_none() ? nullptr : nb::cast<DiskRows*>(disk);
+    if (on_disk != nullptr && (on_disk->rows() != rows.shape(0) || on_disk->row_bytes() != row_bytes_of(rows)))
+      bad("disk", "has other rows");
+    data_->tables[node_type].push_back({static_cast<const std::byte*>(rows.data()), rows.shape(0), row_bytes_of(rows), on_disk});
+    methods_.push_back(std::move(disk));
     kept_tables_.push_back(std::move(rows));
   }
 
@@ -580,7 +595,8 @@ void bind_links(nb::module_& m) {
       .def_prop_ro("fd", &Links::fd)
       .def("add_edges", &Links::add_edges, "indptr"_a, "indices"_a, "edge_ids"_a, "keys"_a)
       .def("prepare", &Links::prepare, "edge_type"_a, "number"_a, "method"_a.none())
-      .def("add_table", &Links::add_table, "node_type"_a, "rows"_a)
+      .def("edges_on_disk", &Links::edges_on_disk, "edge_type"_a, "indices"_a, "indices_at"_a, "edge_ids"_a, "edge_ids_at"_a)
+      .def("add_table", &Links::add_table, "node_type"_a, "rows"_a, "disk"_a.none() = nb::none())
       .def("serve", &Links::serve, "fd"_a, "peer"_a = -1, "tls"_a.none() = nullptr)
       .def("keep_served", &Links::keep_served, "most"_a)
       .def("served", &Links::served)

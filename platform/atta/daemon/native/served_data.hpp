@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "disk_rows.hpp"
 #include "expand.hpp"
 #include "frames.hpp"
 #include "gather.hpp"
@@ -31,6 +32,9 @@ struct ServedEdges {
   std::size_t edges = 0;
   std::int64_t stride = 1;  // see InEdges
   const std::int64_t* keys = nullptr;
+  // Where sources and edge ids are on the disk, and the byte there where they begin; null: the arrays above are read.
+  DiskRows *disk_indices = nullptr, *disk_edge_ids = nullptr;
+  std::uint64_t indices_at = 0, edge_ids_at = 0;
   // By number. A method without tables is uniform sampling; one that is not prepared is refused.
   std::array<std::atomic<const Method*>, kMethods> methods{};
   std::array<std::atomic<bool>, kMethods> prepared{};
@@ -39,6 +43,7 @@ struct ServedEdges {
 struct ServedTable {
   const std::byte* data = nullptr;
   std::size_t rows = 0, row_bytes = 0;
+  DiskRows* disk = nullptr;  // null: `data` is read
 };
 
 struct ServedData {
@@ -180,6 +185,10 @@ class Request {
       if (!(head_.key >> t & 1)) continue;
       check_rows("rows", rows_.data() + done_, count, tables[t].rows);
       std::byte* to = out.more(count * tables[t].row_bytes);
+      if (tables[t].disk != nullptr) {
+        tables[t].disk->gather(std::span<const std::int64_t>(rows_).subspan(done_, count), to, [](std::size_t i) { return i; });
+        continue;
+      }
       move_rows(
           tables[t].data, to, tables[t].row_bytes, count, false,
           [&](std::size_t i) { return static_cast<std::size_t>(rows_[done_ + i]); }, [](std::size_t i) { return i; });
@@ -196,8 +205,18 @@ class Request {
       throw std::invalid_argument("sums of several tables, or of other rows than came");
     const std::size_t count = std::min(head_.rows - done_, std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(1, bytes)));
     check_rows("rows", rows_.data() + starts_[done_], starts_[done_ + count] - starts_[done_], table.rows);
-    sum_groups(table.data, columns, rows_.data(), weights_.empty() ? nullptr : weights_.data(), starts_.data(), done_,
-               done_ + count, shifts_.data(), width, out.more(count * bytes));
+    std::byte* const to = out.more(count * bytes);
+    const float* const weights = weights_.empty() ? nullptr : weights_.data();
+    if (table.disk == nullptr) {
+      sum_groups(table.data, columns, rows_.data(), weights, starts_.data(), done_, done_ + count, shifts_.data(), width, to);
+    } else {
+      const auto mine = std::span<const std::int64_t>(rows_).subspan(starts_[done_], starts_[done_ + count] - starts_[done_]);
+      std::vector<std::byte> read(mine.size() * table.row_bytes);
+      table.disk->gather(mine, read.data(), [](std::size_t i) { return i; });
+      std::vector<std::int64_t> at(rows_.size());
+      for (std::size_t i = 0; i < mine.size(); ++i) at[starts_[done_] + i] = static_cast<std::int64_t>(i);
+      sum_groups(read.data(), columns, at.data(), weights, starts_.data(), done_, done_ + count, shifts_.data(), width, to);
+    }
     out.end(answered(FrameKind::kPulled, count));
     done_ += count;
   }
@@ -255,24 +274,55 @@ class Request {
 
   template <class Id, class Edge>
   void draw(const ServedEdges& edges, const Method* method, const SampleSpec& spec, std::size_t stop, Piece& out) {
+    if (edges.disk_indices != nullptr) return draw_on_disk<Id, Edge>(edges, method, spec, stop, out);
     const InEdges<Id, Edge> graph{
         edges.indptr, static_cast<const Id*>(edges.indices),    edges.edges, static_cast<const Edge*>(edges.edge_ids),
         edges.keys,   std::numeric_limits<std::int64_t>::max(), edges.stride};
     static thread_local PieceSink<Id, Edge> sink;  // keeps its memory
     sink.counts.clear(), sink.neighbors.clear(), sink.edge_ids.clear();
-    const auto row_at = [&](std::size_t i) {
-      return Row{rows_[i], trees_.empty() ? -1 : trees_[i], times_.empty() ? kEndOfTime : times_[i]};
+    if (spec.fan_out == -1 && method == nullptr) return copy(graph, spec, [this](std::size_t i) { return row_at(i); }, stop, out);
+    expand_into(sink, graph, method, spec, stop, true);
+    append(sink.counts, out), append(sink.neighbors, out), append(sink.edge_ids, out);
+    out.end(sampled<Id, Edge>(stop, sink.neighbors.size()));
+  }
+
+  // The same where sources and edge ids are on the disk: positions are drawn, then read.
+  template <class Id, class Edge>
+  void draw_on_disk(const ServedEdges& edges, const Method* method, const SampleSpec& spec, std::size_t stop, Piece& out) {
+    const InEdges<std::int64_t, std::int64_t> graph{edges.indptr, nullptr,    edges.edges,
+                                                    nullptr,      edges.keys, std::numeric_limits<std::int64_t>::max()};
+    PieceSink<std::int64_t, std::int64_t> sink;
+    expand_into(sink, graph, method, spec, stop, false);
+    append(sink.counts, out);
+    const std::vector<std::int64_t>& drawn = sink.neighbors;
+    const auto read_values = [&](DiskRows& disk, std::uint64_t start, std::size_t bytes) {
+      disk.values(drawn.size(), bytes, out.more(drawn.size() * bytes),
+                  [&](std::size_t i) { return start + static_cast<std::uint64_t>(drawn[i]) * bytes; });
     };
-    if (spec.fan_out == -1 && method == nullptr) return copy(graph, spec, row_at, stop, out);
+    read_values(*edges.disk_indices, edges.indices_at, sizeof(Id));
+    read_values(*edges.disk_edge_ids, edges.edge_ids_at, sizeof(Edge));
+    out.end(sampled<Id, Edge>(stop, drawn.size()));
+  }
+
+  Row row_at(std::size_t i) const {
+    return Row{rows_[i], trees_.empty() ? -1 : trees_[i], times_.empty() ? kEndOfTime : times_[i]};
+  }
+
+  template <class Id, class Edge, class Sink>
+  void expand_into(Sink& sink, const InEdges<Id, Edge>& graph, const Method* method, const SampleSpec& spec, std::size_t stop,
+                   bool want_edges) const {
     with_picker(method, spec, [&](auto make) {
       auto picker = make();
-      expand(graph, spec, picker, done_, stop, row_at, true, sink);
+      expand(graph, spec, picker, done_, stop, [this](std::size_t i) { return row_at(i); }, want_edges, sink);
     });
+  }
+
+  template <class Id, class Edge>
+  FrameHeader sampled(std::size_t stop, std::size_t edges) const {
     FrameHeader head = answered(FrameKind::kSampled, stop - done_);
-    head.edges = sink.neighbors.size();
+    head.edges = edges;
     head.flags = static_cast<std::uint8_t>((sizeof(Id) == 8 ? kWideNeighbors : 0) | (sizeof(Edge) == 8 ? kWideEdgeIds : 0));
-    append(sink.counts, out), append(sink.neighbors, out), append(sink.edge_ids, out);
-    out.end(head);
+    return head;
   }
 
   // Answers with all edges of the rows. Nothing is drawn, so each row's edges move at once.

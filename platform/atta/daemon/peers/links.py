@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from atta.daemon.peers.owners import Item, Outs, Owners, SampledRows, part_of, s
 from atta.daemon.peers.peers import SMALL_BYTES, Peers
 from atta.daemon.peers.sockets import Attaching, LinkService
 from atta.daemon.peers.watching import Hedges
+from atta.kvstore.disk import DiskEdges
 from atta.kvstore.store import Store
 from atta.observe.recording import ServedSpan
 from atta.partition.dataset import Dataset
@@ -31,6 +33,8 @@ from atta.wire.retries import ASK_AFTER_S
 
 MOST_TABLES = 63
 """Most tables of a node type that links carry. Rows of others travel by messages."""
+IN_MEMORY: Mapping[str, DiskEdges] = MappingProxyType({})
+"""No in-edges are read from the disk."""
 WATCH_S = 0.05
 """How often late steps are looked for, in seconds."""
 
@@ -47,11 +51,12 @@ class DaemonLinks:
         peers: Peers,
         *,
         encrypted: bool = False,
+        edges: Mapping[str, DiskEdges] = IN_MEMORY,
     ) -> None:
-        """``encrypted``: links to other machines speak TLS."""
+        """``encrypted``: links to other machines speak TLS. ``edges``: those that are read from the disk."""
         threads = link_threads(config.threads)
         self._native = _native.Links(threads)
-        register(self._native, Numbers(dataset.schema), shard, store)
+        register(self._native, Numbers(dataset.schema), shard, store, edges)
         self._native.keep_served(config.trace_events)
         self._dataset, self._config = dataset, config
         self.service = LinkService(self._native, config.listen, config.link_port, encrypted=encrypted)
@@ -125,7 +130,9 @@ class Numbers:
         return bits
 
 
-def register(links: _native.Links, numbers: Numbers, shard: Shard, store: Store) -> None:
+def register(
+    links: _native.Links, numbers: Numbers, shard: Shard, store: Store, edges: Mapping[str, DiskEdges] = IN_MEMORY
+) -> None:
     """Hand the partition to the links. Methods that need tables follow when they are first prepared."""
     for edge_type in numbers.edge_types:  # in the order of their numbers
         csc, target = shard.drawn(edge_type), shard.dataset.schema.endpoints(edge_type)[1]
@@ -133,9 +140,12 @@ def register(links: _native.Links, numbers: Numbers, shard: Shard, store: Store)
         assert edge_ids is not None
         number = links.add_edges(csc.indptr, indices, edge_ids, shard.keys(target))
         links.prepare(number, Method.UNIFORM.number, None)
+        if (disk := edges.get(edge_type)) is not None:
+            links.edges_on_disk(number, disk.natives[0], disk.starts[0], disk.natives[1], disk.starts[1])
     for node_type, number in numbers.node_types.items():
         for name in numbers.tables[node_type]:
-            links.add_table(number, as_bytes(store.table(node_type, name).data))
+            table = store.table(node_type, name)
+            links.add_table(number, as_bytes(table.data), None if table.disk is None else table.disk.native)
 
     def prepared(edge_type: str, method: Method, tables: Tables | None) -> None:
         if tables is None or isinstance(tables, _native.Method):

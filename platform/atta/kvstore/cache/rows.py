@@ -19,6 +19,7 @@ from atta.kvstore.cache.sums import KeptSums
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
+    from atta.kvstore.disk import DiskData
     from atta.partition.dataset import Dataset
     from atta.partition.schema import TableSpec
     from atta.samplers.batch.items import FeatureItem
@@ -147,10 +148,7 @@ CachedRows = ChosenRows | RecentRows
 
 def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarray]:
     """Arrays for ``count`` rows of each table, on huge pages if the system gives them."""
-    rows = {name: np.empty((count, *spec.row_shape), dtype=spec.dtype) for name, spec in specs.items()}
-    for array in rows.values():
-        kernels.advise_huge(array)
-    return rows
+    return {name: kernels.empty_lines((count, *spec.row_shape), np.dtype(spec.dtype)) for name, spec in specs.items()}
 
 
 def bits_of(kept: Mapping[str, np.ndarray], tables: Sequence[str]) -> int:
@@ -293,6 +291,9 @@ class RowCache:
             self._counted.rows_hit += 0 if found is None else len(found.slots)
         return found
 
+    def expect(self, node_type: str, tables: Sequence[str], rows: np.ndarray) -> None:
+        """Rows at home are read at once."""
+
     def holds(self, node_type: str, name: str) -> bool:
         """Whether rows of this table may be here."""
         kept = self._kept.get(node_type)
@@ -328,10 +329,15 @@ class RowCache:
 
 class RowsAhead:
     """A cache as a batch sees it whose rows are fetched when later batches have been sampled, too: until then it only
-    says which rows it will ask for. ``turn``: batches with lower ones ask earlier."""
+    says which rows it will ask for. ``turn``: batches with lower ones ask earlier. ``disk``: where rows at home may be."""
 
-    def __init__(self, cache: RowCache, turn: int) -> None:
-        self.cache, self.turn = cache, turn
+    def __init__(self, cache: RowCache, turn: int, disk: DiskData | None = None) -> None:
+        self.cache, self.turn, self._disk = cache, turn, disk
+
+    def expect(self, node_type: str, tables: Sequence[str], rows: np.ndarray) -> None:
+        """The batch will ask for ``rows`` (int64 [n]) at home."""
+        if self._disk is not None:
+            self._disk.expect(self.turn, node_type, tables, rows)
 
     def look_up(
         self, node_type: str, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
@@ -358,6 +364,8 @@ class RowsAhead:
 
     def close(self) -> None:
         """The batch will ask for nothing any more."""
+        if self._disk is not None:
+            self._disk.close(self.turn)
         for kept in [*self.cache._kept.values()]:
             if isinstance(kept, RecentRows):
                 kept.index.close(self.turn)

@@ -111,6 +111,9 @@ class Window {
     }
   }
 
+  // Whether no batch is known.
+  bool empty() const { return open_ == 0; }
+
   // How many batches look up before the next one of a set; kNever: none of it does.
   int wait(std::uint32_t set) const {
     int least = kNever;
@@ -314,6 +317,21 @@ class RecentIndex {
     const std::lock_guard<std::mutex> held(mutex_);
     closed_.push_back(turn);
     if (closed_.size() > Window::kMost) let_go();
+  }
+
+  // Whether there is a batch of the window that will look something up.
+  bool expects() {
+    const std::lock_guard<std::mutex> held(mutex_);
+    return !window_.empty();
+  }
+
+  // Leaves of `ids` those that a batch of the window will look up, and that have no slot.
+  void keep_expected(std::vector<std::int64_t>& ids) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    std::erase_if(ids, [&](std::int64_t id) {
+      const Places::Entry place = places_.of(HashedId(id));
+      return place.slot != kNone || window_.wait(place.asking) == Window::kNever;
+    });
   }
 
   // The id of each slot, and the tables whose rows are there.

@@ -100,15 +100,16 @@ struct Versioned {
 using Rows = Versioned<std::byte, std::int64_t>;
 using ConstRows = Versioned<const std::byte, const std::int64_t>;
 
-inline void request_ahead(const std::byte* table, std::size_t row_bytes, std::span<const std::int64_t> rows, std::size_t i) {
-  if (row_bytes <= 16 * kLine && i + kRowsAhead < rows.size())
-    request_row(table + static_cast<std::size_t>(rows[i + kRowsAhead]) * row_bytes, row_bytes);
+inline void request_ahead(const Ahead& ahead, const std::byte* table, std::size_t row_bytes, std::span<const std::int64_t> rows,
+                          std::size_t i) {
+  if (i + ahead.read < rows.size()) ahead.request(table + static_cast<std::size_t>(rows[i + ahead.read]) * row_bytes, row_bytes);
 }
 
 // out[i] = table[rows[i]]; rows are in range.
 inline void read_rows(ConstRows table, std::size_t row_bytes, std::span<const std::int64_t> rows, Rows out, RowLocks& locks) {
+  const Ahead ahead(std::max<std::size_t>(1, row_bytes));
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    request_ahead(table.rows, row_bytes, rows, i);
+    request_ahead(ahead, table.rows, row_bytes, rows, i);
     const auto row = static_cast<std::size_t>(rows[i]);
     const RowLocks::Held held(locks, row);
     std::memcpy(out.rows + i * row_bytes, table.rows + row * row_bytes, row_bytes);
@@ -120,8 +121,9 @@ inline void read_rows(ConstRows table, std::size_t row_bytes, std::span<const st
 // change.
 inline void write_rows(Rows table, std::size_t row_bytes, std::span<const std::int64_t> rows, const std::byte* values,
                        std::int64_t version, RowLocks& locks) {
+  const Ahead ahead(std::max<std::size_t>(1, row_bytes));
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    request_ahead(table.rows, row_bytes, rows, i);
+    request_ahead(ahead, table.rows, row_bytes, rows, i);
     const auto row = static_cast<std::size_t>(rows[i]);
     const RowLocks::Held held(locks, row);
     if (table.versions != nullptr) {
@@ -147,8 +149,9 @@ void accumulate(T* to, const T* values, std::size_t n) {
 // table[rows[i]] += values[i], in order; all values of a repeated row are added.
 template <class T>
 void add_rows(T* table, std::size_t width, std::span<const std::int64_t> rows, const T* values, RowLocks& locks) {
+  const Ahead ahead(std::max<std::size_t>(1, width * sizeof(T)));
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    request_ahead(reinterpret_cast<const std::byte*>(table), width * sizeof(T), rows, i);
+    request_ahead(ahead, reinterpret_cast<const std::byte*>(table), width * sizeof(T), rows, i);
     const auto row = static_cast<std::size_t>(rows[i]);
     const RowLocks::Held held(locks, row);
     accumulate(table + row * width, values + i * width, width);

@@ -42,6 +42,7 @@ _CAUSES = {
     "internal": "rows between trainers of a server",
     "external": "the link between servers",
     "sampling": "sampling",
+    "disk": "reading rows from the disk",
 }
 _WORTH_SAYING = 1000.0
 """Most times by which a link is said to be faster or slower: beyond that the advice is useless."""

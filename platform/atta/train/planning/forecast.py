@@ -22,7 +22,7 @@ class Forecast:
     """Predicted time and memory of a strategy.
 
     ``options`` of ``atta train`` select it. ``exact``: each step computes the gradient of the whole graph. ``compute``,
-    ``internal``, ``external`` and ``sampling`` are seconds per epoch; ``hidden`` ones of ``external`` pass while
+    ``internal``, ``external``, ``sampling`` and ``disk`` are seconds per epoch; ``hidden`` ones of ``external`` pass while
     trainers compute; ``preload`` is once before the first epoch. ``memory``: bytes that a trainer needs for a step
     (``atta.train.cooperative.memory``). ``redundancy``: rows computed per epoch, vertex and layer; 1: each once.
     ``row_bytes``: that the busiest server receives from others per epoch. ``ages``: least and largest age of rows of
@@ -50,11 +50,12 @@ class Forecast:
     reason: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     doubt: str = ""
+    disk: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds per epoch: the sum of all terms, without what is hidden behind computing."""
-        return self.compute + self.internal + (self.external - self.hidden) + self.sampling
+        return self.compute + self.internal + (self.external - self.hidden) + self.sampling + self.disk
 
     @property
     def terms(self) -> dict[str, float]:
@@ -64,6 +65,7 @@ class Forecast:
             "internal": self.internal,
             "external": self.external,
             "sampling": self.sampling,
+            "disk": self.disk,
         }
 
 
@@ -188,6 +190,7 @@ class Forecaster:
             internal=inside,
             external=outside + features / self.rates.external,
             sampling=steps * sum(batch.edges) / self.rates.drawing,
+            disk=steps * self.machines.trainers * (sum(batch.vertices) - batch.remote) / self.rates.disk,
             preload=0.0,
             memory=self._memory(
                 Size(sum(batch.vertices), 0, sum(batch.edges)),

@@ -12,6 +12,9 @@ from statistics import median
 import numpy as np
 import torch
 
+from atta.kvstore.disk import DiskTable
+from atta.partition.dataset import Dataset
+from atta.partition.graph.needs import node_file, plan_disk
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import ExpansionAware
 from atta.scheduler.fine import Line
@@ -83,6 +86,22 @@ def measure(
         extracting=extracting,
         parameters=float(sum(p.numel() for p in whole_model.parameters())),
     )
+
+
+def disk_rows_per_s(dataset: Dataset, memory: int, *, reads: int = 20_000) -> float:
+    """Rows of features per second that a daemon with ``--memory`` of so many bytes gives, if all are asked for alike: those
+    of the first partition that have no room are read at random. inf: all have room. Raises ConfigError: too little."""
+    (node_type,) = dataset.schema.node_types
+    file, spec = node_file(0, node_type, "x"), dataset.schema.table(node_type, "x")
+    buffer = max(64 << 20, memory // 8)  # as DaemonConfig
+    slots, rows = plan_disk(dataset, 0, memory, cache=None, buffer=buffer).slots.get(file), dataset.files[file].shape[0]
+    if slots is None or slots >= rows:
+        return float("inf")
+    table = DiskTable(dataset.path / file, rows, spec.row_bytes, 1)
+    some = np.random.default_rng(0).integers(0, rows, reads)
+    begin = time.perf_counter()
+    table.gather(some, np.empty((reads, spec.row_bytes), np.uint8))
+    return reads / (time.perf_counter() - begin) / (1 - slots / rows)
 
 
 def piece(whole: Servers, network: PlannedModel, *, most_edges: int = _MOST_EDGES, every: int = 1) -> TrainingGraph:

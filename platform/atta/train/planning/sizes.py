@@ -176,7 +176,8 @@ class Rates:
 
     ``internal``, ``external``: rows per second that a trainer receives from another of its server, and a server over
     its link. ``drawing``: sampled edges per second; ``extracting``: edges per second of a co-batch. ``parameters``: of
-    the model; each step sums up their gradients.
+    the model; each step sums up their gradients. ``disk``: rows per second of a server's own partition, of which some
+    come from the disk.
     """
 
     vertices: float
@@ -186,9 +187,10 @@ class Rates:
     drawing: float = math.inf
     extracting: float = math.inf
     parameters: float = 0.0
+    disk: float = math.inf
 
     def __post_init__(self) -> None:
-        speeds = (self.vertices, self.internal, self.external, self.edges, self.drawing, self.extracting)
+        speeds = (self.vertices, self.internal, self.external, self.edges, self.drawing, self.extracting, self.disk)
         if not all(speed > 0 for speed in speeds):
             raise ConfigError("rates must be positive")
         if not self.parameters >= 0:
