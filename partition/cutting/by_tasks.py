@@ -31,6 +31,7 @@ from atta.partition.cutting.tasks import (
     remove_folders,
     reverse_balance,
     split_by_row,
+    thread_count,
     type_starts,
 )
 from atta.partition.cutting.writer import DatasetSteps
@@ -127,14 +128,16 @@ class Placing:
         for _ in range(passes):
             placed = np.full(self.blocks.ranges.total, -1, np.int32)
             for number, vertices in enumerate(turns):
-                near = rows(number, np.sort(vertices))
-                _native.stream_vertices(*near, vertices, owners, placed, self.parts, flat, self.room, 0.0, 0.0)
+                indptr, indices = rows(number, np.sort(vertices))
+                given = vertices, owners, placed, self.parts, flat, self.room, 0.0, 0.0, thread_count()
+                _native.stream_vertices(indptr, indices, *given)
                 progress.advance(1)
             owners = placed
         assert owners is not None
         self._even(owners)
         for number in range(self.blocks.ranges.count):
-            _native.refine_owners(*self.blocks.block(number), owners, self.parts, flat, self.room)
+            block = self.blocks.block(number)
+            _native.refine_owners(*block, owners, self.parts, flat, self.room, thread_count())
         return owners
 
     def _even(self, owners: Owners) -> None:

@@ -7,21 +7,27 @@ import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.cutting.tasks import MOST_THREADS, TaskSizes
+from atta.partition.cutting.tasks import TaskSizes, thread_count
+from atta.partition.cutting.union import SLICE
+from atta.partition.cutting.writer import CHUNK_BYTES
 from atta.partition.graph import index_dtype
 from atta.partition.methods.metis import TAME_FROM, metis_bytes
 
 METHODS = ("metis", "metis:tame=yes", "metis:tame=no", "block", "ldg", "fennel", "random")
 _PROCESS = 64 << 20  # Python and its libraries
-_PER_VERTEX = 60  # ids, ranks, owners, degrees, weights
-_PER_SORTED_EDGE = 80
+_PER_VERTEX = 35  # ids, ranks, owners, degrees
+_PER_PLACED_VERTEX = 64  # bounds of rows, in-degrees, weights of three things, and these once more to put together
+_PER_UNION_VERTEX = 24  # bounds of rows, in-degrees, loops
+_PER_PLACE = 2  # bytes beside a neighbour until the rows are sorted
+_PER_SORTED_EDGE = 70
 _KEPT_PER_VERTEX = 1.22  # neighbours that a tamed METIS sees, per neighbour that a vertex may keep
 _CAP = 8
 _THINGS = 3  # number of quantities that are balanced at once
-_START_S = 1.0
-_FAR_EDGES = 120e6
-_WRITE_NS = 160  # per edge: numbering, moving, sorting, checksums
-_ASSIGN_NS = {"metis:tame=yes": 270, "metis:tame=no": 780, "block": 170, "ldg": 165, "fennel": 160, "random": 0}
+_START_S = 2.0
+_FAR_EDGES, _FARTHER = 1e9, 0.4  # random reads of larger graphs leave the caches more often
+_WRITE_NS = 65  # per edge: checksums, numbering, moving, sorting
+_ASSIGN_NS = {"metis:tame=yes": 1100, "metis:tame=no": 1810, "block": 130, "ldg": 110, "fennel": 110, "random": 0}
+"""Per edge of a graph of ``_FAR_EDGES``."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
     if method == "metis":
         form = "metis:tame=yes" if size.neighbors >= TAME_FROM else "metis:tame=no"
     end = index_dtype(size.nodes).itemsize
-    mapped, union = 2 * end * size.edges, end * size.neighbors
+    union, sorted_ = end * size.neighbors, _PER_PLACE * size.neighbors
     vertices = _PER_VERTEX * size.nodes + _PROCESS
     assign = vertices if form == "random" else union + vertices
     if form.startswith("metis"):
@@ -98,8 +104,11 @@ def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
         )
         assign += 16 * kept + metis_bytes(size.nodes, kept, _THINGS)
     elif form != "random":
-        assign += mapped
-    write = _PER_SORTED_EDGE * min(size.edges, MOST_THREADS * TaskSizes.of(size.edges).bucket_edges) + vertices
-    nearby = min(1.0, (size.edges / _FAR_EDGES) ** 0.4) if size.edges else 0.0  # small graphs stay near the caches
-    seconds = _START_S + 1e-9 * size.edges * nearby * (_WRITE_NS + _ASSIGN_NS[form])
+        read = thread_count() * 2 * end * min(SLICE, size.edges)
+        sorting = sorted_ + _PER_UNION_VERTEX * size.nodes + read
+        assign = union + _PROCESS + max(_PER_PLACED_VERTEX * size.nodes, sorting)
+    bucket, rows = TaskSizes.of(size.edges).bucket_edges, min(size.nodes * size.row_bytes, parts * CHUNK_BYTES)
+    write = vertices + thread_count() * (_PER_SORTED_EDGE * min(size.edges, bucket) + rows)
+    far = (size.edges / _FAR_EDGES) ** _FARTHER
+    seconds = _START_S + 1e-9 * size.edges * (_WRITE_NS + _ASSIGN_NS[form] * far)
     return Estimate(method, max(assign, write), seconds, "assign" if assign > write else "write")

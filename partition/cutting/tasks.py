@@ -3,6 +3,7 @@ several machines also build the union graph, in blocks of rows from slices of th
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,17 +20,17 @@ from atta import _native
 from atta.observe.machine.processor import usable_cores
 from atta.observe.machine.threads import in_order
 from atta.observe.progress import Progress, Silent
-from atta.partition.disk.files import NpyAppender, check_file, chunks, map_array, write_array
+from atta.partition.disk.files import NpyAppender, NpyReader, check_file, chunks, map_array, write_array
 from atta.partition.graph import Graph, index_dtype
 
 PIECES = 16
 """Number of tasks of a step at least, so that several machines have work, and each holds a small part of the edges."""
 LEAST = 1 << 20
 """Number of edges for which a task of its own is worth its start."""
-BUCKETS = 256
+BUCKETS = 1024
 """Number of buckets of all edges at least, where they are large enough: what is sorted stays near the caches."""
 MOST_THREADS = 4
-"""Number of tasks that this process runs at a time at most: each holds a chunk or a bucket of edges."""
+"""Number of threads of this process that compute at most: a task in each holds a chunk or a bucket of edges."""
 
 WORK = "work"
 """The folder of a dataset under construction that tasks write into."""
@@ -46,6 +47,11 @@ class TaskPool(Protocol):
         """Return ``function(*a)`` for each of the ``arguments``, in their order. ``advance(1)`` after each."""
 
 
+def thread_count() -> int:
+    """Number of threads of this process that compute."""
+    return min(usable_cores(), MOST_THREADS)
+
+
 class Threads:
     """Runs tasks in threads of this process, one for each core."""
 
@@ -54,7 +60,7 @@ class Threads:
     ) -> list[Result]:
         """Run the tasks. Raises what a task raises."""
         results = []
-        for result in in_order((partial(function, *each) for each in arguments), min(usable_cores(), MOST_THREADS)):
+        for result in in_order((partial(function, *each) for each in arguments), thread_count()):
             results.append(result)
             advance(1)
         return results
@@ -175,11 +181,12 @@ class BucketWriter:
 
     def add(self, keys: npt.NDArray[Any], **columns: Array) -> None:
         """Append a run. ``keys``: the bucket of each row. Rows of a bucket keep their order."""
-        order = _native.stable_order(keys, self._buckets)
-        for name, file in self._files.items():
-            file.append(columns[name][order])
-        counts = np.bincount(keys, minlength=self._buckets)
-        self._bounds.append(self._rows + np.concatenate([[0], np.cumsum(counts)])[None])
+        given = [np.ascontiguousarray(columns[name]) for name in self._files]
+        sorted_ = [np.empty_like(column) for column in given]
+        bounds = _native.dealt(keys, self._buckets, given, sorted_)
+        for file, column in zip(self._files.values(), sorted_, strict=True):
+            file.append(column)
+        self._bounds.append(self._rows + bounds[None])
         self._rows += len(keys)
 
     def __enter__(self) -> BucketWriter:
@@ -195,16 +202,33 @@ def column_file(path: Path, kind: npt.DTypeLike) -> NpyAppender:
     return NpyAppender(path, np.dtype(kind).base, np.dtype(kind).shape)
 
 
+class BucketReader(contextlib.ExitStack):
+    """Reads buckets that several tasks wrote, each into one of ``folders``."""
+
+    def __init__(self, folders: Sequence[Path], columns: Columns) -> None:
+        super().__init__()
+        self._columns = columns
+        self._bounds = [map_array(folder / _BOUNDS) for folder in folders]
+        self._files = {n: [self.enter_context(NpyReader(f / f"{n}.npy")) for f in folders] for n in columns}
+
+    def read(self, number: int) -> list[Array]:
+        """Return the columns of a bucket, folder by folder, run by run."""
+        runs = [bounds[:, number : number + 2] for bounds in self._bounds]
+        runs = [of[of[:, 0] < of[:, 1]] for of in runs]
+        total, found = sum(int((of[:, 1] - of[:, 0]).sum()) for of in runs), []
+        for name, kind in self._columns.items():
+            column, at = np.empty(total, kind), 0
+            for file, of in zip(self._files[name], runs, strict=True):
+                for lo, hi in of.tolist():
+                    file.read(lo, column[at : (at := at + hi - lo)])
+            found.append(column)
+        return found
+
+
 def read_bucket(folders: Sequence[Path], columns: Columns, number: int) -> list[Array]:
-    """Return the columns of a bucket, as several tasks wrote it: folder by folder, run by run."""
-    found: list[list[Array]] = [[np.empty(0, kind)] for kind in columns.values()]
-    for folder in folders:
-        bounds = map_array(folder / _BOUNDS)[:, number : number + 2]
-        runs = bounds[bounds[:, 0] < bounds[:, 1]].tolist()
-        for name, pieces in zip(columns, found, strict=True) if runs else ():
-            column = map_array(folder / f"{name}.npy")
-            pieces += [column[lo:hi] for lo, hi in runs]
-    return [np.concatenate(pieces) for pieces in found]
+    """Return the columns of one bucket: see ``BucketReader``."""
+    with BucketReader(folders, columns) as reader:
+        return reader.read(number)
 
 
 def remove_folders(folders: Sequence[Path]) -> None:
@@ -266,7 +290,7 @@ def reverse_balance(work: TaskWork, part: EdgeSlice) -> int:
     total = 0
     graph = work.graph
     for piece in _pieces(work, graph, part):
-        total += _native.edge_balance([piece], sum(graph.schema.node_counts.values()))
+        total += _native.block_sizes(*piece, sum(graph.schema.node_counts.values()))[0]
     return total
 
 
@@ -279,7 +303,7 @@ def split_by_row(work: TaskWork, part: EdgeSlice, ranges: RowRanges) -> Path:
         for src, dst, src_start, dst_start in _pieces(work, graph, part):
             heads, tails = dst.astype(index) + index.type(dst_start), src.astype(index) + index.type(src_start)
             inward = np.ones(len(heads), bool)
-            if ranges.both:  # in the order of the edges, as _native.union_rows has it
+            if ranges.both:  # in the order of the edges, as union_rows has it
                 heads, tails = (np.stack(pair, axis=1).ravel() for pair in ((heads, tails), (tails, heads)))
                 inward = np.tile([True, False], len(src))
                 kept = inward | (heads != tails)

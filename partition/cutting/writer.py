@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from atta.observe.progress import Progress
 from atta.partition import dataset as layout
 from atta.partition.cutting.balance import Counts, summarise
 from atta.partition.cutting.tasks import (
+    BucketReader,
     BucketWriter,
     EdgeSlice,
     TaskRun,
@@ -29,7 +30,6 @@ from atta.partition.cutting.tasks import (
     Threads,
     column_file,
     lots,
-    read_bucket,
     remove_folders,
 )
 from atta.partition.disk.files import (
@@ -55,13 +55,14 @@ Ids = npt.NDArray[np.int64]
 class Numbering:
     """How the vertices of one node type are numbered. ``offsets`` int64 [P + 1]: starts of the partitions' ranges. By internal
     id: ``row_of`` [n], rows in the graph folder; ``ids`` int64 [n], user ids. ``internal_of`` [n]: internal ids by row;
-    ``sorted_internal`` [n]: by rank of the user id."""
+    ``sorted_internal`` [n]: by rank of the user id. ``ranks`` [n]: ranks by row; None: they are the rows."""
 
     offsets: Ids
     row_of: Array
     internal_of: Array
     sorted_internal: Array
     ids: Ids
+    ranks: Array | None
 
 
 def number_vertices(user_ids: Ids | None, owners: npt.NDArray[np.int32], parts: int) -> Numbering:
@@ -71,31 +72,45 @@ def number_vertices(user_ids: Ids | None, owners: npt.NDArray[np.int32], parts: 
     index = index_dtype(n)
     if n and (owners.min() < 0 or owners.max() >= parts):
         raise ConfigError(f"the assignment names partitions outside 0..{parts - 1}")
-    by_id = np.arange(n, dtype=index) if user_ids is None else np.argsort(user_ids, kind="stable").astype(index)
-    row_of = by_id[_native.stable_order(owners[by_id], parts)]
-    internal_of = np.empty(n, index)
-    internal_of[row_of] = np.arange(n, dtype=index)
     offsets = np.zeros(parts + 1, np.int64)
     offsets[1:] = np.cumsum(np.bincount(owners, minlength=parts))
-    ids = row_of.astype(np.int64) if user_ids is None else np.asarray(user_ids)[row_of]
-    return Numbering(offsets, row_of, internal_of, internal_of[by_id], ids)
+    if user_ids is None:
+        row_of = _native.stable_order(owners, parts)
+        internal_of = _inverse(row_of)
+        return Numbering(offsets, row_of, internal_of, internal_of, row_of.astype(np.int64), None)
+    by_id = np.argsort(user_ids, kind="stable").astype(index)
+    row_of = by_id[_native.stable_order(owners[by_id], parts)]
+    internal_of = _inverse(row_of)
+    return Numbering(offsets, row_of, internal_of, internal_of[by_id], np.asarray(user_ids)[row_of], _inverse(by_id))
+
+
+def _inverse(order: Array) -> Array:
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order), dtype=order.dtype)
+    return places
 
 
 CHUNK_EDGES = 4 << 20
-_CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 32 << 20
 _SORTED_BYTES = 80
-_FIELDS = ("offsets", "row_of", "internal_of", "sorted_internal", "ids")
 
 
 def _keep_numbering(folder: Path, numbering: Mapping[str, Numbering]) -> None:
     """Write down how vertices are numbered, for all tasks to map."""
     for node_type, numbers in numbering.items():
-        for name in _FIELDS:
-            write_array(folder / "numbering" / file_name(node_type) / f"{name}.npy", getattr(numbers, name))
+        for field in fields(Numbering):
+            if (array := getattr(numbers, field.name)) is not None:
+                write_array(_numbering_file(folder, node_type, field.name), array)
 
 
 def _kept_numbering(folder: Path, node_type: str) -> Numbering:
-    return Numbering(*(map_array(folder / "numbering" / file_name(node_type) / f"{name}.npy") for name in _FIELDS))
+    paths = {field.name: _numbering_file(folder, node_type, field.name) for field in fields(Numbering)}
+    held: dict[str, Any] = {name: map_array(path) if path.exists() else None for name, path in paths.items()}
+    return Numbering(**held)
+
+
+def _numbering_file(folder: Path, node_type: str, name: str) -> Path:
+    return folder / "numbering" / file_name(node_type) / f"{name}.npy"
 
 
 @dataclass(frozen=True)
@@ -120,7 +135,8 @@ class EdgeBuckets:
 
 
 def moved_columns(schema: Schema, edge_type: str) -> dict[str, np.dtype[Any]]:
-    """What moves of each edge: its id, the internal ids of its destination and source, and its rows of tables."""
+    """What moves of each edge: its id, the internal id of its destination, the rank of its source's user id, and its rows
+    of tables."""
     source, target = (index_dtype(schema.node_counts[t]) for t in schema.endpoints(edge_type))
     tables = {f"tables/{name}": np.dtype((s.dtype, s.row_shape)) for name, s in schema.edge_tables[edge_type].items()}
     return {"ids": index_dtype(schema.edge_counts[edge_type]), "heads": target, "tails": source, **tables}
@@ -134,17 +150,19 @@ def _fewer(schema: Schema, edge_type: str, edges: int) -> int:
 
 def split_by_bucket(work: TaskWork, part: EdgeSlice, starts: Ids) -> Path:
     """Sort edges by the bucket of their destination. Returns the folder of buckets, with the ``moved_columns``."""
-    schema, buckets = work.graph.schema, len(starts) - 1
-    source, target = (_kept_numbering(work.folder, t).internal_of for t in schema.endpoints(part.edge_type))
+    schema = work.graph.schema
+    source, target = (_kept_numbering(work.folder, t) for t in schema.endpoints(part.edge_type))
     columns = moved_columns(schema, part.edge_type)
-    bucket_of = np.repeat(np.arange(buckets, dtype=np.int32), np.diff(starts))
     folder = work.own_folder("moved")
-    with BucketWriter(folder, buckets, columns) as out:
+    with BucketWriter(folder, len(starts) - 1, columns) as out:
         for first, last in chunks(part.hi - part.lo, _fewer(schema, part.edge_type, work.sizes.chunk_edges)):
             at, edges = slice(part.lo + first, part.lo + last), work.graph.edges(part.edge_type)  # as in _pieces
-            heads, rows = target[edges.dst[at]], {f"tables/{name}": rows[at] for name, rows in edges.tables.items()}
+            heads = _native.looked_up(target.internal_of, edges.dst[at])
+            tails = edges.src[at].astype(columns["tails"], copy=False)
+            tails = tails if source.ranks is None else _native.looked_up(source.ranks, tails)
             ids = np.arange(at.start, at.stop, dtype=columns["ids"])
-            out.add(bucket_of[heads], ids=ids, heads=heads, tails=source[edges.src[at]], **rows)
+            rows = {f"tables/{name}": rows[at] for name, rows in edges.tables.items()}
+            out.add(_native.buckets_of(heads, starts), ids=ids, heads=heads, tails=tails, **rows)
     return folder
 
 
@@ -187,11 +205,12 @@ class _PartWriter:
         return lo, hi
 
     def table(self, node_type: str, name: str) -> None:
-        rows, row_of = self.graph.table(node_type, name), self.numbering[node_type].row_of
+        row_of = self.numbering[node_type].row_of
         spec = self.schema.node_tables[node_type][name]
         lo, hi = self._range(node_type)
         with NpyAppender(self.path / node_folder(node_type) / f"{name}.npy", spec.dtype, spec.row_shape) as out:
-            for first, last in chunks(hi - lo, max(1, _CHUNK_BYTES // max(1, spec.row_bytes))):
+            for first, last in chunks(hi - lo, max(1, CHUNK_BYTES // max(1, spec.row_bytes))):
+                rows = self.graph.table(node_type, name)  # mapped anew, as in _pieces
                 out.append(rows[row_of[lo + first : lo + last]])
 
     def edges(self, edge_type: str, moved: EdgeBuckets) -> None:
@@ -204,16 +223,20 @@ class _PartWriter:
         with contextlib.ExitStack() as files:
             out = {n: files.enter_context(column_file(folder / f"{n}.npy", kind)) for n, kind in kinds.items()}
             out["indptr"].append([0])
+            reader = files.enter_context(BucketReader(moved.folders, columns))
             for number in range(moved.firsts[self.part], moved.firsts[self.part + 1]):
                 first, last = moved.starts[number : number + 2].tolist()
-                ids, heads, tails, *rows = read_bucket(moved.folders, columns, number)
+                ids, heads, ranks, *rows = reader.read(number)
                 heads -= first
-                order = _native.stable_order(heads, last - first, self.numbering[source].ids[tails])
+                order = _native.stable_order(heads, last - first, ranks)
+                tails = _native.looked_up(self.numbering[source].sorted_internal, _native.looked_up(ranks, order))
                 self._note(source, tails)
                 out["indptr"].append(total + np.cumsum(np.bincount(heads, minlength=last - first)))
-                total += len(ids)
-                for name, values in zip(list(kinds)[1:], (tails, ids, *rows), strict=True):
+                out["indices"].append(tails)
+                out["edge_ids"].append(_native.looked_up(ids, order))
+                for name, values in zip(list(kinds)[3:], rows, strict=True):
                     out[name].append(values[order])
+                total += len(ids)
 
     def _note(self, node_type: str, sources: Array) -> None:
         """Keep in mind which sources the partition does not own."""
@@ -307,8 +330,8 @@ class DatasetSteps:
             folder = self.path / shared_folder(t)
             write_array(folder / "ids.npy", numbers.ids)
             write_array(folder / "sorted_internal.npy", numbers.sorted_internal)
-            ordered = np.sort(numbers.ids)
-            if not np.array_equal(ordered, np.arange(len(ordered))):
+            ordered = None if numbers.ranks is None else np.sort(numbers.ids)
+            if ordered is not None and not np.array_equal(ordered, np.arange(len(ordered))):
                 write_array(folder / "sorted_ids.npy", ordered)
             for name in self.schema.splits[t]:
                 internal = np.sort(numbers.internal_of[self.graph.split(t, name)]).astype(np.int64)

@@ -3,9 +3,10 @@ how many edges of a type there are at each vertex of the whole graph, of which a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from atta import _native
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.observe.machine.threads import in_order
 from atta.partition.disk.files import chunks
 from atta.partition.names import edge_folder, node_folder
 from atta.partition.schema import Schema
@@ -324,8 +326,7 @@ class GraphDegrees:
             np.zeros((4, len(into) if weighed else 0)),
         )
         for src, dst, weight in edges:
-            _native.count_ids(dst, into)
-            _native.count_ids(src, out)
+            deque(in_order([partial(_native.count_ids, dst, into), partial(_native.count_ids, src, out)], 2), maxlen=0)
             alone = np.flatnonzero(src == dst) if source == target else np.empty(0, np.int64)
             _native.count_ids(dst[alone], loops)
             if weighed:

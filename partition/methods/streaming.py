@@ -13,6 +13,7 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.observe.progress import Progress
 from atta.partition.cutting.balance import capacities, constraints, known_balance
+from atta.partition.cutting.tasks import thread_count
 from atta.partition.cutting.union import Union
 from atta.partition.dataset import Dataset
 from atta.partition.graph import Graph
@@ -57,7 +58,7 @@ class Ldg:
         progress.stage("union graph", None)
         union = Union.of(graph)
         n, gamma = union.num_nodes, self.power
-        weights, room = limits(graph, names, parts, self.slack)
+        weights, room = limits(graph, names, parts, self.slack, union.by_type(union.in_degrees))
         # Fennel's alpha makes the cost of even partitions equal to the cost of a random cut (section 3 of its paper).
         alpha = np.sqrt(parts) * len(union.indices) / 2 / max(1.0, float(n) ** 1.5) if gamma else 0.0
         order, flat = _order(union, self.order, seed), weights.reshape(-1)
@@ -65,7 +66,8 @@ class Ldg:
         progress.stage("streaming", self.passes)
         for _ in range(self.passes):
             placed = np.full(n, -1, np.int32)
-            _native.stream_vertices(union.indptr, union.indices, order, owners, placed, parts, flat, room, alpha, gamma)
+            given = order, owners, placed, parts, flat, room, alpha, gamma, thread_count()
+            _native.stream_vertices(union.indptr, union.indices, *given)
             owners = placed
             progress.advance(1)
         assert owners is not None
@@ -147,11 +149,12 @@ class Extend:
         names, owners = known_balance(graph, balance), np.concatenate(_owners(graph, earlier))
         progress.stage("union graph", None)
         union = Union.of(graph)
-        weights, room = limits(graph, names, parts, self.slack)
+        weights, room = limits(graph, names, parts, self.slack, union.by_type(union.in_degrees))
         progress.stage("placing new vertices", None)
         new = np.flatnonzero(owners < 0)
         flat = weights.reshape(-1)
-        _native.stream_vertices(union.indptr, union.indices, new, None, owners, parts, flat, room, 0.0, 0.0)
+        given = new, None, owners, parts, flat, room, 0.0, 0.0, thread_count()
+        _native.stream_vertices(union.indptr, union.indices, *given)
         return union.by_type(owners)
 
 

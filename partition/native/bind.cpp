@@ -11,13 +11,13 @@
 
 using namespace atta;
 
+void bind_edges(nb::module_& m);  // edges.cpp
+
 namespace {
 
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutInts = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using OutLongs = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using OutDoubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Calls f with the checked graph.
@@ -30,63 +30,11 @@ decltype(auto) with_csr(const Longs& indptr, const Vector& indices, F f) {
   if (static_cast<std::size_t>(indptr.data()[n]) > indices.size()) bad("indptr", "passes the end of indices");
   return with_ids("indices", indices, [&](const auto* ids) {
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(ids)>>;
-    for (std::int64_t i = 0; i < indptr.data()[n]; ++i)
-      if (static_cast<std::uint64_t>(ids[i]) >= n) bad("indices", "name a vertex that does not exist");
+    std::make_unsigned_t<Id> largest = 0;  // found without a branch: indices are long
+    for (std::int64_t i = 0; i < indptr.data()[n]; ++i) largest = std::max(largest, static_cast<std::make_unsigned_t<Id>>(ids[i]));
+    if (indptr.data()[n] > 0 && largest >= n) bad("indices", "name a vertex that does not exist");
     return f(Csr<Id>{{indptr.data(), n + 1}, ids});
   });
-}
-
-template <class F>
-void each_edge(nb::list pieces, std::size_t n, F f) {
-  for (nb::handle item : pieces) {
-    auto t = nb::cast<nb::tuple>(item);
-    if (t.size() != 4) bad("pieces", "every piece is (src, dst, src_start, dst_start)");
-    const auto src = nb::cast<Vector>(t[0]), dst = nb::cast<Vector>(t[1]);
-    if (src.size() != dst.size()) bad("pieces", "src and dst differ in length");
-    const auto from = nb::cast<std::int64_t>(t[2]), to = nb::cast<std::int64_t>(t[3]);
-    with_ids("src", src, [&](const auto* s) {
-      with_ids("dst", dst, [&](const auto* d) {
-        nb::gil_scoped_release unlocked;
-        EdgeList{s, d, src.size(), from, to}.each(n, f);
-      });
-    });
-  }
-}
-
-// Sum of hashes of all edges less the sum of those of their reverses, modulo 2^64: zero if all edges are there in both
-// directions. Slices of the edges add up.
-std::uint64_t edge_balance(nb::list pieces, std::size_t n) {
-  std::uint64_t there = 0, back = 0;
-  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
-    there += mix64(mix64(u) ^ v);
-    back += mix64(mix64(v) ^ u);
-  });
-  return there - back;
-}
-
-bool is_symmetric(nb::list pieces, std::size_t n) { return edge_balance(pieces, n) == 0; }
-
-template <class Id>
-nb::tuple rows_of(nb::list pieces, std::size_t n, bool both) {
-  Buffer<std::int64_t> indptr(n + 1);
-  std::fill_n(indptr.data, n + 1, 0);
-  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
-    ++indptr.data[v + 1];
-    if (both) ++indptr.data[u + 1];
-  });
-  std::partial_sum(indptr.data, indptr.data + n + 1, indptr.data);
-  Buffer<Id> indices(static_cast<std::size_t>(indptr.data[n]));
-  std::vector<std::int64_t> next(indptr.data, indptr.data + n);
-  each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
-    indices.data[next[v]++] = static_cast<Id>(u);
-    if (both) indices.data[next[u]++] = static_cast<Id>(v);
-  });
-  return nb::make_tuple(indptr.release(), indices.release());
-}
-
-nb::tuple union_rows(nb::list pieces, std::size_t n, bool both) {
-  if (n > static_cast<std::size_t>(INT32_MAX)) return rows_of<std::int64_t>(pieces, n, both);
-  return rows_of<std::int32_t>(pieces, n, both);
 }
 
 nb::tuple merge_rows(Longs indptr, Vector indices) {
@@ -173,7 +121,7 @@ void check_owners(const char* name, const std::int32_t* owners, std::size_t size
 }
 
 void stream_vertices(Longs indptr, Vector indices, Longs order, std::optional<Ints> before, OutInts owners, std::size_t parts,
-                     Longs weights, Doubles capacity, double alpha, double gamma) {
+                     Longs weights, Doubles capacity, double alpha, double gamma, std::size_t threads) {
   with_csr(indptr, indices, [&](const auto& graph) {
     const std::size_t n = graph.size();
     Loads loads = loads_of(parts, weights, capacity, n);
@@ -185,9 +133,9 @@ void stream_vertices(Longs indptr, Vector indices, Longs order, std::optional<In
     const auto known = before ? std::span<const std::int32_t>(before->data(), n) : std::span<const std::int32_t>();
     nb::gil_scoped_release unlocked;
     if (alpha > 0)
-      stream(graph, turns, known, {owners.data(), n}, loads, Fennel{alpha, gamma});
+      stream(graph, turns, known, {owners.data(), n}, loads, Fennel{alpha, gamma}, threads);
     else
-      stream(graph, turns, known, {owners.data(), n}, loads, Ldg{});
+      stream(graph, turns, known, {owners.data(), n}, loads, Ldg{}, threads);
   });
 }
 
@@ -200,12 +148,13 @@ std::int64_t even_owners(Longs indptr, Vector indices, OutInts owners, std::size
   });
 }
 
-std::int64_t refine_owners(Longs indptr, Vector indices, OutInts owners, std::size_t parts, Longs weights, Doubles capacity) {
+std::int64_t refine_owners(Longs indptr, Vector indices, OutInts owners, std::size_t parts, Longs weights, Doubles capacity,
+                           std::size_t threads) {
   return with_csr(indptr, indices, [&](const auto& graph) {
     Loads loads = loads_of(parts, weights, capacity, graph.size());
     check_owners("owners", owners.data(), owners.size(), graph.size(), parts, 0);
     nb::gil_scoped_release unlocked;
-    return refine(graph, {owners.data(), owners.size()}, loads);
+    return refine(graph, {owners.data(), owners.size()}, loads, threads);
   });
 }
 
@@ -225,7 +174,7 @@ void with_evening(const Longs& indptr, const Vector& indices, const Longs& verti
     check_vertices("vertices", vertices, graph.size());
     if (c >= loads.things()) bad("thing", "must be a column of the weights");
     nb::gil_scoped_release unlocked;
-    for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners.data()[v]), 1);
+    loads.add_all({owners.data(), owners.size()});
     Evening<Id> evening(graph, {owners.data(), owners.size()}, loads, c, strict);
     f(evening);
   });
@@ -283,41 +232,6 @@ nb::object deal_blocks(Longs indptr, Vector indices, Longs block, std::size_t bl
     std::copy(owners.begin(), owners.end(), out.data);
     return out.release();
   });
-}
-
-// ---- counts and orders of edges
-
-void count_ids(Vector ids, OutLongs counts) {
-  with_ids("ids", ids, [&](const auto* given) {
-    nb::gil_scoped_release unlocked;
-    each_below(std::span(given, ids.size()), counts.size(), [&](std::size_t, std::size_t id) { ++counts.data()[id]; });
-  });
-}
-
-void add_sums_of(Vector ids, Doubles values, OutDoubles totals, OutDoubles scratch) {
-  if (values.size() != ids.size()) bad("values", "must be one for each id");
-  if (scratch.size() != totals.size()) bad("scratch", "must be as long as totals");
-  with_ids("ids", ids, [&](const auto* given) {
-    nb::gil_scoped_release unlocked;
-    add_sums(std::span(given, ids.size()), values.data(), {totals.data(), totals.size()}, scratch.data());
-  });
-}
-
-template <class Index>
-nb::object order_of(const Vector& keys, std::size_t bound, const std::optional<Longs>& values) {
-  Buffer<Index> order(keys.size());
-  with_ids("keys", keys, [&](const auto* given) {
-    nb::gil_scoped_release unlocked;
-    const auto ends = order_by_key(std::span(given, keys.size()), bound, order.data);
-    if (values) sort_groups(ends, values->data(), order.data);
-  });
-  return order.release();
-}
-
-nb::object stable_order(Vector keys, std::size_t bound, std::optional<Longs> values) {
-  if (values && values->size() != keys.size()) bad("values", "must be one for each key");
-  if (keys.size() <= static_cast<std::size_t>(INT32_MAX)) return order_of<std::int32_t>(keys, bound, values);
-  return order_of<std::int64_t>(keys, bound, values);
 }
 
 // ---- ids of files
@@ -392,26 +306,22 @@ nb::tuple draw_planted(const Wheel& wheel, Longs row_of, Longs bounds, Longs wan
 }  // namespace
 
 void bind_partition(nb::module_& m) {
-  m.def("edge_balance", &edge_balance, "pieces"_a, "n"_a);
-  m.def("is_symmetric", &is_symmetric, "pieces"_a, "n"_a);
-  m.def("union_rows", &union_rows, "pieces"_a, "n"_a, "both"_a);
+  bind_edges(m);
   m.def("merge_rows", &merge_rows, "indptr"_a, "indices"_a);
   m.def("sparsify", &sparsify_rows, "indptr"_a, "indices"_a, "cap"_a, "seed"_a);
   m.def("breadth_first", &breadth_first_order, "indptr"_a, "indices"_a);
   m.def("stream_vertices", &stream_vertices, "indptr"_a, "indices"_a, "order"_a, "before"_a.none(), "owners"_a, "parts"_a,
-        "weights"_a, "capacity"_a, "alpha"_a, "gamma"_a);
+        "weights"_a, "capacity"_a, "alpha"_a, "gamma"_a, "threads"_a = 1);
   m.def("even_owners", &even_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
   m.def("even_costs", &even_costs, "indptr"_a, "indices"_a, "vertices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
         "thing"_a, "strict"_a);
   m.def("even_moves", &even_moves, "indptr"_a, "indices"_a, "vertices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
         "thing"_a, "strict"_a);
-  m.def("refine_owners", &refine_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
+  m.def("refine_owners", &refine_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
+        "threads"_a = 1);
   m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
   m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,
         "smooth"_a);
-  m.def("count_ids", &count_ids, "ids"_a, "counts"_a.noconvert());
-  m.def("add_sums", &add_sums_of, "ids"_a, "values"_a, "totals"_a.noconvert(), "scratch"_a.noconvert());
-  m.def("stable_order", &stable_order, "keys"_a, "bound"_a, "values"_a.none() = nb::none());
   m.def("has_padded_number", &padded_number_in, "text"_a);
   nb::class_<Numbering>(m, "Numbering").def(nb::init<>()).def("number", &numbers_of, "ids"_a).def("ids", &numbered_ids);
   nb::class_<Wheel>(m, "Wheel")

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "memory.hpp"
 
 namespace atta {
 
@@ -150,9 +151,9 @@ std::vector<Index> order_by_key(std::span<const Key> keys, std::size_t bound, In
 }
 
 // Sorts each group of positions by (value, position).
-template <class Index>
-void sort_groups(const std::vector<Index>& ends, const std::int64_t* values, Index* order) {
-  std::vector<std::pair<std::int64_t, Index>> group;
+template <class Index, class Value>
+void sort_groups(const std::vector<Index>& ends, const Value* values, Index* order) {
+  std::vector<std::pair<Value, Index>> group;
   Index first = 0;
   for (const Index end : ends) {
     group.clear();
@@ -160,6 +161,21 @@ void sort_groups(const std::vector<Index>& ends, const std::int64_t* values, Ind
     std::sort(group.begin(), group.end());
     for (const auto& [value, position] : group) order[first++] = position;
   }
+}
+
+// The positions of `keys` by (key, value, position), for values that are not negative. A value and its position are one
+// number, so that sorting reads nothing at random.
+template <class Key>
+void order_by_key_and_value(std::span<const Key> keys, std::size_t bound, const std::int32_t* values, std::int32_t* order) {
+  std::vector<std::size_t> next(bound + 1, 0);
+  each_below(keys, bound, [&](std::size_t, std::size_t key) { ++next[key + 1]; });
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  Lines<std::uint64_t> packed(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    packed.data()[next[static_cast<std::size_t>(keys[i])]++] = static_cast<std::uint64_t>(values[i]) << 32 | i;
+  std::size_t first = 0;
+  for (std::size_t key = 0; key < bound; first = next[key++]) std::sort(packed.data() + first, packed.data() + next[key]);
+  for (std::size_t i = 0; i < keys.size(); ++i) order[i] = static_cast<std::int32_t>(packed.data()[i]);
 }
 
 }  // namespace atta

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <ranges>
 #include <span>
@@ -12,40 +13,9 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "visits.hpp"
 
-// The undirected graph that partitioning works on: the neighbours of each vertex, one vertex after another.
 namespace atta {
-
-template <class Id>
-struct Csr {
-  std::span<const std::int64_t> indptr;
-  const Id* indices;
-
-  std::size_t size() const { return indptr.size() - 1; }
-  std::span<const Id> row(std::size_t v) const {
-    return {indices + indptr[v], static_cast<std::size_t>(indptr[v + 1] - indptr[v])};
-  }
-  std::size_t degree(std::size_t v) const { return static_cast<std::size_t>(indptr[v + 1] - indptr[v]); }
-};
-
-// Some edges src[i] + src_start -> dst[i] + dst_start.
-template <class A, class B>
-struct EdgeList {
-  const A* src;
-  const B* dst;
-  std::size_t count;
-  std::int64_t src_start, dst_start;
-
-  template <class F>
-  void each(std::size_t n, F f) const {
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t u = src[i] + src_start, v = dst[i] + dst_start;
-      if (static_cast<std::uint64_t>(u) >= n || static_cast<std::uint64_t>(v) >= n)
-        throw std::invalid_argument("edges: edge " + std::to_string(i) + " leaves the " + std::to_string(n) + " vertices");
-      if (u != v) f(static_cast<std::size_t>(u), static_cast<std::size_t>(v));
-    }
-  }
-};
 
 // Calls keep(v, u) for the edges to keep. A vertex with more than `cap` neighbours keeps the `cap` of lowest degree
 // (ties by a hash): an edge to a hub says least about where a vertex belongs.
@@ -94,7 +64,14 @@ inline constexpr double kLenience = 0.005;  // share of a capacity that may be e
 class Loads {
  public:
   Loads(std::size_t parts, std::span<const std::int64_t> weights, std::span<const double> capacity)
-      : parts_(parts), weights_(weights), capacity_(capacity), loads_(parts * capacity.size(), 0.0) {}
+      : parts_(parts),
+        weights_(weights),
+        capacity_(capacity),
+        loads_(parts * capacity.size(), 0.0),
+        free_(parts, 1.0),
+        easy_(parts, -1.0) {
+    for (std::size_t part = 0; part < parts; ++part) measure(part);
+  }
 
   std::size_t parts() const { return parts_; }
   std::size_t things() const { return capacity_.size(); }
@@ -114,24 +91,55 @@ class Loads {
 
   void add(std::size_t vertex, std::size_t part, double sign) {
     for (std::size_t c = 0; c < things(); ++c) loads_[part * things() + c] += sign * weight(vertex, c);
+    measure(part);
+  }
+  // Adds all vertices that are placed: owners[v] >= 0.
+  void add_all(std::span<const std::int32_t> owners) {
+    for (std::size_t v = 0; v < owners.size(); ++v)
+      if (owners[v] >= 0)
+        for (std::size_t c = 0; c < things(); ++c) loads_[static_cast<std::size_t>(owners[v]) * things() + c] += weight(v, c);
+    for (std::size_t part = 0; part < parts_; ++part) measure(part);
+  }
+  void prefetch(std::size_t vertex) const {  // both ends: they may lie in two lines
+    __builtin_prefetch(weights_.data() + vertex * things());
+    __builtin_prefetch(weights_.data() + (vertex + 1) * things() - 1);
   }
 
   // The smallest share of free room that the partition has left with the vertex; below 0: the vertex does not fit.
   double room(std::size_t vertex, std::size_t part) const {
-    double least = 1.0;
     for (std::size_t c = 0; c < things(); ++c) {
       const double load = loads_[part * things() + c], more = weight(vertex, c);
       if (more > 0 && load + more > capacity_[c]) return capacity_[c] > 0 ? (capacity_[c] - load - more) / capacity_[c] : -1.0;
-      if (capacity_[c] > 0) least = std::min(least, 1.0 - load / capacity_[c]);
     }
-    return std::max(0.0, least);
+    return free_[part];
+  }
+  // The same where `heaviest` is known, the largest weight of the vertex: most partitions have room for any such vertex.
+  double room(std::size_t vertex, std::size_t part, double heaviest) const {
+    return heaviest <= easy_[part] ? free_[part] : room(vertex, part);
+  }
+  double heaviest(std::size_t vertex) const {
+    double most = 0;
+    for (std::size_t c = 0; c < things(); ++c) most = std::max(most, weight(vertex, c));
+    return most;
   }
 
  private:
+  void measure(std::size_t part) {
+    double least = 1.0, left = std::numeric_limits<double>::infinity();
+    for (std::size_t c = 0; c < things(); ++c) {
+      if (capacity_[c] > 0) least = std::min(least, 1.0 - loads_[part * things() + c] / capacity_[c]);
+      left = std::min(left, -excess(part, c));
+    }
+    free_[part] = std::max(0.0, least);
+    easy_[part] = left - 1;  // less one, so that rounding changes nothing
+  }
+
   std::size_t parts_;
   std::span<const std::int64_t> weights_;  // [n, things], the first one counts vertices
   std::span<const double> capacity_;
   std::vector<double> loads_;
+  std::vector<double> free_;  // by partition: the smallest share of free room
+  std::vector<double> easy_;  // by partition: a weight for which there is room of everything
 };
 
 // Counts neighbours by partition. Only the counters in use are cleared.
@@ -175,56 +183,80 @@ struct Fennel {
 // nowhere, it goes to the partition that it overfills least.
 template <class Id, class Score>
 void stream(const Csr<Id>& graph, std::span<const std::int64_t> order, std::span<const std::int32_t> before,
-            std::span<std::int32_t> owners, Loads& loads, const Score& score) {
-  Tally tally(loads.parts());
-  for (std::size_t v = 0; v < owners.size(); ++v)
-    if (owners[v] >= 0) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
-  for (std::size_t at = 0; at < order.size(); ++at) {
-    const auto v = static_cast<std::size_t>(order[at]);
-    if (owners[v] >= 0) continue;
-    for (const Id u : graph.row(v)) {
-      const std::int32_t now = owners[static_cast<std::size_t>(u)];
-      tally.count(now >= 0 || before.empty() ? now : before[static_cast<std::size_t>(u)]);
-    }
+            std::span<std::int32_t> owners, Loads& loads, const Score& score, std::size_t threads) {
+  loads.add_all(owners);
+  const auto best_of = [&](std::size_t v, const std::uint32_t* counts) {
     std::size_t best = loads.parts();
     double best_score = 0, best_room = 0;
+    const double heaviest = loads.heaviest(v);
     for (std::size_t part = 0; part < loads.parts(); ++part) {
-      const double room = loads.room(v, part);
-      const double value = room < 0 ? room : score(tally[part], room, loads.of(part));
+      const double room = loads.room(v, part, heaviest);
+      const double value = room < 0 ? room : score(counts[part], room, loads.of(part));
       const bool fits = room >= 0, best_fits = best_room >= 0;
       const bool better = best == loads.parts() || (fits != best_fits     ? fits
                                                     : value != best_score ? value > best_score
                                                                           : loads.of(part) < loads.of(best));
       if (better) best = part, best_score = value, best_room = room;
     }
-    owners[v] = static_cast<std::int32_t>(best);
-    loads.add(v, best, 1);
-    tally.clear();
-  }
+    return best;
+  };
+  const auto coming = [&](std::size_t v) {
+    loads.prefetch(v);
+    __builtin_prefetch(owners.data() + v);
+  };
+  with_visits(graph, owners, before, loads.parts(), threads, [&](auto&& visits) {
+    visits.each(
+        order.size(), [&](std::size_t i) { return order[i]; }, coming,
+        [&](std::size_t v, const std::uint32_t* counts) {
+          if (owners[v] < 0) {
+            const std::size_t best = best_of(v, counts);
+            owners[v] = static_cast<std::int32_t>(best);
+            loads.add(v, best, 1);
+          }
+          return owners[v];
+        });
+  });
 }
 
-// Moves vertices to the partition with most of their neighbours, if there is room. Returns how many moved.
+// Moves vertices to the partition with most of their neighbours, if there is room. Of several, to the one whose vertex
+// comes first in the row. Returns how many moved.
 template <class Id>
-std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
-  Tally tally(loads.parts());
+std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads, std::size_t threads) {
   std::int64_t moved = 0;
-  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
-  for (std::size_t v = 0; v < owners.size(); ++v) {
-    for (const Id u : graph.row(v)) tally.count(owners[static_cast<std::size_t>(u)]);
-    const auto home = static_cast<std::size_t>(owners[v]);
-    std::size_t best = home;
-    for (const std::int32_t candidate : tally.touched()) {
-      const auto part = static_cast<std::size_t>(candidate);
-      if (tally[part] > tally[best] && loads.room(v, part) >= 0) best = part;
-    }
-    if (best != home) {
-      loads.add(v, home, -1);
-      loads.add(v, best, 1);
-      owners[v] = static_cast<std::int32_t>(best);
-      ++moved;
-    }
-    tally.clear();
-  }
+  loads.add_all(owners);
+  const auto coming = [&](std::size_t v) {
+    loads.prefetch(v);
+    __builtin_prefetch(owners.data() + v);
+  };
+  with_visits(graph, owners, {}, loads.parts(), threads, [&](auto&& visits) {
+    const auto best_of = [&](std::size_t v, const std::uint32_t* counts) {
+      const auto home = static_cast<std::size_t>(owners[v]);
+      std::size_t best = home;
+      bool tied = false;
+      for (std::size_t part = 0; part < loads.parts(); ++part) {
+        if (counts[part] <= counts[home] || counts[part] < counts[best] || loads.room(v, part) < 0) continue;
+        tied = counts[part] == counts[best];
+        best = part;
+      }
+      if (!tied) return best;
+      for (const Id u : graph.row(v)) {
+        const std::size_t part = visits.part_of(static_cast<std::size_t>(u)) - 1;
+        if (counts[part] == counts[best] && loads.room(v, part) >= 0) return part;
+      }
+      return best;
+    };
+    visits.each(owners.size(), std::identity(), coming, [&](std::size_t v, const std::uint32_t* counts) {
+      const auto home = static_cast<std::size_t>(owners[v]);
+      const std::size_t best = best_of(v, counts);
+      if (best != home) {
+        loads.add(v, home, -1);
+        loads.add(v, best, 1);
+        owners[v] = static_cast<std::int32_t>(best);
+        ++moved;
+      }
+      return owners[v];
+    });
+  });
   return moved;
 }
 
@@ -293,7 +325,7 @@ class Evening {
 // move costs the fewest cut edges go first. Returns how many moved.
 template <class Id>
 std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
-  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
+  loads.add_all(owners);
   std::int64_t moved = 0;
   std::vector<std::pair<std::int64_t, std::size_t>> candidates;
   for (std::size_t c = 0; c < loads.things(); ++c)

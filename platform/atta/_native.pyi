@@ -1,5 +1,6 @@
 """Types of the native module; what the functions do stands in the modules ``kernels`` of atta.samplers and its neighbours."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,17 @@ def add_sums(ids: np.ndarray, values: np.ndarray, totals: np.ndarray, scratch: n
 
 def stable_order(keys: np.ndarray, bound: int, values: np.ndarray | None = None) -> np.ndarray:
     """The permutation that sorts ``keys``, integers in ``range(bound)``. Equal keys are ordered by ``values``, if they
-    are given, and else as they come."""
+    are given, and else as they come. Values of int32 must not be negative; they are sorted faster."""
+
+def dealt(keys: np.ndarray, bound: int, columns: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> np.ndarray:
+    """Sort the rows of all ``columns`` by ``keys``, integers in ``range(bound)``, into ``outs``; rows of one key keep
+    their order. Returns where each key begins, int64 [bound + 1]."""
+
+def looked_up(table: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """``table[ids]``; both hold int32 or int64. Cache lines are requested ahead."""
+
+def buckets_of(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The bucket of each id, int32. Bucket b has the ids from ``starts[b]`` up to ``starts[b + 1]``."""
 
 class Numbering:
     """Numbers ids from 0 in the order in which they first come; one thread at a time."""
@@ -223,9 +234,34 @@ class Wheel:
 def draw_planted(
     wheel: Wheel, row_of: np.ndarray, bounds: np.ndarray, wants: np.ndarray, key: int, first: int
 ) -> tuple[np.ndarray, np.ndarray]: ...
-def edge_balance(pieces: list[Any], n: int) -> int: ...
-def is_symmetric(pieces: list[Any], n: int) -> bool: ...
-def union_rows(pieces: list[Any], n: int, both: bool) -> tuple[np.ndarray, np.ndarray]: ...
+
+BLOCK_ROWS: int
+"""Number of rows in a block of the union graph."""
+
+def block_sizes(
+    src: np.ndarray, dst: np.ndarray, src_start: int, dst_start: int, n: int
+) -> tuple[int, np.ndarray, np.ndarray]:
+    """Of edges between vertices ``src + src_start`` and ``dst + dst_start``: a sum that is 0 modulo 2**64 if all are
+    stored in both directions, and by block of rows the numbers of edges into it and out of it, int64, without loops."""
+
+def fill_blocks(
+    src: np.ndarray,
+    dst: np.ndarray,
+    src_start: int,
+    dst_start: int,
+    n: int,
+    both: bool,
+    room: np.ndarray,
+    neighbors: np.ndarray,
+    places: np.ndarray,
+    loops: np.ndarray,
+) -> None:
+    """Write the neighbours that edges give to ``neighbors``, from ``room[block]`` on, and beside them to ``places``,
+    uint16, their rows in the block. ``both``: edges count backwards, too. ``loops``, int64 [n], counts the others."""
+
+def sort_rows(neighbors: np.ndarray, places: np.ndarray, ends: np.ndarray, inward: np.ndarray) -> None:
+    """Sort one block by row. ``ends[r]``: the number of neighbours up to row r; ``inward[r]``: of edges into it."""
+
 def merge_rows(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 def sparsify(indptr: np.ndarray, indices: np.ndarray, cap: int, seed: int) -> tuple[np.ndarray, np.ndarray]: ...
 def breadth_first(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray: ...
@@ -240,6 +276,7 @@ def stream_vertices(
     capacity: np.ndarray,
     alpha: float,
     gamma: float,
+    threads: int = 1,
 ) -> None: ...
 def even_owners(
     indptr: np.ndarray, indices: np.ndarray, owners: np.ndarray, parts: int, weights: np.ndarray, capacity: np.ndarray
@@ -267,7 +304,13 @@ def even_moves(
     strict: bool,
 ) -> int: ...
 def refine_owners(
-    indptr: np.ndarray, indices: np.ndarray, owners: np.ndarray, parts: int, weights: np.ndarray, capacity: np.ndarray
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    owners: np.ndarray,
+    parts: int,
+    weights: np.ndarray,
+    capacity: np.ndarray,
+    threads: int = 1,
 ) -> int: ...
 def grow_blocks(indptr: np.ndarray, indices: np.ndarray, centres: np.ndarray, hops: int) -> np.ndarray: ...
 def assign_blocks(

@@ -79,17 +79,24 @@ void split(const Bounds& bounds, Body body) {
 }
 
 // Calls body(begin, end) for pieces of [0, count), `step` long. Each thread takes the next piece when it is free: so none
-// waits long for one that started late or lost its core. `body` does not throw.
-template <class Body>
-void share(std::size_t count, std::size_t step, std::size_t threads, Body body) {
+// waits long for one that started late or lost its core. `body` does not throw. The calling thread first calls `first`.
+template <class First, class Body>
+void share_beside(std::size_t count, std::size_t step, std::size_t threads, First first, Body body) {
   std::atomic<std::size_t> next{0};
   const auto run = [&] {
     for (std::size_t at = next.fetch_add(step); at < count; at = next.fetch_add(step)) body(at, std::min(count, at + step));
   };
   std::vector<std::thread> others;
   for (std::size_t helper = 1; helper < std::min(threads, (count + step - 1) / step); ++helper) others.emplace_back(run);
+  first();
   run();
   for (auto& other : others) other.join();
+}
+
+// The same, where the calling thread has nothing else to do.
+template <class Body>
+void share(std::size_t count, std::size_t step, std::size_t threads, Body body) {
+  share_beside(count, step, threads, [] {}, body);
 }
 
 }  // namespace atta

@@ -15,7 +15,7 @@ from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, U
 from atta.observe.progress import Silent
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.cutting.balance import capacities, constraints
-from atta.partition.cutting.union import Union
+from atta.partition.cutting.union import Union, union_rows
 from atta.partition.methods import make_method
 from atta.partition.methods.block import label_columns
 from tests.unit.partition.oracles import refuses
@@ -87,6 +87,61 @@ def test_streaming_equals_the_papers(data: st.DataObject) -> None:
 
             assert owners.tolist() == plain_stream(neighbors(union), order, before, parts, weights, room, score)
             before = owners
+
+
+def plain_refine(near, owners, parts, weights, room):
+    """One vertex at a time goes where most of its neighbours are, if there is room; of several, where the first is."""
+    owners, loads = [*owners], np.zeros((parts, weights.shape[1]))
+    for v, owner in enumerate(owners):
+        loads[owner] += weights[v]
+    for v, row in enumerate(near):
+        seen, best = [owners[u] for u in row], owners[v]
+        for part in dict.fromkeys(seen):
+            fits = (loads[part] + weights[v] <= room)[weights[v] > 0].all()
+            if seen.count(part) > seen.count(best) and fits:
+                best = part
+        loads[owners[v]] -= weights[v]
+        loads[best] += weights[v]
+        owners[v] = best
+    return owners
+
+
+def ring(rng: np.random.Generator, n: int, near: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a graph whose neighbours mostly lie close together, so that many are visited in one turn."""
+    src = np.arange(n).repeat(near)
+    dst = np.where(rng.random(len(src)) < 0.8, src + rng.integers(1, 9, len(src)), rng.integers(0, n, len(src))) % n
+    return union_rows([lambda: (src, dst, 0, 0)], n, both=True)[:2]
+
+
+@pytest.mark.parametrize("parts", [3, 130])
+def test_neighbours_of_one_turn_are_counted_when_they_have_moved(parts: int) -> None:
+    n, rng = 2500, np.random.default_rng(5)
+    rows = ring(rng, n, 4)
+    union = Union(*rows, np.zeros(n, np.int64), {"node": n})
+    near, weights = neighbors(union), np.stack([np.ones(n, np.int64), rng.integers(0, 3, n)], axis=1)
+    room, before = capacities(weights, parts, 0.1), rng.integers(0, parts, n).astype(np.int32)
+    for order in (np.arange(n), rng.permutation(n)):
+        owners = np.full(n, -1, np.int32)
+        _native.stream_vertices(*rows, order, before, owners, parts, weights.reshape(-1), room, 0.0, 0.0, threads=2)
+        score = lambda count, free, load: count * free  # noqa: E731
+        assert owners.tolist() == plain_stream(near, order, before, parts, weights, room, score)
+    moved = before.copy()
+    assert _native.refine_owners(*rows, moved, parts, weights.reshape(-1), room, threads=2) > 100
+    assert moved.tolist() == plain_refine(near, before, parts, weights, room)
+
+
+def test_threads_change_nothing() -> None:
+    n, rng = 600_000, np.random.default_rng(6)
+    rows, order = ring(rng, n, 2), rng.permutation(n)
+    given = 4, np.ones(n, np.int64), np.array([n / 3.9])
+    found = []
+    for threads in (1, 3):
+        owners = np.full(n, -1, np.int32)
+        _native.stream_vertices(*rows, order, None, owners, *given, 0.0, 0.0, threads=threads)
+        moved = _native.refine_owners(*rows, owners, *given, threads=threads)
+        found.append((owners, moved))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] > n // 100
 
 
 @settings(max_examples=40, deadline=None)
@@ -296,6 +351,11 @@ def test_seeds_that_no_method_takes(tmp_path: Path, method: str, seed: int) -> N
 
 GOOD = np.array([0, 1, 2]), np.array([1, 0])
 OWNERS, WEIGHTS, ROOM = np.zeros(2, np.int32), np.ones(2, np.int64), np.ones(1)
+ENDS = np.array([0]), np.array([1])
+
+
+def block_arrays(size: int, kind: type = np.int32) -> tuple[np.ndarray, ...]:
+    return np.zeros(1, np.int64), np.zeros(size, kind), np.zeros(size, np.uint16), np.zeros(2, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +369,17 @@ OWNERS, WEIGHTS, ROOM = np.zeros(2, np.int32), np.ones(2, np.int64), np.ones(1)
         ("stream_vertices", (*GOOD, np.array([0]), None, OWNERS, 2, WEIGHTS[:1], ROOM, 0.0, 0.0), "weights"),
         ("grow_blocks", (*GOOD, np.array([-1]), 1), "centres"),
         ("assign_blocks", (*GOOD, np.array([0, 5]), 1, np.zeros(6, np.int8), 2, np.ones(3), 0.0), "block"),
-        ("union_rows", ([(np.array([0]), np.array([2]), 0, 0)], 2, True), "leaves the 2 vertices"),
+        ("block_sizes", (np.array([0]), np.array([2]), 0, 0, 2), "leaves the 2 vertices"),
+        ("fill_blocks", (*ENDS, 0, 0, 2, True, *block_arrays(1)), "no room"),
+        ("fill_blocks", (*ENDS, 0, 0, 2, True, *block_arrays(2, np.int16)), "int32 or int64"),
+        ("sort_rows", (np.array([0]), np.array([5], np.uint16), *np.zeros((2, 4), np.int64)), "does not have"),
+        ("looked_up", (np.arange(3), np.array([3])), "below their bound"),
+        ("dealt", (np.array([2]), 2, [], []), "below their bound"),
+        ("dealt", (np.array([1]), 2, [np.ones(2)], [np.ones(2)]), "a row for each key"),
+        ("dealt", (np.array([1]), 2, [np.ones((1, 2))], [np.ones(1)]), "shapes of the columns"),
+        ("buckets_of", (np.array([5]), np.array([0, 2, 5])), "beyond the buckets"),
+        ("buckets_of", (np.array([1]), np.array([0, 2, 1])), "ascend"),
+        ("stable_order", (np.array([0, 1]), 2, np.array([1, -1], np.int32)), "negative"),
         ("stable_order", (np.array([0, 2]), 2), "below their bound"),
         ("stable_order", (np.array([0, 1]), 2, np.array([1])), "one for each key"),
         ("count_ids", (np.array([-1]), np.zeros(2, np.int64)), "below their bound"),

@@ -134,8 +134,26 @@ def test_stable_order(pairs, kind):
     keys, values = np.array(pairs, np.int64).reshape(-1, 2).T
     found = _native.stable_order(keys.astype(kind), 10)
     assert found.tolist() == np.argsort(keys, kind="stable").tolist()
-    found = _native.stable_order(keys.astype(kind), 10, values.copy())
-    assert found.tolist() == np.lexsort((values, keys)).tolist()
+    for of in (values.copy(), (values + 3).astype(np.int32)):
+        assert _native.stable_order(keys.astype(kind), 10, of).tolist() == np.lexsort((values, keys)).tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 10**5)), st.lists(st.integers(0, 10**5), max_size=20), st.sampled_from([np.int32, np.int64])
+)
+def test_rows_are_dealt_to_the_buckets_of_their_ids(ids, cuts, kind):
+    ids, starts = np.array(ids, kind), np.array([0, *sorted(cuts), 10**5 + 1])
+    keys = _native.buckets_of(ids, starts)
+    assert keys.tolist() == (np.searchsorted(starts, ids, side="right") - 1).tolist()
+    columns = [np.arange(len(ids) * np.prod(shape, dtype=int)).astype(t).reshape(-1, *shape)
+               for t, shape in (("u1", ()), ("i2", ()), ("f4", (3,)), ("i8", ()), ("u1", (5,)))]  # fmt: skip
+    outs = [np.empty_like(column) for column in columns]
+    bounds = _native.dealt(keys, len(starts) - 1, columns, outs)
+    order = np.argsort(keys, kind="stable")
+    assert bounds.tolist() == np.searchsorted(keys[order], np.arange(len(starts))).tolist()
+    assert all(np.array_equal(out, column[order]) for out, column in zip(outs, columns, strict=True))
+    assert _native.looked_up(columns[3], order).tolist() == columns[3][order].tolist()
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.floats(allow_nan=False)), max_size=9), max_size=5))
@@ -163,7 +181,7 @@ def test_every_edge_moves_once_into_the_bucket_of_its_destination(case, limit, s
         steps = DatasetSteps(run, Path(folder, "data"), parts)
         steps.number({"node": np.array(owners, np.int32)})
         moved = steps.move(steps.degrees())[ETYPE]
-        internal = steps.numbering["node"].internal_of
+        internal, by_rank = steps.numbering["node"].internal_of, steps.numbering["node"].sorted_internal
         for part in range(parts):
             found = []
             for bucket in range(moved.firsts[part], moved.firsts[part + 1]):
@@ -173,7 +191,7 @@ def test_every_edge_moves_once_into_the_bucket_of_its_destination(case, limit, s
                 assert ((first <= heads) & (heads < last)).all()
                 assert (np.diff(edge_ids) > 0).all()
                 ends = [(internal[u], internal[v]) for u, v in (edges[i] for i in edge_ids)]
-                assert ends == list(zip(tails, heads, strict=True))
+                assert ends == list(zip(by_rank[tails], heads, strict=True))
                 assert weights.tolist() == graph.edges(ETYPE).tables["weight"][edge_ids].tolist()
                 found += edge_ids.tolist()
             assert sorted(found) == [i for i, (_, v) in enumerate(edges) if owners[v] == part]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from atta import _native
 from atta.errors import ConfigError, RemoteError
 from atta.partition.cutting.balance import capacities
+from atta.partition.cutting.union import union_rows
 from atta.partition.methods.metis import metis_owners
 from atta.samplers.local.server import ServerGraph
 from atta.train.cooperative.graph import Longs, TrainingGraph, WorkerView, worker_view
@@ -112,7 +113,7 @@ def _split_nested(edges: Longs, in_edges: Longs, machines: int, each: int, *, se
 
 
 def _union(edges: Longs, in_edges: Longs) -> tuple[Rows, Longs]:
-    rows = _native.union_rows([(edges[0], edges[1], 0, 0)], len(in_edges), True)
+    rows = union_rows([lambda: (edges[0], edges[1], 0, 0)], len(in_edges), both=True)[:2]
     weights = np.stack([np.ones(len(in_edges), np.int64), in_edges], axis=1)
     return rows, np.ascontiguousarray(
         weights[:, weights.any(axis=0)]
