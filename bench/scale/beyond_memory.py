@@ -132,14 +132,9 @@ def main() -> None:
     about = document("beyond-memory", command=given.typed, **found)
     lines = head(f"Beyond memory: {size / limit:.1f} times a control group of {given.limit}", about)
     columns = "disk_reads", "disk_read_bytes", "disk_rows_asked", "disk_rows_hit"
+    read = [[f"{r['disk'].get(name, 0):,.0f}" for name in columns] for r in runs]
     rows = [
-        [
-            r["memory"],
-            f"{r['batches_per_s']:.3g}",
-            r["peak_bytes"] >> 20,
-            *(r["disk"].get(name, "") for name in columns),
-        ]
-        for r in runs
+        [r["memory"], f"{r['batches_per_s']:.3g}", r["peak_bytes"] >> 20, *of] for r, of in zip(runs, read, strict=True)
     ]
     lines += [*rows_of(["--memory", "batches/s", "peak without files, MiB", *columns], *rows), ""]
     lines += rows_of(
