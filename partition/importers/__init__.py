@@ -2,8 +2,7 @@
 
 An importer has a function ``read(source, out, options)`` that fills an open ``GraphWriter``, and a function
 ``recognises(path, head)`` that says whether a file or folder is of its format. ``called(path)``, if it has one, says for
-people what a file or folder is, or None.
-"""
+people what a file or folder is, or None."""
 
 from __future__ import annotations
 

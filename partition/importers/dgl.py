@@ -5,8 +5,7 @@ first also their folder. ``reading/dgl_sets.py`` and ``reading/graphbolt.py`` de
 A process of its own loads a file of ``dgl.save_graphs``, because a damaged one can end the process that calls DGL.
 ``ndata["_ID"]`` has the user ids if its numbers are distinct. Edges of DistDGL's parts return to their original order. If no
 file has the original numbers, the import takes DistDGL's (per type) and tells the user. The partition of each vertex becomes
-the node table ``part``.
-"""
+the node table ``part``."""
 
 from __future__ import annotations
 

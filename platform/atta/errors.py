@@ -24,8 +24,7 @@
         └── RestartedError     the daemon has been restarted, so its sessions are gone
             └── StalePrimaryError  another daemon holds the tables since its backup was promoted
 
-``atta.wire.rpc`` maps them to gRPC statuses.
-"""
+``atta.wire.rpc`` maps them to gRPC statuses."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ class UnknownClientError(UnknownNameError):
     """A mutable table does not know the client that pushes. It has forgotten the client, or was loaded or created
     since. Or the weights of a job do not know the member: its lease is over, or it has been started anew since.
 
-    The push has changed nothing.
-    """
+    The push has changed nothing."""
 
 
 class DataError(AttaError):

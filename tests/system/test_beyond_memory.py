@@ -82,7 +82,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     n = 60_000
     with GraphWriter(folder / "graph") as writer:
         x = rng.random((n, 512), dtype=np.float32)
-        writer.add_nodes("node", n, tables={"x": x, "y": np.arange(n)}, splits={"train": np.arange(0, n, 40)})
+        writer.add_nodes("node", n, tables={"x": x, "y": np.arange(n) % 10}, splits={"train": np.arange(0, n, 40)})
         writer.add_edges("node__to__node", rng.integers(0, n, 4 * n), rng.integers(0, n, 4 * n))
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=1)
     return folder / "parts"
@@ -105,6 +105,14 @@ def test_a_bound_is_divided(wide: Path) -> None:
     assert 4 * MIB <= slots * 2048 < 8 * MIB
     assert plan_disk(dataset, 0, bound + 200 * MIB, cache=0, buffer=buffer).slots == {}
     assert plan_disk(dataset, 0, bound + 40 * MIB, cache=None, buffer=buffer).cache == pytest.approx(5 * MIB, rel=0.2)
+
+
+def test_the_plan_measures_the_disk(wide: Path) -> None:
+    probe = pytest.importorskip("atta.train.planning.probe")
+    dataset = Dataset.open(wide, verify=False)
+    assert probe.disk_rows_per_s(dataset, 1 << 30) == float("inf")
+    rates = [probe.disk_rows_per_s(dataset, least(wide, 64 * MIB) + more * MIB, reads=2000) for more in (0, 55)]
+    assert 1000 < rates[0] < rates[1] < float("inf")
 
 
 @pytest.mark.usefixtures("own_interpreters")

@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 60_800,
+    "code_lines": 61_400,
     "docstring_lines": 11_500,
-    "files": 492,
+    "files": 500,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,
     "largest_lines": 500,
-    "bench_lines": 11_000,
+    "bench_lines": 11_100,
 }
 
 

@@ -36,8 +36,7 @@ def cert() -> None:
 
     It is for tests and small clusters: the authority's key lies beside the certificates.
 
-    Example: atta cert authority certs
-    """
+    Example: atta cert authority certs"""
 
 
 @cert.command()
@@ -48,8 +47,7 @@ def cert() -> None:
 def authority(folder: str, *, name: str, days: int, quiet: bool) -> None:
     """Make an authority in FOLDER: ca.pem, which everybody needs, and ca.key, which signs.
 
-    Example: atta cert authority certs
-    """
+    Example: atta cert authority certs"""
 
     say(quiet, f"{make_authority(Path(folder), name, days)}: authority, good for {days} days")
 
@@ -71,8 +69,7 @@ def new(folder: str, name: str, *, roles: tuple[str, ...], hosts: tuple[str, ...
 
     A daemon needs --role peer, and the --host that callers find it at.
 
-    Example: atta cert new certs daemon-0 --role peer --host 127.0.0.1
-    """
+    Example: atta cert new certs daemon-0 --role peer --host 127.0.0.1"""
 
     made = make_certificate(Path(folder), name, roles=roles, hosts=hosts, days=days)
     told = ", ".join([*sorted(set(roles)), *hosts]) or "no role"
@@ -104,8 +101,7 @@ def make_certificate(
 
     ``roles`` stand in the certificate as URI names. Where ``hosts`` are given, a daemon may show it at these addresses.
     ``begins``: from when it is good; None: from now. Raises ConfigError: a name or host is none, the authority is
-    missing, or the files exist; DataError: the authority cannot be read.
-    """
+    missing, or the files exist; DataError: the authority cannot be read."""
     _check_name(name)
     paths = folder / "ca.pem", folder / "ca.key"
     if name == "ca" or not all(path.is_file() for path in paths):

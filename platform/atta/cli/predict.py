@@ -42,8 +42,7 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 
     Example: atta predict --data data/shop-2p --checkpoint runs/shop --out for-you --split test --top 10
 
-    Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --processes 4
-    """
+    Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --processes 4"""
     need("prediction", "torch", "torch_geometric")
     from atta.train.launching.predictors import predict_as
 
@@ -95,8 +94,7 @@ def check(
 
     Example: atta check models:net --data data/demo-2p
 
-    Example: atta check models:net --cluster cluster.toml --hops 2 --json report.json
-    """
+    Example: atta check models:net --cluster cluster.toml --hops 2 --json report.json"""
     need("checking a model", "torch", "torch_geometric")
     import atta
     from atta.train.launching.check import imported_model

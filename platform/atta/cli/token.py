@@ -41,8 +41,7 @@ def role_option(required: bool) -> Callable[[Any], Any]:
 def token() -> None:
     """Tokens: who may do what on daemons with TLS.
 
-    Example: atta token list --tokens tokens.toml
-    """
+    Example: atta token list --tokens tokens.toml"""
 
 
 @token.command()
@@ -57,8 +56,7 @@ def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: st
 
     Running daemons know it within a second or two.
 
-    Example: atta token new --tokens tokens.toml --name alice --role reader --out alice.token
-    """
+    Example: atta token new --tokens tokens.toml --name alice --role reader --out alice.token"""
     if expires > MAX_DAYS * 86_400:
         raise ConfigError(f"--expires: a token is good for at most {MAX_DAYS} days")
     if out != "-" and Path(out).exists():
@@ -80,8 +78,7 @@ def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: st
 def list_(path: str) -> None:
     """Show the tokens of a file, without their secrets, which it does not have.
 
-    Example: atta token list --tokens tokens.toml
-    """
+    Example: atta token list --tokens tokens.toml"""
     from rich.table import Table
 
     now = datetime.now(UTC)
@@ -99,8 +96,7 @@ def list_(path: str) -> None:
 def revoke(path: str, token_id: str, *, quiet: bool) -> None:
     """Take the token ID from the file. Running daemons refuse it within a second or two.
 
-    Example: atta token revoke --tokens tokens.toml 9f2c41d0a7b3
-    """
+    Example: atta token revoke --tokens tokens.toml 9f2c41d0a7b3"""
     with _changed(path) as change:
         change(lambda found: found.without(token_id))
     say(quiet, f"{token_id}: revoked")

@@ -67,8 +67,7 @@ def train(
     Example: atta train --data data/demo-2p --trainers 2 --num-neighbors 15,10,5
              atta train --data data/demo-2p --strategy full:eas=1,15 --trainers 4
              atta train --cluster cluster.toml --trainers 4 --nnodes 2 \\
-                 --node-rank 0 --rdzv-endpoint 10.0.0.1:29400
-    """
+                 --node-rank 0 --rdzv-endpoint 10.0.0.1:29400"""
     need("training", "torch", "torch_geometric")
     from atta.train import Nodes, fit
 
@@ -111,8 +110,7 @@ def worker(address: str, number: int) -> None:
     Trainers of atta train --strategy dorylus start their workers themselves. They write the key of the job, in
     hexadecimal, into their standard input.
 
-    Example: atta worker 10.0.0.1:40123
-    """
+    Example: atta worker 10.0.0.1:40123"""
     if number >= 0:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then ends its workers
     try:

@@ -61,8 +61,7 @@ REPLICA_S = 2.0
 
 class Cluster:
     """Connections to the daemons of a dataset. A context manager: ``close`` ends all sessions. Loaders, iterators and
-    tables that are used afterwards raise ConfigError.
-    """
+    tables that are used afterwards raise ConfigError."""
 
     def __init__(
         self,
@@ -175,8 +174,7 @@ class Cluster:
         ``timeout_s``: how long it may take; None: the connection's deadline, and longer if the daemon is restarting.
         ``search``: where to look for the daemon before asking. ``home``: the partition whose daemon makes the batches;
         default: see ``home_daemon``. Raises UnavailableError and DeadlineError, and WrongDatasetError if another
-        partition is served there.
-        """
+        partition is served there."""
         daemon = self.home_daemon(request.rank, request.world_size) if home is None else self.daemon_of(home)
         request.dataset_id = self.dataset_id
         if search is not Search.NOWHERE:

@@ -105,8 +105,7 @@ class Connection:
 
     Requests name the daemon that they are meant for, as far as it is known here: by ``part``, its first partition, or
     as ``meet`` has found it. Another daemon refuses them with WrongDatasetError. The same daemon, restarted, refuses
-    requests that need what the earlier process held with RestartedError.
-    """
+    requests that need what the earlier process held with RestartedError."""
 
     def __init__(
         self,
@@ -172,8 +171,7 @@ class Connection:
 
         Without a ``timeout``, a call to a daemon that has been met is repeated for ``patience_s`` while nobody answers.
         That is safe: every request may be repeated. Repetitions have a budget (``RetryBudget``); beyond it, each comes
-        half a second to a second after its failure.
-        """
+        half a second to a second after its failure."""
         patience = self.patience() if timeout is None else Patience(0, self._budget)
         timeout, header = timeout or self.deadline_s, self._header(name)
         while True:

@@ -185,8 +185,7 @@ class LocalCluster(Cluster):
     cluster any more. A forked child neither ends nor keeps them.
 
     When a daemon is killed and no replica is left, consumers read DaemonEndedError at once: also those of other processes
-    that know ``cluster_file``, and through other daemons.
-    """
+    that know ``cluster_file``, and through other daemons."""
 
     def __init__(
         self,
@@ -342,8 +341,7 @@ def divided_memory(
     """Options of ``atta serve`` for daemons of ``groups`` that share this machine, those that ``options`` lack.
 
     Within the block others know what these daemons are going to take; afterwards the daemons say it themselves. What
-    was chosen is logged as ``atta.memory``, as a warning where memory is short. Raises ConfigError if it cannot fit.
-    """
+    was chosen is logged as ``atta.memory``, as a warning where memory is short. Raises ConfigError if it cannot fit."""
     joined = any(len(parts) > 1 for parts in groups)
     given = _given(options)
     wish = MemoryWish(

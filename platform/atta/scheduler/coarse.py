@@ -13,8 +13,7 @@ the session, or of the one before it of the same loader. docs/internals/schedule
 
 Beyond it stand caps on batches and bytes (``ScheduledSession.within_caps``) and a limit on how fast the number of batches
 at once may rise (``ScheduledSession.may_widen``). Times are milliseconds here, seconds outside; utilisations are percent
-of the whole machine.
-"""
+of the whole machine."""
 
 from __future__ import annotations
 
@@ -235,8 +234,7 @@ class ScheduledSession:
         ever had: in the beginning it may double with what has been finished, as in TCP's slow start; later it may rise
         by a quarter at a time. While none is in flight, the score alone decides how many finished ones wait; but nobody
         waits for a batch before which as many are finished as at the score's operating point, so it gets no new buffer.
-        With several loaders, their turns decide.
-        """
+        With several loaders, their turns decide."""
         pace, (finished, held) = self.pace, self.line
         always = _ALWAYS + (pace.finished // config.widening_batches).bit_length()
         if load.shared:
@@ -274,8 +272,7 @@ class ScheduledSession:
         ``free_bytes``: what all sessions together leave of the buffers. A session that holds something must leave as
         much as it will hold then (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998), so
         stalled sessions never use up everything. A session that holds nothing may take what is free, beyond its own
-        bounds.
-        """
+        bounds."""
         held = self.in_flight + self.finished
         if held == 0:
             return free_bytes >= min(self.pace.batch_bytes or 0.0, config.buffer_bytes or math.inf)

@@ -15,8 +15,7 @@ is shared with others gives nearly the same costs as an idle one. Consumers are 
 but take batches (``consumers``). What is in the batches is counted later: consumers that count leave daemons without
 work, and processors with less to do work faster. Transfers and queues are not measured, they are simulated. What a
 machine lets threads wait although nothing is in their way is measured apart (``atta.observe.machine.threads``).
-``fitting`` makes the profile.
-"""
+``fitting`` makes the profile."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def measure(
     aggregates asks for no ids of edges. Every run has a warm-up before its measured ``epochs``. ``start``: starts the
     process of a rank's consumer. It belongs on the machine of its partition's daemon: daemons of other machines would
     make its batches less often than they do for trainers. Raises DataError, ConfigError: the dataset or a setting is
-    wrong; AttaError: a daemon or a consumer failed.
-    """
+    wrong; AttaError: a daemon or a consumer failed."""
     served = source if Path(source).is_dir() else data
     dataset = None if served is None else Dataset.open(served, parts=[], verify=False)
     hops, loader = tuple(fan_outs), dict(loader or {})

@@ -52,8 +52,7 @@ class Cores:
 
     Processor sharing in virtual time. ``_served`` is the CPU time that a thread present since the beginning would have
     got. A thread ends when ``_served`` passes its start plus its work, whatever other threads do. A start or end costs
-    O(log threads).
-    """
+    O(log threads)."""
 
     def __init__(self, clock: Clock, cores: int) -> None:
         self.count = cores
@@ -128,8 +127,7 @@ class Pool:
     ``since``, they are served in order of arrival. A daemon's event loop is a pool of one thread.
 
     A thread without work sleeps. Waking it takes ``wake_s``, and no CPU time, if a core sleeps, too; a core that is at
-    work switches at once.
-    """
+    work switches at once."""
 
     def __init__(self, clock: Clock, cores: Cores, threads: int, wake_s: float = 0.0) -> None:
         self.threads = threads
@@ -180,8 +178,7 @@ class Switch:
     on a connection goes in order: it is in the buffer of a socket. A port receives in the order of the first bytes. Pieces
     cut through: the receiver's downlink begins when the first byte arrives, half a round trip after the sender's uplink
     began. All first bytes need equally long, so they arrive in the order in which pieces are begun, and an arrival is
-    known when its piece is begun.
-    """
+    known when its piece is begun."""
 
     def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:
         """``rate`` in bytes per second; ``math.inf``: bytes take no time."""

@@ -192,8 +192,7 @@ def channel_options(received_bytes: int = MAX_MESSAGE_BYTES) -> list[tuple[str, 
     ``received_bytes``: the longest message that this side accepts.
 
     Retrying is safe because every procedure is idempotent: sampling is a pure function, ``Next`` and pushes are
-    numbered. Streams are not retried here. Their readers begin them again.
-    """
+    numbered. Streams are not retried here. Their readers begin them again."""
     return [
         ("grpc.max_receive_message_length", received_bytes),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -211,8 +210,7 @@ def client_options() -> list[tuple[str, Any]]:
 
     A daemon that comes back is seen within a second, even if its host name now stands for another address. By default
     gRPC waits up to two minutes between two attempts. Every channel has a connection of its own (but see
-    ``open_channels``): channels that share one also wait together.
-    """
+    ``open_channels``): channels that share one also wait together."""
     return [
         *channel_options(),
         ("grpc.use_local_subchannel_pool", 1),

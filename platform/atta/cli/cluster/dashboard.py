@@ -154,8 +154,7 @@ def daemon_page(config: DaemonConfig, address: str, cluster: str | None) -> Iter
     """Serve the page at ``address`` within the block. It shows the daemons of the file ``cluster``; None: this one.
 
     With TLS the page comes over HTTPS, to those who bring a token that may read metrics. Raises ConfigError: the
-    address is wrong, in use or reached by others without ``--insecure`` or TLS.
-    """
+    address is wrong, in use or reached by others without ``--insecure`` or TLS."""
     host, port = listening_at(OPTION, address)
     if cluster is None and config.listen.endswith(":0"):
         raise ConfigError(f"{OPTION}: name a port with --listen, or a cluster file with --peers")
@@ -191,8 +190,7 @@ def dashboard(
 
     The page needs no scripts and no network but its own. Whoever reaches it sees what `atta top` shows.
 
-    Example: atta dashboard --cluster cluster.toml --trainer 127.0.0.1:9100
-    """
+    Example: atta dashboard --cluster cluster.toml --trainer 127.0.0.1:9100"""
 
     host, _, port = check_address(listen).rpartition(":")
     for trainer in trainers:

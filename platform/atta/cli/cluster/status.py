@@ -34,8 +34,7 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
 
     --json also has all counters. Exit code 1: a daemon is down, or serves something else.
 
-    Example: atta status --cluster cluster.toml
-    """
+    Example: atta status --cluster cluster.toml"""
 
     addresses, credentials = resolve_target(target), credentials_for(target)
     known = check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
@@ -152,8 +151,7 @@ def stop(target: str) -> None:
 
     Exit code 1: a daemon did not answer; the others are stopped all the same.
 
-    Example: atta stop --cluster cluster.toml
-    """
+    Example: atta stop --cluster cluster.toml"""
 
     addresses, credentials = resolve_target(target), credentials_for(target)
     check_operator(addresses, deadline_s=DEADLINE_S, credentials=credentials)

@@ -18,8 +18,7 @@ from atta.errors import UnknownNameError
 def tables() -> None:
     """Mutable tables (embeddings, states) of a running cluster.
 
-    Example: atta tables list --cluster cluster.toml
-    """
+    Example: atta tables list --cluster cluster.toml"""
 
 
 @tables.command("list")
@@ -28,8 +27,7 @@ def tables() -> None:
 def list_(target: str, json_file: str | None) -> None:
     """Show the tables, with the rows that they have now, and the memory that they take.
 
-    Example: atta tables list --cluster cluster.toml
-    """
+    Example: atta tables list --cluster cluster.toml"""
 
     with connect(target, deadline_s=10.0) as cluster:
         found, stats = cluster.tables.listed(), cluster.stats()
@@ -64,8 +62,7 @@ def save(target: str, name: str, *, quiet: bool) -> None:
 
     Training may go on meanwhile. An older snapshot of that name stays until the new one is complete on all daemons.
 
-    Example: atta tables save --cluster cluster.toml epoch-10
-    """
+    Example: atta tables save --cluster cluster.toml epoch-10"""
 
     with connect(target) as cluster:
         names = cluster.tables.save(name)
@@ -81,8 +78,7 @@ def load(target: str, name: str, *, quiet: bool) -> None:
 
     If one daemon cannot load its part, none does. Daemons save the snapshot 'shutdown' when they stop.
 
-    Example: atta tables load --cluster cluster.toml epoch-10
-    """
+    Example: atta tables load --cluster cluster.toml epoch-10"""
 
     with connect(target) as cluster, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
@@ -99,8 +95,7 @@ def load(target: str, name: str, *, quiet: bool) -> None:
 def delete(target: str, name: str, *, quiet: bool) -> None:
     """Delete the table NAME on all daemons.
 
-    Example: atta tables delete --cluster cluster.toml users
-    """
+    Example: atta tables delete --cluster cluster.toml users"""
 
     with connect(target) as cluster:
         if not cluster.tables.delete(name):
@@ -121,8 +116,7 @@ def promote(target: str, part: int, address: str | None, *, quiet: bool) -> None
     Do this when the daemon that holds them is lost with its disk. If it comes back, it knows that it is stale, and
     acknowledges nothing. The cluster file then names the backup first, so that clients find the tables there.
 
-    Example: atta tables promote --cluster cluster.toml --part 0
-    """
+    Example: atta tables promote --cluster cluster.toml --part 0"""
 
     at, found = promoted(target, part, address)
     say(quiet, f"{at}: holds the {found} tables of partition {part} now")

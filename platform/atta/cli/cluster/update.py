@@ -17,8 +17,7 @@ from atta.wire.clusterfile import credentials_for, resolve_target
 def update() -> None:
     """New versions of a dataset's tables and edges, while its daemons serve.
 
-    Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy
-    """
+    Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy"""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,8 +48,7 @@ def features(target: str, data: str, table: str, source: str, *, keep: int, json
     Writes them beside the dataset (DATA.versions), where the daemons read them. Sessions that are open go on with what
     they have begun with; later ones get the new rows. If one daemon cannot take them, none does.
 
-    Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy
-    """
+    Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy"""
 
     done = publish(data, table, source, resolve_target(target), credentials=credentials_for(target), keep=keep)
     _warn(done.untold)
@@ -88,8 +86,7 @@ def edges(
     Writes the edges of the type beside the dataset (DATA.versions), where the daemons read them. Sessions that are open
     go on with what they have begun with; later ones draw from the new edges. If one daemon cannot take them, none does.
 
-    Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/
-    """
+    Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/"""
 
     to, known = resolve_target(target), credentials_for(target)
     done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)

@@ -173,8 +173,7 @@ def compare(
     balanced) and ``missed`` (a line for each bound that the method missed). With ``num_neighbors`` it also has
     ``remote_rows``, ``contested_rows`` (see ``Prediction``) and ``remote_bytes``. These three are per batch, means over
     the partitions. Raises ConfigError: an unknown method, one that needs options, what cannot be balanced, or a folder
-    that may not be written.
-    """
+    that may not be written."""
     for name in methods:
         check_balance(make_method(name), balance)
     found: list[dict[str, Any]] = []
@@ -327,8 +326,7 @@ def plan_(
     """Estimate what partitioning a graph takes, from its counts alone, or with --strategy how to train on a dataset.
 
     With --strategy auto the command counts sizes in the dataset --data, measures this machine for about --probe
-    seconds, and ranks training strategies by predicted seconds per epoch.
-    """
+    seconds, and ranks training strategies by predicted seconds per epoch."""
     if strategy is not None:
         refuse_given(_OF_PARTITIONING, "goes without --strategy auto, which counts what is in --data")
         plan_strategy(data, json_file=json_file, quiet=quiet, **options)

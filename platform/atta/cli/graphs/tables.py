@@ -65,8 +65,7 @@ def export_(format_: str, src: str, dst: str, *, overwrite: bool, quiet: bool) -
     """Write the graph folder SRC (for pyg-parts: the partitioned dataset SRC) in FORMAT to DST, ids and order of edges
     kept.
 
-    DST is a file for dgl and pyg, a folder for the others. A graph is refused if FORMAT would lose a part of it.
-    """
+    DST is a file for dgl and pyg, a folder for the others. A graph is refused if FORMAT would lose a part of it."""
     with work_progress(quiet) as progress:
         export_graph(format_, src, dst, overwrite=overwrite, progress=progress)
     say(quiet, f"{dst}: exported from {src}")
@@ -89,8 +88,7 @@ def deploy_(src: str, dst: str, *, parts: tuple[int, ...], overwrite: bool, quie
     """Copy what the daemon of one partition needs of the dataset DATA into the folder DST.
 
     These are the manifest, the files that all daemons read, and the partition. Every checksum is verified. DST appears
-    when the copy is complete.
-    """
+    when the copy is complete."""
     with work_progress(quiet) as progress:
         copied = deploy(src, dst, parts, overwrite=overwrite, progress=progress)
     told = f"partition{'s' if len(parts) > 1 else ''} {', '.join(map(str, parts))}"

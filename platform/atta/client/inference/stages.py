@@ -9,8 +9,7 @@
 | pairs (only if pairs are scored) | ``rows-L`` | the result |
 
 Typed graphs have a stage per layer and node type that it computes (``typed_stages``), and one for each type with
-learnt embeddings, which writes them as ``rows-0``. Sampled, they have one for each type that is asked for.
-"""
+learnt embeddings, which writes them as ``rows-0``. Sampled, they have one for each type that is asked for."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ def sampled_stages(
     Where all layers that ask for in-degrees are as PyG's GCN, the edges are weighed by those of the whole graph, as in
     training. Others get those of the whole graph with all neighbours, and else those within the batch. So with all
     neighbours the rows are those of exact inference. Raises ConfigError: the number of fan-outs is not that of the
-    hops.
-    """
+    hops."""
     hops, tables = sum(layer.hops for layer in layers), edge_tables or {}
     fan_outs = list(fan_outs) * hops if len(fan_outs) == 1 else fan_outs
     if len(fan_outs) != hops:

@@ -2,8 +2,7 @@
 
 The work has stages, one per layer. Every stage is cut into the same number of *shares*. A process has the same shares
 in all stages, so what it writes in one stage is near it in the next. A stage reads what the stage before has written,
-for vertices of any share. So it begins when all shares of the stage before are done.
-"""
+for vertices of any share. So it begins when all shares of the stage before are done."""
 
 from __future__ import annotations
 
@@ -176,8 +175,7 @@ def block_size(vertices: int, edges: int, width: int, *, row_per_edge: bool, que
     row_per_edge: whether the layer makes a row per edge; these take at most 64 MiB. Other layers sum up rows as they
         read them. Then the rows that a block reads count, at most all there are: large blocks read each row less often.
         They take at most 128 MiB, and a block has at most 2**20 edges.
-    queued: whether rows come with batches, of which several wait. Then a block reads at most 64 MiB.
-    """
+    queued: whether rows come with batches, of which several wait. Then a block reads at most 64 MiB."""
     degree = -(-edges // max(1, vertices))
     row_bytes = 4 * max(1, width)
     rows = (_EDGE_ROWS_BYTES if row_per_edge else _QUEUED_BYTES if queued else _READ_ROWS_BYTES) // row_bytes

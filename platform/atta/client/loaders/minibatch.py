@@ -20,8 +20,7 @@ class MiniBatch(SampledBatch):
     """The sampled subgraph of some seeds, with the table rows of its vertices.
 
     Vertices are numbered per node type in the order in which they were reached: seeds first, then hop by hop. The
-    arrays lie in memory shared with the daemon and stay valid as long as any of them is referenced.
-    """
+    arrays lie in memory shared with the daemon and stay valid as long as any of them is referenced."""
 
     def to_pyg(self, *, plain: bool = False) -> Any:
         """The batch as PyG's NeighborLoader delivers it: ``HeteroData``, or ``Data`` if the graph's only types are
@@ -37,8 +36,7 @@ class MiniBatch(SampledBatch):
 
         A loader that aggregates gives the batch without its last hop, and ``aggregated`` (of tables other than ``x``:
         ``aggregated_<name>``) where edges are: what the first layer makes of the rows of in-neighbours. Raises
-        ConfigError: PyG is missing.
-        """
+        ConfigError: PyG is missing."""
         try:
             from atta.client.loaders.pyg_data import to_pyg
         except ModuleNotFoundError:
@@ -55,8 +53,7 @@ class MiniBatch(SampledBatch):
         network over these blocks computes what PyG's layers compute on ``to_pyg()``. With fan-outs of -1 both are whole
         neighbourhoods. Weights of edges are ``edata["edge_weight"]``: those of the block's draws alone. Raises
         ConfigError: DGL is missing, the graph has several types, or an operator has sampled the batch as a whole,
-        without hops.
-        """
+        without hops."""
         try:
             import dgl  # noqa: F401 - imported before the module that needs it, for a clear error
         except ImportError as error:
@@ -81,8 +78,7 @@ def to_networkx(batch: SampledBatch, tables: Iterable[str] = ()) -> nx.MultiDiGr
     A vertex is its user id, or ``(type, id)`` if the batch has several node types. If trees are disjoint, the tree is a
     last entry. Vertices come in the batch's order. Their attributes are ``node_type``, ``hop`` (0: seeds) and the rows
     of ``tables`` that were fetched for them. Edges have ``edge_type``, the rows of fetched edge tables and, unless the
-    loader leaves ids out, ``e_id``, which is also their key.
-    """
+    loader leaves ids out, ``e_id``, which is also their key."""
     import networkx as nx
 
     graph: nx.MultiDiGraph[Any] = nx.MultiDiGraph()

@@ -2,8 +2,7 @@
 
 A GPU copies at full speed, and beside a computation, only from memory that the kernel must not move. Copying a batch to
 such memory first takes a trainer longer than many a step on a GPU. Slots are used again and again, so their pages are
-pinned once, as far as batches have filled them.
-"""
+pinned once, as far as batches have filled them."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ class PinnedSlots:
     """The slots whose pages are pinned.
 
     A slot that a batch is in has the pages that it had before, unless its number (``SlotLease.made``) is another one:
-    then the daemon has given them back meanwhile, and what was pinned there is no longer part of the file.
-    """
+    then the daemon has given them back meanwhile, and what was pinned there is no longer part of the file."""
 
     def __init__(self, pages: Pages, limit_bytes: int) -> None:
         self._pages, self._limit = pages, limit_bytes
@@ -86,8 +84,7 @@ class PinnedSlots:
         """Pin the large ones of a batch's arrays that lie in a slot, if they are not the slot's first batch.
 
         To pin a slot takes as long as several copies to pinned memory, and some slots are used once. Where pages cannot
-        be pinned, nothing happens.
-        """
+        be pinned, nothing happens."""
         self._batches += 1
         leases: dict[int, tuple[SlotLease, list[np.ndarray]]] = {}
         for array in arrays:

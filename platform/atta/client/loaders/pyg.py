@@ -4,8 +4,7 @@
     loader = NodeLoader((features, graph), node_sampler=sampler, input_nodes=ids, batch_size=1024)
 
 A batch is one session with a daemon. Its rows come with the sampled vertices and are kept until the loader asks the
-feature store for them. Daemons work ahead only for Atta's own loaders, which are therefore faster.
-"""
+feature store for them. Daemons work ahead only for Atta's own loaders, which are therefore faster."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
     """Node tables of a cluster, read-only, under the names that ``to_pyg`` gives them. Rows of the batch that was sampled
     last are kept.
 
-    An index is user ids or one of them. A slice or a mask chooses among all vertices, by ascending user id.
-    """
+    An index is user ids or one of them. A slice or a mask chooses among all vertices, by ascending user id."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()

@@ -297,8 +297,7 @@ class SampledBatch:
 
         If the seeds are edges, the trees are those of all sources, then of all targets, then of the negatives' sources
         and targets. Triplets have the positives' sources: of their negatives only the targets have trees, first those of
-        the first negative of each positive.
-        """
+        the first negative of each positive."""
         found = self._trees(node_type)
         if found is None:
             raise ConfigError("the batch's trees are not disjoint: ask the loader for disjoint=True")
@@ -308,8 +307,7 @@ class SampledBatch:
         """int64 [nodes]: position of the seed that a vertex belongs to (PyG's ``batch``); None if trees are not
         disjoint.
 
-        If the seeds are edges, the trees of both ends and of the negatives belong to the positive edge.
-        """
+        If the seeds are edges, the trees of both ends and of the negatives belong to the positive edge."""
         found = self._trees(node_type)
         if found is None:
             return None
@@ -330,8 +328,7 @@ class SampledBatch:
         Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and
         ``edge_label``. With triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index``
         [batch_size] or [batch_size, amount]. ``edge_label_time`` if times were given. Raises ConfigError: the seeds are
-        vertices.
-        """
+        vertices."""
         labels, arrays = self._labels, self._raw.arrays
         if labels is None:
             raise ConfigError("the seeds are vertices: edges come from a LinkNeighborLoader")

@@ -61,8 +61,7 @@ class DistEmbedding(nn.Module):
     are summed and make one step, as with ``torch.nn.Embedding(sparse=True)`` and ``torch.optim.SparseAdam`` (Adagrad,
     SGD). Several trainers may use the same table. Each row is read and stepped as a whole, but steps of different
     trainers come in any order (Hogwild, Niu et al., 2011). Gradients of trainers are not averaged; to average them,
-    divide the learning rate by the number of trainers.
-    """
+    divide the learning rate by the number of trainers."""
 
     def __init__(
         self,
@@ -147,8 +146,7 @@ class DistEmbedding(nn.Module):
 
     def prefetch(self, ids: Tensor) -> None:
         """Begin to pull the rows of ``ids``. The next forward pass takes them, if it is of this very tensor and no push
-        of this embedding comes before it. Steps of other trainers in between do not show. Raises as a forward pass.
-        """
+        of this embedding comes before it. Steps of other trainers in between do not show. Raises as a forward pass."""
         self.forget()
         self._ahead = weakref.ref(ids), self._ask(ids)
 
@@ -230,8 +228,7 @@ class DistEmbedding(nn.Module):
         """What the owners keep of some rows of the table: ``weight`` and the optimiser's arrays under torch's names.
 
         Each is float32 [rows, embedding_dim], in the order of ``rows`` (int64 [n]). Read it while nobody pushes:
-        the arrays are not read at one moment.
-        """
+        the arrays are not read at one moment."""
         return {name: self._read(rows, array) for name, array in _arrays(self._table.spec).items()}
 
     def _read(self, rows: range | np.ndarray, array: str = "") -> Tensor:

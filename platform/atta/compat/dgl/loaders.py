@@ -153,8 +153,7 @@ class DistNodeDataLoader(DistBatches):
 
     In graphs of several node types both are mappings from types to ids; ``output_nodes`` is one where ``nids`` is one.
     A vertex that is given twice for one batch is in it once. A share without vertices has no batches.
-    ``g.ndata[name][input_nodes]`` costs no further request from the second batch on: daemons send these rows along.
-    """
+    ``g.ndata[name][input_nodes]`` costs no further request from the second batch on: daemons send these rows along."""
 
     def __init__(
         self, g: DistGraph, nids: Any, graph_sampler: NeighborSampler, device: Any = None, **options: Any
@@ -194,8 +193,7 @@ class DistEdgeDataLoader(DistBatches):
     negative_graph, blocks)`` with a negative sampler.
 
     Both graphs have the same vertices: the destinations of the last block. In graphs of several types they have the
-    seeds' edge type alone, and ``input_nodes`` is a mapping from types to ids. A share without edges has no batches.
-    """
+    seeds' edge type alone, and ``input_nodes`` is a mapping from types to ids. A share without edges has no batches."""
 
     def __init__(
         self,

@@ -3,8 +3,7 @@ that the next one wants too, cross the network once: the next one gets a copy fr
 that goes to its consumer. Nothing is kept for this, so it is not a cache.
 
 A pull waits only for pulls that began before it, so never in a circle. If one fails, the others ask for their rows
-themselves. All of it runs on the event loop; threads only copy rows.
-"""
+themselves. All of it runs on the event loop; threads only copy rows."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class Owners:
     ``starts`` and at least one row each, and their rows are internal ids.
 
     When a method returns or raises, nothing writes into the batch any more. Errors name the peer that is to blame:
-    RemoteError if an owner's answer does not fit the question, or it gives none.
-    """
+    RemoteError if an owner's answer does not fit the question, or it gives none."""
 
     def __init__(self, peers: Peers, dataset: Dataset, pool: Executor, *, at_once: int = SMALL_BYTES) -> None:
         """``pool`` copies rows, so that the event loop stays free, which copies up to ``at_once`` bytes itself."""

@@ -7,8 +7,7 @@ the batch reaches the vertex with probability 1 - exp(-v) (Poisson). For v there
 ``access`` it is ``HaloHeat.visits``; otherwise the visits of a hop are divided among the vertices by their edges into
 the partition. A request for rows moves the rows and the row's number; one for in-edges moves min(in-degree, fan-out)
 edges and the row's number and count. Memory goes to what saves most bytes per byte of memory (the greedy rule of the
-fractional knapsack problem, Dantzig 1957).
-"""
+fractional knapsack problem, Dantzig 1957)."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ class HaloHeat:
         Every seed is visited once. A visit at a vertex of the partition with d in-edges of a type goes on along each of
         them with probability min(1, k / d), for the fan-out k of the hop (-1: all). Exact for trees that are sampled
         independently, but for two effects: visits through vertices of other partitions are not counted, and a batch
-        expands a vertex once even if it reaches it several times.
-        """
+        expands a vertex once even if it reaches it several times."""
         lo, hi = self.dataset.book.range(node_type, self.part)
         before = int(np.searchsorted(self.halo(node_type), lo))
         mine = slice(before, before + hi - lo)

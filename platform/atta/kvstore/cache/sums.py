@@ -103,7 +103,7 @@ def sum_keys(item: SumItem) -> np.ndarray:
     """uint64 [sums, 2]: 128 bits that say which rows of which version are added, with which weights, in which units. The
     order of the rows does not count."""
     about = f"{item.node_type}/{item.table}/{item.version}/{item.width}".encode() + item.shifts.tobytes()
-    addends = item.rows.astype(np.uint64)
+    addends: np.ndarray = item.rows.astype(np.uint64)
     if item.weights is not None:
         addends = mix64(addends) ^ item.weights.view(np.uint32)
     firsts = np.cumsum(item.counts, dtype=np.int64) - item.counts

@@ -2,8 +2,7 @@
 
 Every row is read and written as a whole, under its own lock; rows of one request are not locked together. Pushes run in
 parallel, except while the table grows or is copied for a snapshot. Pulls never wait for these, because arrays are
-exchanged, not resized.
-"""
+exchanged, not resized."""
 
 from __future__ import annotations
 
@@ -339,8 +338,7 @@ class MutableTable:
 
         The arrays are written while pushes wait: what a file gets stays in the system's memory first. Where that takes
         no more, the writer would wait for the disk, so what is left is copied within this process. ``copy``: there is
-        room for that. Without it pushes wait until everything is written.
-        """
+        room for that. Without it pushes wait until everything is written."""
         with self._gate.exclusive():
             blocks = file.begin(self._saved(), self._contents.arrays)
             rest = [block.copy() for block in file.write(blocks, slow_s=SLOW_S if copy else math.inf)]

@@ -106,8 +106,7 @@ def start_exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> 
 
     If ``h`` comes straight from the graph's dropout, remote rows are dropped out here. ``layer``: the number of the layer
     that reads the rows. All trainers must start their exchanges in the same order, with rows of the same shape and type.
-    Raises ConfigError: ``h`` does not have one row per own vertex, or the graph has no source.
-    """
+    Raises ConfigError: ``h`` does not have one row per own vertex, or the graph has no source."""
     if len(h) != graph.num_own:
         raise ConfigError(f"exchange: got {len(h)} rows, this trainer computes {graph.num_own}")
     if graph.source is None:
@@ -268,8 +267,7 @@ def backward(
 
     model: called as ``model(x, graph)``, with equal weights everywhere (``broadcast_weights``); groups: None for a single
     trainer; num_targets: of all trainers (``count_targets``). Every trainer must call this, even one without vertices.
-    Returns the mean loss, a scalar without graph. Raises ConfigError: there are no targets.
-    """
+    Returns the mean loss, a scalar without graph. Raises ConfigError: there are no targets."""
     total = own_backward(model, batch, num_targets, loss)
     if groups is not None:
         sum_gradients(model.parameters(), groups, total)

@@ -67,8 +67,7 @@ class TrainingGraph:
     def of(cls, found: Extracted, task: LearningTask = CLASSES) -> TrainingGraph:
         """Make it from a result of ``atta.server_subgraph`` or a co-batch of one. Targets are the inner vertices in split
         ``train``. Features ``x`` that are not float32 or float64 become float32. ``task``: what labels ``y`` are. Raises
-        UnknownNameError, and ConfigError: features are not rows of numbers, or there is not one label per vertex.
-        """
+        UnknownNameError, and ConfigError: features are not rows of numbers, or there is not one label per vertex."""
         for kind, name, there in (
             ("node table", "x", found.tables), ("node table", "y", found.tables), ("split", "train", found.splits)
         ):  # fmt: skip
@@ -174,8 +173,7 @@ class WorkerView:
 
 def worker_view(graph: TrainingGraph, owner: npt.NDArray[np.integer], trainer: int, trainers: int) -> WorkerView:
     """The view of ``trainer``; ``owner`` (integers [n], below ``trainers``) is the trainer that computes each vertex, or -1
-    where another server does. All trainers' views of the same graph and owners fit each other. Raises ConfigError.
-    """
+    where another server does. All trainers' views of the same graph and owners fit each other. Raises ConfigError."""
     n = len(graph)
     if not 0 <= trainer < trainers:
         raise ConfigError(f"trainer {trainer}: there are {trainers}, from 0 on")

@@ -41,15 +41,13 @@ class CooperativeModel(torch.nn.Module):
     knowledge. Here x holds the trainer's own rows, and a ``CooperativeGraph`` takes the place of ``edge_index``.
 
     ``module`` does not change. A copy of its containers runs here. It shares every weight, and each layer in it is
-    ``Exchanged``.
-    """
+    ``Exchanged``."""
 
     def __init__(self, module: torch.nn.Module, layers: Sequence[str] | None = None) -> None:
         """``layers``: names of the submodules that read neighbours, as in ``named_modules``; None: every PyG layer of messages.
 
         Raises ConfigError: the model has no such layer, a layer cannot tell sources from targets, or there is a normalisation
-        over rows (such as BatchNorm), which would include rows of other servers; UnknownNameError: an unknown layer.
-        """
+        over rows (such as BatchNorm), which would include rows of other servers; UnknownNameError: an unknown layer."""
         super().__init__()
         self.module = module
         _refuse_norms_over_rows(module)
@@ -121,8 +119,7 @@ class Exchanged(torch.nn.Module):
     from targets. If the second argument is not a ``CooperativeGraph``, it is called as it is: on a whole graph.
 
     ``GCNConv`` uses the degrees of the *whole* graph. SAGE and GCN compute interior rows while remote rows are under way.
-    ``number``: by which the layer asks for remote rows; ``CooperativeModel`` numbers them as they lie in the model.
-    """
+    ``number``: by which the layer asks for remote rows; ``CooperativeModel`` numbers them as they lie in the model."""
 
     def __init__(self, layer: torch.nn.Module, number: int = 0) -> None:
         """Raises ConfigError for a PyG layer that cannot tell sources from targets."""

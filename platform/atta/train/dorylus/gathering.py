@@ -3,8 +3,7 @@
 In every layer a trainer multiplies a sparse matrix with the rows that the layer reads. A worker makes rows of the next
 layer from these sums, of one interval at a time (Dorylus, section 3). For gcn they are sums with the weights of
 ``GCNConv``; for sage the mean of the neighbours and the own row; for gat the rows of all vertices that an interval reads,
-its own first, and the worker gets the edges too.
-"""
+its own first, and the worker gets the edges too."""
 
 from __future__ import annotations
 
@@ -151,8 +150,7 @@ def interval_rows(edge_index: Longs, vertices: int, intervals: int) -> list[Long
     falling degree, and the direction of dealing turns after each round (Dorylus, section 4).
 
     edge_index: int64 [2, e], sources and targets; ends from ``vertices`` on are of other trainers. They count for the
-    end that is here. Raises ConfigError: there are more intervals than vertices, or none of either.
-    """
+    end that is here. Raises ConfigError: there are more intervals than vertices, or none of either."""
     if intervals < 1:
         raise ConfigError(f"intervals={intervals}: must be at least 1")
     if not vertices:

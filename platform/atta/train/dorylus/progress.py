@@ -29,8 +29,7 @@ class PipelineStage(NamedTuple):
     ``gather`` sums up the rows that a layer reads; ``apply`` makes rows of the next layer from these; ``scatter`` sends
     them to those who read them. ``loss`` is the last layer's apply, the loss, and the backward of both. Of backward,
     ``gather-back`` sums up gradients of rows of layer + 1; ``apply-back`` computes the layer again, and from it gradients of
-    weights and sums; ``scatter-back`` sends the latter.
-    """
+    weights and sums; ``scatter-back`` sends the latter."""
 
     part: Part
     layer: int
@@ -131,8 +130,7 @@ class PipelineProgress:
     ``pipe``: a gather waits until the rows that it reads are those of this epoch; everything else overlaps.
     ``async``: a gather takes rows of the last ``staleness + 1`` epochs. The epoch ``first`` is as in ``pipe``.
 
-    ``oldest``: the greatest age at which a row was read, in epochs.
-    """
+    ``oldest``: the greatest age at which a row was read, in epochs."""
 
     def __init__(
         self,
@@ -292,8 +290,7 @@ class StageSpan(NamedTuple):
 
 class IntervalTracks:
     """Remembers the first ``most`` stages of a trainer's intervals that have ended, in ``spans``; ``left_out``: how many more
-    did. Times are passed in. A worker's stage lasts from the time at which it was handed out until its first result.
-    """
+    did. Times are passed in. A worker's stage lasts from the time at which it was handed out until its first result."""
 
     def __init__(self, stages: Sequence[PipelineStage], intervals: int, *, most: int = _MOST_SPANS) -> None:
         self._stages, self._most = stages, most

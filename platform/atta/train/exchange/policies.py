@@ -10,8 +10,7 @@ before the first epoch.
 | ``pipegcn`` | of the epoch before | of the epoch before | every epoch |
 | ``digest`` | of the last synchronisation | cut, or of their last synchronisation | every N epochs |
 | ``sat`` | predicted from the last synchronisations | as digest | as digest |
-| ``digest-async`` | the newest that owners have pushed | cut | every N steps of their owner |
-"""
+| ``digest-async`` | the newest that owners have pushed | cut | every N steps of their owner |"""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class SyncPeriod:
 
     Phase ``early`` pushes in epoch r if r % every = 0 and pulls in the epoch after, so ages are 1 ... every. Phase
     ``paper`` pushes if (r - 1) % every = 0 and pulls if r % every = 0: after its first pull ages are every - 1 ... 2 every
-    - 2. With ``every`` = 1 both give age 1, because nothing is read before it is committed.
-    """
+    - 2. With ``every`` = 1 both give age 1, because nothing is read before it is committed."""
 
     every: int
     phase: str = "early"

@@ -46,8 +46,7 @@ class DaemonTable:
     same order, and readers still pull the one before. A reader asks for one that all trainers have flushed.
 
     With a single slot a new version of a row replaces the one before at once, for readers of the newest rows (DIGEST-A).
-    Every row is read and written as a whole; rows of an answer may be of different versions. None gets an older one.
-    """
+    Every row is read and written as a whole; rows of an answer may be of different versions. None gets an older one."""
 
     def __init__(
         self,
@@ -67,8 +66,7 @@ class DaemonTable:
         widths: numbers per row, by layer; rows: number of vertices; job: a name that no other job has; slots: 2, or 1 for the
         newest rows; codec: fp16, bf16 or int8; lease_s: how long the tables live when the job has died. Raises
         QuotaExceededError: the daemons have no room; then no tables are left; ConfigError: the tables do not fit the dataset,
-        or the codec does not fit the dtype.
-        """
+        or the codec does not fit the dtype."""
         if dtype not in _DTYPES or (codec and dtype is not torch.float32):
             raise ConfigError(f"stale rows of {dtype}: daemons hold float32, without a codec also float64")
         self.widths = dict(widths)

@@ -46,8 +46,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     ``config`` and its own ``nodes``, and gets the same figures.
 
     Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
-    message names rank and cause), or other machines did not join.
-    """
+    message names rank and cause), or other machines did not join."""
     nodes = nodes or Nodes()
     nodes.trainers_here(config)  # refuses what does not fit
     for logger in config.logger or ():
@@ -165,8 +164,7 @@ def own_daemons(data: str, threads: int | None, readers: int) -> Iterator[atta.L
 
 def handed(cluster: atta.Cluster) -> dict[str, Any]:
     """What a process hands to others so that they reach the same daemons, as plain values: ``addresses`` of each partition's
-    daemon and its replicas, files of ``tls``, and the cluster ``file`` of daemons that were started here, if so.
-    """
+    daemon and its replicas, files of ``tls``, and the cluster ``file`` of daemons that were started here, if so."""
     credentials, file = cluster.credentials, getattr(cluster, "cluster_file", None)
     tls = None if credentials is None else credentials.to_dict()
     return {

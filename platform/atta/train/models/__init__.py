@@ -60,8 +60,7 @@ class SampledModel(torch.nn.Module):
         x: [vertices, channels] features, seeds first, then hop by hop; edge_index: [2, edges] int64, hop by hop,
         targets ascending (as ``atta.NeighborLoader`` with ``frontier="new"`` delivers them); nodes_per_hop: [hops + 1],
         edges_per_hop: [hops]; edge_weight: [edges], for a GCN, by ``edge_norm="gcn"``. ``aggregated`` [vertices, channels], of
-        a loader that aggregates: what the first layer reads; then there is one hop less. Returns [seeds, classes].
-        """
+        a loader that aggregates: what the first layer reads; then there is one hop less. Returns [seeds, classes]."""
         gnn, deep, dtype = self.gnn, isinstance(self.gnn, DeepGNN), x.dtype
         weighed = isinstance(gnn, GCN)
         if weighed and edge_weight is None:
@@ -135,8 +134,7 @@ def _note_given() -> None:
 
 def compile_in_place(model: torch.nn.Module, device: torch.device, backend: str = "inductor") -> None:
     """Have ``torch.compile`` turn the passes of ``model`` into kernels for batches of any size, at its first call. What torch
-    cannot compile runs as it is. Weights keep their names. Raises ConfigError: the device's compiler is missing.
-    """
+    cannot compile runs as it is. Weights keep their names. Raises ConfigError: the device's compiler is missing."""
     compiler = os.environ.get("CXX", "g++")
     if backend == "inductor" and device.type == "cuda" and importlib.util.find_spec("triton") is None:
         raise ConfigError("--compile: needs the package triton to make kernels for a GPU")

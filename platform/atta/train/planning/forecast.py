@@ -3,8 +3,7 @@
 The terms are those of GraNNDis' equations (3), (4) and (8), with counted sizes instead of D^alpha: computing, rows
 within a server, rows between servers, and sampling. As in the paper they are added up, as if nothing overlapped. In
 training some of them overlap, so it is faster than predicted. Unlike the paper, gradients are counted. A strategy that is
-built to send rows while it computes takes the larger of the two.
-"""
+built to send rows while it computes takes the larger of the two."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class Forecast:
     (``atta.train.cooperative.memory``). ``redundancy``: rows computed per epoch, vertex and layer; 1: each once.
     ``row_bytes``: that the busiest server receives from others per epoch. ``ages``: least and largest age of rows of
     other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy;
-    ``settings``: of its own, by field; ``doubt``: what it cannot do at this depth and cut.
-    """
+    ``settings``: of its own, by field; ``doubt``: what it cannot do at this depth and cut."""
 
     kind: str
     name: str
@@ -138,8 +136,7 @@ class Forecaster:
         ``overlaps``: rows travel while trainers compute. ``at_one_daemon``: each trainer sends its gradient to one
         daemon and gets weights from it. ``again``: share of a layer's rows that is computed a second time. ``handed``:
         how often per epoch and layer own rows go to another process of the machine, or come from it. ``measured``: the
-        variant of the record that tells the risk.
-        """
+        variant of the record that tells the risk."""
         work, trainers = self.sizes.exchanged, self.machines.trainers
         given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in (settings or {}).items())
         words = (

@@ -29,8 +29,7 @@ class ServerWork:
 
     ``internal``, ``external``: rows that the busiest trainer receives before each layer from its own server, and the
     busiest server from others. ``preloaded``: vertices of other servers whose features the largest server fetches once.
-    ``cut``: mean share of in-edges from other servers; 0: not counted.
-    """
+    ``cut``: mean share of in-edges from other servers; 0: not counted."""
 
     vertices: float
     edges: float
@@ -89,8 +88,7 @@ class Sizes:
     depend on; ``closure_by_hop``: vertices within 0 ... L hops, means over servers. ``sampled``: by bounds of
     expansion-aware sampling. ``co_batches``: by their number per epoch. ``mini_batch``: None if there is nothing to
     train on. ``whole_split``: whether METIS saw all edges when it divided subgraphs among trainers, as in training.
-    Otherwise the number of internal rows is rather too large.
-    """
+    Otherwise the number of internal rows is rather too large."""
 
     vertices: int
     edges: int
@@ -177,8 +175,7 @@ class Rates:
     ``internal``, ``external``: rows per second that a trainer receives from another of its server, and a server over
     its link. ``drawing``: sampled edges per second; ``extracting``: edges per second of a co-batch. ``parameters``: of
     the model; each step sums up their gradients. ``disk``: rows per second of a server's own partition, of which some
-    come from the disk.
-    """
+    come from the disk."""
 
     vertices: float
     internal: float

@@ -103,8 +103,7 @@ def render() -> None:
 
     Words after -- go to atta train.
 
-    Example: atta render slurm --data products-2p --insecure --nnodes 2 -- --model sage --epochs 5
-    """
+    Example: atta render slurm --data products-2p --insecure --nnodes 2 -- --model sage --epochs 5"""
 
 
 @render.command()
@@ -120,8 +119,7 @@ def kubernetes(settings: dict[str, Any], train: tuple[str, ...], *, out: str, **
 
     The claim's volume is the partitioned dataset itself. With --certificates the text has their keys: keep it secret.
 
-    Example: atta render kubernetes --data products-2p --insecure --nnodes 2 --trainers 4 -- --model sage
-    """
+    Example: atta render kubernetes --data products-2p --insecure --nnodes 2 --trainers 4 -- --model sage"""
     from atta.cli.cluster.rendering.manifests import (
         CALLER_FILES,
         DAEMON_FILES,
@@ -149,8 +147,7 @@ def slurm(settings: dict[str, Any], train: tuple[str, ...], *, out: str) -> None
 
     The folders of --data and --certificates must be seen by all nodes.
 
-    Example: atta render slurm --data products-2p --insecure --nnodes 2 -- --model sage
-    """
+    Example: atta render slurm --data products-2p --insecure --nnodes 2 -- --model sage"""
     from atta.cli.cluster.rendering.manifests import slurm_script
 
     options = RenderOptions(**settings, train=train)
@@ -168,8 +165,7 @@ def systemd(
 ) -> None:
     """Write a unit per daemon and per machine with trainers, and the cluster file.
 
-    Example: atta render systemd --data products-2p --insecure --host 10.0.0.1 --host 10.0.0.2 --out units
-    """
+    Example: atta render systemd --data products-2p --insecure --host 10.0.0.1 --host 10.0.0.2 --out units"""
     from atta.cli.cluster.rendering.manifests import systemd_units
 
     options = RenderOptions(**settings, train=train)
