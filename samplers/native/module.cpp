@@ -338,7 +338,7 @@ NB_MODULE(_native, m) {
   m.def("torn_maps", &atta::torn_maps);
   m.def("outlive_torn_maps", &atta::outlive_torn_maps);
   m.def("files_damaged", [] { return atta::files_damaged.load(); });
-  m.def("declare_files_damaged", [] { atta::files_damaged.store(true); });
+  m.def("declare_files_damaged", [](bool damaged) { atta::files_damaged.store(damaged); }, "damaged"_a = true);
   nb::class_<atta::Compactor> compactor(m, "Compactor");
   bind_compaction(m, compactor);
   bind_sampling(m, compactor);
