@@ -18,7 +18,7 @@ LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.s
 # program SANITIZERS NAME: tests/fuzz/NAME.cpp
 program() {
   nice g++ -std=c++20 -O2 -g -Wall -Wextra -Werror -fvisibility=hidden "-fsanitize=$1" -fno-sanitize-recover=all \
-    -ffunction-sections -Wl,--gc-sections -Isamplers/native -Iplatform/atta/daemon/native \
+    -ffunction-sections -Wl,--gc-sections -Isamplers/native -Iplatform/atta/daemon/native -Iplatform/atta/kvstore/native \
     -isystem "$("$python" -m nanobind --include_dir)" \
     -isystem "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
     "tests/fuzz/$2.cpp" -o "$out/$2" -pthread
