@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.scheduler import POLICIES
-from atta.simulate import HopSize, Linear, LoopCosts, Outcome, Profile, Remote, SimulatedCluster, simulate
+from atta.scheduler import POLICIES, SchedulerConfig
+from atta.scheduler.coarse import Load, ScheduledSession
+from atta.scheduler.policies import Policy, by_score, oldest_then_cheapest
+from atta.simulate import HopSize, Linear, LoopCosts, Outcome, Profile, Remote, Scenario, SimulatedCluster, simulate
 from atta.simulate.cluster import limit_of
 from atta.simulate.reach import Overlap
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
@@ -215,3 +218,40 @@ def test_only_machines_that_share_cores_pay_for_crowding(shared: bool) -> None:
         for p in (replace(profile, crowding=1.0), profile)
     )
     assert crowded == pytest.approx(plain if shared else plain / 1.5)
+
+
+def by_rules(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
+    """The rules of ``by_score`` without the score."""
+    if load.saturated or not session.may_widen(load, config):
+        return math.inf
+    held = session.line[1]
+    return 0.0 if held == 0 or session.pace.sigma is None or held < session.pace.depth + 1 else math.inf
+
+
+def by_score_alone(session: ScheduledSession, load: Load, now: float, config: SchedulerConfig) -> float:
+    """The score of the paper, with a launch where there would never be one."""
+    wide, free = mock.patch.object(ScheduledSession, "may_widen"), mock.patch.object(load, "saturated", False)
+    with wide, free:
+        return by_score(session, load, now, replace(config, pipeline_floor=False))
+
+
+@pytest.mark.slow
+def test_the_launch_score_is_worth_more_than_the_rules_beside_it() -> None:
+    """Where latency decides, at equal bytes. Fixed depths up to 32 are no better."""
+    alone = {
+        name: Policy(rule, oldest_then_cheapest, "") for name, rule in (("rules", by_rules), ("score", by_score_alone))
+    }
+    with mock.patch.dict(POLICIES, alone):
+        found = {
+            (policy, depth): simulate(
+                Scenario(
+                    PROFILE, batch_size=64, rtt_s=0.01, batches=200, seed=1,
+                    scheduler=SchedulerConfig(policy=policy, prefetch=depth, queue_bytes=1 << 28, log_events=0),
+                )
+            ).seeds_per_s
+            for policy, depth in [("two-level", 1), ("rules", 1), ("score", 1), ("prefetch", 16), ("prefetch", 32)]
+        }  # fmt: skip
+    both, rules, score, *deep = found.values()
+    assert both > 1.05 * rules
+    assert score == pytest.approx(both, rel=0.02)
+    assert max(deep) < 1.02 * both
