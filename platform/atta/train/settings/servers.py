@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from atta.errors import ConfigError
 from atta.observe.settings import Option, Setting, check_bounds, settings_of
-from atta.train.settings.common import PROCESSES, TrainSettings
+from atta.train.settings.common import BATCH_SIZE, DEFAULT_BATCH, PROCESSES, TrainSettings
 
 if TYPE_CHECKING:
     from atta.samplers.local.server import Rule
@@ -280,6 +280,36 @@ def check_options(options: Any) -> None:
         value = getattr(options, setting.field)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{setting.given(value)}: must be a finite number")
+
+
+HISTORICAL_MODELS = ("sage", "gcn")
+"""Models whose layers only add up rows of neighbours."""
+
+
+@dataclass(frozen=True)
+class HistoricalSettings(StaleSettings):
+    """What ``historical`` has."""
+
+    batch_size: Annotated[int, BATCH_SIZE] = DEFAULT_BATCH
+    fan_outs: Annotated[
+        tuple[int, ...],
+        Setting("In-neighbours per vertex and hop whose rows a batch computes; one number: of all hops; -1: all."),
+    ] = (5,)
+    max_age: Annotated[
+        int,
+        Setting("Epochs that an older row of another neighbour may be old; 0: none is read.", at_least=0),
+    ] = 1
+    momentum: Annotated[float, Setting("How far an older row moves towards a new one; 1: it is replaced.")] = 1.0
+    compensate: Annotated[bool, Setting("Gradients of computed neighbours count for those with older rows, too.")] = (
+        False
+    )
+
+    @property
+    def hops(self) -> tuple[int, ...]:
+        """Fan-outs from the seeds outwards. The first layer reads features, which never change, of all in-neighbours: so
+        there is one hop less than there are layers."""
+        every = self.fan_outs * self.depth if len(self.fan_outs) == 1 else self.fan_outs
+        return every[: self.depth - 1]
 
 
 AUTO = "auto"
