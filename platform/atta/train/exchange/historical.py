@@ -1,5 +1,5 @@
 """``historical``: mini-batches of a trainer's own vertices. A batch computes the rows of its seeds and of a few sampled
-neighbours; of all other neighbours it reads older rows (GNNAutoScale: Fey et al., ICML 2021)."""
+neighbours; of all other neighbours it reads stale rows (GNNAutoScale: Fey et al., ICML 2021)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from atta.train.steps.timing import Stopwatch
 class Tree:
     """The vertices whose rows a batch computes: ``rows`` int64 [n], own rows, the seeds first, then hop by hop, of which
     ``ends[h]`` are up to hop h. ``drawn`` int64 [3, e]: place of the source in ``rows``, place of the target, and number
-    of the edge, by target, of which ``drawn_ends[h]`` lead to vertices up to hop h."""
+    of the edge, by target, of which ``drawn_ends[h]`` are of the first h hops."""
 
     rows: Longs
     ends: list[int]
@@ -41,7 +41,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Sums:
-    """How a layer adds up rows for its t targets: ``fresh`` [t, f] those that the batch computes, ``old`` [t, s] the older
+    """How a layer adds up rows for its t targets: ``fresh`` [t, f] those that the batch computes, ``old`` [t, s] the stale
     ``rows`` (int64 [s]). ``grows`` [t, 1]: the weights of all, divided by those of fresh ones."""
 
     fresh: torch.Tensor
@@ -121,7 +121,7 @@ class InEdges:
 
 
 class HistoricalRows(TableRows):
-    """Older rows: own ones, as batches have written them, and those of others, as they were pulled last.
+    """Stale rows: own ones, as batches have written them, and those of others, as they were pulled last.
 
     Attributes:
         rows: [o + r, d] by layer.
@@ -173,6 +173,7 @@ class HistoricalTrainer(DigestTrainer):
 
     rows = HistoricalRows
     averages_weights = False
+    slots = 1  # a step, which all take together, lies between a pull and the next push
     options: HistoricalSettings  # type: ignore[assignment]
     stale: HistoricalRows
     sizes: list[int]
@@ -236,7 +237,7 @@ class HistoricalTrainer(DigestTrainer):
 
     @torch.no_grad()
     def _refresh(self, batch: TrainerBatch) -> None:
-        """Compute all own rows anew, of the present weights and of older rows of others."""
+        """Compute all own rows anew, of the present weights and of stale rows of others."""
         gnn: Any = self.model
         every, h = torch.arange(len(self.sums), device=self.device), first_layer(gnn.convs[0], batch.x, self.sums)
         for layer, conv in enumerate(gnn.convs[1:], 1):

@@ -297,10 +297,10 @@ class HistoricalSettings(StaleSettings):
     ] = (5,)
     max_age: Annotated[
         int,
-        Setting("Epochs that an older row of another neighbour may be old; 0: none is read.", at_least=0),
+        Setting("Epochs after which a stale row is computed anew; 0: none is read.", at_least=0),
     ] = 1
-    momentum: Annotated[float, Setting("How far an older row moves towards a new one; 1: it is replaced.")] = 1.0
-    compensate: Annotated[bool, Setting("Gradients of computed neighbours count for those with older rows, too.")] = (
+    momentum: Annotated[float, Setting("How far a stale row moves towards a new one; 1: it is replaced.")] = 1.0
+    compensate: Annotated[bool, Setting("Gradients of computed neighbours count for those with stale rows, too.")] = (
         False
     )
 

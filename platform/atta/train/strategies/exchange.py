@@ -123,7 +123,9 @@ def _check_historical(settings: HistoricalSettings) -> None:
         )
     _check_tables(settings)
     if settings.server_size > 1 and settings.stale_across != "trainers":
-        raise ConfigError("--trainers-per-server above 1: trainers sample apart; give stale-across=trainers")
+        raise ConfigError(
+            "--trainers-per-server above 1: trainers sample apart; give --trainers-per-server 1, or stale-across=trainers"
+        )
     refuse({"send-features": settings.send_features}, "historical, whose first layer adds up features once")
     fan_outs = ",".join(map(str, settings.fan_outs))
     if any(k < -1 or k == 0 for k in settings.fan_outs) or len(settings.fan_outs) not in (1, settings.depth):
@@ -193,7 +195,7 @@ def _historical_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     steps = math.ceil(sizes.targets / (machines.servers * sizes.batch_size))
     found = forecaster.reading(
         "historical", "historical", forward=1, backward=0, ages=(1, 1), copies=2,
-        risk=_CUT, reason=f"{steps} steps per epoch on sampled neighbours; older rows of all others",
+        risk=_CUT, reason=f"{steps} steps per epoch on sampled neighbours; stale rows of all others",
     )  # fmt: skip
     yield replace(
         found,
@@ -329,7 +331,7 @@ STRATEGIES = (
     ),
     TrainingStrategy(
         name="historical",
-        sentence="sampled mini-batches of own vertices, with older rows of all neighbours that were not sampled",
+        sentence="sampled mini-batches of own vertices, with stale rows of all neighbours that were not sampled",
         settings=HistoricalSettings,
         trainer=trainer_at("exchange.historical:HistoricalTrainer"),
         check=_check_historical,
