@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import atta
-from atta.train.exchange.historical import HistoricalTrainer, InEdges
+from atta.train.exchange.historical import HistoricalTrainer, OwnEdges
 from tests.system.digest import WORLD, Run, TableCase
 
 SCOPE: dict[str, Any] = {"stale_across": "trainers", "batch_size": 9, "epochs": 5}
@@ -28,13 +28,13 @@ def historical(resumed: int = 0, **options: Any) -> TableCase:
 
 
 CASES = (
-    historical(fan_outs=(2,)),
-    historical(fan_outs=(3, 1, 1), model="sage", max_age=2, momentum=0.6, compensate=True),
-    historical(fan_outs=(2,), compensate=True, momentum=0.3, max_age=3),
-    historical(fan_outs=(2,), model="sage", max_age=0),
-    historical(fan_outs=(2,), max_age=0),
+    historical(fan_out=2),
+    historical(fan_out=3, model="sage", max_age=2, momentum=0.6),
+    historical(fan_out=2, momentum=0.3, max_age=3),
+    historical(fan_out=2, model="sage", max_age=0),
+    historical(fan_out=2, max_age=0),
 )
-RESUMED = tuple(historical(at, fan_outs=(2,), max_age=2, momentum=0.5) for at in (0, 3))
+RESUMED = tuple(historical(at, fan_out=2, max_age=2, momentum=0.5) for at in (0, 3))
 
 
 def noted(case: TableCase, config: Any, cluster: atta.Cluster) -> Run:
@@ -42,9 +42,9 @@ def noted(case: TableCase, config: Any, cluster: atta.Cluster) -> Run:
     run = Run(case, config, cluster)
     trainer, trees = run.trainer, list[dict[str, Any]]()
     assert isinstance(trainer, HistoricalTrainer)
-    sample, update = InEdges.tree, run.updated
+    sample, update = OwnEdges.tree, run.updated
 
-    def tree(self: InEdges, *given: Any, **draw: int) -> Any:
+    def tree(self: OwnEdges, *given: Any, **draw: int) -> Any:
         found = sample(self, *given, **draw)
         rows = torch.from_numpy(self._ids[found.rows])
         drawn = torch.from_numpy(found.drawn[:2])
@@ -53,7 +53,7 @@ def noted(case: TableCase, config: Any, cluster: atta.Cluster) -> Run:
 
     def updated(*given: Any) -> torch.Tensor:
         trees.clear()
-        with mock.patch.object(InEdges, "tree", tree):
+        with mock.patch.object(OwnEdges, "tree", tree):
             loss = update(*given)
         tables = {layer: rows.clone() for layer, rows in trainer.stale.rows.items()}
         run.epochs[-1] |= {"trees": list(trees), "tables": tables, "sizes": trainer.sizes}

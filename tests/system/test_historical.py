@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ class InOneProcess:
         self.losses: list[float] = []
         for epoch in range(self.options.epochs):
             done = [result[case.name]["epochs"][epoch] for result in results]
-            total, writes = 0.0, []
+            total = 0.0
             for step, size in enumerate(done[0]["sizes"]):
                 optimizer.zero_grad()
                 for rank in range(WORLD):
@@ -55,8 +54,7 @@ class InOneProcess:
                     loss = F.cross_entropy(scores, WHOLE.y[seeds], reduction="sum")
                     (loss / size).backward()
                     total += loss.item()
-                    writes = [(tree["rows"][: len(values)], values) for values in hidden]
-                    self.write(writes)
+                    self.write([(tree["rows"][: len(values)], values) for values in hidden])
                 optimizer.step()
             if self.options.max_age and (epoch + 1) % self.options.max_age == 0:
                 self.refresh()
@@ -74,10 +72,9 @@ class InOneProcess:
             torch.testing.assert_close(found_weight, parameter.detach(), rtol=1e-8, atol=1e-10)
 
     def write(self, writes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        tables = [rows.clone() for rows in self.mine]
-        for table, (places, values) in zip(tables, writes, strict=True):
+        self.mine = [rows.clone() for rows in self.mine]
+        for table, (places, values) in zip(self.mine, writes, strict=True):
             table[places] += self.options.momentum * (values - table[places])
-        self.mine = tables
 
     def convolved(self, layer: int, own: torch.Tensor, summed: torch.Tensor) -> torch.Tensor:
         conv: Any = self.model.convs[layer]  # type: ignore[index, union-attr]
@@ -126,10 +123,6 @@ class InOneProcess:
             if not self.options.max_age:
                 weights = self.drawn(tree, hop)
             computed = weights[:, fresh] @ h
-            if self.options.compensate:
-                mine = weights[:, fresh].sum(1, keepdim=True)
-                grows = torch.where(mine > 0, weights.sum(1, keepdim=True) / mine, 1.0)
-                computed = grows * computed + ((1 - grows) * computed).detach()
             old = self.older(layer - 1, rank)
             old[fresh] = 0
             summed = computed + weights @ old * bool(self.options.max_age)

@@ -40,17 +40,16 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Sums:
-    """How a layer adds up rows for its t targets: ``fresh`` [t, f] those that the batch computes, ``old`` [t, s] the stale
-    ``rows`` (int64 [s]). ``grows`` [t, 1]: the weights of all, divided by those of fresh ones."""
+class LayerSums:
+    """How a layer adds up rows for its t targets: ``fresh`` [t, f] those that the batch computes, ``stale`` [t, s] those of
+    the stale ``rows``, int64 [s]."""
 
     fresh: torch.Tensor
-    old: torch.Tensor
+    stale: torch.Tensor
     rows: torch.Tensor
-    grows: torch.Tensor
 
 
-class InEdges:
+class OwnEdges:
     """In-edges of own vertices, with the weights by which a layer adds up rows: a mean's (sage), or those of a GCN, whose
     self-loops stand apart. ``loops``: [o, 1]."""
 
@@ -86,7 +85,7 @@ class InEdges:
         ends = np.cumsum(found.num_sampled_nodes).tolist(), np.cumsum([0, *found.num_sampled_edges]).tolist()
         return Tree(rows, ends[0], drawn, ends[1])
 
-    def sums(self, tree: Tree, hop: int) -> Sums:
+    def sums(self, tree: Tree, hop: int) -> LayerSums:
         """For the vertices of ``tree`` up to ``hop``, of all their in-neighbours."""
         count, fresh = tree.ends[hop], tree.ends[hop + 1]
         self._place[tree.rows[:fresh]] = np.arange(fresh)
@@ -95,25 +94,23 @@ class InEdges:
         self._place[tree.rows[:fresh]] = -1
         known, weights = column >= 0, edges.data
         rows, columns = np.unique(edges.indices[~known], return_inverse=True)
-        mine, every = (np.bincount(target, weights * of, minlength=count) for of in (known, 1))
-        grows = np.divide(every, mine, out=np.ones(count), where=mine > 0)
-        return Sums(
+        return LayerSums(
             self._matrix(target[known], column[known], weights[known], (count, fresh)),
             self._matrix(target[~known], columns, weights[~known], (count, len(rows))),
             torch.from_numpy(rows.astype(np.int64)).to(self._like.device),
-            torch.from_numpy(grows[:, None]).to(self._like),
         )
 
-    def drawn(self, tree: Tree, hop: int) -> Sums:
+    def drawn(self, tree: Tree, hop: int) -> LayerSums:
         """The same of drawn in-neighbours alone, which weigh as much as all."""
-        count, fresh = tree.ends[hop], tree.ends[hop + 1]
+        count, fresh, none = tree.ends[hop], tree.ends[hop + 1], np.zeros(0, np.int64)
         source, target, edge = tree.drawn[:, : tree.drawn_ends[hop + 1]]
-        degrees = np.diff(self._weights.indptr)[tree.rows[:count]] / np.bincount(target, minlength=count).clip(1)
-        weights, none = self._weights.data[edge] * degrees[target], np.zeros(0, np.int64)
-        empty = torch.from_numpy(none).to(self._like.device)
-        grows = self._like.new_ones((count, 1))
-        old = self._matrix(none, none, np.zeros(0), (count, 0))
-        return Sums(self._matrix(target, source, weights, (count, fresh)), old, empty, grows)
+        grow = np.diff(self._weights.indptr)[tree.rows[:count]] / np.bincount(target, minlength=count).clip(1)
+        weights = self._weights.data[edge] * grow[target]
+        return LayerSums(
+            self._matrix(target, source, weights, (count, fresh)),
+            self._matrix(none, none, np.zeros(0), (count, 0)),
+            torch.from_numpy(none).to(self._like.device),
+        )
 
     def _matrix(self, target: Longs, source: Longs, weights: Any, size: tuple[int, int]) -> torch.Tensor:
         ends = (torch.from_numpy(end.astype(np.int64)).to(self._like.device) for end in (source, target))
@@ -177,7 +174,7 @@ class HistoricalTrainer(DigestTrainer):
     options: HistoricalSettings  # type: ignore[assignment]
     stale: HistoricalRows
     sizes: list[int]
-    edges: InEdges
+    edges: OwnEdges
     sums: torch.Tensor
 
     def __init__(self, config: HistoricalSettings, cluster: atta.Cluster, device: torch.device) -> None:
@@ -203,7 +200,9 @@ class HistoricalTrainer(DigestTrainer):
         """One optimiser step on the targets ``chosen``; returns this trainer's sum of losses."""
         config, places = self.options, torch.from_numpy(chosen).to(self.device)
         draw = {"seed": config.seed, "epoch": epoch, "batch": number * self.world + self.rank}
-        tree = self.edges.tree(batch.graph.view.targets[chosen], config.hops, **draw)
+        # The first layer reads features of all in-neighbours: there is one hop less than there are layers.
+        fan_outs = [config.fan_out] * (config.depth - 1)
+        tree = self.edges.tree(batch.graph.view.targets[chosen], fan_outs, **draw)
         scores, hidden = self._forward(batch, tree)
         loss = self.objective.loss_sum(scores, batch.y[places])
         self.optimizer.zero_grad()
@@ -228,10 +227,8 @@ class HistoricalTrainer(DigestTrainer):
             hop = len(more) - layer
             sums = self.edges.sums(tree, hop) if self.options.max_age else self.edges.drawn(tree, hop)
             summed = sums.fresh @ h
-            if self.options.compensate and summed.requires_grad:
-                summed.register_hook(sums.grows.mul)
             if len(sums.rows):
-                summed = summed + sums.old @ gnn.dropout(self.stale.rows[layer][sums.rows])
+                summed = summed + sums.stale @ gnn.dropout(self.stale.rows[layer][sums.rows])
             h = first_layer(conv, h, summed + self.edges.loops[rows[: tree.ends[hop]]] * h[: tree.ends[hop]])
         return h, hidden
 
@@ -249,7 +246,7 @@ class HistoricalTrainer(DigestTrainer):
         batch = super()._on_device(view, watch)
         graph = batch.graph
         assert graph.source is not None
-        self.edges = InEdges(graph.view, self.config.model, batch.x)
+        self.edges = OwnEdges(graph.view, self.config.model, batch.x)
         others = graph.source.start(0, "forward", batch.x).finish()
         self.sums = self.edges.of_all(torch.cat([batch.x, others]))
         count = len(batch.targets)

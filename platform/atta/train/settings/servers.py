@@ -291,25 +291,14 @@ class HistoricalSettings(StaleSettings):
     """What ``historical`` has."""
 
     batch_size: Annotated[int, BATCH_SIZE] = DEFAULT_BATCH
-    fan_outs: Annotated[
-        tuple[int, ...],
-        Setting("In-neighbours per vertex and hop whose rows a batch computes; one number: of all hops; -1: all."),
-    ] = (5,)
+    fan_out: Annotated[
+        int, Setting("In-neighbours per vertex and hop whose rows a batch computes; -1: all.", at_least=-1)
+    ] = 5
     max_age: Annotated[
         int,
         Setting("Epochs after which a stale row is computed anew; 0: none is read.", at_least=0),
     ] = 1
     momentum: Annotated[float, Setting("How far a stale row moves towards a new one; 1: it is replaced.")] = 1.0
-    compensate: Annotated[bool, Setting("Gradients of computed neighbours count for those with stale rows, too.")] = (
-        False
-    )
-
-    @property
-    def hops(self) -> tuple[int, ...]:
-        """Fan-outs from the seeds outwards. The first layer reads features, which never change, of all in-neighbours: so
-        there is one hop less than there are layers."""
-        every = self.fan_outs * self.depth if len(self.fan_outs) == 1 else self.fan_outs
-        return every[: self.depth - 1]
 
 
 AUTO = "auto"

@@ -127,9 +127,8 @@ def _check_historical(settings: HistoricalSettings) -> None:
             "--trainers-per-server above 1: trainers sample apart; give --trainers-per-server 1, or stale-across=trainers"
         )
     refuse({"send-features": settings.send_features}, "historical, whose first layer adds up features once")
-    fan_outs = ",".join(map(str, settings.fan_outs))
-    if any(k < -1 or k == 0 for k in settings.fan_outs) or len(settings.fan_outs) not in (1, settings.depth):
-        raise ConfigError(f"fan-outs={fan_outs}: one number, or one per layer, each -1 (all) or at least 1")
+    if not settings.fan_out:
+        raise ConfigError("fan-out=0: must be -1 (all) or at least 1")
     if not 0 < settings.momentum <= 1:
         raise ConfigError(f"momentum={settings.momentum}: must be above 0 and at most 1")
 
@@ -188,21 +187,21 @@ def _forecasts(*ways: dict[str, Any], alone: bool = False) -> Forecasts:
 
 
 def _historical_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
-    """A batch computes at most as much as a step on all vertices, and the last pass of an epoch a third of it."""
     machines, sizes = forecaster.machines, forecaster.sizes
     if machines.servers == 1 or machines.trainers > 1 or forecaster.model.model not in HISTORICAL_MODELS:
         return
-    steps = math.ceil(sizes.targets / (machines.servers * sizes.batch_size))
     found = forecaster.reading(
-        "historical", "historical", forward=1, backward=0, ages=(1, 1), copies=2,
-        risk=_CUT, reason=f"{steps} steps per epoch on sampled neighbours; stale rows of all others",
-    )  # fmt: skip
-    yield replace(
-        found,
-        steps=steps,
-        compute=found.compute * (steps + 1 / 3),
-        options=(*found.options, "--batch-size", str(sizes.batch_size)),
+        "historical",
+        f"historical, batches of {sizes.batch_size}",
+        forward=1,
+        backward=0,
+        ages=(1, 1),
+        copies=2,
+        again=1,
+        steps=max(1, math.ceil(sizes.targets / (machines.servers * sizes.batch_size))),
+        risk=_CUT,
     )
+    yield replace(found, options=(*found.options, "--batch-size", str(sizes.batch_size)))
 
 
 _EXACT = "the first half of the epochs, at most 50, is exact"
