@@ -62,9 +62,9 @@ class TableCase:
         return "-".join(map(str, vars(self).values()))
 
     def config(self, cluster: str) -> TrainConfig:
-        given: dict[str, Any] = {"model": "gcn", "hidden": HIDDEN, "epochs": 7, **self.options}
+        given: dict[str, Any] = {"model": "gcn", "hidden": HIDDEN, "epochs": 7, "layers": LAYERS, **self.options}
         return TrainConfig(
-            cluster=cluster, strategy=self.strategy, trainers=WORLD, trainers_per_server=2, layers=LAYERS,
+            cluster=cluster, strategy=self.strategy, trainers=WORLD, trainers_per_server=2,
             dropout=0.0, seed=1, device="cpu", verbose=False, eval_every=100, **given,
         )  # fmt: skip
 

@@ -33,6 +33,7 @@ CASES = (
     historical(fan_out=2, momentum=0.3, max_age=3),
     historical(fan_out=2, model="sage", max_age=0),
     historical(fan_out=2, max_age=0),
+    historical(fan_out=2, model="sage", layers=2, momentum=0.5),
 )
 RESUMED = tuple(historical(at, fan_out=2, max_age=2, momentum=0.5) for at in (0, 3))
 
@@ -46,7 +47,7 @@ def noted(case: TableCase, config: Any, cluster: atta.Cluster) -> Run:
 
     def tree(self: OwnEdges, *given: Any, **draw: int) -> Any:
         found = sample(self, *given, **draw)
-        rows = torch.from_numpy(self._ids[found.rows])
+        rows = torch.from_numpy(self.ids[found.rows])
         drawn = torch.from_numpy(found.drawn[:2])
         trees.append({"rows": rows, "ends": found.ends, "drawn": drawn, "drawn_ends": found.drawn_ends})
         return found

@@ -1,5 +1,6 @@
 """``historical``: mini-batches of a trainer's own vertices. A batch computes the rows of its seeds and of a few sampled
-neighbours; of all other neighbours it reads stale rows (GNNAutoScale: Fey et al., ICML 2021)."""
+neighbours; of all other neighbours it reads stale rows (GNNAutoScale: Fey et al., ICML 2021). What the first layer adds
+up never changes. So whoever has these sums of a vertex computes its first hidden row, also of HALO vertices."""
 
 from __future__ import annotations
 
@@ -24,19 +25,23 @@ from atta.train.exchange.trainer import DigestTrainer
 from atta.train.models import adjacency
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import HistoricalSettings
-from atta.train.steps.timing import Stopwatch
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The vertices whose rows a batch computes: ``rows`` int64 [n], own rows, the seeds first, then hop by hop, of which
-    ``ends[h]`` are up to hop h. ``drawn`` int64 [3, e]: place of the source in ``rows``, place of the target, and number
-    of the edge, by target, of which ``drawn_ends[h]`` are of the first h hops."""
+    """The vertices whose rows a batch computes: ``rows`` int64 [n], own ones first: the seeds, then hop by hop, of which
+    ``ends[h]`` are up to hop h. The first layer also computes the rows of others that follow. ``drawn`` int64 [3, e]: place
+    of the source in ``rows``, place of the target, and number of the edge, by target, of which ``drawn_ends[h]`` are of the
+    first h hops."""
 
     rows: Longs
     ends: list[int]
     drawn: Longs
     drawn_ends: list[int]
+
+    def fresh(self, hop: int) -> int:
+        """How many of ``rows`` are computed that targets up to ``hop`` read."""
+        return self.ends[hop + 1] if hop + 2 < len(self.ends) else len(self.rows)
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,8 @@ class OwnEdges:
         self._like, self.loops = like, torch.from_numpy(loops[:, None]).to(like)
         starts = np.searchsorted(target, np.arange(own + 1))
         self._weights = csr_array((weights, source, starts), shape=(own, view.rows))
-        self._inner, ids = np.flatnonzero(source < own), view.global_ids[:own]
-        self._sampler = LocalSampler(LocalGraph.from_edges(source[self._inner], target[self._inner], own, keys=ids))
-        self._ids, self._order = ids, np.argsort(ids)
+        self.ids, self._order = view.global_ids, np.argsort(view.global_ids)
+        self._sampler = LocalSampler(LocalGraph.from_edges(source, target, view.rows, keys=self.ids))
         self._place: Longs = np.full(view.rows, -1, np.int64)  # in the tree at hand
         self._whole = self._matrix(target, source, weights, (own, view.rows))
 
@@ -78,16 +82,19 @@ class OwnEdges:
         return summed + self.loops * rows[: len(self.loops)]
 
     def tree(self, seeds: Longs, fan_outs: Sequence[int], **draw: int) -> Tree:
-        """Sample in-neighbours of own rows ``seeds``, among own vertices."""
+        """Sample in-neighbours of own rows ``seeds``; those of others have none here."""
         found = self._sampler.sample(seeds, fan_outs, **draw)
-        rows = self._order[np.searchsorted(self._ids, found.n_id, sorter=self._order)]
-        drawn = np.stack([found.row, found.col, self._inner[found.e_id]]).astype(np.int64)
-        ends = np.cumsum(found.num_sampled_nodes).tolist(), np.cumsum([0, *found.num_sampled_edges]).tolist()
-        return Tree(rows, ends[0], drawn, ends[1])
+        rows = self._order[np.searchsorted(self.ids, found.n_id, sorter=self._order)]
+        own = rows < len(self.loops)
+        order = np.argsort(~own, kind="stable")
+        place = np.argsort(order)
+        drawn = np.stack([place[found.row], place[found.col], found.e_id]).astype(np.int64)
+        ends = np.cumsum(own)[np.cumsum(found.num_sampled_nodes) - 1] if len(rows) else [0] * (len(fan_outs) + 1)
+        return Tree(rows[order], list(map(int, ends)), drawn, np.cumsum([0, *found.num_sampled_edges]).tolist())
 
     def sums(self, tree: Tree, hop: int) -> LayerSums:
         """For the vertices of ``tree`` up to ``hop``, of all their in-neighbours."""
-        count, fresh = tree.ends[hop], tree.ends[hop + 1]
+        count, fresh = tree.ends[hop], tree.fresh(hop)
         self._place[tree.rows[:fresh]] = np.arange(fresh)
         edges = self._weights[tree.rows[:count]]
         target, column = np.repeat(np.arange(count), np.diff(edges.indptr)), self._place[edges.indices]
@@ -101,9 +108,10 @@ class OwnEdges:
         )
 
     def drawn(self, tree: Tree, hop: int) -> LayerSums:
-        """The same of drawn in-neighbours alone, which weigh as much as all."""
-        count, fresh, none = tree.ends[hop], tree.ends[hop + 1], np.zeros(0, np.int64)
-        source, target, edge = tree.drawn[:, : tree.drawn_ends[hop + 1]]
+        """The same of those drawn in-neighbours alone that the batch computes, which weigh as much as all."""
+        count, fresh, none = tree.ends[hop], tree.fresh(hop), np.zeros(0, np.int64)
+        drawn = tree.drawn[:, : tree.drawn_ends[hop + 1]]
+        source, target, edge = drawn[:, drawn[0] < fresh]
         grow = np.diff(self._weights.indptr)[tree.rows[:count]] / np.bincount(target, minlength=count).clip(1)
         weights = self._weights.data[edge] * grow[target]
         return LayerSums(
@@ -118,7 +126,8 @@ class OwnEdges:
 
 
 class HistoricalRows(TableRows):
-    """Stale rows: own ones, as batches have written them, and those of others, as they were pulled last.
+    """Stale rows: own ones, as batches have written them, and those of others: of the first hidden layer as they are
+    computed here, of further ones as they were pulled last.
 
     Attributes:
         rows: [o + r, d] by layer.
@@ -133,30 +142,29 @@ class HistoricalRows(TableRows):
 
     def take(self) -> None:
         """Take the rows that the epoch has begun to pull, if any."""
-        for layer, rows in self.rows.items():
+        for layer in self._published:
             found = self._read(layer, first=True)
-            rows[self._own :] = found if self._places is None else found.index_select(0, self._places)
+            self.rows[layer][self._own :] = found if self._places is None else found.index_select(0, self._places)
 
     def write(self, layer: int, places: torch.Tensor, values: torch.Tensor, momentum: float) -> None:
-        """Move own rows ``places`` int64 [n] towards ``values`` [n, d]; ``momentum``: how far, 1 replaces them."""
+        """Move rows ``places`` int64 [n] towards ``values`` [n, d]; ``momentum``: how far, 1 replaces them."""
         rows = self.rows[layer]
         rows[places] = values if momentum == 1 else torch.lerp(rows[places], values, momentum)
 
     def publish(self) -> None:
-        """Push own rows of all layers, if it is time."""
+        """Push own rows of the layers that travel, if it is time."""
         publishes = self.policy.publishes(self._epoch, "forward", self._rank)
-        for layer, rows in self.rows.items():
+        for layer in self._published:
             self.figures.count((layer, "forward"), broadcast=publishes)
             if publishes:
-                self._publish(layer, self._mine(rows[: self._own]), self._epoch)
+                self._publish(layer, self._mine(self.rows[layer][: self._own]), self._epoch)
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"rows": {layer: rows[: self._own] for layer, rows in self.rows.items()}}
+        return super().state() | {"rows": self.rows}
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        for layer, own in state["rows"].items():
-            self.rows[layer][: self._own] = own.to(self._device)
+        self.rows = {layer: rows.to(self._device) for layer, rows in state["rows"].items()}
 
 
 class HistoricalTrainer(DigestTrainer):
@@ -165,7 +173,8 @@ class HistoricalTrainer(DigestTrainer):
     Attributes:
         sizes: targets of all trainers, by step of an epoch.
         edges: in-edges of own vertices.
-        sums: [o, channels]: what the first layer adds up. Features never change, so all in-neighbours count.
+        features, sums: of own vertices [o, channels] and of others that are read [r, channels]: what the first layer
+            reads, and adds up of in-neighbours. Neither ever changes.
     """
 
     rows = HistoricalRows
@@ -175,7 +184,8 @@ class HistoricalTrainer(DigestTrainer):
     stale: HistoricalRows
     sizes: list[int]
     edges: OwnEdges
-    sums: torch.Tensor
+    features: tuple[torch.Tensor, torch.Tensor]
+    sums: tuple[torch.Tensor, torch.Tensor]
 
     def __init__(self, config: HistoricalSettings, cluster: atta.Cluster, device: torch.device) -> None:
         super().__init__(config, cluster, device, DigestPolicy(sync_every=config.max_age or config.epochs + 1))
@@ -184,14 +194,14 @@ class HistoricalTrainer(DigestTrainer):
         return replace(super().train_epoch(epoch), steps=len(self.sizes))
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
-        """All steps of an epoch; then owners bring their rows up to date, and push them, if it is time."""
+        """All steps of an epoch; then trainers bring their rows up to date, and push them, if it is time."""
         epoch, targets = len(self.done), np.arange(len(batch.targets))
         self.stale.take()
         total = torch.zeros((), dtype=batch.x.dtype, device=self.device)
         for number, chosen in enumerate(divide_targets(targets, len(self.sizes), self.config.seed, epoch)):
             total += self._step(batch, chosen, epoch, number)
         if self.policy.publishes(epoch + 1, "forward", self.rank):
-            self._refresh(batch)
+            self._refresh()
         self.stale.publish()
         self.stale.flush()
         return self.groups.sum_(total) / count  # no trainer pulls before all have pushed
@@ -203,7 +213,7 @@ class HistoricalTrainer(DigestTrainer):
         # The first layer reads features of all in-neighbours: there is one hop less than there are layers.
         fan_outs = [config.fan_out] * (config.depth - 1)
         tree = self.edges.tree(batch.graph.view.targets[chosen], fan_outs, **draw)
-        scores, hidden = self._forward(batch, tree)
+        scores, hidden = self._forward(tree)
         loss = self.objective.loss_sum(scores, batch.y[places])
         self.optimizer.zero_grad()
         (loss / self.sizes[number]).backward()
@@ -214,42 +224,57 @@ class HistoricalTrainer(DigestTrainer):
             self.stale.write(layer, rows[: len(values)], values, config.momentum)
         return loss.detach()
 
-    def _forward(self, batch: TrainerBatch, tree: Tree) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def _forward(self, tree: Tree) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Scores of the seeds, and the rows that each hidden layer has computed, before dropout."""
         gnn: Any = self.model
         first, *more = gnn.convs
-        rows, hidden = torch.from_numpy(tree.rows).to(self.device), list[torch.Tensor]()
-        h = first_layer(first, batch.x[rows], self.sums[rows])
+        rows, hidden, own = torch.from_numpy(tree.rows).to(self.device), list[torch.Tensor](), tree.ends[-1]
+        read = [
+            torch.cat([mine[rows[:own]], theirs[rows[own:] - len(mine)]]) for mine, theirs in (self.features, self.sums)
+        ]
+        h = first_layer(first, *read)
         for layer, conv in enumerate(more, 1):
             h = gnn.act(h)
             hidden.append(h.detach())
-            h = gnn.dropout(h)
-            hop = len(more) - layer
+            h, hop = gnn.dropout(h), len(more) - layer
             sums = self.edges.sums(tree, hop) if self.options.max_age else self.edges.drawn(tree, hop)
-            summed = sums.fresh @ h
+            summed, count = sums.fresh @ h, tree.ends[hop]
             if len(sums.rows):
                 summed = summed + sums.stale @ gnn.dropout(self.stale.rows[layer][sums.rows])
-            h = first_layer(conv, h, summed + self.edges.loops[rows[: tree.ends[hop]]] * h[: tree.ends[hop]])
+            h = first_layer(conv, h, summed + self.edges.loops[rows[:count]] * h[:count])
         return h, hidden
 
     @torch.no_grad()
-    def _refresh(self, batch: TrainerBatch) -> None:
-        """Compute all own rows anew, of the present weights and of stale rows of others."""
+    def _refresh(self) -> None:
+        """Compute rows anew, of the present weights: own ones of all layers, and others' of the first hidden layer."""
         gnn: Any = self.model
-        every, h = torch.arange(len(self.sums), device=self.device), first_layer(gnn.convs[0], batch.x, self.sums)
-        for layer, conv in enumerate(gnn.convs[1:], 1):
-            self.stale.write(layer, every, gnn.act(h), self.options.momentum)
-            rows = self.stale.rows[layer]
-            h = first_layer(conv, rows, self.edges.of_all(rows))
+        first, *more = gnn.convs
+        h = torch.cat([first_layer(first, *read) for read in zip(self.features, self.sums, strict=True)])
+        for layer, conv in enumerate(more, 1):
+            self.stale.write(layer, torch.arange(len(h), device=self.device), gnn.act(h), self.options.momentum)
+            if layer < len(more):
+                rows = self.stale.rows[layer]
+                h = first_layer(conv, rows, self.edges.of_all(rows))
 
-    def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
-        batch = super()._on_device(view, watch)
-        graph = batch.graph
+    def _fill(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
+        """Before that, find what the first layer adds up: for own vertices, and, of their owners, for others."""
+        graph, view = batch.graph, batch.graph.view
         assert graph.source is not None
-        self.edges = OwnEdges(graph.view, self.config.model, batch.x)
-        others = graph.source.start(0, "forward", batch.x).finish()
-        self.sums = self.edges.of_all(torch.cat([batch.x, others]))
-        count = len(batch.targets)
-        steps = max(1, int(self._max(-(-count // self.options.batch_size))))
-        self.sizes = [int(n) for n in self._sum([len(part) for part in np.array_split(np.arange(count), steps)])]
-        return batch
+        self.edges = OwnEdges(view, self.config.model, batch.x)
+        self.features = batch.x, graph.source.start(0, "forward", batch.x).finish()
+        mine = self.edges.of_all(torch.cat(self.features))
+        self.sums = mine, self.exact.start(0, "forward", mine).finish()
+        first: Any = self.model
+        with torch.no_grad():
+            parts = zip(self.features, self.sums, strict=True)
+            h = torch.cat([first.act(first_layer(first.convs[0], *read)) for read in parts])
+        rows = super()._fill(batch)
+        self.stale.rows[1] = h
+        steps = max(1, int(self._max(-(-len(batch.targets) // self.options.batch_size))))
+        sizes = [len(part) for part in np.array_split(np.arange(len(batch.targets)), steps)]
+        self.sizes = [int(n) for n in self._sum(sizes)]
+        return rows
+
+    def travelling(self, rows: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Others compute the first hidden layer's rows themselves."""
+        return {layer: of_layer for layer, of_layer in rows.items() if layer > 1}

@@ -277,7 +277,7 @@ class DigestTrainer(ExchangeTrainer):
         with other_source(batch.graph, recorded):
             self.cooperative(batch.x, batch.graph)
         self.cooperative.train(training)
-        rows, name = recorded.rows, self._table_name()
+        rows, name = self.travelling(recorded.rows), self._table_name()
         if self.rank == 0:  # alone: if there is no room, it leaves nothing behind
             table = self._table(name, rows)
         dist.barrier()
@@ -286,6 +286,10 @@ class DigestTrainer(ExchangeTrainer):
         self.stale.fill(table, rows)
         self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
         dist.barrier()
+        return rows
+
+    def travelling(self, rows: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Those of ``rows`` [o, d], by layer, that others pull."""
         return rows
 
     def _table_name(self) -> str:

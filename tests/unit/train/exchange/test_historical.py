@@ -28,10 +28,10 @@ def scores(kind: str, fan_outs: tuple[int, int], max_age: int) -> tuple[torch.Te
     edges = OwnEdges(batch.graph.view, kind, batch.x)
     tree = edges.tree(SEEDS, fan_outs, seed=1, epoch=2, batch=3)
     trainer: Any = SimpleNamespace(
-        model=model, edges=edges, sums=edges.of_all(batch.x), device=batch.x.device,
-        options=SimpleNamespace(max_age=max_age), stale=SimpleNamespace(rows={}),
+        model=model, edges=edges, features=(batch.x, batch.x[:0]), sums=(edges.of_all(batch.x), batch.x[:0]),
+        device=batch.x.device, options=SimpleNamespace(max_age=max_age), stale=SimpleNamespace(rows={}),
     )  # fmt: skip
-    found, hidden = HistoricalTrainer._forward(trainer, batch, tree)
+    found, hidden = HistoricalTrainer._forward(trainer, tree)
     assert [len(rows) for rows in hidden] == tree.ends[:0:-1]
     return found, tree, (model, batch)
 
