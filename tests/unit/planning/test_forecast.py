@@ -350,7 +350,7 @@ def test_batches_with_stale_rows_send_as_much_for_any_number_of_steps() -> None:
     )
     many = one("historical", Forecaster(replace(SIZES, batch_size=1), ALONE, MODEL, RATES))
     assert (few.steps, many.steps) == (-(-SIZES.targets // (4 * SIZES.batch_size)), -(-SIZES.targets // 4))
-    assert few.row_bytes == many.row_bytes == exchange.row_bytes / 2
+    assert few.row_bytes == many.row_bytes == exchange.row_bytes / 4  # one of two layers, one of two directions
     more = many.steps - few.steps
     assert many.compute - few.compute == pytest.approx(more * exchange.compute)
     assert many.external - few.external == pytest.approx(more * 2 * 3 / 4 * (40 / 10) / 50)

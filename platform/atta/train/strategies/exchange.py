@@ -187,19 +187,20 @@ def _forecasts(*ways: dict[str, Any], alone: bool = False) -> Forecasts:
 
 
 def _historical_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
-    machines, sizes = forecaster.machines, forecaster.sizes
-    if machines.servers == 1 or machines.trainers > 1 or forecaster.model.model not in HISTORICAL_MODELS:
+    machines, sizes, layers = forecaster.machines, forecaster.sizes, forecaster.model.layers
+    able = forecaster.model.model in HISTORICAL_MODELS and layers > 1
+    if machines.servers == 1 or machines.trainers > 1 or not able:
         return
     found = forecaster.reading(
         "historical",
         f"historical, batches of {sizes.batch_size}",
-        forward=1,
+        forward=(layers - 2) / (layers - 1),  # the first hidden rows do not travel
         backward=0,
         ages=(1, 1),
         copies=2,
         again=1,
         steps=max(1, math.ceil(sizes.targets / (machines.servers * sizes.batch_size))),
-        risk=_CUT,
+        risk="rows get older with every step of an epoch, and most gradients end at the cut",
     )
     yield replace(found, options=(*found.options, "--batch-size", str(sizes.batch_size)))
 
