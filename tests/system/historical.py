@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import atta
 from atta.train.exchange.historical import HistoricalTrainer, OwnEdges
-from tests.system.digest import WORLD, Run, TableCase
+from tests.system.strategies import WORLD, Run, TableCase
 
 SCOPE: dict[str, Any] = {"stale_across": "trainers", "batch_size": 9, "epochs": 5}
 

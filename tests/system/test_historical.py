@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 import atta
 from atta.train.models import whole_model
+from tests.oracles.rows import mixing
 from tests.system.cases import results_of
-from tests.system.digest import HIDDEN, LAYERS, WORLD, TableCase
 from tests.system.historical import CASES, RESUMED
-from tests.system.test_digest import CHANNELS, CLASSES, VERTICES, WHOLE, matrix, partitioned
+from tests.system.strategies import HIDDEN, LAYERS, WORLD, TableCase
+from tests.system.test_strategies import CHANNELS, CLASSES, VERTICES, WHOLE, partitioned
 
 Results = list[dict[str, Any]]
 
@@ -32,7 +33,7 @@ class InOneProcess:
 
     def __init__(self, case: TableCase, results: Results) -> None:
         self.options = case.config("nowhere")
-        self.weights = matrix(self.options.model)
+        self.weights = mixing(WHOLE, self.options.model)
         self.loops = self.weights.diagonal() if self.options.model == "gcn" else torch.zeros(VERTICES).double()
         self.first, self.weights = self.weights @ WHOLE.x, self.weights - self.loops.diag()
         torch.manual_seed(self.options.seed)
