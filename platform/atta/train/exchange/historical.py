@@ -61,7 +61,7 @@ class OwnEdges:
     def __init__(self, view: WorkerView, model: str, like: torch.Tensor) -> None:
         """``like``: numbers and device of the rows."""
         own, (source, target) = len(view.own), view.edge_index
-        loops: npt.NDArray[np.float64] = np.zeros(own)
+        loops: npt.NDArray[Any] = np.zeros(own)
         if model == "gcn":
             source, target = view.edge_index[:, source != target]
             scale = (view.in_degrees + 1.0) ** -0.5
@@ -81,8 +81,8 @@ class OwnEdges:
         summed: torch.Tensor = self._whole @ rows
         return summed + self.loops * rows[: len(self.loops)]
 
-    def tree(self, seeds: Longs, fan_outs: Sequence[int], **draw: int) -> Tree:
-        """Sample in-neighbours of own rows ``seeds``; those of others have none here."""
+    def tree(self, seeds: Longs, fan_outs: Sequence[int], **draw: Any) -> Tree:
+        """Sample in-neighbours of own rows ``seeds``; those of others have none here. ``draw``: as of ``LocalSampler.sample``."""
         found = self._sampler.sample(seeds, fan_outs, **draw)
         rows = self._order[np.searchsorted(self.ids, found.n_id, sorter=self._order)]
         own = rows < len(self.loops)
@@ -121,8 +121,8 @@ class OwnEdges:
         )
 
     def _matrix(self, target: Longs, source: Longs, weights: Any, size: tuple[int, int]) -> torch.Tensor:
-        ends = (torch.from_numpy(end.astype(np.int64)).to(self._like.device) for end in (source, target))
-        return adjacency(*ends, torch.from_numpy(weights).to(self._like), size)
+        sources, targets = (torch.from_numpy(end.astype(np.int64)).to(self._like.device) for end in (source, target))
+        return adjacency(sources, targets, torch.from_numpy(weights).to(self._like), size)
 
 
 class HistoricalRows(TableRows):
