@@ -19,7 +19,7 @@ from torch_geometric.nn import GCNConv, SAGEConv, SGConv
 
 import atta
 from atta.client.inference.followed import FollowedTables, targets_of
-from atta.client.inference.stages import Rows
+from atta.client.tables.remote import RemoteTable
 from atta.client.tables.versions import publish, publish_edges
 from atta.errors import AttaError, ConfigError, StaleRowError, UnknownNameError
 from atta.partition import partition_graph
@@ -170,46 +170,65 @@ def reached(live: Live, version: int) -> None:
     raise AssertionError(f"the follower has not come to version {version}")
 
 
-def test_a_follower_that_is_killed_goes_on(live: Live, tmp_path: Path) -> None:
-    """The command, killed at random moments. Meanwhile readers get rows of one version."""
+def test_the_command_is_killed_and_goes_on(live: Live, tmp_path: Path) -> None:
+    """At random moments. Meanwhile readers get rows of one version."""
     model, _ = checkpoint(tmp_path / "run", "gcn", channels=CHANNELS)
-    ended(started(live, model), signal.SIGKILL)
     process = started(live, model)
     reached(live, 0)
     wanted = {0: scores(live, model)}
-    for _ in range(3):
+    for _ in range(2):
         version = live.random_update()
         wanted[version] = scores(live, model)
-        time.sleep(float(live.rng.random()))
+        time.sleep(float(live.rng.random()) / 2)
+        ended(process, signal.SIGKILL)
         found, of = FollowedTables(live.cluster, "rows").read(live.ids)
         np.testing.assert_allclose(found, wanted[of], rtol=1e-4, atol=1e-5)
-        ended(process, signal.SIGKILL)
         process = started(live, model)
-    reached(live, version)
-    said = ended(process, signal.SIGINT)
-    assert f"version {version}: from version " in said or not said
-    np.testing.assert_allclose(FollowedTables(live.cluster, "rows").read(live.ids)[0], wanted[version], rtol=1e-4, atol=1e-5)
-    follower = atta.InferenceFollower(live.cluster, model, table="rows", what="scores")
-    assert follower.version == version
-    stop, write = live.random_update(), follower.tables.write
+        reached(live, version)
+    last = live.edges(3, 3)
+    reached(live, last)
+    assert f"version {last}: from version {version}, " in ended(process, signal.SIGINT)
+    found, _ = FollowedTables(live.cluster, "rows").read(live.ids)
+    np.testing.assert_allclose(found, scores(live, model), rtol=1e-4, atol=1e-5)
 
-    def fail(rows: Rows, *more: Any) -> Any:
-        if not rows.name:
-            raise RuntimeError("the end")
-        return write(rows, *more)
 
-    follower.tables.write = fail  # type: ignore[method-assign]  # inner layers of the next version are written, no result
-    with pytest.raises(RuntimeError, match="the end"):
-        follower.catch_up()
-    found, of = follower.tables.read(live.ids)
-    assert of == version
-    np.testing.assert_allclose(found, wanted[version], rtol=1e-4, atol=1e-5)
-    second = atta.InferenceFollower(live.cluster, model, table="rows", what="scores")
-    with pytest.raises(AttaError, match="another follower"):
-        follower.catch_up()
-    done = second.catch_up()
-    assert (done.version, done.since) == (stop, version)
-    live.check(second, model, "scores")
+class Ended(Exception):
+    """A follower that is no more."""
+
+
+def test_a_follower_that_ends_between_any_two_writes_goes_on(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [SAGEConv(CHANNELS, 6), torch.nn.ReLU(), GCNConv(6, 4)]
+    atta.InferenceFollower(live.cluster, layers, table="rows").catch_up()
+    push, left, ends = RemoteTable.push, [0], 0
+
+    def pushed(self: RemoteTable, *rows: Any, **more: Any) -> Any:
+        if not left[0]:
+            raise Ended
+        left[0] -= 1
+        return push(self, *rows, **more)
+
+    for writes in range(1, 100):  # the first one is that of the new follower
+        version, before = live.edges(2, 1), FollowedTables(live.cluster, "rows").read(live.ids)
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteTable, "push", pushed)
+            left[0] = writes
+            follower = atta.InferenceFollower(live.cluster, layers, table="rows")
+            with contextlib.suppress(Ended):
+                follower.catch_up()
+        found, of = FollowedTables(live.cluster, "rows").read(live.ids)
+        if of == version:
+            break
+        ends += 1
+        assert of == before[1]
+        np.testing.assert_array_equal(found, before[0])
+        if writes % 2:
+            live.features(1)
+        second = atta.InferenceFollower(live.cluster, layers, table="rows")
+        assert second.catch_up().since == of
+        live.check(second, layers, "embeddings")
+        with pytest.raises(AttaError, match="another follower"):
+            follower.tables.begin()
+    assert ends == 8  # it begins; in-degrees, two layers, and what was there before each; the version counts
 
 
 def scores(live: Live, model: Path) -> np.ndarray:

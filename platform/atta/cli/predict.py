@@ -50,6 +50,8 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 
     config = PredictConfig(**settings, verbose=not quiet)
     if config.follow:
+        if json_file is not None:
+            raise ConfigError("--json: does not go with --follow, which has no end")
         for done in follow_as(config):
             say(quiet, str(done))
         return

@@ -56,7 +56,8 @@ def affected(
         grown = found.copy()
         for edge_type, (source, changed) in edges.items():
             grown |= changed
-            if (sources := found if source == own else read[source]).any():
+            sources = found if source == own else read[source]
+            if sources.any() and not grown.all():
                 grown |= targets(edge_type, sources)
         found = grown
     return found
@@ -116,7 +117,7 @@ def targets_of(cluster: Cluster, version: int, edge_type: str, sources: Marks) -
     request = update_pb2.TargetsRequest(edge_type=edge_type, sources=bits_of(sources), version=version)
     replies = cluster.tables.ask_all("UpdateService.Targets", request)
     count = cluster.schema.node_counts[cluster.schema.endpoints(edge_type)[1]]
-    return np.logical_or.reduce([marks_of(reply.vertices, count) for reply in replies])
+    return np.asarray(np.any([marks_of(reply.vertices, count) for reply in replies], axis=0))
 
 
 # -- tables --------------------------------------------------------------------------------------------------------------
@@ -155,6 +156,7 @@ class FollowedTables:
         """Open those that a follower keeps under ``name``. Raises UnknownNameError: there are none."""
         self._cluster, self.name = cluster, name
         self._open: dict[str, RemoteTable] = {}
+        self._follower = 0
 
     @classmethod
     def created(cls, cluster: Cluster, name: str, model: int) -> FollowedTables:
@@ -170,7 +172,8 @@ class FollowedTables:
             )
         if not state.done:
             state = replace(FollowedState(), begun=state.begun)
-        tables._tell(replace(state, model=model, follower=secrets.randbits(62)))
+        tables._follower = secrets.randbits(62)
+        tables._tell(replace(state, model=model, follower=tables._follower))
         return tables
 
     def state(self) -> FollowedState:
@@ -178,18 +181,22 @@ class FollowedTables:
         (row,) = self._table(f"{self.name}.version").pull(np.zeros(1, np.int64)).values.tolist()
         return FollowedState(**dict(zip(_FIELDS, row, strict=True)))
 
-    def begin(self, mine: FollowedState) -> FollowedState:
-        """Rows of a new version will come; goes on with one that was begun and never completed."""
-        return self._advance(mine, begun=mine.done + 1)
+    def begin(self) -> FollowedState:
+        """Rows of a new version will come; goes on with one that was begun and never completed. Raises AttaError: another
+        follower has taken over the tables."""
+        state = self._mine()
+        return self._tell(replace(state, begun=state.done + 1))
 
-    def commit(self, mine: FollowedState, version: int) -> FollowedState:
-        """All rows of ``version`` are there: it counts from now on."""
-        return self._advance(mine, version=version, before=mine.version, done=mine.begun)
+    def commit(self, version: int) -> FollowedState:
+        """All rows of ``version`` are there: it counts from now on. Raises as ``begin``."""
+        state = self._mine()
+        return self._tell(replace(state, version=version, before=state.version, done=state.begun))
 
-    def _advance(self, mine: FollowedState, **change: int) -> FollowedState:
-        if self.state() != mine:
+    def _mine(self) -> FollowedState:
+        state = self.state()
+        if state.follower != self._follower:
             raise AttaError(f"table {self.name}: another follower writes it")
-        return self._tell(replace(mine, **change))
+        return state
 
     def _tell(self, state: FollowedState) -> FollowedState:
         row = np.array([list(asdict(state).values())])
@@ -245,7 +252,14 @@ class FollowedTables:
         return found.values
 
     def write(
-        self, rows: Rows, at: npt.NDArray[np.int64], new: npt.NDArray[Any], state: FollowedState, version: int, tolerance: float | None
+        self,
+        rows: Rows,
+        at: npt.NDArray[np.int64],
+        new: npt.NDArray[Any],
+        *,
+        state: FollowedState,
+        version: int,
+        tolerance: float | None,
     ) -> Marks:
         """Replace those rows of ``at`` that have changed; returns which. ``tolerance``: see ``differing``; None: all count as
         changed. ``state``: the present one; rows of its version are kept for readers."""

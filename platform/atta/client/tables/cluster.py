@@ -222,7 +222,9 @@ class ClusterTables:
 
     def _common(self, name: str) -> str:
         """The id of the newest snapshot of that name that is complete on all daemons."""
-        ids = [list(reply.ids) for reply in self.ask_all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))]
+        ids = [
+            list(reply.ids) for reply in self.ask_all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))
+        ]
         common: list[str] = [one for one in ids[0] if all(one in others for others in ids[1:])]
         if not common:
             parts = ", ".join(

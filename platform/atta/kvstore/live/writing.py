@@ -260,8 +260,8 @@ class NewEdges:
     def _merged(
         self, present: Present, part: int, sources: np.ndarray, targets: np.ndarray, first: int
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The arrays of one partition, and the rows of vertices whose in-edges change. ``sources``, ``targets``: int64, internal ids; ``first``: the id of the first edge
-        that is added, which the others follow."""
+        """The arrays of one partition, and the rows of vertices whose in-edges change. ``sources``, ``targets``: int64,
+        internal ids; ``first``: the id of the first edge that is added, which the others follow."""
         dataset, edge_type = present.dataset, present.of[0]
         source_type, target_type = dataset.schema.endpoints(edge_type)
         low, high = dataset.partitions.range(target_type, part)
@@ -293,7 +293,7 @@ class NewEdges:
 def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """bool [n]: which rows [n, ...] have other bits than their counterparts."""
     found, wanted = (np.ascontiguousarray(a).reshape(len(a), -1).view(np.uint8) for a in (rows, others))
-    return np.not_equal(found, wanted).any(axis=1)
+    return np.asarray(np.not_equal(found, wanted).any(axis=1))
 
 
 def _places(

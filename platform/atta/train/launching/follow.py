@@ -29,7 +29,7 @@ from atta.client.inference.reading import BlockReader, pin
 from atta.client.inference.sinks import MemorySink, Sink
 from atta.client.inference.stages import Rows, Stage, Targets
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.errors import AttaError, ConfigError, RemoteError
+from atta.errors import AttaError, ConfigError, RemoteError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.samplers.arguments import number
 from atta.train.launching.predict import PredictJob
@@ -117,8 +117,6 @@ class InferenceFollower:
         self._progress, self._check = progress or Silent(), check
         self._own = job.task.types[0]
         *inner, last = job.task.stages
-        if last.compute is None or len(job.task.types) != 1:
-            raise ConfigError("a follower keeps rows of vertices: take a model of one node type")
         result = Rows(RESULT, None if what == "classes" else job.width, last.node_type)
         self._stages = [*inner, replace(last, writes=result)]
         self.tables = FollowedTables.created(cluster, table, job.digest)
@@ -159,30 +157,30 @@ class InferenceFollower:
     def catch_up(self) -> FollowedVersion | None:
         """Compute what the newest version of the dataset changes; None: the rows are of it already. Several versions are
         followed at once. Raises as ``follow``, and RemoteError at once; then call it again."""
-        version, state = newest_version(self._cluster), self._state
+        began, version = time.monotonic(), newest_version(self._cluster)
+        state = self._state = self.tables.state()
         if state.done and version == state.version:
             return None
         if version < state.version:
             raise AttaError(f"table {self.tables.name}: is of version {state.version}, the dataset has only {version}")
-        began, again = time.monotonic(), state.begun > state.done
-        with self._pinned(version):
+        with contextlib.ExitStack() as sessions:
+            if not self._keep(version, sessions):
+                return self.catch_up()
             changes = DatasetChanges.between(self._cluster, state.version, version) if state.done else None
-            self._state = self.tables.begin(state)
+            self._state, again = self.tables.begin(), state.begun > state.done
             moved, computed = dict[Rows, Marks](), 0
             for stage in self._stages:
                 todo = None if changes is None else self._affected(stage, version, changes, moved)
-                # Rows of a version that was begun before may be there: all that may differ is written then.
+                # Rows of a version that was begun before may be there: then all that may differ is written.
                 tolerance = None if again else 0.0 if changes is None else self._tolerance
                 moved[_written(stage)] = self._computed(stage, todo, version, tolerance)
                 computed += self._count(stage) if todo is None else int(todo.sum())
-            self._state = self.tables.commit(self._state, version)
+            self._state = self.tables.commit(version)
         changed = int(moved[_written(self._stages[-1])].sum())
         since = None if changes is None else state.version
         return FollowedVersion(version, since, computed, changed, time.monotonic() - began)
 
-    def _affected(
-        self, stage: Stage, version: int, changes: DatasetChanges, moved: Mapping[Rows, Marks]
-    ) -> Marks:
+    def _affected(self, stage: Stage, version: int, changes: DatasetChanges, moved: Mapping[Rows, Marks]) -> Marks:
         """The vertices of a stage whose rows may differ. ``moved``: those that differ in what earlier stages have written."""
         own, counts = self._type(stage), self._schema.node_counts
 
@@ -192,8 +190,8 @@ class InferenceFollower:
             return changes.rows.get((node_type, self._task.features), np.zeros(counts[node_type], np.bool_))
 
         read = {own: np.zeros(counts[own], np.bool_)}
-        for node_type, rows in [*stage.reads.items(), *((own, rows) for rows in stage.degrees.values())]:
-            node_type = node_type or own
+        reads = [(node_type or own, rows) for node_type, rows in stage.reads.items()]
+        for node_type, rows in [*reads, *((own, rows) for rows in stage.degrees.values())]:
             read[node_type] = differ(node_type, rows) | read.get(node_type, np.False_)
         edges = {}
         for edge_type in self._schema.edge_types if stage.edge_types is None else stage.edge_types:
@@ -221,22 +219,28 @@ class InferenceFollower:
                 if last:
                     values, tolerance = self._task.finish(values), tolerance and 0.0
                 at = prepared.rows
-                differ = self.tables.write(_written(stage), at, values, self._state, version, tolerance)
+                differ = self.tables.write(
+                    _written(stage), at, values, state=self._state, version=version, tolerance=tolerance
+                )
                 changed[at[differ]] = True
                 self._progress.advance(len(at))
         return changed
 
-    @contextlib.contextmanager
-    def _pinned(self, version: int) -> Iterator[None]:
-        """Have all daemons keep a version: each has a session that reads it."""
-        with contextlib.ExitStack() as sessions:
-            for parts in self._cluster.parts:
-                how: dict[str, Any] = {"rank": 0, "world_size": 1, "home": parts.start, "job": "follow"}
-                loader = NeighborLoader(self._cluster, [], (self._own, None), tables={}, **how)
-                pin(loader, version)
+    def _keep(self, version: int, sessions: contextlib.ExitStack) -> bool:
+        """Have all daemons keep a version: each has one of ``sessions`` that reads it. False: it has gone, there are newer
+        ones."""
+        for parts in self._cluster.parts:
+            how: dict[str, Any] = {"rank": 0, "world_size": 1, "home": parts.start, "job": "follow"}
+            loader = NeighborLoader(self._cluster, [], (self._own, None), tables={}, **how)
+            pin(loader, version)
+            try:
                 batches: Any = iter(loader)
-                sessions.enter_context(contextlib.closing(batches))
-            yield
+            except UnknownNameError:
+                if newest_version(self._cluster) == version:
+                    raise
+                return False
+            sessions.enter_context(contextlib.closing(batches))
+        return True
 
     def _user_ids(self, node_type: str) -> npt.NDArray[np.int64]:
         """int64 [vertices]: user ids by rows of tables."""

@@ -104,7 +104,6 @@ class PredictConfig:
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")
 
-
     def _check_follow(self) -> None:
         if not self.follow:
             if self.tolerance:
@@ -116,7 +115,9 @@ class PredictConfig:
             raise ConfigError(f"--processes {self.processes}: --follow is one process")
         for name in ("split", "ids", "num_neighbors"):
             if getattr(self, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')}: does not go with --follow, which computes all vertices exactly")
+                raise ConfigError(
+                    f"--{name.replace('_', '-')}: does not go with --follow, which computes all vertices exactly"
+                )
 
 
 _APART = (
