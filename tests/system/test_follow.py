@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import atta
 from atta.client.inference.followed import FollowedTables, targets_of
 from atta.client.tables.remote import RemoteTable
 from atta.client.tables.versions import publish, publish_edges
-from atta.errors import AttaError, ConfigError, StaleRowError, UnknownNameError
+from atta.errors import AttaError, ConfigError, RemoteError, StaleRowError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from tests.addresses import held_addresses
+from tests.system.running import Running, daemons
 from tests.system.test_inference import checkpoint
 
 VERTICES, EDGES, CHANNELS = 3000, 9000, 8
@@ -32,7 +35,8 @@ VERTICES, EDGES, CHANNELS = 3000, 9000, 8
 class Live:
     """Two daemons of a sparse graph, and the edges and rows that its newest version has."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, running: Running | None = None) -> None:
+        """``running``: starts daemons in this process, which keep their tables; None: they have processes of their own."""
         self.rng, self.folder, self.data = np.random.default_rng(seed), folder, folder / "data"
         self.ids = self.rng.permutation(10 * VERTICES)[:VERTICES].astype(np.int64)
         self.x = self.rng.standard_normal((VERTICES, CHANNELS)).astype(np.float32)
@@ -43,8 +47,21 @@ class Live:
             writer.add_nodes("node", VERTICES, ids=self.ids, tables={"x": self.x}, splits={})
             writer.add_edges("node__to__node", *self.ends)
         partition_graph(folder / "graph", self.data, parts=2, method="random")
-        self.cluster = atta.local(self.data, threads=1)
+        self.running, self.cluster = running, self.connected()
         self.addresses = dict(enumerate(self.cluster.addresses))
+
+    def connected(self) -> atta.Cluster:
+        if self.running is None:
+            return atta.local(self.data, threads=1)
+        self.places = dict(enumerate(held_addresses(2)))
+        for part in self.places:
+            self.start(part)
+        return atta.connect([*self.places.values()], deadline_s=5)
+
+    def start(self, part: int) -> None:
+        kept = {"durability": "process", "tables_dir": str(self.folder / f"tables-{part}")}
+        assert self.running is not None
+        self.running.start(self.data, part, self.places[part], self.places, **kept)
 
     def features(self, count: int) -> int:
         at = self.rng.choice(VERTICES, count, replace=False)
@@ -229,6 +246,29 @@ def test_a_follower_that_ends_between_any_two_writes_goes_on(live: Live, monkeyp
         with pytest.raises(AttaError, match="another follower"):
             follower.tables.begin()
     assert ends == 8  # it begins; in-degrees, two layers, and what was there before each; the version counts
+
+
+def test_daemons_are_killed_while_rows_follow(tmp_path: Path, seed: int) -> None:
+    layers = [SAGEConv(CHANNELS, 6), torch.nn.ReLU(), GCNConv(6, 4)]
+    with daemons() as running, ThreadPoolExecutor(1) as pool:
+        live = Live(tmp_path, seed, running)
+        follower = atta.InferenceFollower(live.cluster, layers, table="rows", batch_size=16)
+        follower.catch_up()
+
+        def reach(version: int) -> None:
+            while follower.version != version:
+                with contextlib.suppress(RemoteError):
+                    follower.catch_up()
+
+        for number in range(6):
+            version = live.edges(20, 20)
+            reaching = pool.submit(reach, version)
+            time.sleep(0.15 * float(live.rng.random()))
+            running.kill(live.places[number % 2])
+            live.start(number % 2)
+            reaching.result(60)
+            live.check(follower, layers, "embeddings")
+        live.cluster.close()
 
 
 def scores(live: Live, model: Path) -> np.ndarray:
