@@ -284,7 +284,7 @@ class Following:
             edges += int(out.sum())
             marks = marks | changed
             marks[self._ends[1, out]] = True
-        return edges / (LAYERS * self._ends.shape[1])
+        return float(edges / (LAYERS * self._ends.shape[1]))
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

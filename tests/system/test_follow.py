@@ -47,7 +47,8 @@ class Live:
             writer.add_nodes("node", VERTICES, ids=self.ids, tables={"x": self.x}, splits={})
             writer.add_edges("node__to__node", *self.ends)
         partition_graph(folder / "graph", self.data, parts=2, method="random")
-        self.running, self.cluster = running, self.connected()
+        self.running = running
+        self.cluster = self.connected()
         self.addresses = dict(enumerate(self.cluster.addresses))
 
     def connected(self) -> atta.Cluster:

@@ -65,15 +65,12 @@ def affected(
 
 def differing(new: npt.NDArray[Any], old: npt.NDArray[Any], tolerance: float = 0.0) -> Marks:
     """bool [n]: which rows [n, ...] have changed by more than this part of their norm; 0: which are not equal."""
-    flat = new.reshape(len(new), -1).astype(np.float64)
+    flat, before = new.reshape(len(new), -1), old.reshape(len(old), -1)
+    if not tolerance:
+        return np.asarray(np.not_equal(flat, before).any(axis=1))
     with np.errstate(invalid="ignore", over="ignore"):
-        off = flat - old.reshape(len(old), -1)
-        unchanged = _square(off) <= tolerance**2 * _square(flat)
-    return ~unchanged  # so a NaN has changed
-
-
-def _square(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray(np.einsum("ij,ij->i", rows, rows))
+        off, size = (np.linalg.norm(rows.astype(np.float64), axis=1) for rows in (flat - before, flat))
+    return ~np.asarray(off <= tolerance * size)  # so a NaN has changed
 
 
 @dataclass(frozen=True)
