@@ -257,7 +257,9 @@ def test_daemons_are_killed_while_rows_follow(tmp_path: Path, seed: int) -> None
         follower.catch_up()
 
         def reach(version: int) -> None:
+            until = time.monotonic() + 60
             while follower.version != version:
+                assert time.monotonic() < until
                 with contextlib.suppress(RemoteError):
                     follower.catch_up()
 
