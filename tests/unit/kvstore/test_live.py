@@ -93,7 +93,8 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
     rng = np.random.default_rng(seed)
     dataset, folder, truth = made(parts, seed % 4)
     next_id = {edge_type: len(edges) for edge_type, edges in truth.items()}
-    latest, rows = dict.fromkeys(OF, 0), np.arange(A)
+    latest = dict.fromkeys(OF, 0)
+    rows = np.concatenate([dataset.part(p).table("a", "x") for p in range(parts)])[dataset.sorted_internal("a")]
     for number, step in enumerate(steps, 1):
         edge_type = [*OF][int(rng.integers(0, 2))]
         if step == "x":  # rows of a table change between

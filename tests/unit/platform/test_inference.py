@@ -306,15 +306,15 @@ def test_rows_of_a_type_change_with_those_of_other_types_that_they_read() -> Non
 
     def lead_to(edge_type: str, sources: Marks) -> Marks:
         asked.append(edge_type)
-        return np.array([False, True, False])
+        return np.array([False, True, False, False])
 
-    read = {"paper": np.array([True, False, False]), "author": np.array([True, False]), "field": np.zeros(2, bool)}
+    read = {"paper": np.arange(4) == 0, "author": np.array([True, False]), "field": np.zeros(2, bool)}
     edges = {
-        "writes": ("author", np.zeros(3, bool)),
-        "has": ("field", np.array([False, False, True])),
-        "cites": ("paper", np.zeros(3, bool)),
+        "writes": ("author", np.zeros(4, bool)),
+        "has": ("field", np.arange(4) == 2),
+        "cites": ("paper", np.zeros(4, bool)),
     }
-    assert affected(1, "paper", read, edges, lead_to).all()
+    assert affected(1, "paper", read, edges, lead_to).tolist() == [True, True, True, False]
     assert asked == ["writes", "cites"]  # nothing is asked of types that did not change
 
 
