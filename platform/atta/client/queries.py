@@ -92,7 +92,8 @@ def _predicted(ids: UserIds, reply: query_pb2.PredictReply) -> Predictions:
 def _recommended(ids: UserIds, reply: query_pb2.RecommendReply) -> Predictions:
     """Raises ValueError: lengths differ."""
     sources, targets = np.repeat(ids, np.frombuffer(reply.counts, np.int32)), ids_of(reply.targets, ARRAYS_BYTES)
-    targets = targets if len(targets) else targets.astype(ids.dtype)
+    if sources.dtype.kind != targets.dtype.kind:
+        sources, targets = sources.astype(np.str_), targets.astype(np.str_)
     scores = np.frombuffer(reply.scores, np.float32)
     if not len(sources) == len(targets) == len(scores):
         raise ValueError(f"{len(targets)} targets and {len(scores)} scores for {len(sources)}")

@@ -43,7 +43,7 @@ class _QueryJob(PredictJob):
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _QueryInference:
     """What computes queries of one kind. ``width``: numbers per row."""
 
     inference: Inference
@@ -60,7 +60,7 @@ class ModelAnswers:
 
         torch.set_num_threads(1)  # the cores are the daemon's
         self._config, self._saved = config, load_model(config.model)
-        self._prepared: dict[tuple[str, str], _Prepared] = {}
+        self._ready: dict[tuple[str, str], _QueryInference] = {}
         self._cluster: atta.Cluster | None = None
         self._table: RemoteTable | None = None
 
@@ -69,10 +69,12 @@ class ModelAnswers:
         self._dataset, self._address, self._credentials = dataset, address, credentials
 
     def prepare(self) -> None:
-        """Connect to all daemons, and try the model on this graph. Raises AttaError: that cannot be done."""
-        what = "embeddings" if self._config.table else "scores"
-        with contextlib.suppress(ConfigError):  # a model of pairs has no scores of vertices
-            self._of(what)
+        """Connect to all daemons, and answer once: the first callers need not wait for all that is loaded then. Raises
+        AttaError: that cannot be done."""
+        self._connected()
+        with contextlib.suppress(ConfigError):  # there is no table yet, or the model has no rows of this kind
+            what = self._config.what
+            self.answer([PointQuery(what, np.array(self._dataset.ids(self._node_type(what))[:1], np.int64))])
 
     def answer(self, queries: Sequence[PointQuery]) -> list[PointAnswer | AttaError]:
         """Answers of queries of one kind, which are computed together. Raises AttaError: why there are none."""
@@ -119,7 +121,7 @@ class ModelAnswers:
         values, version = self._read(what, once, node_type), NEWEST
         if values is None:
 
-            def computed(prepared: _Prepared) -> tuple[npt.NDArray[Any], int]:
+            def computed(prepared: _QueryInference) -> tuple[npt.NDArray[Any], int]:
                 ids, rows, version = prepared.inference.rows(once)
                 return rows[np.argsort(ids)], version
 
@@ -160,7 +162,7 @@ class ModelAnswers:
     def _targets(self, first: PointQuery, once: Numbers) -> Callable[[Numbers], PointAnswer]:
         """Find the best targets of sources; returns what makes the answer of a caller from places among them."""
 
-        def best(prepared: _Prepared) -> tuple[Numbers, npt.NDArray[np.float32], int, str]:
+        def best(prepared: _QueryInference) -> tuple[Numbers, npt.NDArray[np.float32], int, str]:
             version = prepared.inference.version
             return (
                 *prepared.inference.best(once, first.count),
@@ -182,24 +184,24 @@ class ModelAnswers:
 
     # -- what computes -------------------------------------------------------------------------------------------------
 
-    def _with(self, what: str, relation: str, use: Callable[[_Prepared], T]) -> T:
+    def _with(self, what: str, relation: str, use: Callable[[_QueryInference], T]) -> T:
         """``use`` of what computes a kind. It is prepared anew once if that fails: daemons have a later version of the
         dataset's tables by now, or have dropped rows between stages."""
         try:
             return use(self._of(what, relation))
         except AttaError as error:
-            if self._prepared.pop((what, relation), None) is None and isinstance(error, ConfigError):
+            if self._ready.pop((what, relation), None) is None and isinstance(error, ConfigError):
                 raise  # the question makes no sense
         self._table = None
         return use(self._of(what, relation))
 
-    def _of(self, what: str, relation: str = "") -> _Prepared:
-        found = self._prepared.get((what, relation))
+    def _of(self, what: str, relation: str = "") -> _QueryInference:
+        found = self._ready.get((what, relation))
         if found is None:
-            found = self._prepared[what, relation] = self._made(what, relation)
+            found = self._ready[what, relation] = self._made(what, relation)
         return found
 
-    def _made(self, what: str, relation: str) -> _Prepared:
+    def _made(self, what: str, relation: str) -> _QueryInference:
         cluster = self._connected()
         job = self._job_of_targets(relation) if what == TARGETS else self._job_of_rows(what)
         table = self._ends(job) if what == TARGETS else None
@@ -207,7 +209,7 @@ class ModelAnswers:
         task = job.task if what == TARGETS and table is None else replace(job.task, version=None)
         inference = Inference(cluster, task, job.sink)
         inference.prepare(table)
-        return _Prepared(inference, job.types, job.width)
+        return _QueryInference(inference, job.types, job.width)
 
     def _job_of_targets(self, relation: str) -> PredictJob:
         """One for any number of targets: that of its own task is not used."""
