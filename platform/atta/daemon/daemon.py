@@ -251,7 +251,6 @@ class Daemon:
         for chore in self._chores:
             chore.cancel()
         await self.front.stop(grace=1.0)
-        self.queries.close()
         await self.batches.close()
         await self.graph.close()
         self.front.close()

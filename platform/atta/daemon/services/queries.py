@@ -1,5 +1,5 @@
 """Point queries: rows of a few vertices, or their best targets, now. ``QueryQueue`` decides which callers share a
-computation and when it begins; it is pure. ``QueryService`` has one thread compute, and ``query_apps`` takes the same
+computation and when it begins; it is pure. ``QueryService`` has a thread compute, and ``query_apps`` takes the same
 queries as JSON over HTTP."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from atta.errors import (
     UnknownNameError,
 )
 from atta.observe.answering import App
-from atta.observe.machine.threads import named_threads
+from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.partition.graph.strings import as_strings
 from atta.protos.v1 import query_pb2
@@ -94,7 +94,7 @@ class PointAnswer:
 
 
 class Answerer(Protocol):
-    """Computes answers, on one thread."""
+    """Computes answers, one call after another, each on a thread of its own."""
 
     def begin(self, dataset: Dataset, address: str, credentials: Credentials | None) -> None:
         """The daemon serves ``dataset`` at ``address`` from now on. ``credentials``: what it brings to daemons."""
@@ -213,7 +213,6 @@ class QueryService:
         """``answerer``: None: the daemon has no model, and refuses all queries."""
         self._answerer, self._address, self._figures = answerer, address, QueryFigures()
         self._queue, self._came, self.draining = QueryQueue(wait_s), asyncio.Event(), False
-        self._thread = named_threads(1, "atta-query")
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -272,7 +271,7 @@ class QueryService:
     async def _answer_queries(self, answerer: Answerer) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, answerer.prepare)
+            await aside(answerer.prepare)
         except AttaError as error:
             log.warning("model not prepared", error=shortened(str(error)))
         while True:
@@ -288,10 +287,10 @@ class QueryService:
                 await self._answer(answerer, together)
 
     async def _answer(self, answerer: Answerer, together: Sequence[WaitingQuery]) -> None:
-        loop, queries = asyncio.get_running_loop(), [one.query for one in together]
+        queries = [one.query for one in together]
         found: Sequence[PointAnswer | AttaError]
         try:
-            found = await loop.run_in_executor(self._thread, answerer.answer, queries)
+            found = await aside(answerer.answer, queries)
         except AttaError as error:
             log.warning("queries not answered", callers=len(together), error=shortened(str(error)))
             found = [error] * len(together)
@@ -305,10 +304,6 @@ class QueryService:
                 one.answer.set_exception(answer)
             else:
                 one.answer.set_result(answer)
-
-    def close(self) -> None:
-        """Begin no further computation."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 PATHS = {"/predict": "atta.v1.QueryService/Predict", "/recommend": "atta.v1.QueryService/Recommend"}

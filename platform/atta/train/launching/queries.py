@@ -1,5 +1,5 @@
 """Answers the point queries of a daemon by a model (``atta serve --model``). Rows are computed as ``atta predict`` does it
-on batches around vertices, or stand in a table that it has written. All of it runs on one thread."""
+on batches around vertices, or stand in a table that it has written. One thread at a time."""
 
 from __future__ import annotations
 
