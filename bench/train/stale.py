@@ -154,6 +154,7 @@ VARIANTS: dict[str, Settings] = {
     "exchange": {"strategy": "exchange"},
     "dropped": {"strategy": "full", "eas": (0, 1), "eval": "exact"},
     "sancus-e1": {"strategy": "sancus", "eps": 1.0},
+    "skip-gradients": {"strategy": "sancus", "eps": 1.0, "skip": "gradients"},
     "pipegcn": {"strategy": "pipegcn"},
     "digest-10": {"strategy": "digest", "sync_every": 10},
     "sancus-e3": {"strategy": "sancus", "eps": 3.0},
@@ -188,6 +189,7 @@ class Bound:
 
 BOUNDS = (
     Bound("sancus-e1", "exchange", -1.0, layers=(2,)),
+    Bound("sancus-e1", "skip-gradients", 0.0),
     Bound("digest-10", "dropped", 5.0, graphs=("sbm",), layers=(3,)),
     Bound("digest-10", "exchange", -2.5, graphs=("sbm",), layers=(3,)),
     Bound("pipegcn", "exchange", -0.5),
@@ -449,8 +451,8 @@ def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out
         *head("Predicted rows beside stale rows", document_),
         f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, {PARTS} parts and trainers, each a server;",
         "synchronisations and steps of the predictor every 10 epochs. Median (minimum to maximum) of",
-        f"{len({cell['seed'] for cell in cells})} seeds. Distances are measured on own rows that others read, before the",
-        f"predictor learns from them, in the epochs after {SETTLED} synchronisations.",
+        f"{len({cell['seed'] for cell in cells})} seeds. Distances are those of HALO rows to the rows of",
+        f"the next synchronisation, after {SETTLED} synchronisations.",
         "",
         *rows_of(("graph", "layers", "variant", "layer", "predicted / stale", f"at most {MOST_RATIO}"), *errors),
         "",

@@ -18,6 +18,9 @@ from atta.train.exchange.codecs import Packing
 from atta.train.exchange.figures import Key, RowFigures
 from atta.train.exchange.policies import NEVER, Ages, RowPolicy, Rule
 
+_NEWER = 0.2
+"""Weight of an epoch in the moving mean of seconds: five epochs outweigh one that was disturbed."""
+
 
 @dataclass(frozen=True)
 class RowSetting:
@@ -80,6 +83,8 @@ class StaleRows(Source):
         self._held: dict[Key, HeldRows] = {}
         self._copies: dict[Key, torch.Tensor] = {}  # own rows as they were sent last
         self._means: dict[Key, tuple[int, torch.Tensor]] = {}  # (epoch, rows)
+        self._seconds: list[float] = []  # that each trainer computes in an epoch
+        self._owners: Sequence[RowPolicy] = [given.policy] * len(self._sends)
 
     @property
     def kept_bytes(self) -> int:
@@ -113,6 +118,15 @@ class StaleRows(Source):
         for messages in self._later.values():
             messages.post()
 
+    def note_seconds(self, seconds: Sequence[float]) -> None:
+        """Note how long each trainer has computed in this epoch, without waiting: the same numbers at all trainers, or
+        none if speeds do not count."""
+        if not seconds:
+            return
+        before = self._seconds or seconds
+        self._seconds = [old + _NEWER * (new - old) for old, new in zip(before, seconds, strict=True)]
+        self._owners = self.policy.of_owners(self._seconds)
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint saves after an epoch. Tensors are not copied. All trainers call it: they wait for the
         messages that are under way."""
@@ -123,6 +137,7 @@ class StaleRows(Source):
             "copies": self._copies,
             "means": self._means,
             "packing": self._packing.state(),
+            "seconds": self._seconds,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -132,6 +147,8 @@ class StaleRows(Source):
         self._versions = state["versions"]
         self._copies, self._means = state["copies"], state["means"]
         self._packing.load_state(state["packing"])
+        if seconds := state.get("seconds"):
+            self._seconds, self._owners = seconds, self.policy.of_owners(seconds)
 
     def close(self) -> None:
         """End, all trainers together. No message is left under way."""
@@ -207,7 +224,10 @@ class StaleRows(Source):
             dist.all_reduce(flags)
             sending = [bool(flag) for flag in flags.tolist()]
         else:
-            sending = [self.policy.publishes(self._epoch, key[1], owner, held) for owner, held in enumerate(last)]
+            sending = [
+                policy.publishes(self._epoch, key[1], owner, held)
+                for owner, (policy, held) in enumerate(zip(self._owners, last, strict=True))
+            ]
         self._versions[key] = [self._epoch if s else v for s, v in zip(sending, last, strict=True)]
         return sending
 

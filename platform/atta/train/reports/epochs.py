@@ -23,8 +23,8 @@ class LayerRows:
         rows: how many rows of others were read.
         age_min, age_mean, age_max: of these, in epochs; None where none was read.
         broadcasts, skipped: how often trainers sent their rows, and how often they did not.
-        predicted_error, stale_error: distances of predicted and of stale rows to those of this epoch, root of the sum
-            of squares; None where nothing was predicted and measured.
+        predicted_error, stale_error: distances of predicted and of stale rows to those that were pulled in this epoch,
+            root of the sum of squares; None where nothing was predicted and measured.
     """
 
     layer: int
