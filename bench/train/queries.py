@@ -1,12 +1,10 @@
-"""Point queries of daemons with a model, beside plain PyG in one process and beside empty calls over the same transport.
+"""Queries about single vertices beside plain PyG in one process, and beside empty calls over the same transport.
 
     python -m bench.train.queries [--graph DIR] [--data DIR] [--callers 32] [--seconds 10] [--rounds 3]
 
-A GraphSAGE of three layers with random weights gives embeddings over two hops. ``table``: they stand in a table that
-``atta predict`` has written; ``computed``: from all in-neighbours; ``sampled``: with fan-outs 10,10. ``empty``: calls of
-gRPC to the same daemons that do nothing. ``pyg``: ``k_hop_subgraph`` and the model, one vertex after another. Callers
-are threads of this process, one vertex each; then each of them waits between queries for half of the rate that was reached.
-Writes queries.json and queries.md.
+Embeddings over two hops: in a table (``table``), from all in-neighbours (``computed``), from 10,10 of them (``sampled``);
+``pyg``: by ``k_hop_subgraph``, one after another; ``empty``: calls of gRPC that do nothing. Callers are threads of this
+process, one vertex each. Then they pause so that half of the rate comes.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ TOLERANCE = 1e-4
 
 
 def load(ask: Callable[[int], Any], callers: int, seconds: float) -> dict[str, float]:
-    """Queries per second of callers that do nothing else, and times of queries at half of that, in milliseconds."""
+    """Queries per second of callers that do nothing else, and times at half of that, in milliseconds."""
 
     def call(number: int, pause_s: float) -> list[float]:
         rng, took, until = np.random.default_rng(number), list[float](), time.perf_counter() + seconds
@@ -73,17 +71,16 @@ def plain(graph: Graph, checkpoint: Path) -> Callable[[int], Any]:
 
 
 def measure(report: BenchReport, way: str, daemons: atta.LocalCluster, embedding: Callable[[int], Any]) -> None:
-    """A round of one way; that of the table with empty calls and PyG. Raises SystemExit: rows differ from PyG's."""
-    vertices, turns, renew = daemons.schema.node_counts["node"], itertools.count(), session_pb2.RenewRequest()
-    calls = [connection.pinned().call for connection in daemons._connections]
+    """A round of one way, and with the table of empty calls and PyG. Raises SystemExit: rows differ from PyG's."""
+    vertices, turns = daemons.schema.node_counts["node"], itertools.cycle(daemons._connections)
     callers, seconds = report.config["callers"], report.config["seconds"]
     far = max(float(abs(daemons.predict([v]).values - embedding(v).numpy()).max()) for v in range(20))
     if way != "sampled" and far > TOLERANCE:
         raise SystemExit(f"{way}: rows differ from PyG's by {far}")
     report.add(way, load(lambda number: daemons.predict([number % vertices]), callers, seconds))
     if way == "table":
-        call = lambda _: calls[next(turns) % len(calls)]("SessionService.Renew", renew, timeout=10.0)  # noqa: E731
-        report.add("empty", load(call, callers, seconds))
+        renew = "SessionService.Renew", session_pb2.RenewRequest()
+        report.add("empty", load(lambda _: next(turns).pinned().call(*renew), callers, seconds))
         report.add("pyg", load(embedding, 1, seconds))
 
 
@@ -92,7 +89,7 @@ def main() -> None:
     data = {"graph": ROOT / "data/powerlaw-245k", "data": ROOT / "data/powerlaw-245k-2p"}
     arguments = arguments_of(__file__, __doc__, **data, callers=32, seconds=10.0, rounds=3)
     config = {"callers": arguments.callers, "seconds": arguments.seconds}
-    report = BenchReport("queries", config, costs=frozenset({"p50_ms", "p99_ms"}))
+    report = BenchReport("queries", config, ours="table", costs=frozenset({"p50_ms", "p99_ms"}))
     graph = Graph.open(arguments.graph, verify=False)
     with tempfile.TemporaryDirectory(prefix="atta-queries-") as folder:
         model = Path(folder)
@@ -103,9 +100,8 @@ def main() -> None:
                 if way == "table":
                     atta.predict(daemons, model, table="followed")
                 measure(report, way, daemons, plain(graph, model))
-            print({system: rounds[-1] for system, rounds in report.rounds.items()}, flush=True)
-    about = "Embeddings of single vertices over two hops: GraphSAGE of three layers, two daemons with a thread each."
-    document = report.to_json() | {"title": "Point queries", "about": about}
+            print(way, report.rounds[way][-1], flush=True)
+    document = report.to_json() | {"title": "Queries about single vertices", "about": __doc__.split("\n\n")[2]}
     write_report(arguments.out / "queries.json", document, arguments.typed)
 
 

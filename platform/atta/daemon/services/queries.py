@@ -13,6 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
+import grpc
 import numpy as np
 import numpy.typing as npt
 import structlog
@@ -227,19 +228,25 @@ class QueryService:
 
     async def predict(self, request: query_pb2.PredictRequest, context: Context) -> query_pb2.PredictReply:
         query = PointQuery(request.what, ids_of(request.ids, MOST_BYTES))
-        found = await self.ask(query, context.time_remaining())
+        found = await self._asked(query, context)
         width = 0 if found.values.ndim == 1 else found.values.shape[1]
         return query_pb2.PredictReply(values=found.values.tobytes(), width=width, version=found.version)
 
     async def recommend(self, request: query_pb2.RecommendRequest, context: Context) -> query_pb2.RecommendReply:
         query = PointQuery(TARGETS, ids_of(request.ids, MOST_BYTES), request.count, request.relation)
-        found = await self.ask(query, context.time_remaining())
+        found = await self._asked(query, context)
         assert found.counts is not None, "an answer of targets has their counts"
         assert found.targets is not None, "and the targets"
         return query_pb2.RecommendReply(
             counts=found.counts.tobytes(), targets=vertex_ids(found.targets), scores=found.values.tobytes(),
             version=found.version,
         )  # fmt: skip
+
+    async def _asked(self, query: PointQuery, context: Context) -> PointAnswer:
+        try:
+            return await self.ask(query, context.time_remaining())
+        except DeadlineError as error:  # as gRPC itself ends a call whose time is over
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, error.cause)
 
     async def ask(self, query: PointQuery, within_s: float | None) -> PointAnswer:
         """Answer a query, perhaps together with others. Raises DeadlineError: there is no answer within ``within_s``;
