@@ -55,6 +55,10 @@ class InferenceTables:
                 ) from None
         return self._open[name]
 
+    def take(self, rows: Rows, table: RemoteTable) -> None:
+        """From now on read these rows from another table of the same vertices, which is not of this inference."""
+        self._open[self._name(rows.name)] = table
+
     def begin(self, rows: Rows) -> RemoteTable:
         """The same table, which is created if nobody has begun to write it."""
         node_type = rows.node_type or self._node_type
@@ -127,11 +131,13 @@ class RowTables(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A block with the user ids and the table rows of its targets."""
+    """A block with the user ids and the table rows of its targets, and the version of the dataset's tables that it was
+    read from."""
 
     ids: UserIds
     rows: Ids
     block: LayerBlock | TypedBlock
+    version: int
 
 
 def present_version(cluster: Cluster, node_type: str, nodes: Targets) -> int:
@@ -265,11 +271,11 @@ class BlockReader:
             hops = {e: batch.num_sampled_edges(e) for e in stage.edge_types}
             block = TypedBlock(x, edges, targets, written, nodes, hops)
         if self._id_type is not None and stage.writes is None:
-            return Prepared(batch.strings(own)[:targets].astype(self._id_type), written, block)
-        return Prepared(batch.n_id(own)[:targets].copy(), written, block)
+            return Prepared(batch.strings(own)[:targets].astype(self._id_type), written, block, batch.version)
+        return Prepared(batch.n_id(own)[:targets].copy(), written, block, batch.version)
 
     def _check_version(self, batch: MiniBatch) -> None:
-        if batch.version != self._task.version:
+        if self._task.version not in (None, batch.version):
             raise AttaError(
                 f"the dataset got version {batch.version} of its tables while predictions were made of version "
                 f"{self._task.version}: make them again"

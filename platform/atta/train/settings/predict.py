@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from atta.daemon.config import WHAT
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.train.settings.common import DEVICES, PROCESSES
-
-WHAT = ("embeddings", "scores", "classes")
 
 
 @dataclass(frozen=True)
