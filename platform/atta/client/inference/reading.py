@@ -191,7 +191,7 @@ class BlockReader:
             unbiased=stage.weighed,
             **self._share(share, f"{stage.title.replace(' ', '-')}-{share}"),
         )
-        if self._pinned:
+        if self._pinned and self._task.version is not None:
             pin(loader, self._task.version)
         return one_prepared(loader, partial(self._prepare, stage))
 
