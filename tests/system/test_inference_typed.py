@@ -15,6 +15,7 @@ import torch
 
 import atta
 from atta.cli import main as root
+from atta.client.tables.versions import publish_edges
 from atta.daemon.services.queries import PointQuery
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
@@ -386,3 +387,25 @@ def test_checkpoints_of_other_graphs(world: World, cluster: atta.LocalCluster, t
     assert "embeddings of term: 25 rows, ids torch.int64 [24]" in refused(ids={"term": ids[1:]})
     assert "has no embeddings: runs write them into best.pt" in refused(rows={})
     assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "hgt"])
+def test_a_follower_of_a_typed_graph(world: World, tmp_path: Path, kind: str) -> None:
+    rng, data = np.random.default_rng(2), tmp_path / "data"
+    partition_graph(world.folder / "graph", data, parts=2, method="random", seed=3)
+    with atta.local(data, threads=1) as running:
+        checkpoint(tmp_path / "run", world, running, kind)
+        follower = atta.InferenceFollower(running, tmp_path / "run", table="rows", what="scores")
+        assert follower.catch_up().since is None
+        addresses = dict(enumerate(running.addresses))
+        for source, relation, target in world.edges:
+            np.save(tmp_path / "src.npy", rng.choice(world.ids[source], 2))
+            np.save(tmp_path / "dst.npy", rng.choice(world.ids[target], 2))
+            np.save(data / "gone.npy", rng.integers(0, 12, 1))
+            edges: dict[str, Any] = {"added": tmp_path, "removed": data / "gone.npy"}
+            publish_edges(data, f"{source}__{relation}__{target}", addresses, **edges)
+            done, wanted = follower.catch_up(), atta.predict(running, tmp_path / "run", what="scores")
+            assert (done.since, done.changed > 0) == (done.version - 1, relation != "edits")
+            found, version = follower.tables.read(wanted.ids)
+            assert version == done.version
+            np.testing.assert_allclose(found, wanted.values, rtol=1e-5, atol=1e-5)

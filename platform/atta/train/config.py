@@ -16,6 +16,7 @@ from atta.train.settings import (
     AsyncDigestSettings,
     CooperativeSettings,
     DorylusSettings,
+    HistoricalSettings,
     MinibatchSettings,
     PipeGcnSettings,
     SancusSettings,
@@ -44,6 +45,7 @@ class TrainConfig(
     PipeGcnSettings,
     SatSettings,
     AsyncDigestSettings,
+    HistoricalSettings,
     DorylusSettings,
     MinibatchSettings,
 ):

@@ -104,6 +104,18 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
     return np.frombuffer(data, dtype=dtype)
 
 
+def bits_of(marks: np.ndarray) -> bytes:
+    """Marks, bool [n], on the wire: a bit each."""
+    return np.packbits(marks).tobytes()
+
+
+def marks_of(data: bytes, count: int) -> np.ndarray:
+    """bool [count]: marks from the wire. Raises ConfigError: it has bytes for another number."""
+    if len(data) != (count + 7) // 8:
+        raise ConfigError(f"malformed message: {len(data)} bytes are not the bits of {count} vertices")
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=count).view(np.bool_)
+
+
 def vertex_ids(ids: np.ndarray) -> query_pb2.VertexIds:
     """User ids of vertices, int64 or str [n], for the wire. Raises ConfigError: a string is no Unicode."""
     if ids.dtype.kind != "U":

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -122,6 +122,13 @@ class InferenceTables:
         return self._open[spec.name]
 
 
+class RowTables(Protocol):
+    """The tables of rows that stages read and write."""
+
+    def rows(self, rows: Rows) -> RemoteTable:
+        """The table of float32 rows of all vertices of a type."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A block with the user ids and the table rows of its targets, and the version of the dataset's tables that it was
@@ -142,13 +149,26 @@ def present_version(cluster: Cluster, node_type: str, nodes: Targets) -> int:
     return int(next(iter(one)).version)
 
 
+def pin(loader: NeighborLoader, version: int) -> None:
+    """Let the next iteration of a loader read this version of the dataset."""
+    loader.load_state_dict({**loader.state_dict(), "tables_version": version})
+
+
 class BlockReader:
     """Reads the blocks of shares of stages."""
 
     def __init__(
-        self, cluster: Cluster, task: InferenceTask, tables: InferenceTables, id_type: np.dtype[np.str_] | None
+        self,
+        cluster: Cluster,
+        task: InferenceTask,
+        tables: RowTables,
+        id_type: np.dtype[np.str_] | None,
+        *,
+        pinned: bool = False,
     ) -> None:
-        """``id_type``: of string ids, if these are written; None: numbers are."""
+        """``id_type``: of string ids, if these are written; None: numbers are. ``pinned``: read the task's version also when
+        there are newer ones."""
+        self._pinned = pinned
         self._cluster, self._task, self._tables, self._id_type = cluster, task, tables, id_type
         self._schema, self._node_type = cluster.schema, task.types[0]
 
@@ -171,6 +191,8 @@ class BlockReader:
             unbiased=stage.weighed,
             **self._share(share, f"{stage.title.replace(' ', '-')}-{share}"),
         )
+        if self._pinned and self._task.version is not None:
+            pin(loader, self._task.version)
         return one_prepared(loader, partial(self._prepare, stage))
 
     def sources(self, share: int, top: TopTargets) -> Iterator[Ids]:
