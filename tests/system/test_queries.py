@@ -21,9 +21,11 @@ import numpy as np
 import pytest
 
 import atta
+from atta.client.inference.followed import RESULT
+from atta.client.inference.stages import Rows
 from atta.daemon.config import DaemonConfig
 from atta.daemon.services.queries import PointAnswer, PointQuery
-from atta.errors import ConfigError, DeadlineError, RemoteError, UnknownNameError
+from atta.errors import ConfigError, DeadlineError, RemoteError, StaleRowError, UnknownNameError
 from atta.partition import Dataset
 from atta.train.launching.queries import ModelAnswers
 from atta.wire.clusterfile import write_cluster
@@ -105,6 +107,35 @@ def test_the_best_targets_are_those_of_predict(small_graph: SmallGraph, clusters
             assert pairs.tolist() == expected.ids[np.concatenate(at)].tolist()
     with pytest.raises(UnknownNameError, match="relation"):
         answers.answer([PointQuery("targets", ids, 6, "absent")])
+
+
+def test_a_followed_table_is_read_as_of_one_version(
+    small_graph: SmallGraph, clusters: Clusters, tmp_path: Path
+) -> None:
+    cluster, (folder, _), ids = clusters(2), checkpoint(tmp_path, "sage"), small_graph.ids[[5, 17, 250]]
+    follower = atta.InferenceFollower(cluster, folder, table="following")
+    answers = answers_of(cluster, small_graph.dataset(2, "random"), folder, table="following")
+
+    def found(what: str = "embeddings") -> Any:
+        (answer,) = answers.answer([PointQuery(what, ids, 4 if what == "targets" else 0)])
+        return answer
+
+    with pytest.raises(StaleRowError, match="no rows yet"):
+        found()
+    follower.catch_up()
+    first, best, expected = found(), found("targets"), atta.predict(cluster, folder, ids, top=4)
+    np.testing.assert_array_equal(first.values, follower.tables.read(ids)[0])
+    assert (first.version, best.version) == (0, 0)
+    assert expected is not None
+    assert best.targets.tolist() == [t for i in ids for s, t in expected.ids.tolist() if s == i]
+    tables, rows, state = follower.tables, Rows(RESULT, 8), follower.tables.begin()
+    at = tables.rows(rows).locate(ids)
+    tables.write(rows, at, first.values + 1, state=state, version=1, tolerance=None)
+    np.testing.assert_array_equal(found().values, first.values)
+    assert found("targets").targets.tolist() == best.targets.tolist(), "no row of the coming version is read"
+    tables.commit(1)
+    assert found().version == found("targets").version == 1
+    np.testing.assert_array_equal(found().values, first.values + 1)
 
 
 # -- two daemons with a model, behind tokens ---------------------------------------------------------------------------

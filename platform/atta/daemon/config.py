@@ -193,23 +193,21 @@ class DaemonConfig:
     prefetch: Annotated[int, Option("Depth of the policy `prefetch`.", at_least=1)] = SchedulerConfig.prefetch
     trace_events: Annotated[int, Option("Events that atta trace can look back on.", at_least=0)] = 65_536
     """Number of entries that the daemon keeps of what it did."""
-    model: Annotated[
-        str, Option("Checkpoint of atta train, to answer queries about single vertices.", path="folder", metavar="DIR")
-    ] = ""
+    model: Annotated[str, Option("Checkpoint that answers queries about vertices.", path="folder", metavar="DIR")] = ""
     """Empty: no queries are answered."""
     table: Annotated[
         str,
-        Option("Of --model: mutable table that has rows of all vertices, as atta predict writes it.", metavar="NAME"),
+        Option("Of --model: where atta predict has written rows.", metavar="NAME"),
     ] = ""
-    """Empty: all rows are computed when they are asked for."""
-    what: Annotated[str, Option("What --table has; other kinds are computed.", choices=WHAT)] = WHAT[0]
+    """Other kinds of rows than ``what`` are computed when they are asked for; empty: all are."""
+    what: Annotated[str, Option("What --table has.", choices=WHAT)] = WHAT[0]
     fan_out: Annotated[
         tuple[int, ...] | None,
-        Option("Of --model: in-neighbours that rows are computed from, per layer, or for all; -1 = all.", unset="all"),
+        Option("Of --model: in-neighbours per layer, or for all.", unset="all"),
     ] = None
     query_wait_s: Annotated[
         float,
-        Option("Of --model: how long a query waits for others, to be computed together.", name="query-wait", unit="s",
+        Option("Of --model: how long a query waits for others.", name="query-wait", unit="s",
                at_least=0, at_most=1),
     ] = 0.002  # fmt: skip
     metrics: Annotated[str, Option("Metrics and queries over HTTP.", metavar="HOST:PORT")] = ""

@@ -31,6 +31,7 @@ OPTIONS = {
     "max-sessions": "max_sessions", "max-seeds": "max_seeds", "max-connections": "max_connections",
     "max-calls": "max_calls", "request-memory": "request_bytes", "answer-memory": "answer_bytes",
     "drain": "drain_s", "policy": "policy", "prefetch": "prefetch",
+    "model": "model", "table": "table", "what": "what", "fan-out": "fan_out", "query-wait": "query_wait_s",
     "trace-events": "trace_events", "metrics": "metrics", "metrics-port": "metrics_port",
     "tls-cert": "tls_cert", "tls-key": "tls_key", "tls-ca": "tls_ca", "tls-callers": "tls_callers", "tokens": "tokens",
     "peer-token": "peer_token", "insecure": "insecure", "verify": "verify",
@@ -44,7 +45,7 @@ MIB, GIB = 1 << 20, 1 << 30
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Run ``atta serve`` with ``words`` and return the configuration that the daemon would have."""
     served: list[DaemonConfig] = []
-    monkeypatch.setattr("atta.daemon.daemon.serve", served.append)
+    monkeypatch.setattr("atta.daemon.daemon.serve", lambda config, *_: served.append(config))
     monkeypatch.setattr("atta.observe.logs.configure", lambda **_: None)
     monkeypatch.setattr("atta.cli.cluster.serve._check_stdin", lambda: None)  # pytest's own is a device
 

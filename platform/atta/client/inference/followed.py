@@ -224,7 +224,13 @@ class FollowedTables:
         None: the result. Raises StaleRowError: the version has gone, or there is none yet; ConfigError: an unknown vertex.
         """
         rows = rows or Rows(RESULT, None)
-        at = self.rows(rows).locate(ids)
+        return self.read_at(self.rows(rows).locate(ids), version, rows)
+
+    def read_at(
+        self, at: npt.NDArray[np.int64], version: int | None = None, rows: Rows | None = None
+    ) -> tuple[npt.NDArray[Any], int]:
+        """The same by rows of the table."""
+        rows = rows or Rows(RESULT, None)
         for _ in range(_TRIES):
             state = self.state()
             wanted = state.version if version is None else version

@@ -55,8 +55,9 @@ class InferenceTables:
                 ) from None
         return self._open[name]
 
-    def take(self, rows: Rows, table: RemoteTable) -> None:
-        """From now on read these rows from another table of the same vertices, which is not of this inference."""
+    def take(self, rows: Rows, table: Any) -> None:
+        """From now on read these rows from another table of the same vertices, which is not of this inference. It has
+        ``locate``, ``pull`` and ``refresh`` of a ``RemoteTable``."""
         self._open[self._name(rows.name)] = table
 
     def begin(self, rows: Rows) -> RemoteTable:

@@ -96,9 +96,9 @@ class Inference:
 
     # -- point queries -------------------------------------------------------------------------------------------------
 
-    def prepare(self, ends: RemoteTable | None = None) -> None:
-        """Do all stages but the last one, which ``rows`` or ``best`` computes for some vertices. ``ends``: a table that
-        has the rows of both ends of pairs already. For the only process of a run."""
+    def prepare(self, ends: Any = None) -> None:
+        """Do all stages but the last one, which ``rows`` or ``best`` computes for some vertices. ``ends``: a table
+        (see ``InferenceTables.take``) that has the rows of both ends of pairs already. For the only process of a run."""
         last = self._task.stages[-1]
         if ends is not None and last.ends is not None:
             for rows in last.ends:

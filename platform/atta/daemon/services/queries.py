@@ -27,6 +27,7 @@ from atta.errors import (
     DrainingError,
     QuotaExceededError,
     RemoteError,
+    StaleRowError,
     UnknownNameError,
 )
 from atta.observe.answering import App
@@ -320,6 +321,7 @@ _STATUS: tuple[tuple[type[AttaError], HTTPStatus], ...] = (
     (ConfigError, HTTPStatus.BAD_REQUEST),
     (QuotaExceededError, HTTPStatus.TOO_MANY_REQUESTS),
     (DrainingError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (StaleRowError, HTTPStatus.SERVICE_UNAVAILABLE),
     (DeadlineError, HTTPStatus.GATEWAY_TIMEOUT),
     (RemoteError, HTTPStatus.BAD_GATEWAY),
     (AttaError, HTTPStatus.INTERNAL_SERVER_ERROR),

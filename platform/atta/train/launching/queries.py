@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 import atta
+from atta.client.inference.followed import FollowedTables
 from atta.client.inference.run import Inference
 from atta.client.inference.sinks import Sink
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.config import DaemonConfig
 from atta.daemon.services.queries import TARGETS, PointAnswer, PointQuery
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.kvstore.mutable.requests import Pulled
 from atta.partition.dataset import Dataset
 from atta.train.checkpoint.files import load_model
 from atta.train.launching.predict import PredictJob, predicted_types
@@ -51,6 +53,30 @@ class _QueryInference:
     width: int
 
 
+class _RowsTable:
+    """The table, read as one of one version if a follower writes it. ``version``: that of ``pull``."""
+
+    def __init__(self, table: RemoteTable, followed: FollowedTables | None) -> None:
+        self._table, self._followed = table, followed
+        self.version, self.locate, self.refresh = NEWEST, table.locate, table.refresh
+
+    def pin(self) -> None:
+        """From now on ``pull`` gives the present version."""
+        self.version = NEWEST if self._followed is None else self._followed.state().version
+
+    def pull(self, places: Numbers) -> Pulled:
+        """Rows of the pinned version. Raises StaleRowError: it has gone."""
+        return (
+            self._table.pull(places)
+            if self._followed is None
+            else Pulled(self._followed.read_at(places, self.version)[0], None)
+        )
+
+    def read(self, places: Numbers) -> tuple[npt.NDArray[Any], int]:
+        """Rows of the present version, and which it is; -1: nobody says. Raises StaleRowError: there is none yet."""
+        return (self._table.pull(places).values, NEWEST) if self._followed is None else self._followed.read_at(places)
+
+
 class ModelAnswers:
     """An ``Answerer`` (see ``atta.daemon.services.queries``). Its daemon is a client of its own cluster."""
 
@@ -62,7 +88,7 @@ class ModelAnswers:
         self._config, self._saved = config, load_model(config.model)
         self._ready: dict[tuple[str, str], _QueryInference] = {}
         self._cluster: atta.Cluster | None = None
-        self._table: RemoteTable | None = None
+        self._table: _RowsTable | None = None
 
     def begin(self, dataset: Dataset, address: str, credentials: Credentials | None) -> None:
         """See ``Answerer``."""
@@ -118,34 +144,31 @@ class ModelAnswers:
 
     def _rows(self, what: str, once: Numbers, node_type: str) -> Callable[[Numbers], PointAnswer]:
         """Compute, or read, the rows of vertices; returns what makes the answer of a caller from places among them."""
-        values, version = self._read(what, once, node_type), NEWEST
-        if values is None:
 
-            def computed(prepared: _QueryInference) -> tuple[npt.NDArray[Any], int]:
-                ids, rows, version = prepared.inference.rows(once)
-                return rows[np.argsort(ids)], version
+        def computed(prepared: _QueryInference) -> tuple[npt.NDArray[Any], int]:
+            ids, rows, version = prepared.inference.rows(once)
+            return rows[np.argsort(ids)], version
 
-            values, version = self._with(what, "", computed)
-        rows = values
+        rows, version = self._read(what, once, node_type) or self._with(what, "", computed)
         return lambda places: PointAnswer(rows[places], version)
 
-    def _read(self, what: str, once: Numbers, node_type: str) -> npt.NDArray[Any] | None:
-        """Rows of the table; None: it has another kind."""
+    def _read(self, what: str, once: Numbers, node_type: str) -> tuple[npt.NDArray[Any], int] | None:
+        """Rows of the table and their version; None: it has another kind."""
         has = self._config.what
         if not self._config.table or (what != has and (what, has) != ("classes", "scores")):
             return None
         places = self._dataset.to_internal(node_type, once)
         try:
-            values = self._opened(has, node_type).pull(places).values
+            values, version = self._opened(has, node_type).read(places)
         except UnknownNameError:  # it is another one since
             self._table = None
-            values = self._opened(has, node_type).pull(places).values
-        return np.asarray(values.argmax(axis=1), np.int64) if what != has else values
+            values, version = self._opened(has, node_type).read(places)
+        return (np.asarray(values.argmax(axis=1), np.int64) if what != has else values), version
 
-    def _opened(self, what: str, node_type: str) -> RemoteTable:
+    def _opened(self, what: str, node_type: str) -> _RowsTable:
         if self._table is None:
-            name = self._config.table
-            table = self._connected().tables.open(name)
+            name, cluster = self._config.table, self._connected()
+            table = cluster.tables.open(name)
             width = None if what == "classes" else self._of(what).width
             shape, kind = (() if width is None else (width,)), "<i8" if width is None else "<f4"
             spec = table.spec
@@ -154,7 +177,8 @@ class ModelAnswers:
                     f"table {name}: rows of {spec.policy} with shape {list(spec.row_shape)} and type {spec.dtype} are not "
                     f"{what} of {node_type!r}, shape {list(shape)}, type {kind}: see --what"
                 )
-            self._table = table
+            followed = f"{name}.version" in cluster.tables.specs()
+            self._table = _RowsTable(table, FollowedTables(cluster, name) if followed else None)
         return self._table
 
     # -- targets -------------------------------------------------------------------------------------------------------
@@ -163,12 +187,12 @@ class ModelAnswers:
         """Find the best targets of sources; returns what makes the answer of a caller from places among them."""
 
         def best(prepared: _QueryInference) -> tuple[Numbers, npt.NDArray[np.float32], int, str]:
-            version = prepared.inference.version
-            return (
-                *prepared.inference.best(once, first.count),
-                NEWEST if version is None else version,
-                prepared.types[-1],
-            )
+            version, node_type = prepared.inference.version, prepared.types[-1]
+            if version is None:  # embeddings stand in the table
+                table = self._opened("embeddings", node_type)
+                table.pin()
+                version = table.version
+            return *prepared.inference.best(once, first.count), version, node_type
 
         pairs, scores, version, node_type = self._with(TARGETS, first.relation, best)
         starts = np.searchsorted(pairs[:, 0], np.append(once, np.iinfo(np.int64).max))
@@ -225,7 +249,7 @@ class ModelAnswers:
         # Embeddings of most models are computed by all layers but the last one.
         return _QueryJob(self._connected(), self._config.model, None, what, num_neighbors=fan_outs[:-1], files=1)
 
-    def _ends(self, job: PredictJob) -> RemoteTable | None:
+    def _ends(self, job: PredictJob) -> _RowsTable | None:
         """The table, if it has the embeddings of both ends."""
         if not self._config.table or self._config.what != "embeddings" or job.types[0] != job.types[-1]:
             return None
