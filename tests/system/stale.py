@@ -86,11 +86,6 @@ EXACT = (
     StaleCase("exchange", base=Case("deepergcn-checkpointed", layers=3, across=True), epochs=1),
 )
 NO_SLACK = (*(no_slack(bound) for bound in ("epoch", "adaptive", "gap")), StaleCase("sancus", {"eps": 3, "warmup": 5}))
-FROZEN = tuple(
-    StaleCase("pipegcn", base=Case(model, layers=3, across=True), across=across, epochs=6, frozen=True)
-    for model in ("sage", "gcn", "gat")
-    for across in ("servers", "trainers")
-)
 CHECKPOINTED = tuple(
     StaleCase(system, options, base=Case("deepergcn" + end, layers=3, across=True))
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}), ("pipegcn", {"smooth": 0.9}))
@@ -117,7 +112,7 @@ RECOMPUTED = tuple(
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}))
     for end in ("", "-checkpointed")
 )
-TRAINED = (*(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
+TRAINED = (*(EXCHANGE, *EXACT, *NO_SLACK, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
 DRIVEN = (
     *(StaleCase("sancus", {"eps": eps, "warmup": 3}, rows=rows) for eps in (0, 1, 3) for rows in ("halo", "all")),
     StaleCase("pipegcn"),
@@ -126,7 +121,7 @@ DRIVEN = (
 )
 
 QUICK = (
-    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, FROZEN[0], FROZEN[5], *CHECKPOINTED),
+    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, *CHECKPOINTED),
     *(DROPPED[1], DROPPED[6], STALE_DROPPED[1], *RECOMPUTED),
     *(case for case in DRIVEN if case.system != "sancus" or case.options["eps"] in (1, 2.5)),
 )
