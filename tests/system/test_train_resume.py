@@ -31,6 +31,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "digest": {"strategy": "digest", "sync_every": 3, "grad_sync_every": 2},
     "weights": {"strategy": "digest", "sync_every": 2, "phase": "paper", "average": "weights", "loss": "local"},
     "sat": {"strategy": "sat", "sync_every": 1, "window": 2, "train_every": 2, "predictor": "linear"},
+    "historical": {"strategy": "historical", "max_age": 2, "momentum": 0.5, "fan_out": 2, "batch_size": 16},
 }
 
 
