@@ -152,6 +152,7 @@ SLOW = 0.003
 
 VARIANTS: dict[str, Settings] = {
     "exchange": {"strategy": "exchange"},
+    "budget-0.5": {"strategy": "exchange", "budget": 0.5},
     "dropped": {"strategy": "full", "eas": (0, 1), "eval": "exact"},
     "sancus-e1": {"strategy": "sancus", "eps": 1.0},
     "pipegcn": {"strategy": "pipegcn"},
@@ -207,6 +208,7 @@ def main() -> None:
         graphs=("sbm,amazon_computers,coauthor_cs", "-random after one: random parts"),
         layers="2,3",
         seeds=5,
+        parts=(PARTS, "parts, and trainers"),
         epochs=120,
         only=(",".join(GATED), "variants, or all"),
         keep=Maybe(Path, "folder that keeps what was measured; what is there is not measured"),
@@ -219,7 +221,7 @@ def main() -> None:
         (record_predictions if arguments.sat else record)(cells, arguments.epochs, arguments.typed, arguments.out)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
-    with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
+    with TrainerPool(arguments.parts) as pool, tempfile.TemporaryDirectory() as folder:
         if arguments.sat:
             arguments.only = ",".join(PREDICTING)
         cells = measured(pool, arguments, arguments.keep or Path(folder))
@@ -246,7 +248,6 @@ def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed
         epochs=epochs,
         seed=seed,
         dropout=0.0,
-        trainers=PARTS,
         trainers_per_server=1,
         eval_every=EVAL_EVERY,
         device="cpu",
@@ -271,10 +272,10 @@ def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> li
     depths = [int(layers) for layers in arguments.layers.split(",")]
     cells: list[dict[str, Any]] = []
     for graph in arguments.graphs.split(","):
-        data = partitioned(graph, SBM, arguments.data_root, arguments.work, PARTS)
+        data = partitioned(graph, SBM, arguments.data_root, arguments.work, arguments.parts)
         todo = {}
         for layers, seed, name in itertools.product(depths, range(arguments.seeds), variants):
-            config = config_of(variants[name], layers=layers, hidden=HIDDEN, epochs=arguments.epochs, seed=seed)
+            config = config_of(variants[name] | {"trainers": arguments.parts}, layers=layers, hidden=HIDDEN, epochs=arguments.epochs, seed=seed)
             file = kept / f"{graph}-{layers}-layers-{arguments.epochs}-epochs-{name}-{seed}.json"
             todo[file] = (config, {"graph": graph, "layers": layers, "seed": seed, "variant": name})
         cells += runs_of(pool, graph, data, todo)

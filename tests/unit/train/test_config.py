@@ -189,7 +189,7 @@ def test_the_command_line_offers_every_setting_with_the_same_default(seen: list[
     offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config"}
     where = {"nnodes", "node_rank", "rdzv_endpoint"}
     settings = {s.field for s in settings_of(TrainConfig) if not isinstance(s.option, Setting | NoOption)}
-    assert offered == settings | where | {"strategy"}
+    assert offered == settings | where | {"strategy", "explain"}
     grouped = [name for names in OPTION_GROUPS.values() for name in names.split()]
     assert sorted(grouped) == sorted({_key(p) for p in train.get_params(click.Context(train))})
 

@@ -1,0 +1,251 @@
+"""What a budget of accuracy lets rows between trainers lose: measured errors in, choices out. Pure functions of numbers
+that all trainers have in common, so all choose the same.
+
+A *cell* is what one owner sends of one layer in one direction. Each has a level, from exact to the cheapest. Owners
+measure every epoch how far their rows are from those that readers hold. Now and then an exact step beside the cheap one
+says what such distances do to the gradient. A budget allows a relative error of the gradient; with the sensitivity, the
+gradient's error by that of rows, this bounds the error of rows. A cell keeps to levels whose error is below the bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from atta.train.exchange.policies import FEW_EPOCHS, LATEST, NEVER, RowPolicy, Rule
+
+if TYPE_CHECKING:
+    from atta.train.cooperative.source import Direction
+
+Cell: TypeAlias = "tuple[int, Direction, int]"
+"""Layer, direction and owner."""
+
+
+class Level(NamedTuple):
+    """How rows of a cell travel: in what ``codec``, and sent when they are ``every`` epochs old."""
+
+    name: str
+    codec: str
+    every: int = 1
+
+
+LEVELS = (
+    Level("exact", "none"),
+    Level("bf16", "bf16"),
+    Level("int8", "int8"),
+    Level("int8/2", "int8", 2),
+    Level("int8/4", "int8", 4),
+    Level("int8/8", "int8", 8),
+)
+"""From exact to the cheapest. All but the first send differences to what the reader has, so errors do not add up."""
+_FINEST = 2
+"""The cheapest level that sends in every epoch."""
+_LOSSES = {"none": 0.0, "bf16": 2.0**-9, "int8": 2.0**-7}
+"""What a codec loses of the difference that it packs, root mean square, about."""
+ERROR_PER_POINT = 0.2
+"""Relative error of a layer's gradient that a point of accuracy allows (bench/results/stale-accuracy.md)."""
+_MOST_ERROR = 0.5
+_SENSITIVITY = 2.0
+"""Error of the gradient by that of rows, until one was measured with rows that were not sent."""
+_LEAST_SENSITIVITY = 0.05
+_ROUNDING = 1e-6
+"""An error of rows so small says nothing of the gradient: exact ones are rounded by as much."""
+_FADING = 0.8
+"""The largest change of rows that was seen fades by this factor in an epoch without a larger one."""
+_PATIENCE = 3
+"""Good epochs in a row after which rows are sent less often. Fewer bytes per number need one."""
+_FIRST, _LAST = 6, 0.8
+"""The first measurement: its epoch. The last one: its share of the epochs."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may lose: ``points`` of accuracy, in ``epochs``."""
+
+    points: float
+    epochs: int
+
+    @property
+    def allowed(self) -> float:
+        """Relative error of a layer's gradient."""
+        return min(_MOST_ERROR, ERROR_PER_POINT * self.points)
+
+    @property
+    def measurements(self) -> tuple[int, ...]:
+        """Epochs from which on an exact step is made beside the cheap one. Their distances grow. They are at most a 25th
+        of all."""
+        count, last = self.epochs // FEW_EPOCHS if self.points else 0, _LAST * self.epochs
+        growth = (last / _FIRST) ** (1 / max(1, count - 1))
+        return tuple(round(_FIRST * growth**number) for number in range(count))
+
+    @property
+    def ending(self) -> int:
+        """The first of the last epochs, a tenth, in which all rows are sent again: the final weights see fresh rows."""
+        return self.epochs + 1 - max(1, self.epochs // 10)
+
+
+class Seen(NamedTuple):
+    """Rows of a cell in an epoch, relative to their norm.
+
+    Attributes:
+        gap: distance to what readers had before the epoch.
+        error: distance to what they read.
+        age: of what they had, in epochs, 1 or more.
+    """
+
+    gap: float
+    error: float
+    age: int
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What was chosen, and what that rests on. All is plain, for checkpoints.
+
+    Attributes:
+        levels: place in ``LEVELS`` by cell; others are exact.
+        good: epochs in a row in which a cell could have been cheaper.
+        drift: change of a cell's rows in an epoch, relative to their norm.
+        sensitivity: relative error of the gradient by that of rows.
+        proven: it was measured while rows were older.
+        measured, judged: how many measurements, and evaluations, were taken into account.
+    """
+
+    levels: Mapping[Cell, int] = field(default_factory=dict)
+    good: Mapping[Cell, int] = field(default_factory=dict)
+    drift: Mapping[Cell, float] = field(default_factory=dict)
+    sensitivity: float = _SENSITIVITY
+    proven: bool = False
+    measured: int = 0
+    judged: int = 0
+
+    def bound(self, budget: Budget) -> float:
+        """Most error of a cell's rows, relative to their norm."""
+        return budget.allowed / (self.sensitivity * math.sqrt(max(1, len({cell[:2] for cell in self.drift}))))
+
+
+def next_choices(
+    now: Choices,
+    budget: Budget,
+    seen: Mapping[Cell, Seen],
+    gradient: float | None = None,
+    evaluations: Sequence[float] = (),
+) -> Choices:
+    """The choices for the epoch after one in which ``seen`` was measured.
+
+    ``gradient``: the largest relative error of a layer's gradient, if an exact step was made; ``evaluations``: all
+    figures of validation so far, higher ones better, in points. A cell whose error would pass the bound gets tighter at
+    once; it gets looser by one level, after good epochs."""
+    if budget.points == 0:
+        return Choices()
+    drift = {c: max(s.gap / s.age, _FADING * now.drift.get(c, 0.0)) for c, s in seen.items()}
+    found = dataclasses.replace(now, drift={**now.drift, **drift}, judged=len(evaluations))
+    behind = len(evaluations) > now.judged and falls_behind(evaluations, budget.points)
+    if gradient is not None:
+        found = _measured(found, seen, gradient)
+    if behind:
+        found = dataclasses.replace(found, sensitivity=2 * found.sensitivity)
+    bound, levels, good = found.bound(budget), dict(now.levels), dict(now.good)
+    over = gradient is not None and gradient > budget.allowed
+    for cell, one in seen.items():
+        level = now.levels.get(cell, 0)
+        fitting = cheapest(found.drift[cell], bound)
+        if (over and one.error >= bound) or (behind and level > _FINEST):
+            fitting = min(fitting, max(0, level - 1))
+        looser = level + 1 < len(LEVELS) and fitting > level and _may_loosen(found, level + 1)
+        good[cell] = good.get(cell, 0) + 1 if looser else 0
+        if fitting < level:
+            levels[cell] = fitting
+        elif looser and good[cell] >= (_PATIENCE if LEVELS[level + 1].every > 1 else 1):
+            levels[cell], good[cell] = level + 1, 0
+    return dataclasses.replace(found, levels=levels, good=good)
+
+
+def cheapest(drift: float, bound: float) -> int:
+    """The cheapest level with which rows that change by ``drift`` in an epoch are never further than ``bound`` from
+    those that are read. Levels that are exact always fit."""
+    fits = [drift * (level.every - 1 + level.every * _LOSSES[level.codec]) <= bound for level in LEVELS]
+    return fits.index(False) - 1 if False in fits else len(LEVELS) - 1
+
+
+def _may_loosen(now: Choices, level: int) -> bool:
+    """Rows are not left out before a measurement, and only every other time before one in which they were."""
+    every = LEVELS[level].every
+    return every == 1 or (now.measured > 0 and (every == LEVELS[_FINEST + 1].every or now.proven))
+
+
+def _measured(now: Choices, seen: Mapping[Cell, Seen], gradient: float) -> Choices:
+    """A higher sensitivity counts at once, a lower one by half of the way, and only if older rows were read."""
+    proven, error = any(s.error >= s.gap > 0 for s in seen.values()), row_error(seen)
+    found = max(_LEAST_SENSITIVITY, gradient / error) if error > _ROUNDING else now.sensitivity
+    if found < now.sensitivity:
+        found = math.sqrt(found * now.sensitivity) if proven else now.sensitivity
+    return dataclasses.replace(now, sensitivity=found, proven=now.proven or proven, measured=now.measured + 1)
+
+
+def row_error(seen: Mapping[Cell, Seen]) -> float:
+    """Error of all rows: root of the sum over layers and directions, of the mean over owners, of squares."""
+    of_key: dict[tuple[int, Direction], list[float]] = {}
+    for (layer, direction, _), one in seen.items():
+        of_key.setdefault((layer, direction), []).append(one.error**2)
+    return math.sqrt(sum(sum(squares) / len(squares) for squares in of_key.values()))
+
+
+def falls_behind(evaluations: Sequence[float], points: float) -> bool:
+    """Whether the last two evaluations are both more than ``points`` below the best one before them."""
+    *before, last, latest = [-math.inf, -math.inf, *evaluations]
+    return len(before) > 2 and max(last, latest) < max(before) - points
+
+
+@dataclass
+class BudgetPolicy(RowPolicy):
+    """Rows as ``choices`` say, which the trainer renews after each epoch. Readers keep what came last."""
+
+    budget: float
+    epochs: int
+
+    def __post_init__(self) -> None:
+        self.plan, self.choices = Budget(self.budget, self.epochs), Choices()
+
+    def history(self, direction: Direction) -> int | None:
+        return 0
+
+    def reads(self, epoch: int, direction: Direction) -> Rule | None:
+        return LATEST
+
+    def level(self, cell: Cell, epoch: int) -> Level:
+        """How a cell's rows travel in ``epoch``."""
+        level = self.choices.levels.get(cell, 0)
+        return LEVELS[min(level, _FINEST) if epoch >= self.plan.ending else level]
+
+    def sends(self, cell: Cell, epoch: int, held: int) -> bool:
+        """Whether the owner sends its rows in ``epoch``, of which readers hold those of epoch ``held``."""
+        return held == NEVER or epoch - held >= self.level(cell, epoch).every
+
+    def measures(self, epoch: int, versions: Mapping[Cell, int]) -> bool:
+        """Whether an exact step is made in ``epoch``: it is time, and where some cells leave epochs out, one does so now.
+        ``versions``: of the rows that readers hold after its messages."""
+        due = sum(start <= epoch for start in self.plan.measurements) > self.choices.measured
+        older = [version for cell, version in versions.items() if self.level(cell, epoch).every > 1]
+        return due and (not older or min(older) < epoch)
+
+
+def explained(settings: Any) -> list[str]:
+    """What a run with these settings of ``exchange`` will do, in lines for people."""
+    if not settings.budget:
+        return ["rows are exact in every epoch (--accuracy-loss 0)"]
+    budget = Budget(settings.budget, settings.epochs)
+    measured = ", ".join(map(str, budget.measurements)) or f"none, as there are fewer than {FEW_EPOCHS}"
+    return [
+        f"levels by layer, direction and owner, from exact on: {', '.join(level.name for level in LEVELS)} "
+        "(int8/2: sent every second epoch)",
+        f"allowed: an error of each layer's gradient of {budget.allowed:.3g} of its norm; this stands for "
+        f"{budget.points:g} points of accuracy, which nobody can measure beforehand",
+        "measured: in every epoch how far rows are from what readers have; what this does to the gradient by an exact "
+        f"step, in epochs from: {measured}; without one, rows are sent in every epoch",
+        "tighter: at once where an error would be too large, and everywhere if validation falls more than "
+        f"{budget.points:g} points behind its best twice in a row",
+        f"from epoch {budget.ending} on all rows are sent, in int8 at the least",
+    ]

@@ -1,0 +1,189 @@
+"""The choices of a budget, against epochs that are played through; bounds that no figure passes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.train.exchange.budget import (
+    LEVELS,
+    Budget,
+    BudgetPolicy,
+    Cell,
+    Choices,
+    Seen,
+    cheapest,
+    explained,
+    falls_behind,
+    next_choices,
+    row_error,
+)
+from atta.train.exchange.policies import LATEST, NEVER
+from tests.unit.train.test_config import config
+
+CELLS: tuple[Cell, ...] = tuple((layer, way, owner) for layer in (1, 2) for way in ("forward", "backward") for owner in (0, 1))  # type: ignore[misc] # fmt: skip
+NAMES = [level.name for level in LEVELS]
+parts = st.just(0.0) | st.floats(1e-3, 2)
+
+
+@st.composite
+def figures(draw: st.DrawFn) -> dict[Cell, Seen]:
+    gaps = {cell: draw(parts) for cell in CELLS}
+    return {cell: Seen(gap, gap * draw(st.sampled_from([0.0, 0.01, 1.0])), draw(st.integers(1, 8))) for cell, gap in gaps.items()}  # fmt: skip
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> Choices:
+    return Choices(
+        {cell: draw(st.integers(0, len(LEVELS) - 1)) for cell in CELLS},
+        {cell: draw(st.integers(0, 4)) for cell in CELLS},
+        {cell: draw(parts) for cell in CELLS},
+        draw(st.floats(0.05, 20)),
+        draw(st.booleans()),
+        draw(st.integers(0, 4)),
+    )
+
+
+gradients = st.none() | st.floats(0, 3)
+
+
+@given(choices(), figures(), gradients)
+def test_without_a_budget_all_is_exact(now: Choices, seen: dict[Cell, Seen], gradient: float | None) -> None:
+    assert next_choices(now, Budget(0, 100), seen, gradient).levels == {}
+
+
+@given(choices(), figures(), gradients, st.floats(0.01, 5))
+def test_a_level_rises_by_one_and_its_error_fits(
+    now: Choices, seen: dict[Cell, Seen], gradient: float | None, points: float
+) -> None:
+    budget = Budget(points, 100)
+    found = next_choices(now, budget, seen, gradient)
+    for cell in CELLS:
+        before, after = now.levels[cell], found.levels[cell]
+        assert after <= before + 1
+        level = LEVELS[after]
+        # What is chosen is never further than the bound, if rows go on to change as they do.
+        assert after == 0 or found.drift[cell] * (level.every - 1) <= found.bound(budget)
+        if after > before and level.every > 1:
+            assert found.measured > 0
+            assert level.every == 2 or found.proven
+    if gradient is not None and gradient > budget.allowed and (error := row_error(seen)) > 1e-6:
+        worst = max(seen, key=lambda cell: seen[cell].error)
+        assert found.bound(budget) < error
+        assert found.levels[worst] < now.levels[worst] or now.levels[worst] == 0
+    assert found == next_choices(now, budget, dict(reversed(seen.items())), gradient)  # whatever the order
+
+
+@given(choices(), figures(), st.floats(0, 3), st.floats(1, 3), st.floats(0.01, 5))
+def test_larger_errors_never_loosen(
+    now: Choices, seen: dict[Cell, Seen], gradient: float, factor: float, points: float
+) -> None:
+    budget = Budget(points, 100)
+    better = next_choices(now, budget, seen, gradient)
+    further = {cell: one._replace(gap=factor * one.gap) for cell, one in seen.items()}
+    for worse in (
+        next_choices(now, budget, further, gradient),
+        next_choices(now, budget, seen, factor * gradient),
+        next_choices(now, budget, seen, gradient, [90.0, 90.0, 90.0, 80.0, 80.0]),
+        next_choices(now, Budget(points / factor, 100), seen, gradient),
+    ):
+        assert all(worse.levels[cell] <= better.levels[cell] for cell in CELLS)
+
+
+def played(
+    drift: Mapping[str, float], sensitivity: float, points: float = 0.5, epochs: int = 100
+) -> tuple[list[Choices], dict[Cell, list[int]], list[int]]:
+    """Rows that change by ``drift`` of their norm in every epoch, and gradients that are wrong by ``sensitivity`` times
+    the error of rows: choices of all epochs, when each cell was sent, and when it was measured."""
+    policy, versions = BudgetPolicy(points, epochs), dict.fromkeys(CELLS, NEVER)
+    every, sent, measured = [], {cell: list[int]() for cell in CELLS}, []
+    for epoch in range(1, epochs + 1):
+        seen = {}
+        for cell in CELLS:
+            held, sends = versions[cell], policy.sends(cell, epoch, versions[cell])
+            gap = drift[cell[1]] * (epoch - held)
+            lost = gap * {"none": 0.0, "bf16": 2.0**-9, "int8": 2.0**-7}[policy.level(cell, epoch).codec]
+            if held != NEVER:
+                seen[cell] = Seen(gap, lost if sends else gap, epoch - held)
+            if sends:
+                versions[cell] = epoch
+                sent[cell].append(epoch)
+        gradient = None
+        if policy.measures(epoch, versions):
+            measured.append(epoch)
+            gradient = sensitivity * row_error(seen)
+        policy.choices = next_choices(policy.choices, policy.plan, seen, gradient)
+        every.append(policy.choices)
+    return every, sent, measured
+
+
+@settings(max_examples=30, deadline=None)
+@given(parts, parts, st.floats(0.1, 5), st.sampled_from([0.0, 0.1, 0.5, 2.0]), st.sampled_from([10, 40, 120]))
+def test_ages_are_bounded_measurements_are_few_and_the_last_epochs_send_all(
+    forward: float, backward: float, sensitivity: float, points: float, epochs: int
+) -> None:
+    every, sent, measured = played({"forward": forward, "backward": backward}, sensitivity, points, epochs)
+    assert len(measured) <= epochs / 25
+    ending = Budget(points, epochs).ending
+    assert ending <= epochs
+    for cell, at in sent.items():
+        assert at[0] == 1
+        assert {*range(ending, epochs + 1)} <= {*at}
+        assert max((b - a for a, b in zip(at, at[1:], strict=False)), default=1) <= 8
+        assert points or at == [*range(1, epochs + 1)]
+        assert epochs >= 25 or at == [*range(1, epochs + 1)]  # too few to measure: only fewer bytes per number
+    assert all(names == every[-1].levels.keys() for names in (every[-1].good.keys(), every[-1].drift.keys()) if points)
+
+
+def test_a_quiet_run_becomes_cheap_and_a_restless_one_stays_with_fewer_bytes_per_number() -> None:
+    quiet, sent, measured = played({"forward": 0.001, "backward": 0.001}, sensitivity=1.0, epochs=120)
+    assert [quiet[epoch].levels.get(CELLS[0], 0) for epoch in (0, 1, 2, 3, 8)] == [0, 1, 2, 2, 3]
+    assert set(quiet[100].levels.values()) == {len(LEVELS) - 1}
+    assert measured == [6, 15, 38, 96] or len(measured) == 4
+    assert len(sent[CELLS[0]]) < 50
+    restless, sent, _ = played({"forward": 0.3, "backward": 0.3}, sensitivity=1.0, epochs=120)
+    assert set(restless[-1].levels.values()) == {NAMES.index("int8")}
+    assert len(sent[CELLS[0]]) == 120
+    mixed, _, _ = played({"forward": 0.001, "backward": 0.3}, sensitivity=1.0, epochs=120)
+    assert {cell[1]: NAMES[level] for cell, level in mixed[-1].levels.items()} == {"forward": "int8/8", "backward": "int8"}
+
+
+def test_a_measured_error_tightens_at_once_and_validation_tightens_all() -> None:
+    levels = dict.fromkeys(CELLS, len(LEVELS) - 1)
+    now = Choices(levels, {}, {}, sensitivity=0.1, proven=True, measured=2)
+    seen = {cell: Seen(0.01, 0.01, 7) for cell in CELLS}
+    budget = Budget(0.5, 100)
+    assert next_choices(now, budget, seen, 0.9 * budget.allowed).levels == levels
+    over = next_choices(now, budget, seen, 3 * budget.allowed)
+    assert max(over.levels.values()) < len(LEVELS) - 1
+    assert over.sensitivity == pytest.approx(3 * budget.allowed / row_error(seen))
+    behind = next_choices(now, budget, seen, None, [90.0, 91.0, 90.4, 90.3])
+    assert set(behind.levels.values()) == {len(LEVELS) - 2}
+    assert behind.judged == 4
+    again = next_choices(dataclasses.replace(behind, levels=levels), budget, seen, None, [90.0, 91.0, 90.4, 90.3])
+    assert again.levels == levels  # an evaluation counts once
+    assert [falls_behind(v, 0.5) for v in ([], [9.0], [9, 8], [9, 8, 8], [9, 8, 8.6], [9, 9, 8])] == [
+        False, False, False, True, False, False,
+    ]  # fmt: skip
+
+
+def test_the_cheapest_level_for_a_change_of_rows() -> None:
+    assert [NAMES[cheapest(drift, 0.1)] for drift in (0.0, 0.01, 0.03, 0.09, 0.5, 20.0, 1e9)] == [
+        "int8/8", "int8/8", "int8/4", "int8/2", "int8", "bf16", "exact",
+    ]  # fmt: skip
+    policy = BudgetPolicy(0.5, 100)
+    assert policy.reads(3, "backward") == LATEST
+    assert policy.history("forward") == policy.history("backward") == 0
+
+
+def test_what_a_run_will_do_is_said_before_it() -> None:
+    own = config(strategy="exchange", trainers=2, trainers_per_server=1, budget=0.5, epochs=100).own
+    said = "\n".join(explained(own))
+    assert "0.5 points" in said
+    assert "in epochs from: 6, 14, 34, 80" in said
+    assert "from epoch 91" in said
+    assert "--accuracy-loss 0" in explained(dataclasses.replace(own, budget=0.0))[0]  # type: ignore[type-var]
