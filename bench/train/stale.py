@@ -275,7 +275,13 @@ def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> li
         data = partitioned(graph, SBM, arguments.data_root, arguments.work, arguments.parts)
         todo = {}
         for layers, seed, name in itertools.product(depths, range(arguments.seeds), variants):
-            config = config_of(variants[name] | {"trainers": arguments.parts}, layers=layers, hidden=HIDDEN, epochs=arguments.epochs, seed=seed)
+            config = config_of(
+                {**variants[name], "trainers": arguments.parts},
+                layers=layers,
+                hidden=HIDDEN,
+                epochs=arguments.epochs,
+                seed=seed,
+            )
             file = kept / f"{graph}-{layers}-layers-{arguments.epochs}-epochs-{name}-{seed}.json"
             todo[file] = (config, {"graph": graph, "layers": layers, "seed": seed, "variant": name})
         cells += runs_of(pool, graph, data, todo)

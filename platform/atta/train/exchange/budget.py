@@ -2,9 +2,9 @@
 that all trainers have in common, so all choose the same.
 
 A *cell* is what one owner sends of one layer in one direction. Each has a level, from exact to the cheapest. Owners
-measure every epoch how far their rows are from those that readers hold. Now and then an exact step beside the cheap one
-says what such distances do to the gradient. A budget allows a relative error of the gradient; with the sensitivity, the
-gradient's error by that of rows, this bounds the error of rows. A cell keeps to levels whose error is below the bound."""
+measure in every epoch how far their rows are from those that readers hold. Now and then a step that reads older rows, of
+one direction, is made beside an exact one. It says what such distances do to the gradient: the *sensitivity*. A budget
+allows an error of the gradient, and so by the sensitivity one of rows. A cell keeps to levels whose error is smaller."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from atta.train.exchange.policies import FEW_EPOCHS, LATEST, NEVER, RowPolicy, R
 if TYPE_CHECKING:
     from atta.train.cooperative.source import Direction
 
+WAYS: tuple[Direction, ...] = ("forward", "backward")
 Cell: TypeAlias = "tuple[int, Direction, int]"
 """Layer, direction and owner."""
 
@@ -44,11 +45,11 @@ _FINEST = 2
 """The cheapest level that sends in every epoch."""
 _LOSSES = {"none": 0.0, "bf16": 2.0**-9, "int8": 2.0**-7}
 """What a codec loses of the difference that it packs, root mean square, about."""
-ERROR_PER_POINT = 0.2
-"""Relative error of a layer's gradient that a point of accuracy allows (bench/results/stale-accuracy.md)."""
+ERROR_PER_POINT = 0.3
+"""Error of a layer's gradient that a point of accuracy allows (bench/results/stale-accuracy.md)."""
 _MOST_ERROR = 0.5
 _SENSITIVITY = 2.0
-"""Error of the gradient by that of rows, until one was measured with rows that were not sent."""
+"""Error of the gradient by that of rows, until it is measured. Before, rows are sent in every epoch."""
 _LEAST_SENSITIVITY = 0.05
 _ROUNDING = 1e-6
 """An error of rows so small says nothing of the gradient: exact ones are rounded by as much."""
@@ -56,7 +57,7 @@ _FADING = 0.8
 """The largest change of rows that was seen fades by this factor in an epoch without a larger one."""
 _PATIENCE = 3
 """Good epochs in a row after which rows are sent less often. Fewer bytes per number need one."""
-_FIRST, _LAST = 6, 0.8
+_FIRST, _LAST = 5, 0.7
 """The first measurement: its epoch. The last one: its share of the epochs."""
 
 
@@ -69,13 +70,12 @@ class Budget:
 
     @property
     def allowed(self) -> float:
-        """Relative error of a layer's gradient."""
+        """Largest error of a layer's gradient, relative to its norm."""
         return min(_MOST_ERROR, ERROR_PER_POINT * self.points)
 
     @property
     def measurements(self) -> tuple[int, ...]:
-        """Epochs from which on an exact step is made beside the cheap one. Their distances grow. They are at most a 25th
-        of all."""
+        """Epochs with an exact step, of rows and of gradients in turns. Their distances grow; they are at most a 25th."""
         count, last = self.epochs // FEW_EPOCHS if self.points else 0, _LAST * self.epochs
         growth = (last / _FIRST) ** (1 / max(1, count - 1))
         return tuple(round(_FIRST * growth**number) for number in range(count))
@@ -108,22 +108,21 @@ class Choices:
         levels: place in ``LEVELS`` by cell; others are exact.
         good: epochs in a row in which a cell could have been cheaper.
         drift: change of a cell's rows in an epoch, relative to their norm.
-        sensitivity: relative error of the gradient by that of rows.
-        proven: it was measured while rows were older.
+        sensitivity: error of the gradient by that of rows, relative to their norms, by direction.
         measured, judged: how many measurements, and evaluations, were taken into account.
     """
 
     levels: Mapping[Cell, int] = field(default_factory=dict)
     good: Mapping[Cell, int] = field(default_factory=dict)
     drift: Mapping[Cell, float] = field(default_factory=dict)
-    sensitivity: float = _SENSITIVITY
-    proven: bool = False
+    sensitivity: Mapping[Direction, float] = field(default_factory=dict)
     measured: int = 0
     judged: int = 0
 
-    def bound(self, budget: Budget) -> float:
-        """Most error of a cell's rows, relative to their norm."""
-        return budget.allowed / (self.sensitivity * math.sqrt(max(1, len({cell[:2] for cell in self.drift}))))
+    def bound(self, budget: Budget, direction: Direction) -> float:
+        """Most error of a cell's rows, relative to their norm. Errors of layers and directions add up as squares do."""
+        parts = max(1, len({cell[:2] for cell in self.drift}))
+        return budget.allowed / (self.sensitivity.get(direction, _SENSITIVITY) * math.sqrt(parts))
 
 
 def next_choices(
@@ -135,30 +134,30 @@ def next_choices(
 ) -> Choices:
     """The choices for the epoch after one in which ``seen`` was measured.
 
-    ``gradient``: the largest relative error of a layer's gradient, if an exact step was made; ``evaluations``: all
-    figures of validation so far, higher ones better, in points. A cell whose error would pass the bound gets tighter at
-    once; it gets looser by one level, after good epochs."""
+    ``gradient``: the largest error of a layer's gradient, if it was measured; ``evaluations``: all figures of validation so
+    far, higher ones better, in points. A cell whose error would pass the bound gets tighter at once; it gets looser by one
+    level, after good epochs."""
     if budget.points == 0:
         return Choices()
     drift = {c: max(s.gap / s.age, _FADING * now.drift.get(c, 0.0)) for c, s in seen.items()}
     found = dataclasses.replace(now, drift={**now.drift, **drift}, judged=len(evaluations))
-    behind = len(evaluations) > now.judged and falls_behind(evaluations, budget.points)
     if gradient is not None:
         found = _measured(found, seen, gradient)
+    behind = len(evaluations) > now.judged and falls_behind(evaluations, budget.points)
     if behind:
-        found = dataclasses.replace(found, sensitivity=2 * found.sensitivity)
-    bound, levels, good = found.bound(budget), dict(now.levels), dict(now.good)
-    over = gradient is not None and gradient > budget.allowed
-    for cell, one in seen.items():
+        found = dataclasses.replace(found, sensitivity={way: 2 * value for way, value in found.sensitivity.items()})
+    levels, good = dict(now.levels), dict(now.good)
+    for cell in seen:
         level = now.levels.get(cell, 0)
-        fitting = cheapest(found.drift[cell], bound)
-        if (over and one.error >= bound) or (behind and level > _FINEST):
-            fitting = min(fitting, max(0, level - 1))
-        looser = level + 1 < len(LEVELS) and fitting > level and _may_loosen(found, level + 1)
-        good[cell] = good.get(cell, 0) + 1 if looser else 0
+        fitting = cheapest(found.drift[cell], found.bound(budget, cell[1]))
+        if cell[1] not in found.sensitivity:
+            fitting = min(fitting, _FINEST)
+        if behind and level > _FINEST:
+            fitting = min(fitting, level - 1)
+        good[cell] = good.get(cell, 0) + 1 if fitting > level else 0
         if fitting < level:
             levels[cell] = fitting
-        elif looser and good[cell] >= (_PATIENCE if LEVELS[level + 1].every > 1 else 1):
+        elif good[cell] >= (_PATIENCE if level >= _FINEST else 1):
             levels[cell], good[cell] = level + 1, 0
     return dataclasses.replace(found, levels=levels, good=good)
 
@@ -170,19 +169,17 @@ def cheapest(drift: float, bound: float) -> int:
     return fits.index(False) - 1 if False in fits else len(LEVELS) - 1
 
 
-def _may_loosen(now: Choices, level: int) -> bool:
-    """Rows are not left out before a measurement, and only every other time before one in which they were."""
-    every = LEVELS[level].every
-    return every == 1 or (now.measured > 0 and (every == LEVELS[_FINEST + 1].every or now.proven))
-
-
 def _measured(now: Choices, seen: Mapping[Cell, Seen], gradient: float) -> Choices:
-    """A higher sensitivity counts at once, a lower one by half of the way, and only if older rows were read."""
-    proven, error = any(s.error >= s.gap > 0 for s in seen.values()), row_error(seen)
-    found = max(_LEAST_SENSITIVITY, gradient / error) if error > _ROUNDING else now.sensitivity
-    if found < now.sensitivity:
-        found = math.sqrt(found * now.sensitivity) if proven else now.sensitivity
-    return dataclasses.replace(now, sensitivity=found, proven=now.proven or proven, measured=now.measured + 1)
+    """A higher sensitivity counts at once, a lower one by half of the way."""
+    way = WAYS[now.measured % len(WAYS)]
+    error, before = row_error({cell: one for cell, one in seen.items() if cell[1] == way}), now.sensitivity.get(way)
+    found = dataclasses.replace(now, measured=now.measured + 1)
+    if error <= _ROUNDING:
+        return found
+    value = max(_LEAST_SENSITIVITY, gradient / error)
+    if before is not None and value < before:
+        value = math.sqrt(value * before)
+    return dataclasses.replace(found, sensitivity={**now.sensitivity, way: value})
 
 
 def row_error(seen: Mapping[Cell, Seen]) -> float:
@@ -222,14 +219,14 @@ class BudgetPolicy(RowPolicy):
 
     def sends(self, cell: Cell, epoch: int, held: int) -> bool:
         """Whether the owner sends its rows in ``epoch``, of which readers hold those of epoch ``held``."""
-        return held == NEVER or epoch - held >= self.level(cell, epoch).every
+        if held == NEVER or cell[1] != self.measures(epoch):
+            return held == NEVER or epoch - held >= self.level(cell, epoch).every
+        return False
 
-    def measures(self, epoch: int, versions: Mapping[Cell, int]) -> bool:
-        """Whether an exact step is made in ``epoch``: it is time, and where some cells leave epochs out, one does so now.
-        ``versions``: of the rows that readers hold after its messages."""
-        due = sum(start <= epoch for start in self.plan.measurements) > self.choices.measured
-        older = [version for cell, version in versions.items() if self.level(cell, epoch).every > 1]
-        return due and (not older or min(older) < epoch)
+    def measures(self, epoch: int) -> Direction | None:
+        """The direction of which nothing is sent in ``epoch``, because an exact step is made; None: there is none."""
+        taken, starts = self.choices.measured, self.plan.measurements
+        return WAYS[taken % len(WAYS)] if taken < len(starts) and epoch >= starts[taken] else None
 
 
 def explained(settings: Any) -> list[str]:
@@ -244,7 +241,7 @@ def explained(settings: Any) -> list[str]:
         f"allowed: an error of each layer's gradient of {budget.allowed:.3g} of its norm; this stands for "
         f"{budget.points:g} points of accuracy, which nobody can measure beforehand",
         "measured: in every epoch how far rows are from what readers have; what this does to the gradient by an exact "
-        f"step, in epochs from: {measured}; without one, rows are sent in every epoch",
+        f"step beside one with older rows, in epochs {measured}; before, rows are sent in every epoch",
         "tighter: at once where an error would be too large, and everywhere if validation falls more than "
         f"{budget.points:g} points behind its best twice in a row",
         f"from epoch {budget.ending} on all rows are sent, in int8 at the least",

@@ -14,7 +14,7 @@ import torch
 from atta.errors import ConfigError
 from atta.train.cooperative.exchange import TrainerBatch, own_backward, sum_gradients
 from atta.train.cooperative.source import Direction
-from atta.train.exchange.budget import BudgetPolicy, Cell, Choices, Level, Seen, next_choices
+from atta.train.exchange.budget import WAYS, BudgetPolicy, Cell, Choices, Level, Seen, next_choices
 from atta.train.exchange.codecs import DeltaPacking, FixedCodec, Packing, Peer
 from atta.train.exchange.figures import Key
 from atta.train.exchange.messages import RowSetting, StaleRows
@@ -154,14 +154,13 @@ class BudgetTrainer(ExchangeTrainer):
         worst = max((error for _, error in self._errors.values()), default=None)
         was = policy.choices
         policy.choices = next_choices(was, policy.plan, self._seen, worst, self._points())
-        bound = was.bound(policy.plan)
         if self._errors or policy.choices.levels != was.levels:
             self.display.line(f"epoch {epoch:3d}  {self._said(worst)}")
         rows = dataclasses.replace(
             report.rows,
             gradient_errors=self._errors,
             allowed_error=policy.plan.allowed,
-            row_bound=bound,
+            row_bounds={way: was.bound(policy.plan, way) for way in WAYS},
             measure_s=self._max(self._measure_s),
         )
         return dataclasses.replace(report, rows=rows)
@@ -170,7 +169,7 @@ class BudgetTrainer(ExchangeTrainer):
         """One step. The errors of rows are added up with the gradients."""
         loss, cheap = own_backward(self.cooperative, batch, count, self.objective.loss_sum), list[torch.Tensor]()
         epoch = self.stale.epoch
-        if measures := self.policy.measures(epoch, self.stale.versions):
+        if measures := self.policy.measures(epoch):
             start = time.perf_counter()
             cheap = [p.grad for p in self.cooperative.parameters() if p.grad is not None]
             loss = self._exact_backward(batch, count)
@@ -207,20 +206,24 @@ class BudgetTrainer(ExchangeTrainer):
         return loss
 
     def _compared(self, cheap: Iterable[torch.Tensor]) -> dict[str, list[float]]:
-        """For each layer of the model, the cosine of the ``cheap`` gradient and the exact one, and the distance of both
-        relative to the exact one; the same numbers on all trainers, whose processors may round differently."""
-        known = [(layer_of(name), p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
+        """For each layer of the model, the cosine of the ``cheap`` gradient and the exact one, and their distance,
+        relative to the exact one or to what Adam divides it by, the larger of both: a small gradient late in a run moves
+        weights little. All trainers get the same numbers, although their processors may round differently."""
+        known = [(layer_of(name), p) for name, p in self.model.named_parameters() if p.grad is not None]
         sums: dict[str, torch.Tensor] = {}
-        for (layer, exact), other in zip(known, cheap, strict=True):
-            pairs = (exact * other, other.square(), exact.square(), (exact - other).square())
-            found = torch.stack([pair.sum(dtype=torch.float64) for pair in pairs])
+        for (layer, parameter), other in zip(known, cheap, strict=True):
+            exact = parameter.grad
+            assert exact is not None
+            squares = exact.square(), mean_square(self.optimizer, parameter), other.square(), (exact - other).square()
+            found = torch.stack([part.sum(dtype=torch.float64) for part in (exact * other, *squares)])
             sums[layer] = sums.get(layer, torch.zeros_like(found)) + found
-        found = {}
-        for layer, (dot, others, exacts, distance) in ((name, values.tolist()) for name, values in sums.items()):
+        errors = {}
+        for layer, values in sums.items():
+            dot, exacts, means, others, distance = values.tolist()
             cosine = dot / math.sqrt(others * exacts) if others * exacts else float(others == exacts)
-            error = math.sqrt(distance / exacts) if exacts else float(distance > 0)
-            found[layer] = [self._max(cosine), self._max(error)]
-        return found
+            error = math.sqrt(distance / max(exacts, means)) if exacts else float(distance > 0)
+            errors[layer] = [self._max(cosine), self._max(error)]
+        return errors
 
     def _points(self) -> list[float]:
         """All evaluations so far, higher ones better: points of accuracy, or percent of the best figure."""
@@ -243,6 +246,15 @@ class BudgetTrainer(ExchangeTrainer):
         if worst is None:
             return f"rows: {said}"
         return f"gradient off by {worst:.2g}, allowed {self.policy.plan.allowed:.2g}; rows: {said}"
+
+
+def mean_square(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Adam's mean of the squares of a parameter's gradients, without its bias; 0 before the first step."""
+    state, decay = optimizer.state.get(parameter, {}), optimizer.defaults["betas"][1]
+    if "exp_avg_sq" not in state:
+        return torch.zeros_like(parameter)
+    mean: torch.Tensor = state["exp_avg_sq"] / (1 - decay ** float(state["step"]))
+    return mean
 
 
 def counted(names: Sequence[str]) -> str:

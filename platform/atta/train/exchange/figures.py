@@ -103,7 +103,8 @@ def row_report(figures: RowFigures, kept: list[int], device: torch.device | str 
                 row_error=figures.row_errors.get((layer, direction)),
             )
         )
-    return RowReport(layers, *map(int, sums[-len(kept) :]))
+    kept_bytes, copied_bytes, filled_bytes = map(int, sums[-len(kept) :])
+    return RowReport(layers, kept_bytes, copied_bytes, filled_bytes)
 
 
 class JobReporter:

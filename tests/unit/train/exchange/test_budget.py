@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.train.exchange.budget import (
     LEVELS,
+    WAYS,
     Budget,
     BudgetPolicy,
     Cell,
@@ -22,10 +28,11 @@ from atta.train.exchange.budget import (
     next_choices,
     row_error,
 )
+from atta.train.exchange.budgeted import BudgetTrainer, layer_of
 from atta.train.exchange.policies import LATEST, NEVER
 from tests.unit.train.test_config import config
 
-CELLS: tuple[Cell, ...] = tuple((layer, way, owner) for layer in (1, 2) for way in ("forward", "backward") for owner in (0, 1))  # type: ignore[misc] # fmt: skip
+CELLS: tuple[Cell, ...] = tuple((layer, way, owner) for layer in (1, 2) for way in WAYS for owner in (0, 1))
 NAMES = [level.name for level in LEVELS]
 parts = st.just(0.0) | st.floats(1e-3, 2)
 
@@ -33,7 +40,10 @@ parts = st.just(0.0) | st.floats(1e-3, 2)
 @st.composite
 def figures(draw: st.DrawFn) -> dict[Cell, Seen]:
     gaps = {cell: draw(parts) for cell in CELLS}
-    return {cell: Seen(gap, gap * draw(st.sampled_from([0.0, 0.01, 1.0])), draw(st.integers(1, 8))) for cell, gap in gaps.items()}  # fmt: skip
+    found = {}
+    for cell, gap in gaps.items():
+        found[cell] = Seen(gap, gap * draw(st.sampled_from([0.0, 0.01, 1.0])), draw(st.integers(1, 8)))
+    return found
 
 
 @st.composite
@@ -42,8 +52,7 @@ def choices(draw: st.DrawFn) -> Choices:
         {cell: draw(st.integers(0, len(LEVELS) - 1)) for cell in CELLS},
         {cell: draw(st.integers(0, 4)) for cell in CELLS},
         {cell: draw(parts) for cell in CELLS},
-        draw(st.floats(0.05, 20)),
-        draw(st.booleans()),
+        draw(st.sampled_from([{}, {"forward": 0.3}, {"forward": 3.0, "backward": 0.1}])),
         draw(st.integers(0, 4)),
     )
 
@@ -67,14 +76,12 @@ def test_a_level_rises_by_one_and_its_error_fits(
         assert after <= before + 1
         level = LEVELS[after]
         # What is chosen is never further than the bound, if rows go on to change as they do.
-        assert after == 0 or found.drift[cell] * (level.every - 1) <= found.bound(budget)
-        if after > before and level.every > 1:
-            assert found.measured > 0
-            assert level.every == 2 or found.proven
-    if gradient is not None and gradient > budget.allowed and (error := row_error(seen)) > 1e-6:
-        worst = max(seen, key=lambda cell: seen[cell].error)
-        assert found.bound(budget) < error
-        assert found.levels[worst] < now.levels[worst] or now.levels[worst] == 0
+        assert after == 0 or found.drift[cell] * (level.every - 1) <= found.bound(budget, cell[1])
+        assert after <= max(2, before) or cell[1] in found.sensitivity
+    way = WAYS[now.measured % 2]
+    error = row_error({cell: one for cell, one in seen.items() if cell[1] == way})
+    if gradient is not None and gradient > budget.allowed and error > 1e-6:  # then rows must be nearer than these
+        assert found.bound(budget, way) < error
     assert found == next_choices(now, budget, dict(reversed(seen.items())), gradient)  # whatever the order
 
 
@@ -113,9 +120,9 @@ def played(
                 versions[cell] = epoch
                 sent[cell].append(epoch)
         gradient = None
-        if policy.measures(epoch, versions):
+        if way := policy.measures(epoch):
             measured.append(epoch)
-            gradient = sensitivity * row_error(seen)
+            gradient = sensitivity * row_error({cell: one for cell, one in seen.items() if cell[1] == way})
         policy.choices = next_choices(policy.choices, policy.plan, seen, gradient)
         every.append(policy.choices)
     return every, sent, measured
@@ -130,10 +137,10 @@ def test_ages_are_bounded_measurements_are_few_and_the_last_epochs_send_all(
     assert len(measured) <= epochs / 25
     ending = Budget(points, epochs).ending
     assert ending <= epochs
-    for cell, at in sent.items():
+    for _cell, at in sent.items():
         assert at[0] == 1
         assert {*range(ending, epochs + 1)} <= {*at}
-        assert max((b - a for a, b in zip(at, at[1:], strict=False)), default=1) <= 8
+        assert max((b - a for a, b in itertools.pairwise(at)), default=1) <= 8
         assert points or at == [*range(1, epochs + 1)]
         assert epochs >= 25 or at == [*range(1, epochs + 1)]  # too few to measure: only fewer bytes per number
     assert all(names == every[-1].levels.keys() for names in (every[-1].good.keys(), every[-1].drift.keys()) if points)
@@ -141,26 +148,33 @@ def test_ages_are_bounded_measurements_are_few_and_the_last_epochs_send_all(
 
 def test_a_quiet_run_becomes_cheap_and_a_restless_one_stays_with_fewer_bytes_per_number() -> None:
     quiet, sent, measured = played({"forward": 0.001, "backward": 0.001}, sensitivity=1.0, epochs=120)
-    assert [quiet[epoch].levels.get(CELLS[0], 0) for epoch in (0, 1, 2, 3, 8)] == [0, 1, 2, 2, 3]
+    assert [quiet[epoch].levels.get(CELLS[0], 0) for epoch in (0, 1, 2, 3, 4, 7)] == [0, 1, 2, 2, 2, 3]
     assert set(quiet[100].levels.values()) == {len(LEVELS) - 1}
-    assert measured == [6, 15, 38, 96] or len(measured) == 4
-    assert len(sent[CELLS[0]]) < 50
-    restless, sent, _ = played({"forward": 0.3, "backward": 0.3}, sensitivity=1.0, epochs=120)
+    assert measured == [*Budget(0.5, 120).measurements]
+    assert len(sent[CELLS[0]]) < 40
+    restless, sent, measured = played({"forward": 0.3, "backward": 0.3}, sensitivity=1.0, epochs=120)
     assert set(restless[-1].levels.values()) == {NAMES.index("int8")}
-    assert len(sent[CELLS[0]]) == 120
+    assert [120 - len(sent[cell]) for cell in CELLS] == [len(measured) / 2] * len(CELLS)
     mixed, _, _ = played({"forward": 0.001, "backward": 0.3}, sensitivity=1.0, epochs=120)
-    assert {cell[1]: NAMES[level] for cell, level in mixed[-1].levels.items()} == {"forward": "int8/8", "backward": "int8"}
+    assert {cell[1]: NAMES[level] for cell, level in mixed[-1].levels.items()} == {
+        "forward": "int8/8",
+        "backward": "int8",
+    }
 
 
 def test_a_measured_error_tightens_at_once_and_validation_tightens_all() -> None:
     levels = dict.fromkeys(CELLS, len(LEVELS) - 1)
-    now = Choices(levels, {}, {}, sensitivity=0.1, proven=True, measured=2)
+    now, budget = Choices(levels, {}, {}, {"forward": 0.1, "backward": 0.1}, measured=2), Budget(0.5, 100)
     seen = {cell: Seen(0.01, 0.01, 7) for cell in CELLS}
-    budget = Budget(0.5, 100)
-    assert next_choices(now, budget, seen, 0.9 * budget.allowed).levels == levels
-    over = next_choices(now, budget, seen, 3 * budget.allowed)
-    assert max(over.levels.values()) < len(LEVELS) - 1
-    assert over.sensitivity == pytest.approx(3 * budget.allowed / row_error(seen))
+    assert next_choices(now, budget, seen, 0.1 * budget.allowed).levels == levels
+    over = next_choices(now, budget, seen, 60 * budget.allowed)
+    assert over.sensitivity["forward"] > 100
+    assert over.sensitivity["backward"] == 0.1
+    assert {level < len(LEVELS) - 1 for cell, level in over.levels.items() if cell[1] == "forward"} == {True}
+    assert {level for cell, level in over.levels.items() if cell[1] == "backward"} == {len(LEVELS) - 1}
+    less = next_choices(over, budget, seen, None).sensitivity["forward"]
+    halfway = next_choices(dataclasses.replace(over, measured=4), budget, seen, 0.0).sensitivity["forward"]
+    assert halfway < less
     behind = next_choices(now, budget, seen, None, [90.0, 91.0, 90.4, 90.3])
     assert set(behind.levels.values()) == {len(LEVELS) - 2}
     assert behind.judged == 4
@@ -184,6 +198,24 @@ def test_what_a_run_will_do_is_said_before_it() -> None:
     own = config(strategy="exchange", trainers=2, trainers_per_server=1, budget=0.5, epochs=100).own
     said = "\n".join(explained(own))
     assert "0.5 points" in said
-    assert "in epochs from: 6, 14, 34, 80" in said
+    assert f"in epochs {', '.join(map(str, Budget(0.5, 100).measurements))};" in said
     assert "from epoch 91" in said
     assert "--accuracy-loss 0" in explained(dataclasses.replace(own, budget=0.0))[0]  # type: ignore[type-var]
+
+
+def test_gradients_are_compared_by_layer() -> None:
+    model = torch.nn.ModuleDict({"convs": torch.nn.ModuleList([torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)])})
+    draws = np.random.default_rng(3)
+    exact = [draws.standard_normal(p.shape).astype(np.float32) for p in model.parameters()]
+    cheap = [g + 0.1 * draws.standard_normal(g.shape).astype(np.float32) for g in exact]
+    for parameter, gradient in zip(model.parameters(), exact, strict=True):
+        parameter.grad = torch.from_numpy(gradient)
+    trainer: Any = SimpleNamespace(model=model, _max=float, optimizer=torch.optim.Adam(model.parameters(), 0.0))
+    found = BudgetTrainer._compared(trainer, map(torch.from_numpy, cheap))
+    for name, own in (("convs.0", slice(0, 2)), ("convs.1", slice(2, 4))):
+        a, b = (np.concatenate([g.ravel() for g in gradients[own]]).astype(np.float64) for gradients in (exact, cheap))
+        wanted = [a @ b / np.linalg.norm(a) / np.linalg.norm(b), np.linalg.norm(a - b) / np.linalg.norm(a)]
+        assert found[name] == pytest.approx(wanted, rel=1e-6)
+    assert [*map(layer_of, ("convs.10.lin.weight", "lin.weight", "layers.2.conv.mlp.0.bias"))] == [
+        "convs.10", "lin", "layers.2",
+    ]  # fmt: skip
