@@ -23,6 +23,7 @@ from atta.partition import Graph, partition_graph
 from atta.partition.dataset import Dataset
 from atta.train import EpochReport, TrainConfig, TrainReport, fit
 from atta.train.cooperative.trainer import ServerTrainer
+from atta.train.exchange.budget import LEVELS
 from tests.masks import Masks, of_rows
 from tests.system.cuts import descend, weights, whole
 
@@ -209,29 +210,30 @@ def test_a_budget_saves_bytes_and_tells_what_it_chose_and_saw(
     config = replace(config, strategy="exchange", layers=3, epochs=30, eval_every=10, dropout=0.3)
     plain, report = fit(config).epochs, fit(replace(config, budget=50.0, verbose=True))
     found = report.epochs
-    assert [e.loss for e in found[:3]] == [e.loss for e in plain[:3]]
-    assert found[3].loss != plain[3].loss
+    assert [e.loss for e in found[:2]] == [e.loss for e in plain[:2]]
+    assert found[2].loss != plain[2].loss
     measured = [e.epoch for e in found if e.rows and e.rows.gradient_errors]
-    assert measured == [5]
+    assert measured == [4]
     for epoch, exact in zip(found, plain, strict=True):
         assert epoch.rows is not None
         assert exact.rows is not None
         assert epoch.rows.allowed_error == 0.5
+        again = epoch.epoch in measured
         for layer, plainly in zip(epoch.rows.layers, exact.rows.layers, strict=True):
-            again = plainly.payload_bytes if epoch.epoch in measured else 0
             assert layer.payload_bytes + layer.saved_bytes == plainly.payload_bytes
-            assert layer.payload_bytes > again
-            assert set(layer.choices) == {"exact" if epoch.epoch < 2 else "bf16" if epoch.epoch == 2 else "int8"} or (
-                5 < epoch.epoch < 27 and max(layer.choices).startswith("int8")
-            )
+            level = max(layer.choices, key=[one.name for one in LEVELS].index)
+            if epoch.epoch < 4 or epoch.epoch >= 27:
+                assert level == ("exact", "exact", "bf16", "int8")[min(3, epoch.epoch)]
+            assert (layer.payload_bytes > plainly.payload_bytes / 2) == (level in ("exact", "bf16") or again)
         assert epoch.crossed_bytes == sum(layer.crossed_bytes for layer in epoch.rows.layers)
-    errors = found[5].rows.gradient_errors if found[5].rows else {}
+    rows = found[4].rows
+    assert rows is not None
+    errors = rows.gradient_errors
     assert list(errors) == ["convs.0", "convs.1", "convs.2"]
-    assert all(0.99 < cosine <= 1 and 0 < error < 0.1 for cosine, error in errors.values())
-    assert found[5].rows is not None
-    assert found[5].rows.measure_s > 0
+    assert all(0.9 < cosine <= 1 and 0 < error < 0.5 for cosine, error in errors.values())
+    assert rows.measure_s > 0
     assert "gradient off by" in capfd.readouterr().err
-    assert EpochReport.from_dict(json.loads(json.dumps(asdict(found[5])))) == found[5]
+    assert EpochReport.from_dict(json.loads(json.dumps(asdict(found[4])))) == found[4]
     assert report.best.test_accuracy == pytest.approx(max(e.test_accuracy or 0 for e in plain), abs=0.05)
 
 
