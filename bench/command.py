@@ -15,7 +15,7 @@ from atta.cli.output import json_option, plot_option, quiet_option, teller
 GROUPS = {
     "What is measured": "data dataset graph nodes edges features method dependency num-neighbors batch-size batch-sizes "
     "frontier deliver split seeds rows dim batch parts variants policies depths think",
-    "Systems": "vs against caches cache-share cache-rank threads hidden lr seed work",
+    "Systems": "vs only against caches cache-share cache-rank threads hidden lr seed work",
     "How long": "runs rounds warm-up epochs seconds batches repeats profiled filled timeout",
     "Network": "netns link rtt",
     "Output": "plot json quiet help",

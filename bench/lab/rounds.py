@@ -190,6 +190,7 @@ class ComparisonBench(PeerBench, BenchWorkload):
     data: Annotated[str, Option("Partitioned dataset; one daemon and one consumer per partition.")]
     runs: Annotated[int, Option("Rounds; systems alternate within a round.", at_least=1)] = 5
     cache_share: CacheShare = None
+    only: Annotated[tuple[str, ...], Option("Of the systems only these; ratios are of the first.")] = ()
 
     def __post_init__(self) -> None:
         PeerBench.__post_init__(self)
@@ -256,6 +257,10 @@ def compared(
     with hosts_of(bench, dataset.num_parts) as hosts:
         report.config = {**settings(bench, dataset, hosts), **report.config}
         systems = systems_on(hosts) | add_distdgl(bench, hosts, report, say, recipe=recipe, means=means)
+        if unknown := set(bench.only) - set(systems) - set(report.errors):
+            raise ConfigError(f"--only {unknown.pop()}: the systems are {', '.join(systems)}")
+        systems = {name: systems[name] for name in bench.only or systems if name in systems}
+        report.ours = next(iter(systems), report.ours)
         limits_of = partial(machine_limits, bench, dataset, hosts)
         alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
     return report

@@ -181,7 +181,7 @@ def last_edges(
     no numbers; others are numbered by ``known``."""
     start, count = frontier.start, frontier.stop - frontier.start
     answers = [(positions - start, answer.counts, answer.neighbors) for positions, answer in groups]
-    starts, rows, others, ids = edges_in_order(answers, count, own)
-    trees = None if frontier.trees is None else frontier.trees[np.searchsorted(starts, others, side="right") - 1]
-    rows[others] = known.insert(ids, trees)
-    return LastEdges(start, starts, rows, others)
+    starts, rows, others, targets, ids = edges_in_order(answers, count, own)
+    sources = known.insert(ids, None if frontier.trees is None else frontier.trees[targets])
+    rows[others] = sources
+    return LastEdges(start, starts, rows, (sources, (targets + start).astype(sources.dtype)))

@@ -36,17 +36,12 @@ class Sums(NamedTuple):
 class LastEdges(NamedTuple):
     """Edges of a last hop that do not join the batch. ``starts`` int64 [targets + 1]: bounds of the edges into the targets
     ``first``, ``first`` + 1, ...; ``rows`` int64 [edges]: local ids of their sources, or -1 - row for the partition's own;
-    ``others`` int64: positions of the edges of the first kind."""
+    ``ends``: local ids int32 of sources and targets of the edges of the first kind."""
 
     first: int
     starts: np.ndarray
     rows: np.ndarray
-    others: np.ndarray
-
-    @property
-    def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Local ids int64 of sources and targets of the edges ``others``."""
-        return self.rows[self.others], self.first + np.searchsorted(self.starts, self.others, side="right") - 1
+    ends: tuple[np.ndarray, np.ndarray]
 
 
 class SumPlan(NamedTuple):
@@ -107,11 +102,11 @@ def pack_sums(
 
 def edges_in_order(
     groups: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int, own: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The edges into ``count`` vertices, vertex by vertex, of answers (positions int64 [m] of vertices, counts int32 [m] of
     their edges, internal ids of these' sources). Returns ``starts`` int64 [count + 1]; ``rows`` int64 [edges]: -1 - row for
-    sources in the range ``own``; the positions of the other edges, int64, and the ids of their sources, int64. Raises
-    ValueError: a vertex is answered twice."""
+    sources in the range ``own``; of the other edges, int64: their positions, the positions of their targets, the ids of
+    their sources. Raises ValueError: a vertex is answered twice."""
     given = [
         (np.ascontiguousarray(p, np.int64), np.ascontiguousarray(c, np.int32), ids_of(ids)) for p, c, ids in groups
     ]

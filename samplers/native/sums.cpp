@@ -125,7 +125,8 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
       for (std::size_t v = 0; v < targets; ++v) {
         const auto begin = choice.members.begin() + static_cast<std::ptrdiff_t>(found.starts[v]),
                    end = choice.members.begin() + static_cast<std::ptrdiff_t>(found.starts[v + 1]);
-        std::stable_sort(begin, end, [&](std::uint32_t a, std::uint32_t b) { return owner(a) < owner(b); });
+        const auto by_owner = [&](std::uint32_t a, std::uint32_t b) { return owner(a) < owner(b); };
+        if (!std::is_sorted(begin, end, by_owner)) std::stable_sort(begin, end, by_owner);  // which allocates
         for (std::size_t at = found.starts[v]; at < found.starts[v + 1];) {
           std::size_t stop = at;
           while (stop < found.starts[v + 1] && owner(choice.members[stop]) == owner(choice.members[at])) ++stop;
@@ -165,7 +166,7 @@ nb::tuple plan_sums(Vector row, Vector col, std::size_t first, std::size_t targe
 
 // The edges into `count` vertices, vertex by vertex, of answers (positions of vertices, numbers of their edges, sources).
 // Returns starts int64 [count + 1]; rows int64 [edges]: -1 - the row of a source in [low, high), the ids of the
-// partition's own; the positions int64 of the others, and their ids int64.
+// partition's own; of the others, int64: the positions of the edges, the vertices that they go into, the sources' ids.
 nb::tuple last_edges(nb::list groups, std::size_t count, std::int64_t low, std::int64_t high) {
   struct Group {
     Longs positions;
@@ -193,27 +194,30 @@ nb::tuple last_edges(nb::list groups, std::size_t count, std::int64_t low, std::
   }
   std::partial_sum(starts.data, starts.data + count + 1, starts.data);
   Buffer<std::int64_t> rows(static_cast<std::size_t>(starts.data[count]));
-  std::vector<std::int64_t> others, ids;
+  std::vector<std::int64_t> others, targets, ids;
   std::size_t written = 0;
   for (const Group& group : given)
     with_ids("sources", group.sources, [&](const auto* source) {
       nb::gil_scoped_release unlocked;
       for (std::size_t i = 0; i < group.counts.size(); ++i) {
-        const std::int64_t first = starts.data[group.positions.data()[i]], stop = first + group.counts.data()[i];
-        if (stop > starts.data[group.positions.data()[i] + 1]) bad("positions", "repeat");
+        const std::int64_t target = group.positions.data()[i];
+        const std::int64_t first = starts.data[target], stop = first + group.counts.data()[i];
+        if (stop > starts.data[target + 1]) bad("positions", "repeat");
         for (std::int64_t at = first; at < stop; ++at) {
           const std::int64_t id = *source++;
           rows.data[at] = low - 1 - id;
-          if (id < low || id >= high) others.push_back(at), ids.push_back(id);
+          if (id < low || id >= high) others.push_back(at), targets.push_back(target), ids.push_back(id);
         }
         written += static_cast<std::size_t>(stop - first);
       }
     });
   if (written != rows.size) bad("positions", "repeat");
-  Buffer<std::int64_t> at(others.size()), of(ids.size());
-  std::copy(others.begin(), others.end(), at.data);
-  std::copy(ids.begin(), ids.end(), of.data);
-  return nb::make_tuple(starts.release(), rows.release(), at.release(), of.release());
+  const auto released = [](const std::vector<std::int64_t>& numbers) {
+    Buffer<std::int64_t> out(numbers.size());
+    std::copy(numbers.begin(), numbers.end(), out.data);
+    return out.release();
+  };
+  return nb::make_tuple(starts.release(), rows.release(), released(others), released(targets), released(ids));
 }
 
 enum class Reduce : std::uint8_t { kSum = 1, kMean = 2, kGcn = 3 };

@@ -20,6 +20,8 @@ from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta_bench.lab.workload import BenchWorkload
+from atta_bench.loader.benchmark import LoaderBench
+from atta_bench.loader.benchmark import run as run_loader
 from atta_bench.pieces.cache import CacheReport, Point
 from atta_bench.pieces.sampling import SamplingBench
 from atta_bench.pieces.sampling import run as run_sampling
@@ -153,6 +155,16 @@ def test_bad_options_are_named() -> None:
     done = subprocess.run(command(f"{KV} --batch 3001"), capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "--batch 3001: rows are distinct, and there are 3000" in done.stderr
+
+
+def test_only_the_systems_asked_for_run(dataset: Path, tmp_path: Path) -> None:
+    words = f"loader --data {dataset} --num-neighbors 4,3 --batch-size 30 --aggregate mean --deliver arrays --netns off"
+    with pytest.raises(ConfigError, match="--only dgl: the systems are atta, atta-uncached, atta-aggregate, atta-mean"):
+        run_loader(LoaderBench(data=str(dataset), netns="off", aggregate="mean", only=("dgl",)))
+    few = "--only atta-aggregate,atta --warm-up 1 --epochs 1 --seconds 0s --runs 1 --quiet"
+    document = bench(tmp_path, f"{words} {few}")
+    assert list(document["results"]) == ["atta-aggregate", "atta"]
+    assert document["ratios"]["vertices_per_seed"]["atta"] < 1
 
 
 @pytest.mark.slow
