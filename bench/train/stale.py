@@ -2,7 +2,7 @@
 
     python -m bench.train.stale --data-root DIR [--graphs sbm,amazon_computers] [--seeds 5] [--only exchange,sancus-e1]
 
-8 trainers, a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
+Trainers (``--parts``), a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
 ``atta train`` does, with a GCN of width 64 and Adam at 0.01. ``--only`` names variants: those of the gates by default,
 ``all`` for all of them. With ``--keep`` a comparison goes on where it was cut off. ``--sat`` measures
 instead how good predicted rows are. Writes stale-accuracy or stale-sat, .json and .md.
@@ -169,7 +169,7 @@ VARIANTS: dict[str, Settings] = {
     "exchange-slow": {"strategy": "exchange", "lr": SLOW},
     "pipegcn-slow": {"strategy": "pipegcn", "lr": SLOW},
 }
-GATED = ("exchange", "dropped", "sancus-e1", "pipegcn", "digest-10")
+GATED = ("exchange", "budget-0.5", "dropped", "sancus-e1", "pipegcn", "digest-10")
 PREDICTING = ("digest-10", "sat", "sat-linear")
 SETTLED = 15
 """Synchronisations after which predictions are judged."""
@@ -187,7 +187,9 @@ class Bound:
     layers: tuple[int, ...] = (2, 3)
 
 
+BUDGETED = ("sbm", "amazon_computers", "tolokers", "facebook_pagepage", "coauthor_cs")
 BOUNDS = (
+    Bound("budget-0.5", "exchange", -0.5, graphs=tuple(g + cut for g in BUDGETED for cut in ("", "-random"))),
     Bound("sancus-e1", "exchange", -1.0, layers=(2,)),
     Bound("digest-10", "dropped", 5.0, graphs=("sbm",), layers=(3,)),
     Bound("digest-10", "exchange", -2.5, graphs=("sbm",), layers=(3,)),
@@ -283,7 +285,10 @@ def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> li
                 seed=seed,
             )
             file = kept / f"{graph}-{layers}-layers-{arguments.epochs}-epochs-{name}-{seed}.json"
-            todo[file] = (config, {"graph": graph, "layers": layers, "seed": seed, "variant": name})
+            todo[file] = (
+                config,
+                {"graph": graph, "layers": layers, "seed": seed, "variant": name, "parts": arguments.parts},
+            )
         cells += runs_of(pool, graph, data, todo)
     return cells
 
@@ -382,13 +387,22 @@ def grouped(cells: list[dict[str, Any]]) -> dict[tuple[str, int, str], list[dict
     return groups
 
 
+def parts_of(cells: list[dict[str, Any]]) -> str:
+    """Numbers of parts of the runs; runs that were kept long ago do not say theirs."""
+    return ", ".join(map(str, sorted({cell.get("parts", PARTS) for cell in cells})))
+
+
 def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
     """Write stale-accuracy.json and stale-accuracy.md."""
     held = verdicts(cells)
     found = document("stale-accuracy", command=typed, results=cells) | {"epochs": epochs, "bounds": held}
-    rows = []
-    for (graph, layers, variant), runs in grouped(cells).items():
+    rows, groups = [], grouped(cells)
+    for (graph, layers, variant), runs in groups.items():
         paired = differences(cells, graph, layers, variant, "exchange")
+        sent, exact = (
+            statistics.median(run["payload_bytes"] for run in found)
+            for found in (runs, groups.get((graph, layers, "exchange"), runs))
+        )
         rows.append(
             (
                 *(graph, layers, variant, spread([run["test"] for run in runs], ".1f")),
@@ -396,7 +410,8 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
                     spread(paired, "+.1f") if paired and variant != "exchange" else "",
                     spread([run["last"] for run in runs], ".1f"),
                 ),
-                f"{statistics.median(run['payload_bytes'] for run in runs) / 2**20:,.1f}",
+                f"{sent / 2**20:,.1f}",
+                f"{sent / exact:.2f}" if exact else "",
                 runs[0]["evaluation"],
             )
         )
@@ -404,7 +419,7 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
         *head("Accuracy with stale rows", found),
         f"Test accuracy in percent at the epoch with the best validation accuracy, median (minimum to maximum) of "
         f"{len({cell['seed'] for cell in cells})} seeds.",
-        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, evaluated every {EVAL_EVERY}; {PARTS} parts and",
+        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, evaluated every {EVAL_EVERY}; {parts_of(cells)} parts and",
         "trainers, each a server. Differences are paired by seed. Real graphs have features that a random projection",
         f"makes 128 wide, and 30 % of the vertices train. `-slow`: Adam {SLOW}.",
         "",
@@ -420,7 +435,18 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
         ),
         "",
         *rows_of(
-            ("graph", "layers", "variant", "test", "less exchange", "last epoch", "MiB sent", "evaluated on"), *rows
+            (
+                "graph",
+                "layers",
+                "variant",
+                "test",
+                "less exchange",
+                "last epoch",
+                "MiB sent",
+                "of exchange's",
+                "evaluated on",
+            ),
+            *rows,
         ),
     ]
     write(out / "stale-accuracy.json", found, lines)
@@ -454,7 +480,7 @@ def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out
     document_ = document("stale-sat", command=typed, results=cells) | {"epochs": epochs, "bounds": verdicts(cells)}
     lines = [
         *head("Predicted rows beside stale rows", document_),
-        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, {PARTS} parts and trainers, each a server;",
+        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, {parts_of(cells)} parts and trainers, each a server;",
         "synchronisations and steps of the predictor every 10 epochs. Median (minimum to maximum) of",
         f"{len({cell['seed'] for cell in cells})} seeds. Distances are measured on own rows that others read, before the",
         f"predictor learns from them, in the epochs after {SETTLED} synchronisations.",

@@ -225,7 +225,7 @@ class BudgetPolicy(RowPolicy):
 
     def measures(self, epoch: int) -> Direction | None:
         """The direction of which nothing is sent in ``epoch``, because an exact step is made; None: there is none."""
-        taken, starts = self.choices.measured, self.plan.measurements
+        taken, starts = self.choices.measured, self.plan.measurements if self.choices.drift else ()
         return WAYS[taken % len(WAYS)] if taken < len(starts) and epoch >= starts[taken] else None
 
 

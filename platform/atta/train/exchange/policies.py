@@ -6,6 +6,7 @@ before the first epoch.
 | strategy | rows of others are | gradients of rows are | published |
 |---|---|---|---|
 | ``exchange`` | of this epoch | of this epoch | every epoch |
+| ``exchange``, a budget | as measured errors allow | as measured errors allow | when they ask for it |
 | ``sancus`` | within a bound | of this epoch | when the bound asks for it |
 | ``pipegcn`` | of the epoch before | of the epoch before | every epoch |
 | ``digest`` | of the last synchronisation | cut, or of their last synchronisation | every N epochs |

@@ -56,7 +56,7 @@ class RowReport:
     Attributes:
         layers: by layer, forward before backward.
         kept_bytes: copies of others' rows that trainers keep for later epochs.
-        copied_bytes: second copies of own rows, which the bound on their change needs.
+        copied_bytes: second copies of own rows, which the bound on their change, or a budget, needs.
         filled_bytes: what the exact pass before the first epoch sent and pushed to fill the tables; 0 in other epochs.
         gradient_errors: by layer of the model, in epochs with an exact step: cosine of its gradient and of that with older
             rows, and their distance relative to its norm (or to what Adam divides by, if that is larger).
