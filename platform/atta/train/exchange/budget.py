@@ -77,8 +77,8 @@ class Budget:
     def measurements(self) -> tuple[int, ...]:
         """Epochs with an exact step, of rows and of gradients in turns. Their distances grow; they are at most a 25th."""
         count, last = self.epochs // FEW_EPOCHS if self.points else 0, _LAST * self.epochs
-        growth = (last / _FIRST) ** (1 / max(1, count - 1))
-        return tuple(round(_FIRST * growth**number) for number in range(count))
+        factor = (last / _FIRST) ** (1 / max(1, count - 1))
+        return tuple(round(_FIRST * factor**number) for number in range(count))
 
     @property
     def ending(self) -> int:
@@ -86,7 +86,7 @@ class Budget:
         return self.epochs + 1 - max(1, self.epochs // 10)
 
 
-class Seen(NamedTuple):
+class RowErrors(NamedTuple):
     """Rows of a cell in an epoch, relative to their norm.
 
     Attributes:
@@ -128,7 +128,7 @@ class Choices:
 def next_choices(
     now: Choices,
     budget: Budget,
-    seen: Mapping[Cell, Seen],
+    seen: Mapping[Cell, RowErrors],
     gradient: float | None = None,
     evaluations: Sequence[float] = (),
 ) -> Choices:
@@ -169,7 +169,7 @@ def cheapest(drift: float, bound: float) -> int:
     return fits.index(False) - 1 if False in fits else len(LEVELS) - 1
 
 
-def _measured(now: Choices, seen: Mapping[Cell, Seen], gradient: float) -> Choices:
+def _measured(now: Choices, seen: Mapping[Cell, RowErrors], gradient: float) -> Choices:
     """A higher sensitivity counts at once, a lower one by half of the way."""
     way = WAYS[now.measured % len(WAYS)]
     error, before = row_error({cell: one for cell, one in seen.items() if cell[1] == way}), now.sensitivity.get(way)
@@ -182,7 +182,7 @@ def _measured(now: Choices, seen: Mapping[Cell, Seen], gradient: float) -> Choic
     return dataclasses.replace(found, sensitivity={**now.sensitivity, way: value})
 
 
-def row_error(seen: Mapping[Cell, Seen]) -> float:
+def row_error(seen: Mapping[Cell, RowErrors]) -> float:
     """Error of all rows: root of the sum over layers and directions, of the mean over owners, of squares."""
     of_key: dict[tuple[int, Direction], list[float]] = {}
     for (layer, direction, _), one in seen.items():

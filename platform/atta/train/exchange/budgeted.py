@@ -14,7 +14,7 @@ import torch
 from atta.errors import ConfigError
 from atta.train.cooperative.exchange import TrainerBatch, own_backward, sum_gradients
 from atta.train.cooperative.source import Direction
-from atta.train.exchange.budget import WAYS, BudgetPolicy, Cell, Choices, Level, Seen, next_choices
+from atta.train.exchange.budget import WAYS, BudgetPolicy, Cell, Choices, Level, RowErrors, next_choices
 from atta.train.exchange.codecs import DeltaPacking, FixedCodec, Packing, Peer
 from atta.train.exchange.figures import Key
 from atta.train.exchange.messages import RowSetting, StaleRows
@@ -108,14 +108,14 @@ class BudgetRows(StaleRows):
             table[place, self._rank] = self._packing.seen.get(key, table[place, self._rank])
         return table.to(self._device)
 
-    def seen(self, table: torch.Tensor) -> dict[Cell, Seen]:
+    def seen(self, table: torch.Tensor) -> dict[Cell, RowErrors]:
         """What all have seen, of cells whose rows are not all 0, and that were sent before; ``table``: the sum of all."""
         found = {}
         for key, of_key in zip(sorted(self._versions), table.tolist(), strict=True):
             for owner, (gap, error, norm) in enumerate(of_key):
                 if norm > 0 and (held := self._before[key][owner]) != NEVER:
                     age = max(1, self._epoch - held)
-                    found[*key, owner] = Seen(math.sqrt(gap / norm), math.sqrt(error / norm), age)
+                    found[*key, owner] = RowErrors(math.sqrt(gap / norm), math.sqrt(error / norm), age)
         return found
 
     def _due(self, key: Key, owner: int, held: int) -> bool:

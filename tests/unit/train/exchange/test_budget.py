@@ -21,7 +21,7 @@ from atta.train.exchange.budget import (
     BudgetPolicy,
     Cell,
     Choices,
-    Seen,
+    RowErrors,
     cheapest,
     explained,
     falls_behind,
@@ -38,11 +38,11 @@ parts = st.just(0.0) | st.floats(1e-3, 2)
 
 
 @st.composite
-def figures(draw: st.DrawFn) -> dict[Cell, Seen]:
+def figures(draw: st.DrawFn) -> dict[Cell, RowErrors]:
     gaps = {cell: draw(parts) for cell in CELLS}
     found = {}
     for cell, gap in gaps.items():
-        found[cell] = Seen(gap, gap * draw(st.sampled_from([0.0, 0.01, 1.0])), draw(st.integers(1, 8)))
+        found[cell] = RowErrors(gap, gap * draw(st.sampled_from([0.0, 0.01, 1.0])), draw(st.integers(1, 8)))
     return found
 
 
@@ -61,13 +61,13 @@ gradients = st.none() | st.floats(0, 3)
 
 
 @given(choices(), figures(), gradients)
-def test_without_a_budget_all_is_exact(now: Choices, seen: dict[Cell, Seen], gradient: float | None) -> None:
+def test_without_a_budget_all_is_exact(now: Choices, seen: dict[Cell, RowErrors], gradient: float | None) -> None:
     assert next_choices(now, Budget(0, 100), seen, gradient).levels == {}
 
 
 @given(choices(), figures(), gradients, st.floats(0.01, 5))
 def test_a_level_rises_by_one_and_its_error_fits(
-    now: Choices, seen: dict[Cell, Seen], gradient: float | None, points: float
+    now: Choices, seen: dict[Cell, RowErrors], gradient: float | None, points: float
 ) -> None:
     budget = Budget(points, 100)
     found = next_choices(now, budget, seen, gradient)
@@ -87,7 +87,7 @@ def test_a_level_rises_by_one_and_its_error_fits(
 
 @given(choices(), figures(), st.floats(0, 3), st.floats(1, 3), st.floats(0.01, 5))
 def test_larger_errors_never_loosen(
-    now: Choices, seen: dict[Cell, Seen], gradient: float, factor: float, points: float
+    now: Choices, seen: dict[Cell, RowErrors], gradient: float, factor: float, points: float
 ) -> None:
     budget = Budget(points, 100)
     better = next_choices(now, budget, seen, gradient)
@@ -115,7 +115,7 @@ def played(
             gap = drift[cell[1]] * (epoch - held)
             lost = gap * {"none": 0.0, "bf16": 2.0**-9, "int8": 2.0**-7}[policy.level(cell, epoch).codec]
             if held != NEVER:
-                seen[cell] = Seen(gap, lost if sends else gap, epoch - held)
+                seen[cell] = RowErrors(gap, lost if sends else gap, epoch - held)
             if sends:
                 versions[cell] = epoch
                 sent[cell].append(epoch)
@@ -165,7 +165,7 @@ def test_a_quiet_run_becomes_cheap_and_a_restless_one_stays_with_fewer_bytes_per
 def test_a_measured_error_tightens_at_once_and_validation_tightens_all() -> None:
     levels = dict.fromkeys(CELLS, len(LEVELS) - 1)
     now, budget = Choices(levels, {}, {}, {"forward": 0.1, "backward": 0.1}, measured=2), Budget(0.5, 100)
-    seen = {cell: Seen(0.01, 0.01, 7) for cell in CELLS}
+    seen = {cell: RowErrors(0.01, 0.01, 7) for cell in CELLS}
     assert next_choices(now, budget, seen, 0.1 * budget.allowed).levels == levels
     over = next_choices(now, budget, seen, 60 * budget.allowed)
     assert over.sensitivity["forward"] > 100
