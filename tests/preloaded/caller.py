@@ -15,7 +15,7 @@ MODULES = (
     "atta.train.planning.loopback",
     "atta.partition.methods.metis_child",
     "tests.system.cooperative",
-    "tests.system.digest",
+    "tests.system.strategies",
     "tests.system.stale",
 )
 """Trainers, what they start, and processes that stand for trainers."""

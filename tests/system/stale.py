@@ -148,12 +148,7 @@ TRAINED = (
     *(*DROPPED, *STALE_DROPPED, *RECOMPUTED),
 )
 DRIVEN = (
-    *(
-        StaleCase("sancus", {"bound": bound, "eps": eps, "warmup": 3}, rows=rows)
-        for bound in ("epoch", "adaptive")
-        for eps in (0, 1, 3)
-        for rows in ("halo", "all")
-    ),
+    *(StaleCase("sancus", {"eps": eps, "warmup": 3}, rows=rows) for eps in (0, 1, 3) for rows in ("halo", "all")),
     StaleCase("pipegcn"),
     StaleCase("exchange", across="trainers"),
     StaleCase("sancus", {"bound": "gap", "eps": 2.5, "warmup": 0}),

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
 RUNS: dict[str, dict[str, Any]] = {
     "sancus": {"strategy": "sancus", "warmup": 2, "eps": 2.0},
-    "adaptive": {"strategy": "sancus", "bound": "adaptive", "warmup": 1, "eps": 3.0},
     "gap": {"strategy": "sancus", "bound": "gap", "warmup": 1, "eps": 0.01, "rows": "all"},
     "pipegcn": {"strategy": "pipegcn"},
     "smooth": {"strategy": "pipegcn", "smooth": 0.9, "stale_across": "trainers"},

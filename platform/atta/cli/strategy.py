@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes
 
 _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
+_FEW_CLASSES = 1000
+"""So many outputs are planned for whatever the number of vertices."""
 
 
 def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **options: Any) -> None:
@@ -63,7 +65,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         "network": asdict(network),
         "sizes": _sizes(sizes) | {"alpha": alpha},
         "rates": _plain(asdict(rates)),
-        "strategies": [_plain(asdict(f)) | {"seconds": f.seconds} for f in ranked],
+        "strategies": [_plain(asdict(f)) | {"seconds": f.seconds, "to_accuracy": f.to_accuracy} for f in ranked],
         "chosen": advice.chosen.name,
         "because": list(advice.sentences),
         "command": command,
@@ -90,7 +92,12 @@ def _network(dataset: Any, options: dict[str, Any]) -> PlannedModel:
     shape: tuple[int, ...] = tables["x"].row_shape if "x" in tables else ()
     if len(shape) != 1:
         raise ConfigError(f"{dataset.path}: has no features (a node table x with one row of numbers per vertex)")
-    classes = dataset.schema.num_classes or 2
+    classes, vertices = dataset.schema.num_classes or 2, sum(dataset.schema.node_counts.values())
+    if classes > max(_FEW_CLASSES, vertices // 2):
+        raise ConfigError(
+            f"{dataset.path}: table y has {classes} classes for {vertices} vertices, so they are no classes; numbers of "
+            "another kind belong into a y of floats, for --task regression"
+        )
     return PlannedModel(options["model"], options["layers"], options["hidden"], shape[0], classes)
 
 
@@ -196,15 +203,24 @@ def _stale_rows(forecast: Forecast) -> tuple[str, str]:
 
 def _print(ranked: list[Forecast], advice: Advice, sizes: Sizes, alpha: float | None) -> None:
     table = Table(
-        "strategy", "gradients", "steps", "s/epoch", "compute", "internal", "external", "sampling", "disk", "redundancy",
-        "MiB of rows", "ages", "memory per trainer", "fits", title="Predicted seconds per epoch, the fastest that fits first",
+        "strategy", "gradients", "steps", "epochs", "s/epoch", "compute", "internal", "external", "sampling", "disk",
+        "redundancy", "MiB of rows", "ages", "memory per trainer", "fits",
+        title="Predicted; what fits and is soonest as far as an exact epoch first (epochs times s/epoch)",
     )  # fmt: skip
     for f in ranked:
         figures = (f.seconds, f.compute, f.internal, f.external, f.sampling, f.disk)
         exact, fits = "exact" if f.exact else "stale" if f.risk else "sampled", "yes" if f.fits else "no"
         texts = (f"{value:.3g}" for value in figures)
         table.add_row(
-            f.name, exact, str(f.steps), *texts, f"{f.redundancy:.2f}", *_stale_rows(f), size_text(f.memory), fits
+            f.name,
+            exact,
+            str(f.steps),
+            f"{f.epochs:.2g}",
+            *texts,
+            f"{f.redundancy:.2f}",
+            *_stale_rows(f),
+            size_text(f.memory),
+            fits,
         )
     console = printer()
     console.print(table)

@@ -199,10 +199,8 @@ JOB_FIGURES: dict[str, Family] = {
     "skipped": Family(
         "job_broadcasts_skipped", "How often trainers kept their rows back, which were still good enough."
     ),
-    "predicted_error": Family(
-        "job_predicted_error", "Distance of predicted rows to those of the epoch, when it was measured last."
-    ),
-    "stale_error": Family("job_stale_error", "Distance of stale rows to those of the epoch, measured with it."),
+    "predicted_error": Family("job_predicted_error", "Distance of predicted rows to those that were pulled last."),
+    "stale_error": Family("job_stale_error", "Distance of the rows before to those that were pulled last."),
 }
 """Fields of ``JobFigures`` that are exported. All are of the latest epoch."""
 

@@ -87,7 +87,7 @@ class JobFigures:
     layer: int = 0
     """That reads the rows, from 0."""
     predicted_error: float | None = None
-    """Distance of predicted rows to those of the epoch; None where it was not measured."""
+    """Distance of predicted rows to those that were pulled; None where it was not measured."""
     stale_error: float | None = None
     """The same of stale rows."""
 

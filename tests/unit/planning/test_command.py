@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -13,6 +14,7 @@ from atta.cli.main import cli
 from atta.partition.cutting.run import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
+from atta.partition.graph import GraphWriter
 from atta.train.planning.probe import piece
 from atta.train.planning.sizes import Expansion, PlannedModel
 
@@ -115,3 +117,13 @@ def test_a_piece_has_the_degrees_of_the_graph_and_partitioning_is_planned(data: 
     done = plan("--nodes", 1000, "--edges", 10_000)
     assert done.exit_code == 0
     assert "Partitioning, estimated" in done.output
+
+
+def test_labels_that_are_no_classes_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    """A model with an output for each vertex would take gigabytes."""
+    with GraphWriter(tmp_path / "graph") as out:
+        out.add_nodes("node", 3000, tables={"x": np.ones((3000, 4), np.float32), "y": np.arange(3000)})
+        out.add_edges("node__to__node", np.arange(2999), np.arange(1, 3000))
+    partition_graph(tmp_path / "graph", tmp_path / "data", parts=1)
+    done = plan("--strategy", "auto", "--data", tmp_path / "data", "--link", "100mbit")
+    assert "table y has 3000 classes for 3000 vertices, so they are no classes" in str(done.exception)

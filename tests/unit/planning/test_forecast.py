@@ -129,7 +129,7 @@ def test_more_link_never_hurts(sizes: Sizes, rates: Rates, faster: float) -> Non
     quicker = replace(rates, external=rates.external * faster)
     before, after = by_kind(sizes, rates=rates), by_kind(sizes, rates=quicker)
     assert all(after[k].seconds <= before[k].seconds * (1 + 1e-12) for k in before)
-    best = [forecasts(sizes, MACHINES, MODEL, r)[0].seconds for r in (rates, quicker)]
+    best = [forecasts(sizes, MACHINES, MODEL, r)[0].to_accuracy for r in (rates, quicker)]
     assert best[1] <= best[0] * (1 + 1e-12)
 
 
@@ -152,7 +152,7 @@ def test_the_choice_fits_and_is_the_fastest_that_does(sizes: Sizes, rates: Rates
     advice = advise(ranked)
     assert advice.chosen.fits
     assert not advice.chosen.doubt
-    assert advice.chosen.seconds == min(f.seconds for f in fitting if not f.doubt)
+    assert advice.chosen.to_accuracy == min(f.to_accuracy for f in fitting if not f.doubt)
     assert all(said.endswith(".") for said in advice.sentences)
 
 
@@ -170,6 +170,14 @@ def test_the_link_at_which_another_wins() -> None:
     assert "With a link 3 times slower, expansion-aware" in " ".join(advise(ranked).sentences)
     ranked = [plain("expansion-aware", 1, 0), plain("exchange", 2, 0)]
     assert "No other kind" in " ".join(advise(ranked).sentences)
+
+    slow = replace(plain("digest", 1, 0.5), epochs=2.0)  # 1 + 4x = 2 + x at x = 1/3
+    ranked = [slow, plain("exchange", 1, 4)]
+    assert [f.to_accuracy for f in ranked] == [3, 5]
+    said = " ".join(advise(ranked).sentences)
+    assert "2 epochs come about as far as one of exact training" in said
+    assert "exchange, takes 1.7 times the time" in said
+    assert "With a link 3 times as fast, exchange" in said
 
     ranked = [plain("exchange", 1, 4), plain("preloading", 2, 0, memory=3 * 2**30, fits=False)]
     assert "preloading would be faster, but needs 3 GiB per trainer." in advise(ranked).sentences
@@ -286,7 +294,7 @@ def test_of_equally_fast_strategies_the_exact_one_is_chosen() -> None:
     advice = advise(ranked)
     assert (advice.chosen.kind, advice.chosen.exact) == ("exchange", True)
     said = " ".join(advice.sentences)
-    assert "The next other kind, digest, every 10 epochs, takes about the same time, most of it for computing" in said
+    assert "The next other kind, digest, every 10 epochs, takes 1.8 times the time, most of it for computing" in said
 
 
 def test_a_stale_choice_says_ages_bytes_and_risk() -> None:
@@ -313,7 +321,7 @@ def test_the_three_bounds_of_sancus() -> None:
     assert gap.options[1] == "sancus:bound=gap"
     said = " ".join(advise([gap]).sentences)
     assert "rows of other servers are 0 epochs old or older, without a bound. Rows travel when they have" in said
-    assert "Owners take turns" in " ".join(advise([turns]).sentences)
+    assert "Owners that compute slowly send sooner" in " ".join(advise([turns]).sentences)
 
 
 ALONE = Machines(4, 1)

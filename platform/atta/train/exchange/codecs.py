@@ -31,26 +31,29 @@ ROW_CODECS = ("none", *codecs.CODECS)
 
 @dataclass(frozen=True)
 class FixedCodec:
-    """A codec whose rows all have the same number of bytes. ``name``: one of ``ROW_CODECS``."""
+    """A codec whose rows all have the same number of bytes. ``name``: one of ``ROW_CODECS``; ``dtype``: of decoded
+    numbers; anything but float32 goes with ``none`` only."""
 
     name: str
+    dtype: str = "float32"
 
     def nbytes(self, rows: int, columns: int) -> int:
         """Bytes of ``rows`` rows of ``columns`` numbers."""
-        return rows * (4 * columns if self.name == "none" else codecs.encoded_bytes(self.name, columns))
+        number = np.dtype(self.dtype).itemsize
+        return rows * (number * columns if self.name == "none" else codecs.encoded_bytes(self.name, columns))
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """uint8 [m] of ``values`` float32 [n, d]."""
-        values = np.ascontiguousarray(values, dtype=np.float32)
+        """uint8 [m] of ``values`` float [n, d]."""
+        values = np.ascontiguousarray(values, dtype=self.dtype)
         raw = values.view(np.uint8) if self.name == "none" else codecs.encode(self.name, values)
         return raw.reshape(-1)
 
     def decode(self, encoded: np.ndarray, rows: int, columns: int) -> np.ndarray:
-        """float32 [rows, columns] of ``encoded`` uint8 [m]; raises ConfigError for bytes of another number of them."""
+        """[rows, columns] of ``encoded`` uint8 [m]; raises ConfigError for bytes of another number of them."""
         if len(encoded) != self.nbytes(rows, columns):
             raise ConfigError(f"codec {self.name}: {len(encoded)} bytes are not {rows} rows of {columns} numbers")
         if self.name == "none":
-            return encoded.view(np.float32).reshape(rows, columns).copy()
+            return encoded.view(self.dtype).reshape(rows, columns).copy()
         out = np.empty((rows, columns), dtype=np.float32)
         codecs.decode(self.name, encoded.reshape(rows, self.nbytes(1, columns)), out)
         return out
@@ -164,11 +167,16 @@ def packing(codec: str, dtype: torch.dtype = torch.float32) -> Packing:
 
 
 class History:
-    """The last ``count`` versions of some rows [n, d] of float32, each encoded when it comes."""
+    """The last ``count`` versions of some rows [n, d], each encoded when it comes."""
 
     def __init__(self, rows: int, columns: int, count: int, codec: RowCodec) -> None:
         self._size, self._codec = (rows, columns), codec
         self._kept: deque[tuple[int, np.ndarray]] = deque(maxlen=count)
+
+    @property
+    def version(self) -> int:
+        """The newest version that is kept."""
+        return self._kept[-1][0]
 
     @property
     def nbytes(self) -> int:
@@ -278,11 +286,11 @@ def _groups(coded: np.ndarray) -> np.ndarray:
 RowCodec = FixedCodec | PolylineCodec
 
 
-def row_codec(name: str) -> RowCodec:
-    """The codec of that name: ``none``, ``fp16``, ``bf16``, ``int8`` or ``polyline:P`` with P digits. Raises
-    UnknownNameError: there is no such codec; ConfigError: P is not a number of digits."""
+def row_codec(name: str, dtype: str = "float32") -> RowCodec:
+    """The codec of that name: ``none`` for rows of ``dtype``, ``fp16``, ``bf16``, ``int8`` or ``polyline:P`` with P
+    digits. Raises UnknownNameError: there is no such codec; ConfigError: P is not a number of digits."""
     if name in ROW_CODECS:
-        return FixedCodec(name)
+        return FixedCodec(name, dtype if name == "none" else "float32")
     kind, colon, digits = name.partition(":")
     if kind != "polyline" or not colon:
         raise UnknownNameError.of("codec", name, (*ROW_CODECS, "polyline:P"))

@@ -36,7 +36,7 @@ class RowFigures:
         ages: of the rows that were read, in epochs.
         broadcasts, skipped: how often this trainer sent its rows, or did not, because those of readers were good enough.
         pushed: bytes of rows that this trainer pushed to the daemon beside it, from which others pull them.
-        errors: squared distances of predicted and of stale rows to those of this epoch, of all trainers together.
+        errors: squared distances of predicted and of stale rows to those pulled in this epoch, of all trainers together.
         whole: with a budget, bytes that exact rows would have taken.
         choices, row_errors: with a budget, the level of each owner, and the largest error of an owner's rows.
     """

@@ -18,6 +18,9 @@ from atta.train.exchange.codecs import Packing
 from atta.train.exchange.figures import Key, RowFigures
 from atta.train.exchange.policies import NEVER, Ages, RowPolicy, Rule
 
+_NEWER = 0.2
+"""Weight of an epoch in the moving mean of seconds: five epochs outweigh one that was disturbed."""
+
 
 @dataclass(frozen=True)
 class RowSetting:
@@ -80,6 +83,8 @@ class StaleRows(Source):
         self._held: dict[Key, HeldRows] = {}
         self._copies: dict[Key, torch.Tensor] = {}  # own rows as they were sent last
         self._means: dict[Key, tuple[int, torch.Tensor]] = {}  # (epoch, rows)
+        self._seconds: list[float] = []  # that each trainer computes in an epoch
+        self._owners: Sequence[RowPolicy] = [given.policy] * len(self._sends)
 
     @property
     def kept_bytes(self) -> int:
@@ -118,6 +123,15 @@ class StaleRows(Source):
         for messages in self._later.values():
             messages.post()
 
+    def note_seconds(self, seconds: Sequence[float]) -> None:
+        """Note how long each trainer has computed in this epoch, without waiting: the same numbers at all trainers, or
+        none if speeds do not count."""
+        if not seconds:
+            return
+        before = self._seconds or seconds
+        self._seconds = [old + _NEWER * (new - old) for old, new in zip(before, seconds, strict=True)]
+        self._owners = self.policy.of_owners(self._seconds)
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint saves after an epoch. Tensors are not copied. All trainers call it: they wait for the
         messages that are under way."""
@@ -128,6 +142,7 @@ class StaleRows(Source):
             "copies": self._copies,
             "means": self._means,
             "packing": self._packing.state(),
+            "seconds": self._seconds,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -137,6 +152,8 @@ class StaleRows(Source):
         self._versions = state["versions"]
         self._copies, self._means = state["copies"], state["means"]
         self._packing.load_state(state["packing"])
+        if seconds := state.get("seconds"):
+            self._seconds, self._owners = seconds, self.policy.of_owners(seconds)
 
     def close(self) -> None:
         """End, all trainers together. No message is left under way."""
@@ -217,7 +234,7 @@ class StaleRows(Source):
         return sending
 
     def _due(self, key: Key, owner: int, held: int) -> bool:
-        return self.policy.publishes(self._epoch, key[1], owner, held)
+        return self._owners[owner].publishes(self._epoch, key[1], owner, held)
 
     def _pack(self, key: Key, rows: torch.Tensor, sending: Sequence[bool]) -> _Messages:
         """The messages of a layer, which ``post`` sends and receives."""

@@ -7,7 +7,7 @@ before the first epoch.
 |---|---|---|---|
 | ``exchange`` | of this epoch | of this epoch | every epoch |
 | ``exchange``, a budget | as measured errors allow | as measured errors allow | when they ask for it |
-| ``sancus`` | within a bound | of this epoch | when the bound asks for it |
+| ``sancus`` | within a bound | of this epoch (or the other way round) | when the bound asks for it |
 | ``pipegcn`` | of the epoch before | of the epoch before | every epoch |
 | ``digest`` | of the last synchronisation | cut, or of their last synchronisation | every N epochs |
 | ``sat`` | predicted from the last synchronisations | as digest | as digest |
@@ -16,8 +16,8 @@ before the first epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from atta.errors import ConfigError
@@ -120,10 +120,12 @@ class RowPolicy:
 
     Attributes:
         gaps: whether owners keep what they have published, to measure gaps. That is a second copy of these rows.
+        paced: whether the speeds of owners count.
         smooth: readers use a moving mean of the rows with this decay; None: the rows themselves.
     """
 
     gaps: bool = False
+    paced: bool = False
     smooth: float | None = None
 
     def history(self, direction: Direction) -> int | None:
@@ -141,9 +143,20 @@ class RowPolicy:
         published."""
         return True
 
+    def of_owners(self, seconds: Sequence[float]) -> Sequence[RowPolicy]:
+        """The policy that each owner publishes by. seconds: that each computes in an epoch, without waiting."""
+        return [self] * len(seconds)
+
     def clip_norm(self, trainers: int) -> float | None:
         """Largest norm of one trainer's gradient; None: there is no limit."""
         return None
+
+
+def epochs_behind(seconds: Sequence[float], epochs: int) -> list[int]:
+    """How many whole epochs each trainer would be behind the fastest one after ``epochs`` of that one's, if nobody
+    waited for others. seconds: that each computes in an epoch."""
+    fastest = min(seconds, default=0.0)
+    return [int(epochs * (1 - fastest / own)) if own > 0 else 0 for own in seconds]
 
 
 @dataclass(frozen=True)
@@ -157,6 +170,10 @@ class SancusPolicy(SancusOptions, RowPolicy):
         check_options(self)
         if self.bound != "gap" and self.limit != int(self.limit):
             raise ConfigError(f"eps={self.eps}: is a number of epochs with bound={self.bound}")
+        if self.bound == "gap" and self.skip != "rows":
+            raise ConfigError(
+                f"skip={self.skip}: goes with bound=epoch and adaptive; bound=gap is on the change of rows"
+            )
         if self.clip_grad is not None and self.clip_grad <= 0:
             raise ConfigError(f"clip-grad={self.clip_grad}: must be positive")
 
@@ -170,27 +187,37 @@ class SancusPolicy(SancusOptions, RowPolicy):
         """Whether the change of rows is bounded, not their age."""
         return self.bound == "gap"
 
+    @property
+    def paced(self) -> bool:  # type: ignore[override]
+        """Whether the bound is on what a reader's copy would miss if nobody waited."""
+        return self.bound == "adaptive"
+
     def history(self, direction: Direction) -> int | None:
-        return 0 if direction == "forward" else None
+        return 0 if self._skips(direction) else None
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
         """A bound on the change is no bound on the age."""
-        if direction == "backward":
+        if not self._skips(direction):
             return exact(epoch)
         return LATEST if self.gaps else Rule(max(0, epoch - int(self.limit)), epoch)
 
     def publishes(self, epoch: int, direction: Direction, owner: int, held: int = NEVER, gap: float = math.inf) -> bool:
         """The first broadcast is always active. A gap that is not a number is due: then the rows are refused, with
-        their cause. With the adaptive bound an owner publishes ``owner % (bound + 1)`` epochs earlier for the second
-        time, so that owners, who all begin in the same epoch, take turns. It makes no copy older."""
-        if direction == "backward" or held == NEVER or epoch <= self.warmup:
+        their cause."""
+        if not self._skips(direction) or held == NEVER or epoch <= self.warmup:
             return True
-        if self.gaps:
-            return not gap <= self.limit
-        bound = int(self.limit)
-        if self.bound == "adaptive" and held <= max(1, self.warmup):
-            bound -= owner % (bound + 1)
-        return epoch - held > bound
+        return not gap <= self.limit if self.gaps else epoch - held > self.limit
+
+    def of_owners(self, seconds: Sequence[float]) -> Sequence[RowPolicy]:
+        """With the adaptive bound a copy is as old as its rows, and as many epochs more as their owner would be behind
+        the fastest reader by the time they are sent again."""
+        if not self.paced:
+            return super().of_owners(seconds)
+        limit = int(self.limit)
+        return [replace(self, eps=float(limit - lag)) for lag in epochs_behind(seconds, limit + 1)]
+
+    def _skips(self, direction: Direction) -> bool:
+        return (direction == "forward") == (self.skip == "rows")
 
     def clip_norm(self, trainers: int) -> float | None:
         """A share of a sum over P trainers is about 1/√P of its norm."""
@@ -267,18 +294,26 @@ class SatPolicy(SatOptions, DigestPolicy):
 
     @property
     def predicts(self) -> int:
-        """The first epoch that may read predictions: two synchronisations have come, were learnt from, and measured."""
-        learns = -(-SyncPeriod(self.sync_every, self.phase).first // self.train_every) * self.train_every
-        return learns + max(2, self.train_every) + 1
+        """The first epoch that may read predictions: two synchronisations have come and were learnt from, and what that
+        gave was measured by a third one."""
+        period = SyncPeriod(self.sync_every, self.phase)
+        learns = -(-period.first // self.train_every) * self.train_every
+        later = range(learns + self._hidden + 1, learns + self._hidden + 1 + self.sync_every)
+        return next(epoch for epoch in later if period.pulls(epoch)) + 1
+
+    @property
+    def _hidden(self) -> int:
+        """For how many epochs learning may hide behind others."""
+        return max(1, self.train_every // 2)
 
     def trains(self, epoch: int) -> bool:
-        """Whether predictions are measured in ``epoch``, and then learnt from."""
+        """Whether predictors learn from the rows of ``epoch``."""
         return epoch % self.train_every == 0
 
     def shares(self, epoch: int) -> bool:
         """Whether trainers put together in ``epoch`` what each has learnt since the last epoch of training. That is
         half a period later. So learning has some epochs to hide behind."""
-        began = epoch - max(1, self.train_every // 2)
+        began = epoch - self._hidden
         return began > 0 and self.trains(began)
 
     def ahead(self, epoch: int) -> float:

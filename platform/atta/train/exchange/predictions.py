@@ -26,21 +26,17 @@ from atta.train.exchange.tables import TableRows
 Share = tuple[int, str]
 """A layer, and what of it is added up over all trainers."""
 _SEEDS = 1 << 63
-MOST_RATIO = 0.5
-"""Predictions are used where their distance to the fresh rows is at most this part of the stale rows' distance. The
-paper asks for less than 1. But stale rows are rows that a model has had, and predictions are off in directions of their
-own. With ratios of 0.7 to 0.8 training diverged (bench/results/stale-sat.md)."""
 
 
 class Errors(NamedTuple):
-    """Squared distances of predicted and of stale rows to the fresh ones."""
+    """Squared distances of predicted and of stale rows to those that have come after them."""
 
     predicted: float = 0.0
     stale: float = 0.0
 
     @classmethod
     def of(cls, predicted: torch.Tensor, stale: torch.Tensor, fresh: torch.Tensor) -> Errors:
-        """Of own rows [n, d] that others read: only their fresh values are known here."""
+        """Of rows [n, d]."""
         return cls(*(float((rows.double() - fresh.double()).square().sum()) for rows in (predicted, stale)))
 
     @property
@@ -53,17 +49,22 @@ class Errors(NamedTuple):
 
 @dataclass
 class Guard:
-    """Decides for one layer whether predictions are used. Tell it errors that were measured before the predictor learnt
-    from these rows. After ``patience`` measurements in a row without a better ratio the predictor stops learning."""
+    """Decides for one layer whether predictions are used: if those of the HALO rows of all trainers, for the moment at
+    which these rows were published anew, were at most ``most_ratio`` times as far from them as the stale rows. No
+    predictor has seen these rows before. After ``patience`` measurements in a row without a better ratio the predictor
+    stops learning.
 
-    most_ratio: float = MOST_RATIO
+    The paper asks for a ratio below 1. But stale rows are rows that a model has had, and predictions are off in
+    directions of their own. With ratios of 0.7 to 0.8 training diverged (bench/results/stale-sat.md)."""
+
+    most_ratio: float = 0.5
     patience: int = 10
     uses: bool = False
     best: float = math.inf
     waited: int = 0
 
     def note_errors(self, errors: Errors) -> None:
-        """Note the errors of the predictions for this epoch, summed over all trainers."""
+        """Note errors, summed over all trainers."""
         self.uses = errors.stale > 0 and errors.ratio <= self.most_ratio  # false if one of them is not a number
         if errors.ratio < self.best:
             self.best, self.waited = errors.ratio, 0
@@ -90,15 +91,15 @@ def published_graph(reads: ReadRows, published: npt.NDArray[np.int64]) -> Publis
 class LayerPredictions:
     """One layer's past, its predictor and its guard. Changes are predicted once per synchronisation, and after learning."""
 
-    def __init__(
-        self, policy: SatPolicy, graph: PublishedGraph, width: int, *, seed: int, device: torch.device
-    ) -> None:
-        """``graph``: of the rows; ``width``: numbers per row; ``seed``: of the predictor's first weights."""
-        self.guard = Guard()
-        self._graph, self._device = graph, device
-        self._predictor = predictor(policy.predictor, width, policy.window, seed=seed).to(device)
-        self._past = History(graph.rows, width, policy.window, row_codec(policy.history_codec))
-        self._stale: torch.Tensor | None = None
+    def __init__(self, policy: SatPolicy, graph: PublishedGraph, like: torch.Tensor, *, seed: int) -> None:
+        """``graph``: of the rows; ``like`` [n, d]: rows as they are read; ``seed``: of the predictor's first weights."""
+        self.guard = Guard(policy.guard)
+        self._graph, self._device, self._every = graph, like.device, policy.sync_every
+        width, codec = like.shape[1], row_codec(policy.history_codec, str(like.dtype).removeprefix("torch."))
+        self._predictor = predictor(policy.predictor, width, policy.window, seed=seed).to(like.device)
+        if like.dtype is torch.float64:
+            self._predictor.double()
+        self._past = History(graph.rows, width, policy.window, codec)
         self._changes: torch.Tensor | None = None
         self._study: Future[None] | None = None
 
@@ -110,7 +111,7 @@ class LayerPredictions:
     def take_pulled(self, own: torch.Tensor, others: torch.Tensor, version: int) -> None:
         """``own`` rows as they were published [p, d], and those of ``others`` [n, d], of a synchronisation."""
         self._past.append(torch.cat([own, others]), version)
-        self._stale, self._changes = own, None
+        self._changes = None
 
     def rows_to_read(self, stale: torch.Tensor, ahead: float) -> torch.Tensor:
         """What is read in place of ``stale`` [n, d], which are ``ahead`` periods old."""
@@ -118,16 +119,16 @@ class LayerPredictions:
             return stale
         return stale + ahead * self._predict()[self._graph.own :].to(stale.dtype)
 
-    def errors(self, fresh: torch.Tensor, ahead: float) -> Errors:
-        """Of predictions of own rows: ``fresh`` [p, d] are those of this epoch, ``ahead`` periods after the last ones."""
-        assert self._stale is not None, "nothing was pulled"
-        changes = self._predict()[: self._graph.own].to(self._stale.dtype)
-        return Errors.of(self._stale + ahead * changes, self._stale, fresh)
+    def errors(self, stale: torch.Tensor, others: torch.Tensor, version: int) -> Errors:
+        """Of predictions of HALO rows, before ``others`` [n, d] of ``version`` are taken in place of the ``stale`` ones."""
+        ahead = (version - self._past.version) / self._every
+        return Errors.of(stale + ahead * self._predict()[self._graph.own :].to(stale.dtype), stale, others)
 
     def study(self, fresh: torch.Tensor, *, ahead: float, seed: int, beside: Executor) -> None:
         """Let the predictor learn in a thread of ``beside``, unless the guard says that it is done."""
         if self.guard.learns:
-            window, fresh = self._window(), fresh.float()
+            window = self._window()
+            fresh = fresh.to(window.dtype)
             self._study = beside.submit(self._predictor.study, window, self._graph, fresh, ahead=ahead, seed=seed)
 
     def shares(self) -> list[torch.Tensor]:
@@ -150,7 +151,6 @@ class LayerPredictions:
             "guard": dataclasses.asdict(self.guard),
             "predictor": self._predictor.state(),
             "past": self._past.state(),
-            "stale": self._stale,
             "changes": self._changes,
             "learns": self._study is not None,
         }
@@ -160,8 +160,8 @@ class LayerPredictions:
         self.guard = Guard(**state["guard"])
         self._predictor.load_state(state["predictor"])
         self._past.load_state(state["past"])
-        there = [None if rows is None else rows.to(self._device) for rows in (state["stale"], state["changes"])]
-        self._stale, self._changes = there
+        changes = state["changes"]
+        self._changes = None if changes is None else changes.to(self._device)
         self._study = None
         if state["learns"]:
             self._study = Future()
@@ -187,6 +187,7 @@ class PredictedRows(TableRows):
         self._layers: dict[int, LayerPredictions] = {}
         self._pushed: dict[int, tuple[int, torch.Tensor]] = {}
         self._fresh: dict[int, torch.Tensor] = {}
+        self._errors: dict[int, Errors] = {}
         self._beside = yielding_thread("atta-predictor")
 
     @property
@@ -197,6 +198,7 @@ class PredictedRows(TableRows):
     def begin(self, epoch: int) -> None:
         self._pushed = dict(self._published)  # what is being pulled; this epoch may publish already
         self._fresh.clear()
+        self._errors.clear()
         super().begin(epoch)
 
     def _forward(self, layer: int, rows: torch.Tensor) -> Arrival:
@@ -207,12 +209,10 @@ class PredictedRows(TableRows):
     def shares(self) -> dict[Share, list[torch.Tensor]]:
         """What is to be added up over all trainers in this epoch: errors, and what predictors have learnt. All trainers
         have shares of the same sizes in the same epochs."""
-        ahead, found = self.policy.ahead(self._epoch), dict[Share, list[torch.Tensor]]()
-        for layer, fresh in sorted(self._fresh.items()):
-            errors = self._layers[layer].errors(fresh, ahead)
-            found[layer, "errors"] = [
-                torch.tensor([errors.predicted, errors.stale], dtype=torch.float64, device=self._device)
-            ]
+        found: dict[Share, list[torch.Tensor]] = {
+            (layer, "errors"): [torch.tensor(errors, dtype=torch.float64, device=self._device)]
+            for layer, errors in sorted(self._errors.items())
+        }
         for layer, predictions in sorted(self._layers.items()) if self.policy.shares(self._epoch) else []:
             if learnt := predictions.shares():
                 found[layer, "learnt"] = learnt
@@ -251,19 +251,19 @@ class PredictedRows(TableRows):
 
     def _of(self, layer: int) -> LayerPredictions:
         if layer not in self._layers:
-            self._layers[layer] = LayerPredictions(
-                self.policy,
-                self._graph,
-                self.table.widths[layer],
-                seed=(self._seed + layer) % _SEEDS,
-                device=self._device,
-            )
+            like, seed = self._pulled[layer].values, (self._seed + layer) % _SEEDS
+            self._layers[layer] = LayerPredictions(self.policy, self._graph, like, seed=seed)
         return self._layers[layer]
 
     def _take(self, layer: int) -> None:
+        before = self._pulled.get(layer)
         super()._take(layer)
         version, own = self._pushed[layer]
-        self._of(layer).take_pulled(own, self._pulled[layer].values, version)
+        predictions, others = self._of(layer), self._pulled[layer].values
+        if before is not None:
+            self._errors[layer] = predictions.errors(before.values, others, version)
+        predictions.take_pulled(own, others, version)
 
     def _read(self, layer: int, *, first: bool) -> torch.Tensor:
-        return self._of(layer).rows_to_read(super()._read(layer, first=first), self.policy.ahead(self._epoch))
+        stale = super()._read(layer, first=first)
+        return self._of(layer).rows_to_read(stale, self.policy.ahead(self._epoch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,14 +118,25 @@ class ExchangeTrainer(ServerTrainer):
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step. The sum of gradients is also the moment at which all trainers have published their rows."""
+        began = self._computed_s(batch)
         loss = own_backward(self.cooperative, batch, count, self.objective.loss_sum)
         clip = self.policy.clip_norm(self.world)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.stale.flush()
-        sum_gradients(self.cooperative.parameters(), self.groups, loss)
+        seconds = loss.new_zeros(self.world if self.policy.paced else 0)
+        seconds[self.rank :][:1] = self._computed_s(batch) - began
+        sum_gradients(self.cooperative.parameters(), self.groups, loss, seconds)
+        self.stale.note_seconds(seconds.tolist())
         self.update_weights()
         return loss
+
+    def _computed_s(self, batch: TrainerBatch) -> float:
+        """A clock that stands still while this trainer waits for others, and wherever speeds do not count."""
+        watch = batch.graph.watch
+        if watch is None or not self.policy.paced:
+            return 0.0
+        return time.perf_counter() - watch.totals().get("exchange", 0.0)
 
     def _steps(self, epoch: int, watch: Stopwatch) -> Iterator[TrainerBatch]:
         for batch in super()._steps(epoch, watch):

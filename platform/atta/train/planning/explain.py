@@ -20,11 +20,12 @@ from atta.train.strategies import STRATEGIES, TrainingStrategy
 def forecasts(
     sizes: Sizes, machines: Machines, model: PlannedModel, rates: Rates, losses: Mapping[str, str] | None = None
 ) -> list[Forecast]:
-    """Forecasts of all strategies: those that fit into memory first, of these those without a doubt, then the fastest,
-    and of equally fast ones those with exact gradients. ``losses``: see ``Forecaster``. The same arguments give the same result."""
+    """Forecasts of all strategies: those that fit into memory first, of these those without a doubt, then those that
+    reach an accuracy first, and of equally fast ones those with exact gradients. ``losses``: see ``Forecaster``. The
+    same arguments give the same result."""
     forecaster = Forecaster(sizes, machines, model, rates, losses or {})
     found = [_judged(f, s, forecaster) for s in STRATEGIES.values() for f in s.forecasts(forecaster)]
-    return sorted(found, key=lambda f: (not f.fits, bool(f.doubt), f.seconds, not f.exact, f.name))
+    return sorted(found, key=lambda f: (not f.fits, bool(f.doubt), f.to_accuracy, not f.exact, f.name))
 
 
 _EPOCHS = 1000
@@ -70,13 +71,22 @@ def advise(ranked: Sequence[Forecast]) -> Advice:
         )
     term = max(chosen.terms, key=lambda name: chosen.terms[name])
     share = chosen.terms[term] / chosen.seconds if chosen.seconds else 0.0
-    said = [f"{chosen.name} takes about {_seconds(chosen.seconds)} per epoch, {share:.0%} of it for {_CAUSES[term]}."]
+    said = [
+        f"{chosen.name} takes about {_seconds(chosen.seconds)} per epoch, {share:.0%} of it for {_CAUSES[term]}"
+        f"{_epochs(chosen)}."
+    ]
     said += _staleness(chosen)
     said += _next_best(chosen, ranked)
     said += _other_link(chosen, ranked)
     said += _more_memory(chosen, ranked)
     said += _doubted(chosen, ranked)
     return Advice(chosen, tuple(said))
+
+
+def _epochs(chosen: Forecast) -> str:
+    if chosen.epochs == 1:
+        return ""
+    return f"; {chosen.epochs:.2g} epochs come about as far as one of exact training on the whole graph"
 
 
 def _staleness(chosen: Forecast) -> list[str]:
@@ -104,7 +114,7 @@ def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
     role = "the fastest with exact gradients" if not chosen.exact else "the next other kind"
     worst = max(other.terms, key=lambda name: other.terms[name])
     return [
-        f"{_first_upper(role)}, {other.name}, takes {_time(other.seconds, chosen.seconds)}, "
+        f"{_first_upper(role)}, {other.name}, takes {_time(other.to_accuracy, chosen.to_accuracy)}, "
         f"most of it for {_CAUSES[worst]}."
     ]
 
@@ -120,12 +130,12 @@ def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
             not other.fits
             or other.doubt
             or other.kind == chosen.kind
-            or other.external == chosen.external
+            or other.epochs * other.external == chosen.epochs * chosen.external
             or other.hidden
         ):
             continue
-        fixed = (other.seconds - other.external) - (chosen.seconds - chosen.external)
-        x = fixed / (chosen.external - other.external)
+        fixed = other.to_accuracy - other.epochs * other.external - chosen.to_accuracy + chosen.epochs * chosen.external
+        x = fixed / (chosen.epochs * chosen.external - other.epochs * other.external)
         if x > 0 and 1 / _WORTH_SAYING <= x <= _WORTH_SAYING:
             crossings.append((1 / x, other))
     if not crossings:
@@ -136,7 +146,7 @@ def _other_link(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
 
 
 def _more_memory(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
-    faster = [f for f in ranked if not f.fits and not f.doubt and f.seconds < chosen.seconds]
+    faster = [f for f in ranked if not f.fits and not f.doubt and f.to_accuracy < chosen.to_accuracy]
     if not faster:
         return []
     least = min(faster, key=lambda f: f.memory)
@@ -144,7 +154,7 @@ def _more_memory(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
 
 
 def _doubted(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
-    faster = [f for f in ranked if f.fits and f.doubt and f.seconds < chosen.seconds]
+    faster = [f for f in ranked if f.fits and f.doubt and f.to_accuracy < chosen.to_accuracy]
     said = dict.fromkeys(f.doubt for f in faster)
     return [f"Faster, but not taken: {'; '.join(said)}."] if said else []
 

@@ -15,6 +15,10 @@ from typing import Any
 from atta.train.cooperative.memory import ModelShape, Size, step_bytes
 from atta.train.planning.sizes import Machines, MeanBatch, PlannedModel, Rates, ServerWork, Sizes
 
+_STEPS = 10
+"""Steps of an epoch that come as far as so many epochs of one step. Three did (12 epochs beside 4, on a dense graph);
+beyond ten nothing was measured, so more are not counted."""
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -26,7 +30,8 @@ class Forecast:
     (``atta.train.cooperative.memory``). ``redundancy``: rows computed per epoch, vertex and layer; 1: each once.
     ``row_bytes``: that the busiest server receives from others per epoch. ``ages``: least and largest age of rows of
     other servers, in epochs; None: no bound. ``reason``: what else speaks for it; ``risk``: what may cost accuracy;
-    ``settings``: of its own, by field; ``doubt``: what it cannot do at this depth and cut."""
+    ``settings``: of its own, by field; ``doubt``: what it cannot do at this depth and cut. ``epochs``: how many epochs
+    come as far as one of exact training on the whole graph."""
 
     kind: str
     name: str
@@ -49,11 +54,17 @@ class Forecast:
     settings: Mapping[str, Any] = field(default_factory=dict)
     doubt: str = ""
     disk: float = 0.0
+    epochs: float = 1.0
 
     @property
     def seconds(self) -> float:
         """Seconds per epoch: the sum of all terms, without what is hidden behind computing."""
         return self.compute + self.internal + (self.external - self.hidden) + self.sampling + self.disk
+
+    @property
+    def to_accuracy(self) -> float:
+        """Seconds to come as far as in an epoch of exact training on the whole graph."""
+        return self.seconds * self.epochs
 
     @property
     def terms(self) -> dict[str, float]:
@@ -127,6 +138,7 @@ class Forecaster:
         risk: str = "",
         measured: str = "",
         reason: str = "",
+        epochs: float = 1.0,
     ) -> Forecast:
         """The forecast of a strategy in which trainers read HALO rows of other servers.
 
@@ -136,7 +148,7 @@ class Forecaster:
         ``overlaps``: rows travel while trainers compute. ``at_one_daemon``: each trainer sends its gradient to one
         daemon and gets weights from it. ``again``: share of a layer's rows that is computed a second time. ``handed``:
         how often per epoch and layer own rows go to another process of the machine, or come from it. ``measured``: the
-        variant of the record that tells the risk."""
+        variant of the record that tells the risk. ``epochs``: as of ``Forecast``."""
         work, trainers = self.sizes.exchanged, self.machines.trainers
         given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in (settings or {}).items())
         words = (
@@ -166,6 +178,7 @@ class Forecaster:
             risk=f"{risk}; {loss}" if risk and loss else risk,
             reason=reason,
             settings=settings or {},
+            epochs=epochs,
             hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 
@@ -196,8 +209,9 @@ class Forecaster:
             redundancy=everybody * steps * work.rows / per_layer,
         )
 
-    def _forecast(self, *, memory: float, **figures: object) -> Forecast:
-        return Forecast(memory=memory, fits=memory <= self.machines.memory, **figures)  # type: ignore[arg-type]
+    def _forecast(self, *, memory: float, steps: int, **figures: object) -> Forecast:
+        fits, epochs = memory <= self.machines.memory, 1 / min(max(1, steps), _STEPS)
+        return Forecast(memory=memory, fits=fits, steps=steps, epochs=epochs, **figures)  # type: ignore[arg-type]
 
     def _computing(self, rows: float, edges: float) -> float:
         return rows / self.rates.vertices + edges / self.rates.edges

@@ -23,8 +23,8 @@ class LayerRows:
         rows: how many rows of others were read.
         age_min, age_mean, age_max: of these, in epochs; None where none was read.
         broadcasts, skipped: how often trainers sent their rows, and how often they did not.
-        predicted_error, stale_error: distances of predicted and of stale rows to those of this epoch, root of the sum
-            of squares; None where nothing was predicted and measured.
+        predicted_error, stale_error: distances of predicted and of stale rows to those that were pulled in this epoch,
+            root of the sum of squares; None where nothing was predicted and measured.
         saved_bytes: bytes that exact rows would have taken beyond ``payload_bytes``; 0 without ``--accuracy-loss``.
         choices: with ``--accuracy-loss`` how the rows of each trainer travel, by rank, such as ``int8/2``.
         row_error: distance of what was read to the rows of this epoch, relative to their norm, of the owner with the

@@ -134,6 +134,7 @@ class StaleSettings(ExchangeSettings):
 
 
 BOUNDS = ("epoch", "adaptive", "gap")
+SKIPS = ("rows", "gradients")
 PHASES = ("early", "paper")
 PREDICTORS = ("lstm", "linear")
 HISTORY_CODECS = ("none", "bf16", "polyline:P")
@@ -158,9 +159,13 @@ class SancusOptions:
     bound: Annotated[
         str,
         Setting(
-            "What is bounded: the age of copies, their age with owners taking turns, or the change.", choices=BOUNDS
+            "What is bounded: the age of copies, their age with how far a slow owner lags, or the change.",
+            choices=BOUNDS,
         ),
     ] = "epoch"
+    skip: Annotated[
+        str, Setting("What is not sent in every epoch: rows, or their gradients in place of them.", choices=SKIPS)
+    ] = "rows"
     eps: Annotated[
         float | None,
         Setting("The bound: epochs, or with bound=gap the mean change of a number.", unset="1, or 0.03", at_least=0),
@@ -216,6 +221,13 @@ class SatOptions(DigestOptions):
         str, Setting("What predicts rows: an LSTM with two GCN layers, or linear extrapolation.", choices=PREDICTORS)
     ] = "lstm"
     train_every: Annotated[int | None, TRAIN_EVERY] = None
+    guard: Annotated[
+        float,
+        Setting(
+            "Read predictions where they were at most this part as far from newly pulled rows as older rows.",
+            at_least=0,
+        ),
+    ] = 0.5
     history_codec: Annotated[str, Setting(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
 
 

@@ -15,6 +15,10 @@ from atta.train.strategies.strategy import TrainingStrategy, check_servers, refu
 if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
 
+_EPOCHS = 1.4
+"""Epochs of ``async`` beside one of ``pipe``, to the same accuracy: 1.0 on communities (bench/results/async-dorylus.md), 1.4
+where a program of one process trained on amazon_computers."""
+
 
 def _check(settings: DorylusSettings) -> None:
     check_servers(settings)
@@ -60,6 +64,7 @@ def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
             overlaps=True,
             risk="rows and gradients may be of the epoch before, and which depends on speed",
             measured="dorylus",
+            epochs=_EPOCHS,
             reason="intervals overlap, and workers that fail are replaced; sums and rows go to workers and back",
             **both,
         )

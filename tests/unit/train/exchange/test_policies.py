@@ -28,6 +28,7 @@ from atta.train.exchange.policies import (
     SatPolicy,
     SyncPeriod,
     doubt,
+    epochs_behind,
     exact,
     policy_of,
 )
@@ -35,6 +36,7 @@ from atta.train.reports.epochs import LayerRows, RowReport
 from atta.train.settings.servers import PHASES
 
 OWNERS, EPOCHS = 4, 90
+SPEEDS = st.integers(1, 64).map(lambda n: n / 8)
 versions = st.lists(st.integers(-1, 20), max_size=20).map(lambda v: torch.tensor(v, dtype=torch.int64))
 
 
@@ -86,15 +88,29 @@ def played(policy: RowPolicy, change: Callable[[int], float] = lambda epoch: 1.0
     return ages, sent
 
 
-@given(st.sampled_from(["epoch", "adaptive"]), st.integers(0, 9), st.integers(0, 60))
+@given(st.sampled_from(["epoch", "adaptive"]), st.integers(0, 9), st.integers(0, 60), st.lists(SPEEDS, min_size=1))
 @settings(max_examples=25, deadline=None)
-def test_sancus_never_passes_its_bound_and_broadcasts_once_per_period(bound: str, eps: int, warmup: int) -> None:
-    ages, sent = played(SancusPolicy(bound=bound, eps=eps, warmup=warmup))
-    assert max(age.most for age in ages) <= eps
-    steady = max(1, warmup)
-    for owner, epochs in enumerate(sent):
-        ahead = owner % (eps + 1) if bound == "adaptive" else 0
-        assert epochs == [*range(1, steady + 1), *range(steady + eps + 1 - ahead, EPOCHS, eps + 1)]
+def test_sancus_never_passes_its_bound_and_broadcasts_once_per_period(
+    bound: str, eps: int, warmup: int, seconds: list[float]
+) -> None:
+    """With the adaptive bound the period of an owner is shorter by the epochs that it lags."""
+    policy, steady = SancusPolicy(bound=bound, eps=eps, warmup=warmup), max(1, warmup)
+    for own, of_owner in zip(seconds, policy.of_owners(seconds), strict=True):
+        ages, sent = played(of_owner)
+        assert max(age.most for age in ages) <= eps
+        lag = 0
+        while bound == "adaptive" and (lag + 1) * own <= (eps + 1) * (own - min(seconds)):
+            lag += 1
+        assert 0 <= lag <= eps
+        assert sent[0] == [*range(1, steady + 1), *range(steady + eps + 1 - lag, EPOCHS, eps + 1 - lag)]
+
+
+def test_epochs_behind_the_fastest() -> None:
+    """An owner that takes twice as long has done half of the epochs of the fastest; noise makes no whole epoch."""
+    assert epochs_behind([1.0, 1.2, 2.0, 4.0], 4) == [0, 0, 2, 3]
+    assert epochs_behind([1.0, 1.9, 2.0, 50.0], 2) == [0, 0, 1, 1]
+    assert epochs_behind([0.0, 1.0], 2) == [0, 2]  # it is never seen to compute
+    assert epochs_behind([], 2) == []
 
 
 def test_the_gap_of_sancus_follows_the_change() -> None:
@@ -118,6 +134,10 @@ def test_the_gap_of_sancus_follows_the_change() -> None:
     assert SancusPolicy(eps=3).reads(9, "forward") == (6, 9)
     assert SancusPolicy(eps=3).reads(2, "forward") == (0, 2)
     assert all(policy.reads(7, "backward") == exact(7) for policy in (SancusPolicy(), RowPolicy()))
+    skips = SancusPolicy(eps=2, warmup=3, skip="gradients")
+    assert (skips.reads(9, "forward"), skips.reads(9, "backward")) == (exact(9), Rule(7, 9))
+    assert (skips.history("forward"), skips.history("backward")) == (None, 0)
+    assert [skips.publishes(9, way, 0, 7) for way in ("forward", "backward")] == [True, False]
 
 
 def test_pipegcn_reads_the_epoch_before_and_gradients_have_a_period_of_their_own() -> None:
@@ -156,7 +176,10 @@ def test_sat_reads_as_digest_and_predicts_from_its_past() -> None:
     assert [r for r in range(1, 20) if sat.shares(r)] == [6, 10, 14, 18]
     assert [r for r in range(1, 6) if SatPolicy(train_every=1).shares(r)] == [2, 3, 4, 5]
     assert [round(5 * sat.ahead(r)) for r in range(1, 13)] == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
-    assert sat.predicts == 13  # pulled in epoch 6, learnt from 8, put together in 10, measured in 12
+    assert sat.predicts == 12  # pulled in epoch 6, learnt from 8, put together in 10, measured by what comes in 11
+    assert (
+        SatPolicy(sync_every=4, train_every=1, phase="paper").predicts == 9
+    )  # pulled in 4, learnt in 4 and 5, measured in 8
     paper = SatPolicy(sync_every=3, phase="paper")
     assert [round(3 * paper.ahead(r)) for r in range(1, 9)] == [1, 2, 2, 3, 4, 2, 3, 4]
 
@@ -183,6 +206,8 @@ SENSELESS: dict[Callable[..., Any], list[dict[str, Any]]] = {
         {"warmup": -1},
         {"clip_grad": 0.0},
         {"clip_grad": math.nan},
+        {"skip": "weights"},
+        {"skip": "gradients", "bound": "gap"},
     ],
     PipeGcnPolicy: [{"smooth": smooth} for smooth in (1.0, -0.1, math.nan)],
     DigestPolicy: [
@@ -192,7 +217,15 @@ SENSELESS: dict[Callable[..., Any], list[dict[str, Any]]] = {
         {"average": "losses"},
         {"loss": "none"},
     ],
-    SatPolicy: [{"sync_every": 0}, {"window": 1}, {"window": 65}, {"predictor": "gru"}, {"train_every": 0}],
+    SatPolicy: [
+        {"sync_every": 0},
+        {"guard": -0.1},
+        {"guard": math.nan},
+        {"window": 1},
+        {"window": 65},
+        {"predictor": "gru"},
+        {"train_every": 0},
+    ],
 }
 
 

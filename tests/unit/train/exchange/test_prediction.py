@@ -18,6 +18,7 @@ from atta.errors import ConfigError
 from atta.train.exchange.predictions import Errors, Guard
 from atta.train.exchange.predictors import LinearPredictor, LstmPredictor, PublishedGraph, predict_changes, predictor
 from atta.train.settings.servers import PREDICTORS
+from tests.oracles.predicted import PlainNet
 
 OWN, ROWS, WIDTH, COUNT = 30, 50, 6, 5
 
@@ -128,30 +129,10 @@ def test_a_predictor_goes_on_where_it_was_saved(kind: str) -> None:
     )
 
 
-class PlainNet(torch.nn.Module):
-    """The network without any of the platform: LSTM, then twice a dense matrix of mean weights."""
-
-    def __init__(self, like: LstmPredictor) -> None:
-        super().__init__()
-        self.lstm = torch.nn.LSTM(WIDTH, WIDTH)
-        self.lstm.load_state_dict(like.net.lstm.state_dict())
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
-        for layer, conv in zip(self.layers, (like.net.first, like.net.last), strict=True):
-            layer.load_state_dict({"weight": conv.lin.weight, "bias": conv.bias})
-
-    def forward(self, window: torch.Tensor, mixing: torch.Tensor) -> torch.Tensor:
-        changes = window[1:] - window[:-1]
-        scale = (changes**2).mean((0, 2)).sqrt()[:, None]
-        last = self.lstm(changes / scale)[0][-1]
-        hidden = (mixing @ last @ self.layers[0].weight.T + self.layers[0].bias).relu()
-        change: torch.Tensor = scale * (mixing @ hidden @ self.layers[1].weight.T + self.layers[1].bias)
-        return change
-
-
 def test_lstms_learn_by_themselves_and_take_the_mean_of_their_weights() -> None:
     trainers = [predictor("lstm", WIDTH, COUNT, seed=3) for _ in range(3)]
     graphs, nobody = [some_graph(seed) for seed in (1, 2)], PublishedGraph.of(torch.empty(2, 0).long(), own=0, rows=0)
-    plain = [PlainNet(trainers[0]) for _ in graphs]
+    plain = [PlainNet(trainers[0], WIDTH) for _ in graphs]
     adams = [torch.optim.Adam(net.parameters(), 0.01) for net in plain]
     for seed, ahead in ((5, 0.4), (6, 1.0)):
         paths = [drifting(10 * seed + n) for n in range(2)]
