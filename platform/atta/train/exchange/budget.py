@@ -230,11 +230,13 @@ class BudgetPolicy(RowPolicy):
 
 
 def explained(settings: Any) -> list[str]:
-    """What a run with these settings of ``exchange`` will do, in lines for people."""
+    """What a run with these settings of ``exchange`` will do, in lines for people, who count epochs from 0."""
     if not settings.budget:
         return ["rows are exact in every epoch (--accuracy-loss 0)"]
     budget = Budget(settings.budget, settings.epochs)
-    measured = ", ".join(map(str, budget.measurements)) or f"none, as there are fewer than {FEW_EPOCHS}"
+    measured = (
+        ", ".join(str(epoch - 1) for epoch in budget.measurements) or f"none, as there are fewer than {FEW_EPOCHS}"
+    )
     return [
         f"levels by layer, direction and owner, from exact on: {', '.join(level.name for level in LEVELS)} "
         "(int8/2: sent every second epoch)",
@@ -244,5 +246,5 @@ def explained(settings: Any) -> list[str]:
         f"step beside one with older rows, in epochs {measured}; before, rows are sent in every epoch",
         "tighter: at once where an error would be too large, and everywhere if validation falls more than "
         f"{budget.points:g} points behind its best twice in a row",
-        f"from epoch {budget.ending} on all rows are sent, in int8 at the least",
+        f"from epoch {budget.ending - 1} on all rows are sent, in int8 at the least",
     ]

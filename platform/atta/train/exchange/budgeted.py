@@ -235,7 +235,7 @@ class BudgetTrainer(ExchangeTrainer):
     def _levels(self, epoch: int) -> dict[Key, list[str]]:
         """Names of the levels in an epoch, by rank of owners."""
         levels: dict[Key, list[str]] = {}
-        for cell in sorted(self.stale.versions):
+        for cell in sorted(self.stale.versions, key=lambda cell: (cell[0], WAYS.index(cell[1]), cell[2])):
             levels.setdefault(cell[:2], []).append(self.policy.level(cell, epoch).name)
         return levels
 

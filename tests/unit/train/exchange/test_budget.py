@@ -198,8 +198,8 @@ def test_what_a_run_will_do_is_said_before_it() -> None:
     own = config(strategy="exchange", trainers=2, trainers_per_server=1, budget=0.5, epochs=100).own
     said = "\n".join(explained(own))
     assert "0.5 points" in said
-    assert f"in epochs {', '.join(map(str, Budget(0.5, 100).measurements))};" in said
-    assert "from epoch 91" in said
+    assert f"in epochs {', '.join(str(epoch - 1) for epoch in Budget(0.5, 100).measurements)};" in said
+    assert "from epoch 90 on" in said
     assert "--accuracy-loss 0" in explained(dataclasses.replace(own, budget=0.0))[0]  # type: ignore[type-var]
 
 
