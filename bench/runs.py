@@ -82,6 +82,7 @@ RUNS = {
     "overhead": Run("python -m bench.loader.overhead"),
     "memory": Run("python -m bench.train.memory"),
     "inference": Run("python -m bench.train.inference --rounds ROUNDS"),
+    "queries": Run("python -m bench.train.queries --rounds ROUNDS"),
     "accuracy": Run("python -m bench.train.accuracy --data-root DIR", real=True),
     "dependent": Run("python -m bench.train.dependent --data-root DIR", real=True),
     "degrees": Run("python -m bench.train.degrees --data-root DIR", real=True),

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import threading
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ DEGREE_SAMPLE = 2048
 TIMELY = "(timely)"
 """What may be asked for like an edge table: of each drawn edge, how many edges of its target are not hidden at the time of the
 row. No table of a user has this name."""
+_EDGES_AT_ONCE = 1 << 22
 _LAST_BITS = (1 << 16) - 1
 """By these bits of an id edges are chosen that may be seed edges."""
 
@@ -259,6 +261,19 @@ class Shard:
         keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
         with self._blaming(edge_type):
             return kernels.has_edges(csc.indptr, csc.indices, keys, rows, sources)
+
+    def targets(self, edge_type: str, sources: np.ndarray) -> np.ndarray:
+        """bool [core rows]: which have an in-edge from one of ``sources``, bool by internal id. Reads all edges, some at a
+        time."""
+        csc = self.drawn(edge_type)
+        indptr, found = np.asarray(csc.indptr), np.zeros(len(csc.indptr) - 1, np.bool_)
+        cuts = np.unique(np.searchsorted(indptr, np.arange(0, indptr[-1] + 1, _EDGES_AT_ONCE), side="right") - 1)
+        for low, high in pairwise([*cuts.tolist(), len(found)]):
+            hit = sources[csc.indices[indptr[low] : indptr[high]]]
+            rows = low + np.flatnonzero(np.diff(indptr[low : high + 1]))
+            if hit.any():
+                found[rows] = np.logical_or.reduceat(hit, indptr[rows] - indptr[low])
+        return found
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none

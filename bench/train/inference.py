@@ -1,6 +1,7 @@
 """Scores of all vertices: ``atta predict`` layer by layer, mini-batches of all neighbours, PyG's ``inference``.
 
     python -m bench.train.inference [--graph DIR] [--data DIR] [--seeds 10000] [--rounds 2] [--kills 10]
+    python -m bench.train.inference --follow [--tolerance 0.001] [--graph DIR] [--data DIR]
 
 The graph is that of ``bench/runs.py``, its dataset has two METIS partitions with a daemon each. All compute the same
 random weights. In each round ``atta predict`` runs layer by layer on running daemons, and PyG's own
@@ -11,6 +12,11 @@ sampled --num-neighbors -1,-1,-1`` computes some seeds, and its time is extrapol
 
 The daemons count the edges that they read in a run layer by layer. After the rounds ``atta predict`` is killed at random
 moments and repeated: its files must be whole at any moment, and have the rows of an undisturbed run at the end.
+
+With ``--follow`` edges of the graph are exchanged instead, 0.01, 0.1 and 1 % of them, drawn uniformly or at the vertices with
+most in-edges, and an ``InferenceFollower`` computes what that changes. Each line has, as parts of a full pass: the floor, which
+is the edges out of vertices whose rows change, over all layers; the edges that were read; the processor time of the follower
+and the daemons. And by how much rows differ from those of the full pass. Versions lie beside the dataset, and are removed.
 
 Times are without the start of processes, daemons and the reading of the graph, and with the writing of a file of
 scores. Peaks are VmHWM of the predicting process. Writes inference.json and inference.md.
@@ -201,6 +207,86 @@ def as_matrix(data: Any) -> Any:
     return data
 
 
+# -- following ---------------------------------------------------------------------------------------------------------
+
+
+class Following:
+    """Updates of edges on running daemons."""
+
+    def __init__(self, cluster: atta.LocalCluster, graph: Path, data: Path, folder: Path, tolerance: float) -> None:
+        from atta.partition.graph import Graph
+
+        self._cluster, self._data, self._folder, self._rng = cluster, data, folder, np.random.default_rng(0)
+        edges = Graph.open(graph, verify=False).edges(cluster.schema.edge_types[0])
+        self._ends = np.stack([np.asarray(edges.src), np.asarray(edges.dst)]).astype(np.int64)
+        self._edge_ids = np.arange(self._ends.shape[1])
+        self._next, self._checkpoint = self._ends.shape[1], folder / "checkpoint"
+        write_checkpoint(self._checkpoint, cluster.schema.node_tables["node"]["x"].row_shape[0])
+        options: dict[str, Any] = {"table": "followed", "what": "scores", "tolerance": tolerance}
+        self._follower = atta.InferenceFollower(cluster, self._checkpoint, **options)
+
+    def run(self) -> None:
+        """Print a line for each update."""
+        print("first pass:", self._follower.catch_up(), flush=True)
+        for share in (1e-4, 1e-3, 1e-2):
+            for where in ("uniform", "hubs"):
+                print(f"{share:.2%} of edges, {where}:", self._one(share, where), flush=True)
+
+    def _one(self, share: float, where: str) -> dict[str, float]:
+        changed = self._exchange(max(1, int(share * self._ends.shape[1] / 2)), where)
+        before = self._spent()
+        done = self._follower.catch_up()
+        used = self._spent() - before
+        before = self._spent()
+        whole = atta.predict(self._cluster, self._checkpoint, what="scores")
+        full = self._spent() - before
+        assert done is not None
+        assert whole is not None
+        found, _ = self._follower.tables.read(whole.ids)
+        off = np.linalg.norm(found - whole.values, axis=1) / np.linalg.norm(whole.values, axis=1)
+        read, cpu = (used / full).tolist()
+        figures = {"floor": self._floor(changed), "edges_read": read, "cpu": cpu, "seconds": done.seconds}
+        return {name: float(f"{value:.3g}") for name, value in {**figures, "off": float(off.max())}.items()}
+
+    def _spent(self) -> np.ndarray:
+        """Edges read, and seconds of processor time of this process and the daemons."""
+        stats = self._cluster.stats()
+        edges, seconds = (sum(s.get(name, 0.0) for s in stats) for name in ("edges", "cpu_s"))
+        return np.array([edges, seconds + time.process_time()])
+
+    def _exchange(self, count: int, where: str) -> np.ndarray:
+        """Publish a version with so many new edges, and without so many; returns which vertices have other in-edges."""
+        from atta.client.tables.versions import publish_edges
+
+        vertices, new = self._cluster.schema.node_counts["node"], self._folder / "new"
+        odds = np.bincount(self._ends[1], minlength=vertices).astype(float)
+        odds = odds * (odds >= np.partition(odds, -100)[-100]) if where == "hubs" else np.ones(vertices)
+        at = np.flatnonzero(odds[self._ends[1]])
+        gone = self._rng.choice(at, min(count, len(at)), replace=False)
+        added = np.stack(
+            [self._rng.integers(0, vertices, count), self._rng.choice(vertices, count, p=odds / odds.sum())]
+        )
+        new.mkdir(exist_ok=True)
+        for name, array in (("src", added[0]), ("dst", added[1]), ("gone", self._edge_ids[gone])):
+            np.save((self._folder if name == "gone" else new) / f"{name}.npy", array)
+        addresses = dict(enumerate(self._cluster.addresses))
+        publish_edges(self._data, None, addresses, added=new, removed=self._folder / "gone.npy")
+        changed = np.isin(np.arange(vertices), np.concatenate([self._ends[1, gone], added[1]]))
+        self._ends = np.concatenate([np.delete(self._ends, gone, axis=1), added], axis=1)
+        self._edge_ids = np.concatenate([np.delete(self._edge_ids, gone), self._next + np.arange(count)])
+        self._next += count
+        return changed
+
+    def _floor(self, changed: np.ndarray) -> float:
+        marks, edges = np.zeros(len(changed), bool), 0
+        for _ in range(LAYERS):
+            out = marks[self._ends[0]]
+            edges += int(out.sum())
+            marks = marks | changed
+            marks[self._ends[1, out]] = True
+        return float(edges / (LAYERS * self._ends.shape[1]))
+
+
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
@@ -357,11 +443,17 @@ def main() -> None:
         seeds=(10000, "of mini-batches; 0: none"),
         rounds=2,
         kills=(10, "of atta predict, after the rounds"),
+        follow=(False, "measure updates that are followed instead"),
+        tolerance=(0.0, "of the follower"),
     )
     with (
         tempfile.TemporaryDirectory(prefix="atta-inference-") as folder,
         atta.local(arguments.data, threads=1, verify=False) as cluster,
     ):
+        if arguments.follow:
+            Following(cluster, arguments.graph, arguments.data, Path(folder), arguments.tolerance).run()
+            shutil.rmtree(arguments.data.absolute().with_name(f"{arguments.data.name}.versions"))
+            return
         comparison = Comparison(cluster, arguments.graph, Path(folder))
         if arguments.seeds:
             comparison.sample(arguments.seeds)

@@ -13,7 +13,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, reach: _Optional[bool] = ...) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators", "oldest_protocol", "newest_protocol", "draining", "unreached", "tables_epoch", "tables_replicated", "files", "broken")
+    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators", "oldest_protocol", "newest_protocol", "draining", "unreached", "tables_epoch", "tables_replicated", "files", "broken", "answers")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class DescribeReply(_message.Message):
     TABLES_REPLICATED_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     version: str
     dataset_id: str
     part: int
@@ -52,7 +53,8 @@ class DescribeReply(_message.Message):
     tables_replicated: bool
     files: str
     broken: bool
-    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ..., tables_epoch: _Optional[int] = ..., tables_replicated: _Optional[bool] = ..., files: _Optional[str] = ..., broken: _Optional[bool] = ...) -> None: ...
+    answers: bool
+    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ..., tables_epoch: _Optional[int] = ..., tables_replicated: _Optional[bool] = ..., files: _Optional[str] = ..., broken: _Optional[bool] = ..., answers: _Optional[bool] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

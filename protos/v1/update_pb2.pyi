@@ -2,7 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -46,3 +46,45 @@ class VersionsReply(_message.Message):
     versions: _containers.RepeatedScalarFieldContainer[int]
     in_use: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, newest: _Optional[int] = ..., versions: _Optional[_Iterable[int]] = ..., in_use: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ChangesRequest(_message.Message):
+    __slots__ = ("since", "until")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    since: int
+    until: int
+    def __init__(self, since: _Optional[int] = ..., until: _Optional[int] = ...) -> None: ...
+
+class ChangesReply(_message.Message):
+    __slots__ = ("known", "changes")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    changes: _containers.RepeatedCompositeFieldContainer[Change]
+    def __init__(self, known: _Optional[bool] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
+
+class Change(_message.Message):
+    __slots__ = ("type", "name", "vertices")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERTICES_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    name: str
+    vertices: bytes
+    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[bytes] = ...) -> None: ...
+
+class TargetsRequest(_message.Message):
+    __slots__ = ("edge_type", "sources", "version")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    sources: bytes
+    version: int
+    def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+
+class TargetsReply(_message.Message):
+    __slots__ = ("vertices",)
+    VERTICES_FIELD_NUMBER: _ClassVar[int]
+    vertices: bytes
+    def __init__(self, vertices: _Optional[bytes] = ...) -> None: ...

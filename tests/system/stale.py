@@ -103,11 +103,6 @@ EXACT = (
     StaleCase("exchange", base=Case("deepergcn-checkpointed", layers=3, across=True), epochs=1),
 )
 NO_SLACK = (*(no_slack(bound) for bound in ("epoch", "adaptive", "gap")), StaleCase("sancus", {"eps": 3, "warmup": 5}))
-FROZEN = tuple(
-    StaleCase("pipegcn", base=Case(model, layers=3, across=True), across=across, epochs=6, frozen=True)
-    for model in ("sage", "gcn", "gat")
-    for across in ("servers", "trainers")
-)
 CHECKPOINTED = tuple(
     StaleCase(system, options, base=Case("deepergcn" + end, layers=3, across=True))
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}), ("pipegcn", {"smooth": 0.9}))
@@ -144,7 +139,7 @@ BUDGETS = tuple(
 TRAINED = (
     *PLAIN,
     *BUDGETS,
-    *(EXCHANGE, *EXACT, *NO_SLACK, *FROZEN, *CHECKPOINTED),
+    *(EXCHANGE, *EXACT, *NO_SLACK, *CHECKPOINTED),
     *(*DROPPED, *STALE_DROPPED, *RECOMPUTED),
 )
 DRIVEN = (
@@ -156,7 +151,7 @@ DRIVEN = (
 
 QUICK = (
     *(*PLAIN, *BUDGETS[:4], *BUDGETS[-2:]),
-    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, FROZEN[0], FROZEN[5], *CHECKPOINTED),
+    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, *CHECKPOINTED),
     *(DROPPED[1], DROPPED[6], STALE_DROPPED[1], *RECOMPUTED),
     *(case for case in DRIVEN if case.system != "sancus" or case.options["eps"] in (1, 2.5)),
 )

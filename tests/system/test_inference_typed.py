@@ -15,6 +15,8 @@ import torch
 
 import atta
 from atta.cli import main as root
+from atta.client.tables.versions import publish_edges
+from atta.daemon.services.queries import PointQuery
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint.files import SavedEmbeddings
@@ -25,6 +27,7 @@ from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.tasks.types import TypeReach
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
 from tests.system.conftest import ran
+from tests.system.test_queries import answers_of
 
 EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
 COUNTS = {"author": 40, "paper": 90, "term": 25, "venue": 6}
@@ -137,6 +140,17 @@ def test_scores_are_those_of_the_whole_graph_layer_by_layer_and_on_sampled_batch
     np.testing.assert_array_equal(rows[0], rows[1])
     assert np.abs(rows[0] - rows[2]).max() > 1e-3  # other draws
     assert np.abs(rows[0] - own).max() > 1e-3  # fewer neighbours
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_point_queries_have_the_scores_of_the_whole_graph(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    expected, asked = checkpoint(tmp_path, world, cluster, kind), world.ids["paper"][40:60]
+    (answer,) = answers_of(cluster, world.folder / "parts", tmp_path).answer([PointQuery("scores", asked)])
+    np.testing.assert_allclose(answer.values, expected[40:60], rtol=1e-5, atol=1e-5)
+    for name in cluster.tables.specs():
+        cluster.tables.delete(name)  # learnt rows, which daemons keep for an hour
 
 
 def test_embeddings_classes_splits_ids_and_pairs(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
@@ -263,6 +277,12 @@ def test_the_best_targets_are_those_of_all_pairs_without_edges_that_exist(
     authors = list(dict.fromkeys(found.ids[:, 0].tolist()))
     assert sorted(authors) == sorted(world.ids["author"][3:20].tolist())
     assert found.ids.tolist() == best_unread(world, expected, np.array(authors), 4)
+    asked = np.array(authors[::-2])
+    answers = answers_of(cluster, world.folder / "parts", tmp_path / "run")
+    (answer,) = answers.answer([PointQuery("targets", asked, 4, "writes")])
+    pairs = np.stack([np.repeat(asked, answer.counts), answer.targets], axis=1)
+    assert pairs.tolist() == best_unread(world, expected, asked, 4)
+    np.testing.assert_allclose(answer.values, expected.scores(world, pairs), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.values, expected.scores(world, found.ids), rtol=1e-4, atol=1e-5)
     everything = atta.predict(cluster, tmp_path / "run", world.ids["author"][:1], top=10**4, relation="writes")
     written = int((world.edges[WRITES].unique(dim=1)[0] == 0).sum())
@@ -367,3 +387,25 @@ def test_checkpoints_of_other_graphs(world: World, cluster: atta.LocalCluster, t
     assert "embeddings of term: 25 rows, ids torch.int64 [24]" in refused(ids={"term": ids[1:]})
     assert "has no embeddings: runs write them into best.pt" in refused(rows={})
     assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "hgt"])
+def test_a_follower_of_a_typed_graph(world: World, tmp_path: Path, kind: str) -> None:
+    rng, data = np.random.default_rng(2), tmp_path / "data"
+    partition_graph(world.folder / "graph", data, parts=2, method="random", seed=3)
+    with atta.local(data, threads=1) as running:
+        checkpoint(tmp_path / "run", world, running, kind)
+        follower = atta.InferenceFollower(running, tmp_path / "run", table="rows", what="scores")
+        assert follower.catch_up().since is None
+        addresses = dict(enumerate(running.addresses))
+        for source, relation, target in world.edges:
+            np.save(tmp_path / "src.npy", rng.choice(world.ids[source], 2))
+            np.save(tmp_path / "dst.npy", rng.choice(world.ids[target], 2))
+            np.save(data / "gone.npy", rng.integers(0, 12, 1))
+            edges: dict[str, Any] = {"added": tmp_path, "removed": data / "gone.npy"}
+            publish_edges(data, f"{source}__{relation}__{target}", addresses, **edges)
+            done, wanted = follower.catch_up(), atta.predict(running, tmp_path / "run", what="scores")
+            assert (done.since, done.changed > 0) == (done.version - 1, relation != "edits")
+            found, version = follower.tables.read(wanted.ids)
+            assert version == done.version
+            np.testing.assert_allclose(found, wanted.values, rtol=1e-5, atol=1e-5)

@@ -15,7 +15,7 @@ from tests.system import cooperative
 from tests.system import stale as harness
 from tests.system.cases import marked, results_of, which
 from tests.system.cooperative import VERTICES, WORLD
-from tests.system.stale import DRIVEN, EPOCHS, EXACT, EXCHANGE, FROZEN, NO_SLACK, StaleCase
+from tests.system.stale import DRIVEN, EPOCHS, EXACT, EXCHANGE, NO_SLACK, StaleCase
 from tests.system.test_cooperative import error, reference
 
 HIDDEN = 8
@@ -81,17 +81,6 @@ def test_levels_of_a_budget_are_what_they_say(results: Results, case: StaleCase)
 
 def test_pipegcn_waits_for_no_message_of_its_own_epoch(results: Results) -> None:
     assert all(result["ahead"] for result in results)
-
-
-@pytest.mark.parametrize("case", marked(FROZEN, harness.QUICK))
-def test_pipegcn_is_exact_after_two_epochs_per_layer(results: Results, case: StaleCase) -> None:
-    """The weights stay as they are, so the rows of the epoch before become those of this one, layer by layer."""
-    assert case.epochs == 2 * case.base.layers
-    loss, expected = reference(case.base)
-    mine = results[0][case.name]
-    assert mine["losses"][-1] == pytest.approx(loss, rel=1e-10)
-    assert error(mine["gradients"], expected) < 1e-10
-    assert [ages["1 forward"][:2] for ages in mine["ages"]] == [(0, 0)] + [(1, 1)] * 5
 
 
 class Plain:

@@ -31,7 +31,6 @@ from tests.system.strategies import (
     PERIODS,
     RESUMED,
     SATS,
-    SGD,
     UNCUT,
     VARIANTS,
     WORLD,
@@ -262,13 +261,6 @@ def test_a_run_that_goes_on_repeats_every_bit(results: Results, cases: tuple[Tab
     for rank in range(WORLD):
         for a, b in zip(results[rank][through.name]["epochs"], results[rank][resumed.name]["epochs"], strict=True):
             assert all(a[key] == b[key] for key in ("loss", "ages", "errors", "uses", "broadcasts"))
-
-
-@pytest.mark.slow
-def test_with_plain_descent_means_of_weights_are_means_of_gradients(results: Results) -> None:
-    for one, other in zip(weights(results, SGD[0]), weights(results, SGD[1]), strict=True):
-        for a, b in zip(one, other, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -16,11 +16,13 @@ from torch_geometric.nn import SAGEConv
 
 import atta
 from atta.cli.main import cli
+from atta.daemon.services.queries import PointQuery
 from atta.errors import ConfigError, DataError, RemoteError, UnknownNameError
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.graph.strings import to_rows
 from atta.train.launching.predictors import read_ids
 from tests.system.test_inference import checkpoint
+from tests.system.test_queries import answers_of
 
 PAPERS, AUTHORS = 90, 40
 
@@ -244,6 +246,23 @@ def test_the_command_reads_and_writes_strings(
     if form == "npy":
         with pytest.raises(UnknownNameError, match="'nobody', 'nowhere' "):
             run("ids", ["nobody", "nowhere"])
+
+
+def test_point_queries_take_and_give_strings(graph: Named, plain: atta.LocalCluster, tmp_path: Path) -> None:
+    folder, _ = checkpoint(tmp_path, "sage", channels=6)
+    answers, names = answers_of(plain, graph.folder / "plain-2p", folder), np.array(graph.papers)
+    whole = atta.predict(plain, folder)
+    order = np.argsort([graph.number[name] for name in whole.ids])
+    asked = [names[[7, 3, 7]], np.array(["p-1", "nobody"]), names[:9], np.array([5])]
+    found = answers.answer([PointQuery("embeddings", one) for one in asked])
+    for answer, numbers in ((found[0], [7, 3, 7]), (found[2], range(9)), (found[3], [5])):
+        np.testing.assert_allclose(answer.values, whole.values[order][list(numbers)], rtol=1e-5, atol=1e-5)
+    with pytest.raises(UnknownNameError, match="'nobody'"):
+        raise found[1]
+    expected = atta.predict(plain, folder, names[:3], top=4)
+    (best,) = answers.answer([PointQuery("targets", names[:3], 4)])
+    of = {name: [t for s, t in expected.ids.tolist() if s == name] for name in names[:3].tolist()}
+    assert best.targets.tolist() == [target for name in names[:3].tolist() for target in of[name]]
 
 
 def test_an_explanation_names_vertices_by_strings(graph: Named, plain: atta.LocalCluster, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _GROUPS = {
     "Model and data": "checkpoint data cluster",
     "What is computed": "what split ids links top relation node-type",
     "Output": "out table format files json quiet",
-    "How": "processes device threads batch-size mode num-neighbors seed",
+    "How": "processes device threads batch-size mode num-neighbors seed follow tolerance",
     "Other options": "config help",
 }
 
@@ -42,11 +42,19 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 
     Example: atta predict --data data/shop-2p --checkpoint runs/shop --out for-you --split test --top 10
 
-    Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --processes 4"""
+    Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --processes 4
+
+    Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --follow"""
     need("prediction", "torch", "torch_geometric")
-    from atta.train.launching.predictors import predict_as
+    from atta.train.launching.predictors import follow_as, predict_as
 
     config = PredictConfig(**settings, verbose=not quiet)
+    if config.follow:
+        if json_file is not None:
+            raise ConfigError("--json: does not go with --follow, which has no end")
+        for done in follow_as(config):
+            say(quiet, str(done))
+        return
     if config.out:
         check_folder("--out", config.out)
         if config.format == "parquet":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -10,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from atta.client.control import Connection, Description
 from atta.client.every import check_complete, check_member
 from atta.client.parameters import JobWeights
+from atta.client.queries import PointQueries
 from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.resuming import Search
 from atta.client.sessions.slots import SlotMaps
@@ -59,7 +61,7 @@ REPLICA_S = 2.0
 """How long a replica may take to say who it is before the next one is asked, in seconds."""
 
 
-class Cluster:
+class Cluster(PointQueries):
     """Connections to the daemons of a dataset. A context manager: ``close`` ends all sessions. Loaders, iterators and
     tables that are used afterwards raise ConfigError."""
 
@@ -77,7 +79,7 @@ class Cluster:
         self._where, self._moving, self._left = where, threading.Lock(), list[Connection]()
         self._descriptions = list(descriptions)
         self._closed, self._process = False, os.getpid()
-        self._slots = SlotMaps()
+        self._slots, self._turns = SlotMaps(), itertools.count(os.getpid())
         self.scratch = Scratch()
         self._keeper = SessionKeeper()
         for connection, description in zip(connections, descriptions, strict=True):
@@ -155,6 +157,34 @@ class Cluster:
     def weights(self, spec: ParameterSpec) -> JobWeights:
         """The weights of a job without barriers; the daemon of partition 0 holds them."""
         return JobWeights(self._holders[self.daemon_of(0)].pinned(), spec)
+
+    def _ask_model(self, method: str, request: Any, deadline_s: float | None) -> tuple[str, Any]:
+        """Ask the daemons that have a model, in turns. One that is away, or is stopping, is passed over; when all are, they
+        are looked for, and their replicas."""
+        models = [daemon for daemon, found in enumerate(self._descriptions) if found.answers]
+        if not models:
+            raise ConfigError("no daemon has a model to ask: start daemons with atta serve --model")
+        turn, until = (
+            next(self._turns) % len(models),
+            time.monotonic() + (deadline_s or self._connections[0].deadline_s),
+        )
+        failed: UnavailableError | None = None
+        for number, daemon in enumerate((models[turn:] + models[:turn]) * 2):
+            left = until - time.monotonic()
+            if failed is not None and left <= 0:
+                break
+            if number >= len(models):
+                with contextlib.suppress(AttaError):
+                    self._look_for(daemon, left, elsewhere=False)
+            connection = self._connections[daemon]
+            try:
+                reply = connection.call(method, request, timeout=left)
+            except UnavailableError as error:
+                failed = error
+                continue
+            return connection.address, reply
+        assert failed is not None
+        raise failed
 
     def trace(self, last_s: float = 0.0) -> list[Recording]:
         """What each daemon recorded in the last ``last_s`` seconds, in the order of their partitions; 0: everything

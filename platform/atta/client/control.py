@@ -74,6 +74,8 @@ class Description:
     """What is wrong with the files that it serves, and so what to do; empty: nothing."""
     broken: bool = False
     """And so it answers nothing that stands in them."""
+    answers: bool = False
+    """It has a model, and answers queries about single vertices."""
 
     @property
     def identity(self) -> Identity:
@@ -229,6 +231,7 @@ class Connection:
             reply.version, reply.dataset_id, range(reply.part, reply.part + reply.parts), reply.num_parts, schema,
             reply.host, reply.pid, reply.incarnation, Contract(reply.contract, reply.operators), release, reply.draining,
             reply.tables_epoch, reply.tables_replicated, reply.files, reply.broken,
+            reply.answers,
         )  # fmt: skip
 
     def unreached(self) -> list[str]:

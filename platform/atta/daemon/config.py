@@ -17,6 +17,8 @@ from atta.scheduler import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import listening_at
 from atta.wire.parts import Addresses, replicas_of
 
+WHAT = ("embeddings", "scores", "classes")
+"""What a model gives a vertex: a row of its last hidden layer, a score per class, or the best class."""
 MIB = 1 << 20
 GIB = 1 << 30
 MEMORY = ("auto", "copy", "map", "disk")
@@ -191,7 +193,26 @@ class DaemonConfig:
     prefetch: Annotated[int, Option("Depth of the policy `prefetch`.", at_least=1)] = SchedulerConfig.prefetch
     trace_events: Annotated[int, Option("Events that atta trace can look back on.", at_least=0)] = 65_536
     """Number of entries that the daemon keeps of what it did."""
-    metrics: Annotated[str, Option("Prometheus metrics over HTTP.", metavar="HOST:PORT")] = ""
+    model: Annotated[
+        str, Option("Checkpoint of atta train, to answer queries about single vertices.", path="folder", metavar="DIR")
+    ] = ""
+    """Empty: no queries are answered."""
+    table: Annotated[
+        str,
+        Option("Of --model: mutable table that has rows of all vertices, as atta predict writes it.", metavar="NAME"),
+    ] = ""
+    """Empty: all rows are computed when they are asked for."""
+    what: Annotated[str, Option("What --table has; other kinds are computed.", choices=WHAT)] = WHAT[0]
+    fan_out: Annotated[
+        tuple[int, ...] | None,
+        Option("Of --model: in-neighbours that rows are computed from, per layer, or for all; -1 = all.", unset="all"),
+    ] = None
+    query_wait_s: Annotated[
+        float,
+        Option("Of --model: how long a query waits for others, to be computed together.", name="query-wait", unit="s",
+               at_least=0, at_most=1),
+    ] = 0.002  # fmt: skip
+    metrics: Annotated[str, Option("Metrics and queries over HTTP.", metavar="HOST:PORT")] = ""
     """Empty: none, unless ``metrics_port`` is given."""
     metrics_port: Annotated[int, Option("The same on every address.", at_least=0, at_most=65_535)] = 0
     """0: none."""
@@ -224,6 +245,11 @@ class DaemonConfig:
             raise ConfigError("--promote-after: only a daemon with --keep-backup takes over")
         if self.promote_after_s and (known := len({a for of in self.peers.values() for a in replicas_of(of)})) < LEAST:
             raise ConfigError(f"--promote-after: --peers names {known} daemons; a majority needs {LEAST} or more")
+        if not self.model and (self.table or self.fan_out is not None):
+            raise ConfigError(f"--{'table' if self.table else 'fan-out'}: goes with --model, which answers queries")
+        if self.fan_out is not None and any(k < -1 or k == 0 for k in self.fan_out):
+            text = ",".join(map(str, self.fan_out))
+            raise ConfigError(f"--fan-out {text}: one number per layer, each -1 (all) or at least 1")
         if self.backup and self.backup == self.listen:
             raise ConfigError(f"--backup {self.backup}: that is this daemon's own address")
 

@@ -21,6 +21,7 @@ from atta.daemon.engine.engine import Engine
 from atta.daemon.graph import DaemonGraph
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.front import DaemonFront, ensure_descriptors
+from atta.daemon.services.queries import Answerer, QueryService, query_apps
 from atta.daemon.services.sessions import SessionService
 from atta.errors import AttaError
 from atta.observe import logs
@@ -100,12 +101,13 @@ class Daemon:
     """One sampler daemon: create it, ``start`` it, ``wait`` for its end. ``drain`` ends it.
 
     Attributes:
-        front, graph, batches, tables: its parts. Each names its services, its background tasks and its figures.
+        front, graph, batches, tables, queries: its parts. Each names its services, its background tasks and its figures.
     """
 
-    def __init__(self, config: DaemonConfig) -> None:
-        """Load and check the partitions. Raises DataError: a file is missing, truncated, altered or of another version.
-        ConfigError: there is no such partition or ranking of the cache. Also what ``OpenedData.of`` raises."""
+    def __init__(self, config: DaemonConfig, answerer: Answerer | None = None) -> None:
+        """Load and check the partitions. ``answerer``: the model that answers queries, if there is one. Raises DataError: a
+        file is missing, truncated, altered or of another version. ConfigError: there is no such partition or ranking of the
+        cache. Also what ``OpenedData.of`` raises."""
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
         self.config, began = config, time.monotonic()
@@ -114,14 +116,16 @@ class Daemon:
         self.graph = DaemonGraph(config, contract, self.front)
         self.batches = DaemonBatches(config, self.graph, self.front)
         self.tables = DaemonTables(config, self.graph, self.front, self._begin)
+        self.queries, self._answerer = QueryService(answerer, config.listen, config.query_wait_s), answerer
         self._identity = Identity(config.parts.start, self.graph.dataset.dataset_id, new_incarnation())
         self._stopping, self._stopped = asyncio.Event(), asyncio.Event()
         self._orphaned = self._interrupted = False
         self._chores: list[asyncio.Task[None]] = []
         self._failure: AttaError | None = None
         parts = (self.graph, self.batches.engine, self.tables)
-        self._control = ControlService(self._identity, contract, parts, self._stats, self._stopping)
-        self._parts: tuple[DaemonPart, ...] = (self.batches, self.tables, self.graph, self.front)
+        has_model = answerer is not None
+        self._control = ControlService(self._identity, contract, parts, self._stats, self._stopping, answers=has_model)
+        self._parts: tuple[DaemonPart, ...] = (self.batches, self.tables, self.graph, self.front, self.queries)
         memory = self.graph.memory
         log.info(
             "loaded",
@@ -140,12 +144,18 @@ class Daemon:
         """Listen and serve. Raises ConfigError: the address cannot be bound. DataError: a file was cut short while it
         was loaded."""
         self.graph.files.check()
-        self.front.serve_metrics(self._identity, partial(_ask_loop, asyncio.get_running_loop(), self._figures))
+        loop = asyncio.get_running_loop()
+        self.front.serve_metrics(
+            self._identity, partial(_ask_loop, loop, self._figures), query_apps(self.queries, loop)
+        )
         parts = (self.graph, self.batches, self.tables)
         services = {name: service for part in parts for name, service in part.services.items()}
         recorder = self.batches.engine.recorder
         served = dict.fromkeys(("GraphService", "KvService"), recorder.served)
-        self.front.bind(self._identity, {**services, "ControlService": self._control}, served, self.graph.files.check)
+        services |= {"ControlService": self._control, "QueryService": self.queries}
+        self.front.bind(self._identity, services, served, self.graph.files.check)
+        if self._answerer is not None:
+            self._answerer.begin(self.graph.dataset, self.address, self.front.outgoing)
         self.graph.start(recorder)
         self.batches.start()
         await self.front.start()
@@ -231,11 +241,11 @@ class Daemon:
         await self._stopping.wait()
         loop, sessions = asyncio.get_running_loop(), self.batches.sessions
         log.info("draining", sessions=len(sessions), at_most_s=self.config.drain_s)
-        sessions.draining = True
+        sessions.draining = self.queries.draining = True
         saving = asyncio.create_task(self.tables.service.finish())
         await self.front.refuse()
         deadline = loop.time() + self.config.drain_s
-        while len(sessions) and not self._orphaned and loop.time() < deadline:
+        while (len(sessions) or len(self.queries)) and not self._orphaned and loop.time() < deadline:
             await asyncio.sleep(0.05)
         self._failure = await saving or self._failure
         for chore in self._chores:
@@ -257,18 +267,20 @@ def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]
     return asyncio.run_coroutine_threadsafe(ask(), loop).result(SCRAPE_S)
 
 
-def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -> None:
+def serve(
+    config: DaemonConfig, answerer: Answerer | None = None, *, ready: Callable[[str], None] | None = None
+) -> None:
     """Run a daemon until SIGTERM, SIGINT or a Stop request. ``ready`` is called with the address once it serves. Raises
     ConfigError: the process may not open enough files. Also what ``Daemon`` raises."""
     kernels.retain_heap()
     _native.outlive_torn_maps()
     ensure_descriptors(config.max_sessions)
-    asyncio.run(_serve(config, ready))
+    asyncio.run(_serve(config, answerer, ready))
 
 
-async def _serve(config: DaemonConfig, ready: Callable[[str], None] | None) -> None:
+async def _serve(config: DaemonConfig, answerer: Answerer | None, ready: Callable[[str], None] | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own handler would wait until all is loaded
-    daemon = Daemon(config)
+    daemon = Daemon(config, answerer)
     ensure_descriptors(config.max_sessions)  # once more: mapped files have taken some
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, daemon.drain)

@@ -209,9 +209,12 @@ class DaemonSecurity:
         """Have gRPC listen on ``address``; returns the port. Raises RuntimeError where that fails."""
         return int(server.add_secure_port(address, self._certificate.for_grpc()))
 
-    def serve_metrics(self, host: str, port: int, collector: Collector) -> None:
-        """Serve metrics over HTTPS; raises ConfigError where the port is in use."""
-        serve_metrics_to(self._certificate, self.guard, host, port, collector)
+    def serve_metrics(
+        self, host: str, port: int, collector: Collector, beside: Mapping[str, tuple[str, App]] | None = None
+    ) -> None:
+        """Serve metrics over HTTPS, and what is ``beside`` them (see ``serve_metrics_to``); raises ConfigError where the
+        port is in use."""
+        serve_metrics_to(self._certificate, self.guard, host, port, collector, beside=beside)
 
     def serve_app(
         self, option: str, host: str, port: int, app: App, method: Callable[[str], str]
@@ -273,11 +276,20 @@ _STATUS = {Refusal.UNKNOWN: "401 Unauthorized", Refusal.LACKS_ROLE: "403 Forbidd
 
 
 def serve_metrics_to(
-    certificate: ServedCertificate, guard: CallGuard, host: str, port: int, collector: Collector
+    certificate: ServedCertificate,
+    guard: CallGuard,
+    host: str,
+    port: int,
+    collector: Collector,
+    *,
+    beside: Mapping[str, tuple[str, App]] | None = None,
 ) -> int:
-    """Serve ``collector`` at https://``host``:``port``/metrics to those whom ``guard`` admits. Returns the port. Raises
-    ConfigError: the port is in use, or the address is not of this machine."""
-    app = _guarded(metrics_app(collector), guard, lambda _: METRICS, "Bearer")
+    """Serve ``collector`` at https://``host``:``port``/metrics to those whom ``guard`` admits, and what is ``beside`` it,
+    by path, to those who may call the method that it has. Returns the port. Raises ConfigError: the port is in use, or the
+    address is not of this machine."""
+    apps = beside or {}
+    plain = metrics_app(collector, {path: app for path, (_, app) in apps.items()})
+    app = _guarded(plain, guard, lambda path: apps[path][0] if path in apps else METRICS, "Bearer")
     try:
         serving = _serving(host, port, app, certificate)
     except OSError as error:

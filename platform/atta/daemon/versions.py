@@ -17,7 +17,17 @@ from atta.daemon.services.handling import Context
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.rows import bytes_of
-from atta.kvstore.live.book import HeldEdges, LiveEdges, Rows, Sources, VersionBook, edges_only, graph_rows, source_of
+from atta.kvstore.live.book import (
+    HeldEdges,
+    LiveEdges,
+    Rows,
+    Sources,
+    TableName,
+    VersionBook,
+    edges_only,
+    graph_rows,
+    source_of,
+)
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.store import Store, Table
 from atta.observe.machine.memory import available_bytes
@@ -27,6 +37,7 @@ from atta.samplers import kernels
 from atta.samplers.batch.items import EDGES, TIME
 from atta.samplers.batch.state import NO_SOURCES
 from atta.samplers.shard import PartEdges, Shard
+from atta.wire.bulk import bits_of, marks_of
 
 log = structlog.get_logger("atta.daemon")
 LOOK_S = 5.0
@@ -156,6 +167,37 @@ class LiveVersions:
         self.book.asked(wanted, time.monotonic())
         await self._hold(wanted)
         return self._edges.of(sources)[1]
+
+    async def changes(self, since: int, until: int) -> dict[TableName, np.ndarray] | None:
+        """By table and edges what differs between two versions: this daemon's vertices with another row, or other in-edges,
+        bool by internal id. None: the files of a version between them have gone. Raises UnknownNameError: there is no version
+        ``until``; DataError: a file is damaged."""
+        await self._asked_sources(until)
+        return await asyncio.to_thread(self._changes, since, until)
+
+    def _changes(self, since: int, until: int) -> dict[TableName, np.ndarray] | None:
+        found: dict[TableName, np.ndarray] = {}
+        for number in range(since + 1, until + 1):
+            try:
+                told = self._folder.changed(self._dataset, self._owner, number)
+            except DataError:
+                if number in self._folder.committed():
+                    raise
+                return None
+            if told is None:
+                return None
+            of, rows = told
+            found[of] = found[of] | rows if of in found else rows
+        return found
+
+    async def targets(self, edge_type: str, sources: np.ndarray, version: int) -> np.ndarray:
+        """This daemon's vertices with an in-edge from one of ``sources``; both bool by internal id. Errors as ``graph``."""
+        source = (await self._asked_sources(version)).get((edge_type, EDGES), 0)
+        shard, target = await self.graph(edge_type, source), self._dataset.schema.endpoints(edge_type)[1]
+        found = np.zeros(self._dataset.schema.node_counts[target], np.bool_)
+        low, high = self._dataset.book.range(target, self._owner)
+        found[low:high] = await asyncio.to_thread(shard.targets, edge_type, sources)
+        return found
 
     async def _asked_sources(self, version: int) -> Sources:
         """Where a version is that a peer names, which may have learnt of it first."""
@@ -339,3 +381,19 @@ class UpdateService:
     async def versions(self, request: update_pb2.VersionsRequest, context: Context) -> update_pb2.VersionsReply:
         book = self._versions.book
         return update_pb2.VersionsReply(newest=book.newest, versions=sorted(book.known), in_use=book.in_use())
+
+    async def changes(self, request: update_pb2.ChangesRequest, context: Context) -> update_pb2.ChangesReply:
+        if not request.since <= request.until < MOST_NUMBER:
+            raise ConfigError(f"changes since version {request.since} until {request.until}: there are none")
+        found = await self._versions.changes(request.since, request.until)
+        changes = [
+            update_pb2.Change(type=of, name=name, vertices=bits_of(rows)) for (of, name), rows in (found or {}).items()
+        ]
+        return update_pb2.ChangesReply(known=found is not None, changes=changes)
+
+    async def targets(self, request: update_pb2.TargetsRequest, context: Context) -> update_pb2.TargetsReply:
+        schema = self._versions.own.dataset.schema
+        source, _ = schema.endpoints(schema.check_edge_type(request.edge_type))
+        marks = marks_of(request.sources, schema.node_counts[source])
+        found = await self._versions.targets(request.edge_type, marks, request.version)
+        return update_pb2.TargetsReply(vertices=bits_of(found))

@@ -83,13 +83,15 @@ class DaemonCollector(Collector):
         metrics[family.name].add_metric((self._part, *labels), value)
 
 
-def metrics_app(collector: Collector) -> App:
-    """Answers with what ``collector`` finds, in the format that a request accepts."""
+def metrics_app(collector: Collector, beside: Mapping[str, App] | None = None) -> App:
+    """Answers with what ``collector`` finds, in the format that a request accepts. ``beside``: other answers, by path."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     app: App = make_wsgi_app(registry)
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if (other := (beside or {}).get(environ.get("PATH_INFO") or "/")) is not None:
+            return other(environ, start_response)
         return app({**environ, "HTTP_ACCEPT": _understood(environ.get("HTTP_ACCEPT", ""))}, start_response)
 
     return answer
@@ -104,11 +106,13 @@ def _understood(accept: str) -> str:
     return accept
 
 
-def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> Callable[[], None]:
-    """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine. Returns what
-    ends it. Raises ConfigError: the port is in use, or the address is not of this machine."""
+def serve_metrics(
+    port: int, collector: Collector, *, host: str = "0.0.0.0", beside: Mapping[str, App] | None = None
+) -> Callable[[], None]:
+    """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine. ``beside``: as
+    of ``metrics_app``. Returns what ends it. Raises ConfigError: the port is in use, or the address is not of this machine."""
     try:
-        serving = bounded_listener(host, port, metrics_app(collector))
+        serving = bounded_listener(host, port, metrics_app(collector, beside))
     except OSError as error:
         raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error
     return run_aside(serving, "atta-metrics")

@@ -17,6 +17,7 @@ from atta.train.settings import (
     BudgetSettings,
     CooperativeSettings,
     DorylusSettings,
+    HistoricalSettings,
     MinibatchSettings,
     PipeGcnSettings,
     SancusSettings,
@@ -46,6 +47,7 @@ class TrainConfig(
     PipeGcnSettings,
     SatSettings,
     AsyncDigestSettings,
+    HistoricalSettings,
     DorylusSettings,
     MinibatchSettings,
 ):

@@ -12,7 +12,8 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
 from atta.errors import ConfigError, QuotaExceededError
-from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2, weights_pb2
+from atta.partition.graph.strings import to_rows, to_strings
+from atta.protos.v1 import graph_pb2, kv_pb2, query_pb2, session_pb2, table_pb2, weights_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -101,6 +102,38 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
     if len(data) % dtype.itemsize:
         raise ConfigError(f"malformed message: {len(data)} bytes are no whole number of {dtype.itemsize}-byte ids")
     return np.frombuffer(data, dtype=dtype)
+
+
+def bits_of(marks: np.ndarray) -> bytes:
+    """Marks, bool [n], on the wire: a bit each."""
+    return np.packbits(marks).tobytes()
+
+
+def marks_of(data: bytes, count: int) -> np.ndarray:
+    """bool [count]: marks from the wire. Raises ConfigError: it has bytes for another number."""
+    if len(data) != (count + 7) // 8:
+        raise ConfigError(f"malformed message: {len(data)} bytes are not the bits of {count} vertices")
+    return np.unpackbits(np.frombuffer(data, np.uint8), count=count).view(np.bool_)
+
+
+def vertex_ids(ids: np.ndarray) -> query_pb2.VertexIds:
+    """User ids of vertices, int64 or str [n], for the wire. Raises ConfigError: a string is no Unicode."""
+    if ids.dtype.kind != "U":
+        return query_pb2.VertexIds(numbers=ids.tobytes())
+    rows = to_rows(ids)
+    return query_pb2.VertexIds(width=rows.shape[1], strings=rows.tobytes())
+
+
+def ids_of(message: query_pb2.VertexIds, most_bytes: int) -> np.ndarray:
+    """The same ids again, int64 or str [n]. Raises ConfigError: the bytes are no ids; QuotaExceededError: there are more
+    than ``most_bytes`` of strings."""
+    if not message.width:
+        return as_array(message.numbers, wide=True)
+    if len(message.strings) > most_bytes:
+        raise QuotaExceededError(f"{len(message.strings)} bytes of string ids: at most {most_bytes} are possible")
+    if len(message.strings) % message.width:
+        raise ConfigError(f"malformed message: {len(message.strings)} bytes are no rows of {message.width}")
+    return to_strings(np.frombuffer(message.strings, np.uint8).reshape(-1, message.width))
 
 
 MAX_FIELDS = 8192

@@ -21,6 +21,7 @@ from atta.protos.v1 import (
     ids_pb2,
     kv_pb2,
     link_pb2,
+    query_pb2,
     session_pb2,
     table_pb2,
     update_pb2,
@@ -113,7 +114,7 @@ class RpcMethod:
 
 _MODULES = (
     backup_pb2, control_pb2, graph_pb2, ids_pb2, kv_pb2,
-    link_pb2, session_pb2, table_pb2, update_pb2, weights_pb2,
+    link_pb2, query_pb2, session_pb2, table_pb2, update_pb2, weights_pb2,
 )  # fmt: skip
 _BOUND = {
     "ParameterService": Bound.PROCESS,

@@ -24,7 +24,7 @@ class Role(enum.Enum):
     """What somebody is to a cluster. One caller may have several."""
 
     READER = "reader"
-    """Opens sessions, and reads tables and figures."""
+    """Opens sessions, reads tables and figures, and asks models."""
     WRITER = "writer"
     """Creates mutable tables, reads them and pushes to them."""
     PEER = "peer"
@@ -45,7 +45,7 @@ _GRAPH, _KV, _LINK = "atta.v1.GraphService", "atta.v1.KvService", "atta.v1.LinkS
 _BACKUP = "atta.v1.BackupService"
 _IDS, _WEIGHTS = "atta.v1.IdService", "atta.v1.ParameterService"
 _TABLE, _SESSION, _CONTROL = "atta.v1.TableService", "atta.v1.SessionService", "atta.v1.ControlService"
-_UPDATE = "atta.v1.UpdateService"
+_UPDATE, _QUERY = "atta.v1.UpdateService", "atta.v1.QueryService"
 _REFLECTION, _HEALTH = "grpc.reflection.v1alpha.ServerReflection", "grpc.health.v1.Health"
 _FIGURES = (Role.READER, Role.WRITER, Role.OPERATOR)
 
@@ -62,9 +62,11 @@ ROLES: dict[str, frozenset[Role]] = {
     **_methods(_TABLE, [Role.OPERATOR], "Delete", "Save", "Load"),
     **_methods(_UPDATE, [Role.OPERATOR], "Publish"),
     **_methods(_UPDATE, _FIGURES, "Versions"),
+    **_methods(_UPDATE, [Role.READER, Role.WRITER], "Changes", "Targets"),
     **_methods(_WEIGHTS, [Role.WRITER], "Create", "Join", "Begin", "Push", "Renew", "Leave", "Drop"),
     **_methods(_WEIGHTS, [Role.READER, Role.WRITER], "Pull"),
     **_methods(_SESSION, [Role.READER], "Open", "Next", "Renew", "Close"),
+    **_methods(_QUERY, [Role.READER], "Predict", "Recommend"),
     **_methods(_CONTROL, Role, "Describe"),
     **_methods(_CONTROL, _FIGURES, "Stats", "Sessions"),
     **_methods(_CONTROL, [Role.READER], "Report"),

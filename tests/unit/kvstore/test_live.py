@@ -94,11 +94,15 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
     dataset, folder, truth = made(parts, seed % 4)
     next_id = {edge_type: len(edges) for edge_type, edges in truth.items()}
     latest = dict.fromkeys(OF, 0)
+    rows = np.concatenate([dataset.part(p).table("a", "x") for p in range(parts)])[dataset.sorted_internal("a")]
     for number, step in enumerate(steps, 1):
         edge_type = [*OF][int(rng.integers(0, 2))]
         if step == "x":  # rows of a table change between
             new_rows = NewRows(rng.integers(0, 9, A), None)
             folder.commit(write_version(folder, dataset, ("a", "x"), new_rows).number)
+            by_id = dict(zip(sorted(dataset.ids("a").tolist()), (new_rows.rows != rows).tolist(), strict=True))
+            assert changed(dataset, folder, number) == (("a", "x"), [by_id[v] for v in dataset.ids("a").tolist()])
+            rows = new_rows.rows
             continue
         new = drawn(rng, dataset, edge_type, int(rng.integers(0, 8)) if step != "r" else 0)
         ids = [edge[2] for edge in truth[edge_type]]
@@ -111,6 +115,9 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
         folder.commit(number)
         left = [] if replaces else [e for e in truth[edge_type] if e[2] not in set(removed.tolist())]
         first = 0 if replaces else next_id[edge_type]
+        ends = {e[1] for e in truth[edge_type] if replaces or e not in left} | set(new.targets.tolist())
+        told = [v in ends for v in dataset.ids(OF[edge_type][1]).tolist()]
+        assert changed(dataset, folder, number) == ((edge_type, "edges"), told)
         columns = new.sources.tolist(), new.targets.tolist(), range(first, first + len(new))
         truth[edge_type] = [*left, *zip(*columns, new.tables["weight"].tolist(), strict=True)]
         next_id[edge_type], latest[edge_type] = first + len(new), number
@@ -125,6 +132,17 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
         check_degrees(dataset, edge_type, degrees or dataset.degrees(edge_type), edges)
         joined = dataset.joined([range(dataset.num_parts)])
         assert stored(joined, folder, edge_type, latest[edge_type]) == found
+
+
+def changed(dataset: Dataset, folder: VersionFolder, number: int) -> tuple[tuple[str, str], list[bool]]:
+    """What a version says that it changed, and for which vertices: of all partitions, each for itself and as one."""
+    (of, *_), marks = zip(
+        *(folder.changed(dataset, owner, number) or () for owner in range(dataset.num_parts)), strict=True
+    )
+    whole = folder.changed(dataset.joined([range(dataset.num_parts)]), 0, number)
+    assert whole is not None
+    assert np.sum(marks, axis=0).tolist() == whole[1].astype(int).tolist()  # each vertex in one partition
+    return of, whole[1].tolist()
 
 
 def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: list[Edge]) -> None:

@@ -351,8 +351,22 @@ def test_without_barriers_one_link_carries_all_gradients_and_dorylus_pays_for_wo
         assert not list(STRATEGIES["dorylus"].forecasts(Forecaster(SIZES, place, model, RATES)))
 
 
+def test_batches_with_stale_rows_send_as_much_for_any_number_of_steps() -> None:
+    few, exchange = (
+        one("historical", Forecaster(SIZES, ALONE, MODEL, RATES)),
+        one("exchange", Forecaster(SIZES, ALONE, MODEL, RATES)),
+    )
+    many = one("historical", Forecaster(replace(SIZES, batch_size=1), ALONE, MODEL, RATES))
+    assert (few.steps, many.steps) == (-(-SIZES.targets // (4 * SIZES.batch_size)), -(-SIZES.targets // 4))
+    assert few.row_bytes == many.row_bytes == exchange.row_bytes / 4  # one of two layers, one of two directions
+    more = many.steps - few.steps
+    assert many.compute - few.compute == pytest.approx(more * exchange.compute)
+    assert many.external - few.external == pytest.approx(more * 2 * 3 / 4 * (40 / 10) / 50)
+    assert not list(STRATEGIES["historical"].forecasts(Forecaster(SIZES, ALONE, replace(MODEL, model="gat"), RATES)))
+
+
 def test_every_strategy_that_reads_rows_of_others_is_ranked_where_there_are_others() -> None:
-    reading = {*dict(POLICIES), "digest-async", "dorylus"}
+    reading = {*dict(POLICIES), "digest-async", "dorylus", "historical"}
     assert {f.kind for f in forecasts(SIZES, ALONE, MODEL, RATES)} >= reading
     alone = Forecaster(SIZES, Machines(1, 2), MODEL, RATES)
     assert not [found for strategy in reading for found in STRATEGIES[strategy].forecasts(alone)]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from random import Random
 
+import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.client.inference.block import DegreeRule, Floats, LayerBlock, in_degrees, one_prepared
+from atta.client.inference.followed import Marks, affected, differing
 from atta.client.inference.stages import Stage, layerwise_stages, sampled_stages, unread
 from atta.client.inference.task import BestTargets, InferencePlan, InferenceStep, TargetBlock, block_size, share_count
 from atta.client.inference.trial import largest_difference, layer_widths
@@ -260,3 +263,64 @@ def test_differences_are_parts_of_the_size_of_a_row() -> None:
     assert largest_difference(wanted + np.array([[1, 0], [0, 0], [0, 0], [0, 0]]), wanted) == pytest.approx(0.01)
     assert largest_difference(wanted + np.array([[0, 0], [0, 0], [0, 1], [0, 0]]), wanted) == pytest.approx(0.2)
     assert largest_difference(np.nan_to_num(wanted), wanted) == np.inf
+
+
+# -- what an update can change -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_affected_are_those_within_the_hops_of_what_has_changed(count: int, hops: int, random: Random) -> None:
+    """And rows that a layer of sums gives anew are among them, also where edges go."""
+    rng = np.random.default_rng(random.getrandbits(32))
+    old = rng.integers(0, count, (2, int(rng.integers(0, 3 * count))))
+    stays, new = rng.random(old.shape[1]) < 0.8, rng.integers(0, count, (2, int(rng.integers(0, 3))))
+    edges = np.concatenate([old[:, stays], new], axis=1)
+    rows, changed = rng.integers(0, 1 << 20, count), rng.random(count) < 0.2
+    targets = np.zeros(count, bool)
+    targets[np.concatenate([old[1, ~stays], new[1]])] = True
+
+    def lead_to(_: str, sources: Marks) -> Marks:
+        found = np.zeros(count, bool)
+        found[edges[1, sources[edges[0]]]] = True
+        return found
+
+    found = affected(hops, "node", {"node": changed}, {"to": ("node", targets)}, lead_to)
+    graph = nx.MultiDiGraph(edges.T.tolist())
+    graph.add_nodes_from(range(count))
+    starts = [(v, hops) for v in np.flatnonzero(changed)] + [(v, hops - 1) for v in np.flatnonzero(targets) if hops]
+    wanted = {u for v, far in starts for u in nx.single_source_shortest_path_length(graph, v, cutoff=far)}
+    assert set(np.flatnonzero(found)) == wanted
+
+    def sums(x: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        for _ in range(hops):
+            x = x * 3 + np.bincount(ends[1], x[ends[0]], count).astype(np.int64)
+        return x
+
+    before, after = sums(rows, old), sums(np.where(changed, rows + 1, rows), edges)
+    assert not (before != after)[~found].any()
+
+
+def test_rows_of_a_type_change_with_those_of_other_types_that_they_read() -> None:
+    asked: list[str] = []
+
+    def lead_to(edge_type: str, sources: Marks) -> Marks:
+        asked.append(edge_type)
+        return np.array([False, True, False, False])
+
+    read = {"paper": np.arange(4) == 0, "author": np.array([True, False]), "field": np.zeros(2, bool)}
+    edges = {
+        "writes": ("author", np.zeros(4, bool)),
+        "has": ("field", np.arange(4) == 2),
+        "cites": ("paper", np.zeros(4, bool)),
+    }
+    assert affected(1, "paper", read, edges, lead_to).tolist() == [True, True, True, False]
+    assert asked == ["writes", "cites"]  # nothing is asked of types that did not change
+
+
+def test_rows_that_differ() -> None:
+    old = np.array([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0], [np.nan, 1.0], [0.0, 1e-40], [np.inf, 0.0]], np.float32)
+    new = np.array([[3.0, 4.4], [3.0, 4.0], [0.0, 0.0], [np.nan, 1.0], [0.0, 2e-40], [1.0, 0.0]], np.float32)
+    assert differing(new, old).tolist() == [True, False, False, True, True, True]
+    assert differing(new, old, 0.1).tolist() == [False, False, False, True, True, True]
+    assert differing(np.array([3, 5]), np.array([3, 4])).tolist() == [False, True]

@@ -113,7 +113,7 @@ def needed(method: str) -> set[str]:
     kind = service.rpartition(".")[2]
     if kind in {"GraphService", "KvService", "LinkService"} or name in {"Follow", "Append", "Piece", "Vote"}:
         return {"peer"}
-    if kind == "SessionService" or name == "Report":
+    if kind in {"SessionService", "QueryService"} or name == "Report":
         return {"reader"}
     if name in {"Stop", "Trace", "Save", "Load", "Delete", "Promote", "Publish", "ServerReflectionInfo"}:
         return {"operator"}

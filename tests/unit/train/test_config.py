@@ -67,7 +67,7 @@ KEPT = ["resume", "checkpoint_steps", "max_restarts"]
         ({"strategy": "full", "layers": 2, "checkpoint": "x", "checkpoint_steps": 5}, "--checkpoint-steps"),
         ({"data": None}, "--cluster"),
         ({"cluster": "both.toml"}, "--data"),
-        ({"strategy": "full", "batch_size": 5}, "--batch-size: belongs to --strategy minibatch, not full"),
+        ({"strategy": "full", "batch_size": 5}, "--batch-size: belongs to --strategy minibatch or historical, not full"),
         ({"eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
         ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
@@ -96,6 +96,17 @@ KEPT = ["resume", "checkpoint_steps", "max_restarts"]
         ({"lr_schedule": "cosine", "lr_factor": 0.5}, "--lr-factor 0.5: goes with --lr-schedule step or plateau"),
         ({"strategy": "digest", "trainers": 2, "average": "weights", "clip_grad_norm": 1.0},
          "--clip-grad-norm: there is no gradient of all trainers with average=weights"),
+        ({"strategy": "historical", "model": "gat"}, "--model gat: historical goes with sage and gcn, whose layers only"),
+        ({"strategy": "historical", "layers": 1}, "--layers 1: a single layer of sage reads features only"),
+        ({"strategy": "historical", "trainers": 2}, "--trainers-per-server above 1: trainers sample apart"),
+        ({"strategy": "historical", "send_features": True}, "send-features: does not go with historical"),
+        ({"strategy": "historical", "trainers_per_server": 1, "fan_out": 0}, "fan-out=0: must be -1 (all) or at least 1"),
+        ({"strategy": "historical", "fan_out": -2}, "fan-out=-2: must be at least -1"),
+        ({"strategy": "historical", "momentum": 0.0}, "momentum=0.0: must be above 0 and at most 1"),
+        ({"strategy": "historical", "momentum": float("nan")}, "momentum=nan: must be a finite number"),
+        ({"strategy": "historical", "max_age": -1}, "max-age=-1: must be at least 0"),
+        ({"strategy": "historical", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know"),
+        ({"strategy": "historical", "task": "link"}, "--task link: goes with --strategy minibatch, not historical"),
     ],
 )  # fmt: skip
 def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> None:
@@ -199,7 +210,7 @@ def test_the_command_line_offers_every_setting_with_the_same_default(seen: list[
 
 STEP = ("atta.train.strategies", "atta.train.exchange", "atta.train.cooperative")
 SOURCES = Path(__file__).parents[3] / "platform/atta"
-READING = ["exchange", "sancus", "pipegcn", "digest", "sat", "digest-async"]
+READING = ["exchange", "sancus", "pipegcn", "digest", "sat", "digest-async", "historical"]
 """Strategies whose trainers read rows of others."""
 
 
@@ -224,6 +235,7 @@ def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
     needed = {
         "cooperative": {"co_batches": 2},
         "digest-async": {"trainers_per_server": 1},
+        "historical": {"trainers_per_server": 1},
         "dorylus": {"trainers_per_server": 1},
     }.get(name, {})
     config = TrainConfig(data="x", strategy=name, trainers=4, layers=3, **needed)  # type: ignore[arg-type]

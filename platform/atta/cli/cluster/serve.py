@@ -7,7 +7,7 @@ import dataclasses
 import os
 import select
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,11 +16,16 @@ from atta.cli.options import command, config_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
+from atta.observe.packages import need
+
+if TYPE_CHECKING:
+    from atta.daemon.services.queries import Answerer
 
 _GROUPS = {
     "Data and addresses": "data part listen peers data-cache verify",
     "Memory": "memory buffer queue cache cache-fill cache-share cache-rank window cache-fanouts cache-edges share-pulls",
     "Mutable tables": "tables durability tables-dir log-size snapshots snapshots-size backup keep-backup promote-after",
+    "Queries": "model table what fan-out query-wait",
     "Scheduling": "threads requests policy prefetch",
     "Watching": "log-level log-format metrics metrics-port dashboard trace-events",
     "Security": "tls-cert tls-key tls-ca tls-callers tokens peer-token insecure",
@@ -70,7 +75,17 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
             from atta.cli.cluster.dashboard import daemon_page
 
             page.enter_context(daemon_page(config, dashboard, peers))
-        run(config)
+        run(config, _answerer(config))
+
+
+def _answerer(config: DaemonConfig) -> Answerer | None:
+    """What answers queries; None: no model is given, and torch is not loaded."""
+    if not config.model:
+        return None
+    need("serve --model", "torch", "torch_geometric")
+    from atta.train.launching.queries import ModelAnswers
+
+    return ModelAnswers(config)
 
 
 def _let_grpc_log() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,6 +54,10 @@ class InferenceTables:
                     f"rows between layers have gone: another process of this prediction has ended it: {error}"
                 ) from None
         return self._open[name]
+
+    def take(self, rows: Rows, table: RemoteTable) -> None:
+        """From now on read these rows from another table of the same vertices, which is not of this inference."""
+        self._open[self._name(rows.name)] = table
 
     def begin(self, rows: Rows) -> RemoteTable:
         """The same table, which is created if nobody has begun to write it."""
@@ -118,13 +122,22 @@ class InferenceTables:
         return self._open[spec.name]
 
 
+class RowTables(Protocol):
+    """The tables of rows that stages read and write."""
+
+    def rows(self, rows: Rows) -> RemoteTable:
+        """The table of float32 rows of all vertices of a type."""
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A block with the user ids and the table rows of its targets."""
+    """A block with the user ids and the table rows of its targets, and the version of the dataset's tables that it was
+    read from."""
 
     ids: UserIds
     rows: Ids
     block: LayerBlock | TypedBlock
+    version: int
 
 
 def present_version(cluster: Cluster, node_type: str, nodes: Targets) -> int:
@@ -136,13 +149,26 @@ def present_version(cluster: Cluster, node_type: str, nodes: Targets) -> int:
     return int(next(iter(one)).version)
 
 
+def pin(loader: NeighborLoader, version: int) -> None:
+    """Let the next iteration of a loader read this version of the dataset."""
+    loader.load_state_dict({**loader.state_dict(), "tables_version": version})
+
+
 class BlockReader:
     """Reads the blocks of shares of stages."""
 
     def __init__(
-        self, cluster: Cluster, task: InferenceTask, tables: InferenceTables, id_type: np.dtype[np.str_] | None
+        self,
+        cluster: Cluster,
+        task: InferenceTask,
+        tables: RowTables,
+        id_type: np.dtype[np.str_] | None,
+        *,
+        pinned: bool = False,
     ) -> None:
-        """``id_type``: of string ids, if these are written; None: numbers are."""
+        """``id_type``: of string ids, if these are written; None: numbers are. ``pinned``: read the task's version also when
+        there are newer ones."""
+        self._pinned = pinned
         self._cluster, self._task, self._tables, self._id_type = cluster, task, tables, id_type
         self._schema, self._node_type = cluster.schema, task.types[0]
 
@@ -165,6 +191,8 @@ class BlockReader:
             unbiased=stage.weighed,
             **self._share(share, f"{stage.title.replace(' ', '-')}-{share}"),
         )
+        if self._pinned and self._task.version is not None:
+            pin(loader, self._task.version)
         return one_prepared(loader, partial(self._prepare, stage))
 
     def sources(self, share: int, top: TopTargets) -> Iterator[Ids]:
@@ -243,11 +271,11 @@ class BlockReader:
             hops = {e: batch.num_sampled_edges(e) for e in stage.edge_types}
             block = TypedBlock(x, edges, targets, written, nodes, hops)
         if self._id_type is not None and stage.writes is None:
-            return Prepared(batch.strings(own)[:targets].astype(self._id_type), written, block)
-        return Prepared(batch.n_id(own)[:targets].copy(), written, block)
+            return Prepared(batch.strings(own)[:targets].astype(self._id_type), written, block, batch.version)
+        return Prepared(batch.n_id(own)[:targets].copy(), written, block, batch.version)
 
     def _check_version(self, batch: MiniBatch) -> None:
-        if batch.version != self._task.version:
+        if self._task.version not in (None, batch.version):
             raise AttaError(
                 f"the dataset got version {batch.version} of its tables while predictions were made of version "
                 f"{self._task.version}: make them again"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ from atta.client.inference.sinks import ShareWriter, Sink
 from atta.client.inference.stages import Rows, Stage, unread
 from atta.client.inference.task import (
     BestTargets,
+    Ids,
     InferencePlan,
     InferenceTask,
     TopTargets,
@@ -78,6 +81,11 @@ class Inference:
             if not self.over():  # else another process was the last, and has deleted the tables
                 raise
 
+    @property
+    def version(self) -> int | None:
+        """Of the dataset's tables that are read; None: the newest."""
+        return self._task.version
+
     def clean(self) -> None:
         """Delete the rows between stages, when all processes have ended."""
         self._tables.clean()
@@ -85,6 +93,38 @@ class Inference:
     def over(self) -> bool:
         """Whether all shares are finished, as far as it is to be seen here."""
         return all(self._sink.finished(share) for share in range(self.plan.shares))
+
+    # -- point queries -------------------------------------------------------------------------------------------------
+
+    def prepare(self, ends: RemoteTable | None = None) -> None:
+        """Do all stages but the last one, which ``rows`` or ``best`` computes for some vertices. ``ends``: a table that
+        has the rows of both ends of pairs already. For the only process of a run."""
+        last = self._task.stages[-1]
+        if ends is not None and last.ends is not None:
+            for rows in last.ends:
+                self._tables.take(rows, ends)
+            return
+        for number, done in enumerate(self._done()[:-1] if self.plan.stages > 1 else ()):
+            for share in np.flatnonzero(~done).tolist():
+                self._run(number, share)
+
+    def rows(self, ids: Ids) -> tuple[Ids, npt.NDArray[Any], int]:
+        """The last stage for vertices ``ids`` [n], each once: the same ids in another order, what is written of each
+        [n, ...], and the oldest version of the dataset's tables that was read."""
+        stage, found = replace(self._task.stages[-1], nodes=ids), []
+        assert stage.compute is not None, "a stage without ends computes rows"
+        for prepared in self._reader.blocks(0, stage):
+            found.append((prepared.ids, stage.compute(prepared.block), prepared.version))
+        self._tables.keep()
+        numbers, values, versions = zip(*found, strict=True)
+        return np.concatenate(numbers), self._task.finish(np.concatenate(values)), min(versions)
+
+    def best(self, sources: Ids, count: int) -> tuple[Ids, Floats]:
+        """The last stage for sources [n], each once: int64 [r, 2] and float32 [r], as ``BestTargets.pairs``."""
+        ends, top = self._task.stages[-1].ends, self._task.top
+        assert ends is not None, "a task of the best targets ends with pairs"
+        assert top is not None, "and says which"
+        return self._best(sources, ends, replace(top, count=count))
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -147,17 +187,20 @@ class Inference:
 
     def _rank(self, share: int, ends: tuple[Rows, Rows], top: TopTargets, writer: ShareWriter) -> None:
         """The best targets of this share's sources. All targets are read once per block of sources."""
-        loops = self._task.types[0] == self._task.types[-1]
         writer.write(self._no_ids(0, 2), np.empty(0, np.float32))
         for sources in self._reader.sources(share, top):
-            best, rows = BestTargets(sources, top.count, loops=loops), self._rows_of(ends[0], sources)
-            for found in self._reader.candidates(top):
-                self._check()
-                self._tables.keep()
-                best.take(self._task.score.grid(rows, self._rows_of(ends[1], found.ids)), found)
-            pairs, scores = best.pairs()
+            pairs, scores = self._best(sources, ends, top)
             writer.write(self._named(pairs), scores)
             self._progress.advance(len(sources))
+
+    def _best(self, sources: npt.NDArray[np.int64], ends: tuple[Rows, Rows], top: TopTargets) -> tuple[Ids, Floats]:
+        loops = self._task.types[0] == self._task.types[-1]
+        best, rows = BestTargets(sources, top.count, loops=loops), self._rows_of(ends[0], sources)
+        for found in self._reader.candidates(top):
+            self._check()
+            self._tables.keep()
+            best.take(self._task.score.grid(rows, self._rows_of(ends[1], found.ids)), found)
+        return best.pairs()
 
     def _no_ids(self, *shape: int) -> UserIds:
         return np.empty(shape, np.int64) if self._strings is None else np.empty(shape, self._strings)

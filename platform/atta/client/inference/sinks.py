@@ -17,26 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.client.cluster import Cluster
-from atta.client.inference.task import UserIds
+from atta.client.inference.task import Predictions, UserIds
 from atta.errors import ConfigError, DataError
 from atta.kvstore.spec import MutableSpec
 from atta.observe.packages import load, need
 from atta.partition.disk.files import NpyAppender
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Results in memory.
-
-    Attributes:
-        ids: int64 or str [n], user ids of vertices; [n, 2], sources and targets, where pairs are scored.
-        values: [n, width] float32 embeddings or scores, or int64 [n] classes; float32 [n] for pairs.
-    """
-
-    ids: UserIds
-    values: npt.NDArray[Any]
 
 
 class ShareWriter(Protocol):

@@ -24,6 +24,22 @@ UserIds = Ids | npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True)
+class Predictions:
+    """Results in memory.
+
+    Attributes:
+        ids: int64 or str [n], user ids of vertices; [n, 2], sources and targets, where pairs are scored.
+        values: [n, width] float32 embeddings or scores, or int64 [n] classes; float32 [n] for pairs.
+        version: of point queries: the dataset's tables that they were computed of; None: they stood in a mutable table,
+            or were not asked for so.
+    """
+
+    ids: UserIds
+    values: npt.NDArray[Any]
+    version: int | None = None
+
+
+@dataclass(frozen=True)
 class PairScore:
     """Scores of pairs from rows [n, width] of sources: ``pairs`` with one partner each [n, width], float32 [n] or rows;
     ``grid`` with all targets [m, width], float32 [n, m]."""
@@ -61,7 +77,7 @@ class InferenceTask:
         pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about given pairs.
         top: if it looks for the best targets.
         finish: turns rows of the last stage, or scores of pairs, into what is written.
-        version: of the dataset's tables.
+        version: of the dataset's tables; None: the newest, whenever a batch is read.
     """
 
     types: tuple[str, ...]
@@ -77,7 +93,7 @@ class InferenceTask:
     top: TopTargets | None = None
     finish: Callable[[Floats], npt.NDArray[Any]] = np.asarray
     score: PairScore = INNER_PRODUCTS
-    version: int = 0
+    version: int | None = 0
 
 
 def feature_width(schema: Schema, features: str) -> int:

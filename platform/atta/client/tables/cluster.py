@@ -222,7 +222,9 @@ class ClusterTables:
 
     def _common(self, name: str) -> str:
         """The id of the newest snapshot of that name that is complete on all daemons."""
-        ids = [list(reply.ids) for reply in self._all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))]
+        ids = [
+            list(reply.ids) for reply in self.ask_all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))
+        ]
         common: list[str] = [one for one in ids[0] if all(one in others for others in ids[1:])]
         if not common:
             parts = ", ".join(
@@ -242,8 +244,8 @@ class ClusterTables:
         ``hold``: let all hold pushes first."""
         try:
             if hold:
-                self._all(method, ask(phase=_HOLD, hold_s=HOLD_S))
-            replies = self._all(method, ask(phase=_PREPARE, held=hold))
+                self.ask_all(method, ask(phase=_HOLD, hold_s=HOLD_S))
+            replies = self.ask_all(method, ask(phase=_PREPARE, held=hold))
             names = self._check_alike([reply.tables for reply in replies])
         except BaseException:
             self._abort(method, ask(phase=_ABORT))
@@ -253,7 +255,7 @@ class ClusterTables:
             for info in reply.tables:
                 name = _spec(connection, info).name
                 steps[name] = max(info.step, steps.get(name, 0))
-        self._all(method, ask(phase=_COMMIT, steps=steps))
+        self.ask_all(method, ask(phase=_COMMIT, steps=steps))
         return names
 
     def _check_alike(self, parts: Sequence[Iterable[table_pb2.TableInfo]]) -> set[str]:
@@ -272,7 +274,7 @@ class ClusterTables:
                 )
         return {name for name, _ in tables[0]}
 
-    def _all(self, method: str, request: Any) -> list[Any]:
+    def ask_all(self, method: str, request: Any) -> list[Any]:
         """The answers of all daemons, which are asked at once. When all have answered, raises the first error."""
         patience = self._patience_s()
         futures = [connection.begin(method, request, timeout=patience) for connection in self._connections]

@@ -36,8 +36,12 @@ class ControlService:
         parts: tuple[DaemonGraph, Engine, DaemonTables],
         stats: Callable[[], dict[str, float]],
         stopping: asyncio.Event,
+        *,
+        answers: bool,
     ) -> None:
-        """``contract``: how this daemon draws. ``stats`` returns its counters. ``stopping``: set to make it drain."""
+        """``contract``: how this daemon draws. ``stats`` returns its counters. ``stopping``: set to make it drain.
+        ``answers``: whether it has a model to ask."""
+        self._answers = answers
         self._identity, self._contract, self._stats, self._stopping = identity, contract, stats, stopping
         self._graph, self._engine, self._tables = parts
         self.jobs, self.process = JobBoard(time.monotonic), ProcessFigures()
@@ -66,6 +70,7 @@ class ControlService:
             tables_replicated=together,
             files=files.described,
             broken=files.error is not None,
+            answers=self._answers,
         )
 
     async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:

@@ -19,6 +19,7 @@ from atta.daemon.services.data import TurnPool
 from atta.daemon.services.handling import Handling, Wrap, add_health_and_reflection, everybody
 from atta.daemon.services.rooms import AnswerRoom, Debts, RequestRoom
 from atta.errors import ConfigError
+from atta.observe.answering import App
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
 from atta.observe.packages import __version__
 from atta.wire import rpc
@@ -116,16 +117,19 @@ class DaemonFront:
         self._requests = RequestRoom(config.request_bytes, self.debts)
         self._handling: Handling | None = None
 
-    def serve_metrics(self, identity: Identity, read: Callable[[], DaemonFigures]) -> None:
-        """Serve Prometheus' metrics, if they are wanted. Raises ConfigError where the port is in use."""
+    def serve_metrics(
+        self, identity: Identity, read: Callable[[], DaemonFigures], beside: Mapping[str, tuple[str, App]] | None = None
+    ) -> None:
+        """Serve Prometheus' metrics, if they are wanted, and what is ``beside`` them: by path the method that
+        a caller must be allowed, and what answers. Raises ConfigError where the port is in use."""
         if (address := self._config.metrics_address) is None:
             return
         (host, port), about = address, {"dataset": identity.dataset_id, "version": __version__}
         collector = DaemonCollector(self._config.parts.start, about, read)
         if self.security is not None:
-            self.security.serve_metrics(host, port, collector)
+            self.security.serve_metrics(host, port, collector, beside)
         else:
-            serve_metrics(port, collector, host=host)
+            serve_metrics(port, collector, host=host, beside={path: app for path, (_, app) in (beside or {}).items()})
         log.info("metrics", address=f"{host}:{port}")
 
     def bind(

@@ -2,6 +2,7 @@
 
     0001/version.json             what the version changes, and size and checksum of its files
     0001/part-0000/  0001/shared/ the changed rows and edges, as in the dataset
+    0001/part-0000/changed.npy    int64, the core rows that have another row than before, or other in-edges
     0001/committed                empty; the version counts since this file is there
     lock                          held by the command that writes and publishes a version
 
@@ -33,7 +34,7 @@ from atta.partition.names import edge_folder, node_folder
 from atta.samplers.batch.items import EDGES, TIME
 
 MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
-FORMAT, VERSION = "atta-version", 1
+FORMAT, VERSION, CHANGED = "atta-version", 1, "changed.npy"
 _NUMBER = re.compile(r"[0-9]{4,9}")
 
 
@@ -198,6 +199,23 @@ class VersionFolder:
         if found is None:
             raise DataError(version.path / MANIFEST, f"has no degrees of {edge_type}")
         return found
+
+    def changed(self, dataset: Dataset, owner: int, number: int) -> tuple[TableName, np.ndarray] | None:
+        """What version ``number`` changed, and for which vertices of ``owner``: their row of the table, or their in-edges;
+        bool by internal id. None: it does not say so, or is another dataset's. Errors as ``edges``."""
+        version = self._version(number)
+        if not version.id or f"{part_folder(0)}/{CHANGED}" not in version.files:
+            return None
+        of = next(name for name, source in version.sources.items() if source == number)
+        node_type = dataset.schema.endpoints(of[0])[1] if of[1] == EDGES else of[0]
+        found = np.zeros(dataset.schema.node_counts[node_type], np.bool_)
+        for part in dataset.groups[owner]:
+            low, high = dataset.partitions.range(node_type, part)
+            rows = _checked(version, version.path / part_folder(part) / CHANGED)
+            if len(rows) and not 0 <= rows.min() <= rows.max() < high - low:
+                raise DataError(version.path / part_folder(part) / CHANGED, "has rows that do not exist")
+            found[low + rows] = True
+        return of, found
 
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
         """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""

@@ -13,6 +13,7 @@ import numpy as np
 from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import DATASET, TableName
 from atta.kvstore.live.folder import (
+    CHANGED,
     COMMITTED,
     FORMAT,
     MANIFEST,
@@ -110,23 +111,25 @@ class NewRows:
         ConfigError: the rows are not of this table, or name a vertex twice or one that does not exist; DataError: a
         file cannot be read or written."""
         at = self._positions(present.dataset, present.of)
-        return [self._write_part(present, part, at, to) for part in range(present.dataset.partitions.num_parts)], {}
+        parts = range(present.dataset.partitions.num_parts)
+        return [name for part in parts for name in self._write_part(present, part, at, to)], {}
 
-    def _write_part(self, present: Present, part: int, at: np.ndarray, to: Path) -> str:
+    def _write_part(self, present: Present, part: int, at: np.ndarray, to: Path) -> list[str]:
         name, spec = table_file(part, *present.of), present.dataset.schema.table(*present.of)
         low, high = present.dataset.partitions.range(present.of[0], part)
-        kept = present.rows(part) if np.any(at[low:high] < 0) else None
+        kept, changed = present.rows(part), []
         step = max(1, PIECE_BYTES // max(1, spec.row_bytes))
         with NpyAppender(to / name, spec.dtype, spec.row_shape) as out:
             for first, stop in chunks(high - low, step):
-                places = at[low + first : low + stop]
-                shape = (stop - first, *spec.row_shape)
-                piece = np.empty(shape, spec.dtype) if kept is None else kept[first:stop].copy()
+                places, old = at[low + first : low + stop], kept[first:stop]
+                piece = old.copy()
                 chosen = np.flatnonzero(places >= 0)
                 order = np.argsort(places[chosen], kind="stable")  # files are read forwards
                 piece[chosen[order]] = self.rows[places[chosen[order]]]
                 out.append(piece)
-        return name
+                changed.append(first + np.flatnonzero(_differ(piece, old)))
+        rows = np.concatenate([*changed, _no_ids()])
+        return [name, *_write_files(to, {f"{part_folder(part)}/{CHANGED}": rows})]
 
     def _positions(self, dataset: Dataset, table: TableName) -> np.ndarray:
         """Where the row of each internal id is: int64 [vertices], -1 where a vertex keeps its row."""
@@ -218,9 +221,10 @@ class NewEdges:
             first = 0 if self.replaces else present.folder.edge_ids(edge_type, present.source)
         parts, names = range(dataset.partitions.num_parts), []
         for part in parts:
-            arrays = self._merged(present, part, ends[0], ends[1], first)
+            arrays, changed = self._merged(present, part, ends[0], ends[1], first)
             folder = f"{part_folder(part)}/{edge_folder(edge_type)}"
-            names += _write_files(to, {f"{folder}/{name}.npy": array for name, array in arrays.items()})
+            files = {f"{folder}/{name}.npy": array for name, array in arrays.items()}
+            names += _write_files(to, {**files, f"{part_folder(part)}/{CHANGED}": changed})
         written = (version_part(dataset, to, part, map_array) for part in parts)
         edges = edges_of_parts(written, dataset.partitions, dataset.schema, edge_type)
         degrees = GraphDegrees.counted(edges, dataset.schema, edge_type)
@@ -255,9 +259,9 @@ class NewEdges:
 
     def _merged(
         self, present: Present, part: int, sources: np.ndarray, targets: np.ndarray, first: int
-    ) -> dict[str, np.ndarray]:
-        """The arrays of one partition. ``sources``, ``targets``: int64, internal ids; ``first``: the id of the first edge
-        that is added, which the others follow."""
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The arrays of one partition, and the rows of vertices whose in-edges change. ``sources``, ``targets``: int64,
+        internal ids; ``first``: the id of the first edge that is added, which the others follow."""
         dataset, edge_type = present.dataset, present.of[0]
         source_type, target_type = dataset.schema.endpoints(edge_type)
         low, high = dataset.partitions.range(target_type, part)
@@ -266,10 +270,12 @@ class NewEdges:
         indptr, edge_ids = np.asarray(csc.indptr), csc.edge_ids.astype(index_dtype(first + len(self)), copy=False)
         old = {"indices": csc.indices, "edge_ids": edge_ids}
         old |= {name: before.edge_table(edge_type, name) for name in tables}
+        gone = np.flatnonzero(np.diff(indptr)) if self.replaces else _no_ids()
         if self.replaces:
             indptr, old = np.zeros_like(indptr), {name: array[:0] for name, array in old.items()}
         elif len(self.removed):
             stays = ~np.isin(csc.edge_ids, self.removed)
+            gone = np.searchsorted(indptr, np.flatnonzero(~stays), side="right") - 1
             indptr = np.concatenate([[0], np.cumsum(stays)])[indptr]
             old = {name: array[stays] for name, array in old.items()}
         mine = np.flatnonzero((targets >= low) & (targets < high))
@@ -281,7 +287,13 @@ class NewEdges:
         merged = {name: np.insert(array, at, new[name].astype(array.dtype), axis=0) for name, array in old.items()}
         degrees = np.bincount(rows, minlength=high - low)
         merged["indptr"] = (indptr + np.concatenate([[0], np.cumsum(degrees)])).astype(np.int64)
-        return merged
+        return merged, np.union1d(gone, rows)
+
+
+def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """bool [n]: which rows [n, ...] have other bits than their counterparts."""
+    found, wanted = (np.ascontiguousarray(a).reshape(len(a), -1).view(np.uint8) for a in (rows, others))
+    return np.asarray(np.not_equal(found, wanted).any(axis=1))
 
 
 def _places(

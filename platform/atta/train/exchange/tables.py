@@ -97,6 +97,8 @@ class DaemonTable:
 
     def locate(self, ids: np.ndarray) -> torch.Tensor:
         """int64 [n]: the rows of users' ``ids`` of vertices. Raises ConfigError for an unknown vertex."""
+        if not self._slots:
+            return torch.from_numpy(ids)  # nothing travels
         return torch.from_numpy(np.array(next(iter(self._slots.values()))[0].locate(ids)))
 
     def publish(self, layer: int, rows: torch.Tensor, values: torch.Tensor, version: int) -> None:

@@ -224,14 +224,17 @@ class DigestTrainer(ExchangeTrainer):
     policy: DigestPolicy
     stale: TableRows
 
+    @property
+    def averages_weights(self) -> bool:
+        """Whether trainers step by themselves, so that they have moments of their own."""
+        return self.options.average == "weights"
+
     def rank_state(self) -> dict[str, Any]:
-        """Trainers that step by themselves have moments of their own."""
-        alone = self.options.average == "weights"
-        return super().rank_state() | ({"optimizer": self.optimizer.state_dict()} if alone else {})
+        return super().rank_state() | ({"optimizer": self.optimizer.state_dict()} if self.averages_weights else {})
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
         super().load_rank_state(state)
-        if self.options.average == "weights":
+        if self.averages_weights:
             try:
                 self.optimizer.load_state_dict(state["optimizer"])
             except (KeyError, ValueError) as error:
@@ -246,7 +249,7 @@ class DigestTrainer(ExchangeTrainer):
         divisor = self.divisor(batch, count)
         loss = own_backward(self.cooperative, batch, divisor, self.objective.loss_sum) * (divisor / count)
         parameters = [p for p in self.cooperative.parameters() if p.grad is not None]
-        averages_weights = self.options.average == "weights"
+        averages_weights = self.averages_weights
         for parameter in parameters:
             assert parameter.grad is not None
             # Gradients of means over all vertices add up; weights, and gradients of own means, are averaged.
@@ -287,7 +290,7 @@ class DigestTrainer(ExchangeTrainer):
         with other_source(batch.graph, recorded):
             self.cooperative(batch.x, batch.graph)
         self.cooperative.train(training)
-        rows, name = recorded.rows, self._table_name()
+        rows, name = self.travelling(recorded.rows), self._table_name()
         if self.rank == 0:  # alone: if there is no room, it leaves nothing behind
             table = self._table(name, rows)
         dist.barrier()
@@ -296,6 +299,10 @@ class DigestTrainer(ExchangeTrainer):
         self.stale.fill(table, rows)
         self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
         dist.barrier()
+        return rows
+
+    def travelling(self, rows: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Those of ``rows`` [o, d], by layer, that others pull."""
         return rows
 
     def _table_name(self) -> str:

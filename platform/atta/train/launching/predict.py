@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike
 import atta
 from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
-from atta.client.inference.sinks import FORMATS, FileSink, MemorySink, Predictions, Sink, TableSink, described
+from atta.client.inference.sinks import FORMATS, FileSink, MemorySink, Sink, TableSink, described
 from atta.client.inference.stages import Stage, Targets, layerwise_stages, sampled_stages
 from atta.client.inference.task import (
     INNER_PRODUCTS,
     InferenceTask,
     PairScore,
+    Predictions,
     TopTargets,
     feature_width,
     share_count,
@@ -30,6 +31,7 @@ from atta.client.inference.task import (
 )
 from atta.client.loaders.dag import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
+from atta.daemon.config import WHAT
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.lastwords import first_line
 from atta.observe.progress import Progress
@@ -38,7 +40,7 @@ from atta.partition.schema import split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
-from atta.train.settings.predict import WHAT, check_apart
+from atta.train.settings.predict import check_apart
 
 if TYPE_CHECKING:
     import torch

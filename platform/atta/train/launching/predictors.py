@@ -33,6 +33,7 @@ from atta.train.settings.predict import PredictConfig
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
+    from atta.train.launching.follow import FollowedVersion
 
 _SEPARATORS = ("\t", ",")
 
@@ -123,6 +124,19 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
         inference.clean()
     files = [str(path) for path in job.sink.paths] if isinstance(job.sink, FileSink) else []
     return PredictReport(config, job.count, job.width, files, time.monotonic() - started)
+
+
+def follow_as(config: PredictConfig) -> Iterator[FollowedVersion]:
+    """Follow as ``config`` says, without an end; yields what was done. Raises as ``predict_as``."""
+    from atta.train.launching.follow import InferenceFollower
+
+    _prepare_torch(1)
+    with _connected(config) as cluster:
+        follower = InferenceFollower(
+            cluster, config.checkpoint, table=str(config.table), what=config.what, tolerance=config.tolerance,
+            batch_size=config.batch_size, device=_device(config.device, 0), node_type=config.node_type,
+        )  # fmt: skip
+        yield from follower.follow()
 
 
 def _check(config: PredictConfig, data: str) -> None:

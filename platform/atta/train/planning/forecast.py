@@ -135,6 +135,7 @@ class Forecaster:
         at_one_daemon: bool = False,
         again: float = 0.0,
         handed: float = 0.0,
+        steps: int = 1,
         risk: str = "",
         measured: str = "",
         reason: str = "",
@@ -147,8 +148,9 @@ class Forecaster:
         epoch and HALO row that an LSTM reads; it computes 8 d² products per row and version, a layer 3 d².
         ``overlaps``: rows travel while trainers compute. ``at_one_daemon``: each trainer sends its gradient to one
         daemon and gets weights from it. ``again``: share of a layer's rows that is computed a second time. ``handed``:
-        how often per epoch and layer own rows go to another process of the machine, or come from it. ``measured``: the
-        variant of the record that tells the risk. ``epochs``: as of ``Forecast``."""
+        how often per epoch and layer own rows go to another process of the machine, or come from it. ``steps``: per epoch,
+        each on as much as all own vertices at most. ``measured``: the variant of the record that tells the risk. ``epochs``:
+        as of ``Forecast``."""
         work, trainers = self.sizes.exchanged, self.machines.trainers
         given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in (settings or {}).items())
         words = (
@@ -161,13 +163,14 @@ class Forecaster:
         layers = self.model.exchanges / 2
         rows = work.external * layers
         own = work.vertices / trainers
-        external = self._weights(at_one_daemon) + rows * (forward + backward) / self.rates.external
+        external = steps * self._weights(at_one_daemon) + rows * (forward + backward) / self.rates.external
         memory = exact.memory + copies * rows / trainers * self.model.row_bytes
-        compute = exact.compute + rows / trainers * predicted * (8 / 3) / self.rates.vertices
+        compute = steps * exact.compute + rows / trainers * predicted * (8 / 3) / self.rates.vertices
         compute += again * self.model.layers * own / self.rates.vertices
         loss = self.losses.get(measured, "")
         return replace(
             exact,
+            steps=steps,
             compute=compute,
             internal=exact.internal + handed * self.model.layers * own / self.rates.internal,
             external=external,
@@ -178,7 +181,7 @@ class Forecaster:
             risk=f"{risk}; {loss}" if risk and loss else risk,
             reason=reason,
             settings=settings or {},
-            epochs=epochs,
+            epochs=epochs / min(steps, _STEPS),
             hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 

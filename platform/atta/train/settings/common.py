@@ -23,6 +23,7 @@ MOST_LAYERS = 1000
 """Of models on whole graphs; GraNNDis trains up to 112."""
 PROCESSES: dict[str, Any] = {"at_least": 1, "at_most": 1024, "too_many": "about one per core is useful"}
 """Bounds of a number of processes or threads."""
+BATCH_SIZE, DEFAULT_BATCH = Option("Seeds per trainer and step.", at_least=1), 1024
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from atta.errors import ConfigError
 from atta.observe.settings import Option
-from atta.train.settings.common import TrainSettings
+from atta.train.settings.common import BATCH_SIZE, DEFAULT_BATCH, TrainSettings
 
 LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX = "link", "edge-classes", "unsupervised", "dgi"
 UNTABLED = (LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX)
@@ -115,7 +115,7 @@ class MinibatchSettings(LinkSettings):
     num_neighbors: Annotated[
         tuple[int, ...], Option("In-neighbours per vertex and hop, from the seeds outwards; -1: all.")
     ] = (15, 10, 5)
-    batch_size: Annotated[int, Option("Seeds per trainer and step.", at_least=1)] = 1024
+    batch_size: Annotated[int, BATCH_SIZE] = DEFAULT_BATCH
     accumulate: Annotated[int, Option("Batches per trainer and optimiser step.", at_least=1)] = 1
     precision: Annotated[str, Option("bf16 keeps weights and loss in fp32.", choices=PRECISIONS)] = "fp32"
     compile: Annotated[bool, Option("Compile the model: slow first steps, then faster.")] = False

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from atta.daemon.config import WHAT
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.train.settings.common import DEVICES, PROCESSES
-
-WHAT = ("embeddings", "scores", "classes")
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,13 @@ class PredictConfig:
         Option("Of a model of pairs of a typed graph: the end whose vertices are computed.", unset="the targets'",
                metavar="TYPE"),
     ] = None  # fmt: skip
+    follow: Annotated[
+        bool, Option("Go on with each version that atta update publishes, until stopped; with --table.")
+    ] = False
+    tolerance: Annotated[
+        float,
+        Option("Of --follow: rows between layers that change by less than this part of their norm stay.", at_least=0),
+    ] = 0.0
     mode: Annotated[
         str, Option("All in-neighbours, layer by layer, or sampled batches.", choices=("exact", "sampled"))
     ] = "exact"
@@ -88,6 +94,7 @@ class PredictConfig:
         if self.split is not None and self.ids is not None:
             raise ConfigError("give --split or --ids, not both")
         check_apart(self, "--")
+        self._check_follow()
         if (self.mode == "sampled") != (self.num_neighbors is not None):
             raise ConfigError("--mode sampled and --num-neighbors (its fan-outs) go together")
         if self.num_neighbors is not None and any(k < -1 or k == 0 for k in self.num_neighbors):
@@ -95,6 +102,21 @@ class PredictConfig:
             raise ConfigError(f"--num-neighbors {text}: one number per layer, each -1 (all) or at least 1")
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")
+
+    def _check_follow(self) -> None:
+        if not self.follow:
+            if self.tolerance:
+                raise ConfigError("--tolerance: goes with --follow")
+            return
+        if self.table is None:
+            raise ConfigError("--follow: keeps a table of running daemons up to date: give --cluster and --table")
+        if self.processes > 1:
+            raise ConfigError(f"--processes {self.processes}: --follow is one process")
+        for name in ("split", "ids", "num_neighbors"):
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')}: does not go with --follow, which computes all vertices exactly"
+                )
 
 
 _APART = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from atta.errors import ConfigError
 from atta.observe.settings import Option, Setting, check_bounds, settings_of
-from atta.train.settings.common import PROCESSES, TrainSettings
+from atta.train.settings.common import BATCH_SIZE, DEFAULT_BATCH, PROCESSES, TrainSettings
 
 if TYPE_CHECKING:
     from atta.samplers.local.server import Rule
@@ -308,6 +308,25 @@ def check_options(options: Any) -> None:
         value = getattr(options, setting.field)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{setting.given(value)}: must be a finite number")
+
+
+HISTORICAL_MODELS = ("sage", "gcn")
+"""Models whose layers only add up rows of neighbours."""
+
+
+@dataclass(frozen=True)
+class HistoricalSettings(StaleSettings):
+    """What ``historical`` has."""
+
+    batch_size: Annotated[int, BATCH_SIZE] = DEFAULT_BATCH
+    fan_out: Annotated[
+        int, Setting("In-neighbours per vertex and hop whose rows a batch computes; -1: all.", at_least=-1)
+    ] = 5
+    max_age: Annotated[
+        int,
+        Setting("Epochs after which a stale row is computed anew; 0: none is read.", at_least=0),
+    ] = 1
+    momentum: Annotated[float, Setting("How far a stale row moves towards a new one; 1: it is replaced.")] = 1.0
 
 
 AUTO = "auto"

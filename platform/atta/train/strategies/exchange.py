@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
@@ -25,12 +26,14 @@ from atta.train.settings import (
     BudgetSettings,
     DigestSettings,
     ExchangeSettings,
+    HistoricalSettings,
     PipeGcnSettings,
     SancusSettings,
     SatSettings,
     ServerSettings,
+    StaleSettings,
 )
-from atta.train.settings.servers import HISTORY_CODECS
+from atta.train.settings.servers import HISTORICAL_MODELS, HISTORY_CODECS
 from atta.train.strategies.strategy import (
     Forecasts,
     TrainingStrategy,
@@ -103,8 +106,7 @@ def _check_budget(settings: BudgetSettings) -> None:
         raise ConfigError(f"codec={settings.codec}: does not go with --accuracy-loss, which chooses how rows travel")
 
 
-def _check_digest(settings: DigestSettings) -> None:
-    check_servers(settings)
+def _check_tables(settings: StaleSettings) -> None:
     if settings.depth < 2 and settings.model not in DEEP_MODELS and not settings.send_features:
         raise ConfigError(
             f"--layers {settings.depth}: a single layer of {settings.model} reads features only, which never change, so "
@@ -114,8 +116,32 @@ def _check_digest(settings: DigestSettings) -> None:
         raise ConfigError(
             "codec=delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
         )
+
+
+def _check_digest(settings: DigestSettings) -> None:
+    check_servers(settings)
+    _check_tables(settings)
     if settings.average == "weights" and settings.clip_grad_norm is not None:
         raise ConfigError("--clip-grad-norm: there is no gradient of all trainers with average=weights")
+
+
+def _check_historical(settings: HistoricalSettings) -> None:
+    check_servers(settings)
+    if settings.model not in HISTORICAL_MODELS:
+        raise ConfigError(
+            f"--model {settings.model}: historical goes with {' and '.join(HISTORICAL_MODELS)}, whose layers only add up "
+            "rows of neighbours"
+        )
+    _check_tables(settings)
+    if settings.server_size > 1 and settings.stale_across != "trainers":
+        raise ConfigError(
+            "--trainers-per-server above 1: trainers sample apart; give --trainers-per-server 1, or stale-across=trainers"
+        )
+    refuse({"send-features": settings.send_features}, "historical, whose first layer adds up features once")
+    if not settings.fan_out:
+        raise ConfigError("fan-out=0: must be -1 (all) or at least 1")
+    if not 0 < settings.momentum <= 1:
+        raise ConfigError(f"momentum={settings.momentum}: must be above 0 and at most 1")
 
 
 def _check_sat(settings: SatSettings) -> None:
@@ -169,6 +195,25 @@ def _forecasts(*ways: dict[str, Any], alone: bool = False) -> Forecasts:
             yield forecaster.reading(**way)
 
     return forecasts
+
+
+def _historical_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    machines, sizes, layers = forecaster.machines, forecaster.sizes, forecaster.model.layers
+    able = forecaster.model.model in HISTORICAL_MODELS and layers > 1
+    if machines.servers == 1 or machines.trainers > 1 or not able:
+        return
+    found = forecaster.reading(
+        "historical",
+        f"historical, batches of {sizes.batch_size}",
+        forward=(layers - 2) / (layers - 1),  # the first hidden rows do not travel
+        backward=0,
+        ages=(1, 1),
+        copies=2,
+        again=1,
+        steps=max(1, math.ceil(sizes.targets / (machines.servers * sizes.batch_size))),
+        risk="rows get older with every step of an epoch, and most gradients end at the cut",
+    )
+    yield replace(found, options=(*found.options, "--batch-size", str(sizes.batch_size)))
 
 
 _EXACT = "the first half of the epochs, at most 50, is exact"
@@ -308,5 +353,16 @@ STRATEGIES = (
             },
             alone=True,
         ),
+    ),
+    TrainingStrategy(
+        name="historical",
+        sentence="sampled mini-batches of own vertices, with stale rows of all neighbours that were not sampled",
+        settings=HistoricalSettings,
+        trainer=trainer_at("exchange.historical:HistoricalTrainer"),
+        check=_check_historical,
+        evaluation=lambda settings: "whole graph",
+        counted="training vertices",
+        check_parts=check_server_parts,
+        forecasts=_historical_forecasts,
     ),
 )

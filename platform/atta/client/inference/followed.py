@@ -1,0 +1,289 @@
+"""Rows that follow the versions of a dataset: which of them an update can change, and the tables that have them, of every
+layer, so that a reader sees one version while the next one is written.
+
+A row is written in three steps: the present one goes into the table ``NAME.before``; the new one takes its place, with the
+number of the coming version; when all rows of all layers are there, one row of ``NAME.version`` says that the version counts.
+So whoever reads takes a row that is too new from ``before``. There rows of one version are kept, until the next but one is
+begun."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.client.cluster import Cluster
+from atta.client.inference.stages import Rows
+from atta.client.tables.remote import RemoteTable
+from atta.errors import AttaError, ConfigError, StaleRowError
+from atta.kvstore.spec import MutableSpec
+from atta.protos.v1 import update_pb2
+from atta.samplers.batch.items import EDGES
+from atta.wire.bulk import bits_of, marks_of
+
+Marks = npt.NDArray[np.bool_]
+"""Some vertices of a type: bool [vertices], by their rows in tables."""
+RESULT = ""
+"""Name of the rows that a follower gives. Those of layers are named as in ``Stage``."""
+_TRIES = 100
+
+
+# -- which rows change ---------------------------------------------------------------------------------------------------
+
+
+def affected(
+    hops: int,
+    own: str,
+    read: Mapping[str, Marks],
+    edges: Mapping[str, tuple[str, Marks]],
+    targets: Callable[[str, Marks], Marks],
+) -> Marks:
+    """The vertices of type ``own`` whose rows a layer may give anew.
+
+    Args:
+        hops: how far the layer reads.
+        read: by node type, the vertices whose rows that it reads have changed.
+        edges: by edge type along which it reads, the type of the sources, and the vertices whose in-edges have changed.
+        targets: the vertices to which edges of a type lead from others, on the new graph. A vertex to which an edge led that
+            has gone is one whose in-edges have changed.
+    """
+    found = read[own]
+    for _ in range(hops):
+        grown = found.copy()
+        for edge_type, (source, changed) in edges.items():
+            grown |= changed
+            sources = found if source == own else read[source]
+            if sources.any() and not grown.all():
+                grown |= targets(edge_type, sources)
+        found = grown
+    return found
+
+
+def differing(new: npt.NDArray[Any], old: npt.NDArray[Any], tolerance: float = 0.0) -> Marks:
+    """bool [n]: which rows [n, ...] have changed by more than this part of their norm; 0: which are not equal."""
+    flat, before = new.reshape(len(new), -1), old.reshape(len(old), -1)
+    if not tolerance:
+        return np.asarray(np.not_equal(flat, before).any(axis=1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        off, size = (np.linalg.norm(rows.astype(np.float64), axis=1) for rows in (flat - before, flat))
+    return ~np.asarray(off <= tolerance * size)  # so a NaN has changed
+
+
+@dataclass(frozen=True)
+class DatasetChanges:
+    """What differs between two versions of a dataset.
+
+    Attributes:
+        rows: by node type and table, the vertices that have another row.
+        edges: by edge type, the vertices that have other in-edges.
+    """
+
+    rows: Mapping[tuple[str, str], Marks]
+    edges: Mapping[str, Marks]
+
+    @classmethod
+    def between(cls, cluster: Cluster, since: int, until: int) -> DatasetChanges | None:
+        """Ask the daemons. None: the files of a version between them have gone. Raises UnknownNameError: there is no version
+        ``until``; RemoteError: a daemon does not answer."""
+        replies = cluster.tables.ask_all("UpdateService.Changes", update_pb2.ChangesRequest(since=since, until=until))
+        if not all(reply.known for reply in replies):
+            return None
+        found: dict[tuple[str, str], Marks] = {}
+        for change in (change for reply in replies for change in reply.changes):
+            of, schema = (change.type, change.name), cluster.schema
+            node_type = schema.endpoints(change.type)[1] if change.name == EDGES else change.type
+            marks = marks_of(change.vertices, schema.node_counts[node_type])
+            found[of] = found[of] | marks if of in found else marks
+        rows = {of: marks for of, marks in found.items() if of[1] != EDGES}
+        return cls(rows, {of: marks for (of, name), marks in found.items() if name == EDGES})
+
+
+def newest_version(cluster: Cluster) -> int:
+    """The newest version of the dataset that a daemon knows of. Raises RemoteError."""
+    replies = cluster.tables.ask_all("UpdateService.Versions", update_pb2.VersionsRequest())
+    return max(int(reply.newest) for reply in replies)
+
+
+def targets_of(cluster: Cluster, version: int, edge_type: str, sources: Marks) -> Marks:
+    """The vertices to which edges of a type lead from some vertices. Each daemon reads its edges once. Raises as
+    ``between``."""
+    request = update_pb2.TargetsRequest(edge_type=edge_type, sources=bits_of(sources), version=version)
+    replies = cluster.tables.ask_all("UpdateService.Targets", request)
+    count = cluster.schema.node_counts[cluster.schema.endpoints(edge_type)[1]]
+    return np.asarray(np.any([marks_of(reply.vertices, count) for reply in replies], axis=0))
+
+
+# -- tables --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FollowedState:
+    """What the row of ``NAME.version`` says.
+
+    Attributes:
+        version: of the dataset, which the rows are of; -1: none, the first pass is not over.
+        before: the version before it, which can be read until the next one is begun.
+        begun, done: how many versions were begun, and how many of them are complete.
+        model: a digest of what rows depend on besides the dataset's version.
+        follower: a random number of the process that writes.
+    """
+
+    version: int = -1
+    before: int = -1
+    begun: int = 0
+    done: int = 0
+    model: int = 0
+    follower: int = 0
+
+    def undisturbed(self, version: int, later: FollowedState) -> bool:
+        """Whether rows of ``version``, read between this state and a ``later`` one, are all of this version: those that were
+        replaced meanwhile were still in ``before``."""
+        spare = 1 if version == self.version and self.begun == self.done else 0
+        return later.begun <= self.begun + spare
+
+
+class FollowedTables:
+    """The tables of one follower, of all layers."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        """Open those that a follower keeps under ``name``. Raises UnknownNameError: there are none."""
+        self._cluster, self.name = cluster, name
+        self._open: dict[str, RemoteTable] = {}
+        self._follower = 0
+
+    @classmethod
+    def created(cls, cluster: Cluster, name: str, model: int) -> FollowedTables:
+        """Create the table of the version, or take it over from a follower that has ended. ``model``: see ``FollowedState``.
+        Raises ConfigError: it belongs to another model, or is something else."""
+        tables = cls(cluster, name)
+        tables._created(MutableSpec(f"{name}.version", 1, "<i8", (len(_FIELDS),)))
+        state = tables.state()
+        if state.begun and state.model != model:
+            raise ConfigError(
+                f"--table {name}: follows another model, dataset or kind of prediction: delete it and the tables {name}.*, or "
+                "choose another name"
+            )
+        if not state.done:
+            state = replace(FollowedState(), begun=state.begun)
+        tables._follower = secrets.randbits(62)
+        tables._tell(replace(state, model=model, follower=tables._follower))
+        return tables
+
+    def state(self) -> FollowedState:
+        """Which version the rows are of now. Raises UnknownNameError: a daemon has lost it; RemoteError."""
+        (row,) = self._table(f"{self.name}.version").pull(np.zeros(1, np.int64)).values.tolist()
+        return FollowedState(**dict(zip(_FIELDS, row, strict=True)))
+
+    def begin(self) -> FollowedState:
+        """Rows of a new version will come; goes on with one that was begun and never completed. Raises AttaError: another
+        follower has taken over the tables."""
+        state = self._mine()
+        return self._tell(replace(state, begun=state.done + 1))
+
+    def commit(self, version: int) -> FollowedState:
+        """All rows of ``version`` are there: it counts from now on. Raises as ``begin``."""
+        state = self._mine()
+        return self._tell(replace(state, version=version, before=state.version, done=state.begun))
+
+    def _mine(self) -> FollowedState:
+        state = self.state()
+        if state.follower != self._follower:
+            raise AttaError(f"table {self.name}: another follower writes it")
+        return state
+
+    def _tell(self, state: FollowedState) -> FollowedState:
+        row = np.array([list(asdict(state).values())])
+        self._table(f"{self.name}.version").push(np.zeros(1, np.int64), row).wait()
+        return state
+
+    # -- rows --------------------------------------------------------------------------------------------------------------
+
+    def create(self, rows: Rows, node_type: str, dtype: str = "<f4") -> None:
+        """Create the tables of the rows of one layer, or open them. ``node_type``: if ``rows`` name none. Raises ConfigError:
+        there is another table of that name; QuotaExceededError: no room."""
+        node_type = rows.node_type or node_type
+        count, shape = self._cluster.schema.node_counts[node_type], () if rows.width is None else (rows.width,)
+        spec = MutableSpec(self._name(rows), count, dtype, shape, versioned=True, policy=f"nodes:{node_type}")
+        self._created(spec)
+        self._created(replace(spec, name=f"{spec.name}.before", versioned=False))
+
+    def rows(self, rows: Rows) -> RemoteTable:
+        """The table of the rows of one layer, with what is newest of each."""
+        return self._table(self._name(rows))
+
+    def read(
+        self, ids: npt.NDArray[np.int64], version: int | None = None, rows: Rows | None = None
+    ) -> tuple[npt.NDArray[Any], int]:
+        """Rows [n, ...] of vertices by user id, all of one version of the dataset, and this version.
+
+        ``version``: None: that of now. The one before it can be read, too, until the next one is begun. ``rows``: of a layer;
+        None: the result. Raises StaleRowError: the version has gone, or there is none yet; ConfigError: an unknown vertex.
+        """
+        rows = rows or Rows(RESULT, None)
+        at = self.rows(rows).locate(ids)
+        for _ in range(_TRIES):
+            state = self.state()
+            wanted = state.version if version is None else version
+            self._check(state, wanted)
+            values = self.at(rows, at, wanted)
+            if state.undisturbed(wanted, self.state()):
+                return values, wanted
+        raise StaleRowError(f"table {self.name}: versions come faster than rows can be read")
+
+    def _check(self, state: FollowedState, wanted: int) -> None:
+        if not state.done:
+            raise StaleRowError(f"table {self.name}: has no rows yet, its follower is at the first pass")
+        if wanted != state.version and (wanted != state.before or state.begun != state.done):
+            raise StaleRowError(f"table {self.name}: has version {state.version}, not {wanted}")
+
+    def at(self, rows: Rows, at: npt.NDArray[np.int64], version: int) -> npt.NDArray[Any]:
+        """The same by rows of the table, unless a version is begun meanwhile."""
+        found = self.rows(rows).pull(at, versions=True)
+        assert found.versions is not None
+        if (late := np.flatnonzero(found.versions > version)).size:
+            found.values[late] = self._table(f"{self._name(rows)}.before").pull(at[late]).values
+        return found.values
+
+    def write(
+        self,
+        rows: Rows,
+        at: npt.NDArray[np.int64],
+        new: npt.NDArray[Any],
+        *,
+        state: FollowedState,
+        version: int,
+        tolerance: float | None,
+    ) -> Marks:
+        """Replace those rows of ``at`` that have changed; returns which. ``tolerance``: see ``differing``; None: all count as
+        changed. ``state``: the present one; rows of its version are kept for readers."""
+        table, changed = self.rows(rows), np.ones(len(at), np.bool_)
+        if state.version >= 0:
+            found = table.pull(at, versions=True)
+            assert found.versions is not None
+            if tolerance is not None:
+                changed = differing(new, found.values, tolerance)
+            kept = changed & (found.versions <= state.version)
+            self._table(f"{self._name(rows)}.before").push(at[kept], found.values[kept]).wait()
+        table.push(at[changed], new[changed], version=version).wait()
+        return changed
+
+    def _name(self, rows: Rows) -> str:
+        return f"{self.name}.{rows.name}" if rows.name else self.name
+
+    def _table(self, name: str) -> RemoteTable:
+        if name not in self._open:
+            self._open[name] = self._cluster.tables.open(name)
+        return self._open[name]
+
+    def _created(self, spec: MutableSpec) -> None:
+        try:
+            self._open[spec.name] = self._cluster.tables.create(spec)
+        except ConfigError as error:
+            raise ConfigError(f"--table {self.name}: {error}") from None
+
+
+_FIELDS = tuple(asdict(FollowedState()))

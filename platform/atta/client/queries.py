@@ -1,0 +1,104 @@
+"""Point queries as a client asks them: what the model of running daemons gives a few vertices now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from atta.client.inference.task import Predictions, UserIds
+from atta.errors import ConfigError
+from atta.partition.graph.strings import as_strings
+from atta.protos.v1 import query_pb2
+from atta.samplers.arguments import integers, whole
+from atta.wire import rpc
+from atta.wire.bulk import ARRAYS_BYTES, ids_of, vertex_ids
+
+_MOST = (1 << 31) - 1
+
+
+class PointQueries:
+    """What a cluster's daemons with a model answer."""
+
+    def predict(self, ids: ArrayLike, what: str = "embeddings", *, deadline_s: float | None = None) -> Predictions:
+        """What the model of the daemons (``atta serve --model``) gives some vertices now.
+
+        Args:
+            ids: user ids [n], numbers or strings, at most 4096; they may repeat.
+            what: ``"embeddings"``, ``"scores"`` or ``"classes"``; see ``atta.predict``.
+            deadline_s: how long it may take, in seconds; None: as long as each call.
+
+        Returns:
+            ``ids`` and their values in the same order: float32 [n, width], or int64 [n] classes.
+
+        Raises:
+            ConfigError: no daemon has a model, or the model has no such rows.
+            UnknownNameError: there is no such vertex, which is named.
+            DeadlineError, QuotaExceededError: the daemon has too much to do.
+        """
+        asked = _checked("ids", ids)
+        request = query_pb2.PredictRequest(ids=vertex_ids(asked), what=what)
+        return self._query("QueryService.Predict", request, lambda reply: _predicted(asked, reply), deadline_s)
+
+    def recommend(
+        self, ids: ArrayLike, k: int = 10, *, relation: str = "", deadline_s: float | None = None
+    ) -> Predictions:
+        """The ``k`` targets with the best scores of each vertex, as ``atta.predict(..., top=k)`` finds them.
+
+        Args:
+            ids, deadline_s: as of ``predict``.
+            k: there are fewer targets where no more are left.
+            relation: name of that whose edges are left out; empty: the model's, or the only one.
+
+        Returns:
+            Pairs of sources and targets, user ids [r, 2], in the order of ``ids``, the best first, and float32 [r] scores.
+            Where one end has string ids, both are strings.
+
+        Raises:
+            ConfigError, UnknownNameError, DeadlineError, QuotaExceededError: as ``predict``.
+        """
+        asked = _checked("ids", ids)
+        request = query_pb2.RecommendRequest(ids=vertex_ids(asked), count=whole("k", k, 1, _MOST), relation=relation)
+        return self._query("QueryService.Recommend", request, lambda reply: _recommended(asked, reply), deadline_s)
+
+    def _query(
+        self, method: str, request: Any, read: Callable[[Any], Predictions], deadline_s: float | None
+    ) -> Predictions:
+        address, reply = self._ask_model(method, request, deadline_s)
+        with rpc.understanding(address):
+            return read(reply)
+
+    def _ask_model(self, method: str, request: Any, deadline_s: float | None) -> tuple[str, Any]:
+        """The address of a daemon with a model, and its answer."""
+        raise NotImplementedError
+
+
+def _checked(what: str, given: ArrayLike) -> UserIds:
+    """User ids, int64 or str [n]. Raises ConfigError: these are none."""
+    strings = as_strings(what, given)
+    ids: UserIds = integers(what, given) if strings is None else strings
+    if ids.ndim != 1 or not len(ids):
+        raise ConfigError(f"{what}: must be a list of vertices, at least one, not of shape {list(ids.shape)}")
+    return ids
+
+
+def _predicted(ids: UserIds, reply: query_pb2.PredictReply) -> Predictions:
+    shape, kind = ((len(ids), reply.width), np.float32) if reply.width else ((len(ids),), np.int64)
+    return Predictions(ids, np.frombuffer(reply.values, kind).reshape(shape), _version(reply.version))
+
+
+def _recommended(ids: UserIds, reply: query_pb2.RecommendReply) -> Predictions:
+    """Raises ValueError: lengths differ."""
+    sources, targets = np.repeat(ids, np.frombuffer(reply.counts, np.int32)), ids_of(reply.targets, ARRAYS_BYTES)
+    if sources.dtype.kind != targets.dtype.kind:
+        sources, targets = sources.astype(np.str_), targets.astype(np.str_)
+    scores = np.frombuffer(reply.scores, np.float32)
+    if not len(sources) == len(targets) == len(scores):
+        raise ValueError(f"{len(targets)} targets and {len(scores)} scores for {len(sources)}")
+    return Predictions(np.stack([sources, targets], axis=1), scores, _version(reply.version))
+
+
+def _version(told: int) -> int | None:
+    return None if told < 0 else int(told)

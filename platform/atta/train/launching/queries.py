@@ -1,0 +1,244 @@
+"""Answers the point queries of a daemon by a model (``atta serve --model``). Rows are computed as ``atta predict`` does it
+on batches around vertices, or stand in a table that it has written. One thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+import atta
+from atta.client.inference.run import Inference
+from atta.client.inference.sinks import Sink
+from atta.client.tables.remote import RemoteTable
+from atta.daemon.config import DaemonConfig
+from atta.daemon.services.queries import TARGETS, PointAnswer, PointQuery
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.partition.dataset import Dataset
+from atta.train.checkpoint.files import load_model
+from atta.train.launching.predict import PredictJob, predicted_types
+from atta.wire.credentials import Credentials
+from atta.wire.parts import replicas_of
+
+CONNECT_S = 20.0
+"""How long the daemons of the other partitions are waited for, in seconds."""
+NEWEST = -1
+"""The version of rows that stood in a table."""
+
+Numbers = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+class _QueryJob(PredictJob):
+    """Rows between its stages have names that all daemons with this model share: one of them computes these rows."""
+
+    def _sink(self, shares: int, column: str, about: dict[str, Any]) -> Sink:
+        sink = Sink("queries")
+        sink.takes_strings = False
+        return sink
+
+
+@dataclass(frozen=True)
+class _QueryInference:
+    """What computes queries of one kind. ``width``: numbers per row."""
+
+    inference: Inference
+    types: tuple[str, ...]
+    width: int
+
+
+class ModelAnswers:
+    """An ``Answerer`` (see ``atta.daemon.services.queries``). Its daemon is a client of its own cluster."""
+
+    def __init__(self, config: DaemonConfig) -> None:
+        """Read the checkpoint and load torch. Raises DataError: it is missing, damaged or of another version."""
+        import torch
+
+        torch.set_num_threads(1)  # the cores are the daemon's
+        self._config, self._saved = config, load_model(config.model)
+        self._ready: dict[tuple[str, str], _QueryInference] = {}
+        self._cluster: atta.Cluster | None = None
+        self._table: RemoteTable | None = None
+
+    def begin(self, dataset: Dataset, address: str, credentials: Credentials | None) -> None:
+        """See ``Answerer``."""
+        self._dataset, self._address, self._credentials = dataset, address, credentials
+
+    def prepare(self) -> None:
+        """Connect to all daemons, and answer once: the first callers need not wait for all that is loaded then. Raises
+        AttaError: that cannot be done."""
+        self._connected()
+        with contextlib.suppress(ConfigError):  # there is no table yet, or the model has no rows of this kind
+            what = self._config.what
+            self.answer([PointQuery(what, np.array(self._dataset.ids(self._node_type(what))[:1], np.int64))])
+
+    def answer(self, queries: Sequence[PointQuery]) -> list[PointAnswer | AttaError]:
+        """Answers of queries of one kind, which are computed together. Raises AttaError: why there are none."""
+        first, node_type = queries[0], self._node_type(queries[0].what)
+        numbers = self._numbers([query.ids for query in queries], node_type)
+        known = [found for found in numbers if not isinstance(found, AttaError)]
+        if not known:
+            return [found for found in numbers if isinstance(found, AttaError)]
+        once = np.unique(np.concatenate(known))
+        cut = self._targets(first, once) if first.what == TARGETS else self._rows(first.what, once, node_type)
+        return [found if isinstance(found, AttaError) else cut(np.searchsorted(once, found)) for found in numbers]
+
+    # -- vertices ------------------------------------------------------------------------------------------------------
+
+    def _node_type(self, what: str) -> str:
+        return predicted_types(self._dataset.schema, self._saved, pairs=what == TARGETS)[0]
+
+    def _numbers(self, asked: Sequence[npt.NDArray[Any]], node_type: str) -> list[Numbers | AttaError]:
+        """The numbers of each caller's vertices, or why there are none. All strings are looked up at once, unless one of
+        them is unknown."""
+        ids, strings = self._connected().ids, [one for one in asked if one.dtype.kind == "U"]
+        found: dict[int, Numbers] = {}
+        if len(strings) > 1 and ids.known(node_type):
+            with contextlib.suppress(ConfigError):
+                together = ids.numbers(np.concatenate(strings), node_type)
+                cuts = np.cumsum([len(one) for one in strings])[:-1]
+                found = dict(zip(map(id, strings), np.split(together, cuts), strict=True))
+        return [found[id(one)] if id(one) in found else self._numbers_of(one, node_type) for one in asked]
+
+    def _numbers_of(self, given: npt.NDArray[Any], node_type: str) -> Numbers | AttaError:
+        try:
+            numbers = self._connected().ids.numbers(given, node_type) if given.dtype.kind == "U" else given
+            self._dataset.to_internal(node_type, numbers)
+        except UnknownNameError as error:
+            return error
+        except ConfigError as error:
+            return error if given.dtype.kind == "U" else UnknownNameError(str(error))
+        return numbers
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _rows(self, what: str, once: Numbers, node_type: str) -> Callable[[Numbers], PointAnswer]:
+        """Compute, or read, the rows of vertices; returns what makes the answer of a caller from places among them."""
+        values, version = self._read(what, once, node_type), NEWEST
+        if values is None:
+
+            def computed(prepared: _QueryInference) -> tuple[npt.NDArray[Any], int]:
+                ids, rows, version = prepared.inference.rows(once)
+                return rows[np.argsort(ids)], version
+
+            values, version = self._with(what, "", computed)
+        rows = values
+        return lambda places: PointAnswer(rows[places], version)
+
+    def _read(self, what: str, once: Numbers, node_type: str) -> npt.NDArray[Any] | None:
+        """Rows of the table; None: it has another kind."""
+        has = self._config.what
+        if not self._config.table or (what != has and (what, has) != ("classes", "scores")):
+            return None
+        places = self._dataset.to_internal(node_type, once)
+        try:
+            values = self._opened(has, node_type).pull(places).values
+        except UnknownNameError:  # it is another one since
+            self._table = None
+            values = self._opened(has, node_type).pull(places).values
+        return np.asarray(values.argmax(axis=1), np.int64) if what != has else values
+
+    def _opened(self, what: str, node_type: str) -> RemoteTable:
+        if self._table is None:
+            name = self._config.table
+            table = self._connected().tables.open(name)
+            width = None if what == "classes" else self._of(what).width
+            shape, kind = (() if width is None else (width,)), "<i8" if width is None else "<f4"
+            spec = table.spec
+            if (spec.policy, tuple(spec.row_shape), spec.dtype) != (f"nodes:{node_type}", shape, kind):
+                raise ConfigError(
+                    f"table {name}: rows of {spec.policy} with shape {list(spec.row_shape)} and type {spec.dtype} are not "
+                    f"{what} of {node_type!r}, shape {list(shape)}, type {kind}: see --what"
+                )
+            self._table = table
+        return self._table
+
+    # -- targets -------------------------------------------------------------------------------------------------------
+
+    def _targets(self, first: PointQuery, once: Numbers) -> Callable[[Numbers], PointAnswer]:
+        """Find the best targets of sources; returns what makes the answer of a caller from places among them."""
+
+        def best(prepared: _QueryInference) -> tuple[Numbers, npt.NDArray[np.float32], int, str]:
+            version = prepared.inference.version
+            return (
+                *prepared.inference.best(once, first.count),
+                NEWEST if version is None else version,
+                prepared.types[-1],
+            )
+
+        pairs, scores, version, node_type = self._with(TARGETS, first.relation, best)
+        starts = np.searchsorted(pairs[:, 0], np.append(once, np.iinfo(np.int64).max))
+        ids = self._connected().ids
+        targets = ids.strings(pairs[:, 1], node_type) if ids.known(node_type) else pairs[:, 1]
+
+        def cut(places: Numbers) -> PointAnswer:
+            counts = starts[places + 1] - starts[places]
+            at = np.repeat(starts[places] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            return PointAnswer(scores[at], version, counts.astype(np.int32), targets[at])
+
+        return cut
+
+    # -- what computes -------------------------------------------------------------------------------------------------
+
+    def _with(self, what: str, relation: str, use: Callable[[_QueryInference], T]) -> T:
+        """``use`` of what computes a kind. It is prepared anew once if that fails: daemons have a later version of the
+        dataset's tables by now, or have dropped rows between stages."""
+        try:
+            return use(self._of(what, relation))
+        except AttaError as error:
+            if self._ready.pop((what, relation), None) is None and isinstance(error, ConfigError):
+                raise  # the question makes no sense
+        self._table = None
+        return use(self._of(what, relation))
+
+    def _of(self, what: str, relation: str = "") -> _QueryInference:
+        found = self._ready.get((what, relation))
+        if found is None:
+            found = self._ready[what, relation] = self._made(what, relation)
+        return found
+
+    def _made(self, what: str, relation: str) -> _QueryInference:
+        cluster = self._connected()
+        job = self._job_of_targets(relation) if what == TARGETS else self._job_of_rows(what)
+        table = self._ends(job) if what == TARGETS else None
+        # Rows between stages are those of one version. Without any, a batch may be of the newest.
+        task = job.task if what == TARGETS and table is None else replace(job.task, version=None)
+        inference = Inference(cluster, task, job.sink)
+        inference.prepare(table)
+        return _QueryInference(inference, job.types, job.width)
+
+    def _job_of_targets(self, relation: str) -> PredictJob:
+        """One for any number of targets: that of its own task is not used."""
+        return _QueryJob(self._connected(), self._config.model, None, top=1, relation=relation or None, files=1)
+
+    def _job_of_rows(self, what: str) -> PredictJob:
+        fan_outs = list(self._config.fan_out or (-1,))
+        try:
+            return _QueryJob(self._connected(), self._config.model, None, what, num_neighbors=fan_outs, files=1)
+        except ConfigError:
+            if what != "embeddings" or len(fan_outs) == 1:
+                raise
+        # Embeddings of most models are computed by all layers but the last one.
+        return _QueryJob(self._connected(), self._config.model, None, what, num_neighbors=fan_outs[:-1], files=1)
+
+    def _ends(self, job: PredictJob) -> RemoteTable | None:
+        """The table, if it has the embeddings of both ends."""
+        if not self._config.table or self._config.what != "embeddings" or job.types[0] != job.types[-1]:
+            return None
+        return self._opened("embeddings", job.types[0])
+
+    def _connected(self) -> atta.Cluster:
+        if self._cluster is None:
+            config = self._config
+            known = [self._first(config.peers.get(part)) for part in range(self._dataset.partitions.num_parts)]
+            target = config.peers_file or known
+            self._cluster = atta.connect(target, deadline_s=CONNECT_S, wait=True, credentials=self._credentials)
+        return self._cluster
+
+    def _first(self, known: Any) -> str:
+        """The address of a partition's daemon; without any it is this daemon's own."""
+        return self._address if known is None else replicas_of(known)[0]

@@ -1,0 +1,161 @@
+"""Which callers share a computation, when it begins, and what JSON says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.daemon.services.queries import (
+    BOUNDS_S,
+    MOST_TOGETHER,
+    TARGETS,
+    PointAnswer,
+    PointQuery,
+    QueryFigures,
+    QueryQueue,
+    WaitingQuery,
+    answer_as_json,
+    query_of_json,
+)
+from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
+
+
+def waiting(since: float, vertices: int = 1, what: str = "scores", until: float = 100.0) -> WaitingQuery:
+    return WaitingQuery(PointQuery(what, np.arange(vertices)), since, until)
+
+
+def test_the_oldest_decides_what_is_computed_and_others_of_its_kind_join() -> None:
+    queue = QueryQueue(wait_s=2.0, most_together=10)
+    first, other, joins, late = waiting(0), waiting(0.5, what="classes"), waiting(1, 4), waiting(1, until=1.5)
+    assert queue.pause_s(0) is None
+    assert [queue.add(one) for one in (first, other, joins, late)] == [True, False, False, False]
+    assert queue.pause_s(0.5) == 1.5
+    assert queue.pause_s(3.0) == 0
+    assert queue.take(3.0) == [first, joins]
+    assert (len(queue), queue.vertices) == (1, 1), "who is late has gone without an answer"
+    assert queue.pause_s(3.0) == 0, "the next one has waited long enough"
+    assert queue.take(3.0) == [other]
+    assert queue.pause_s(3.0) is None
+
+
+def test_a_full_computation_does_not_wait_and_nobody_overtakes() -> None:
+    queue = QueryQueue(wait_s=2.0, most_together=10)
+    few, many, more = waiting(0, 4), waiting(0, 7), waiting(0, 1)
+    for one in (few, many, more):
+        queue.add(one)
+    assert queue.pause_s(0) == 2.0, "the two that fit together are not full"
+    assert queue.take(0) == [few]
+    assert queue.take(0) == [many, more]
+    huge = waiting(0, 30)
+    assert queue.add(huge)
+    assert queue.pause_s(0) == 0
+    assert queue.take(0) == [huge], "a single one may be larger"
+
+
+def test_the_queue_is_bounded_and_leaving_makes_room() -> None:
+    queue = QueryQueue(wait_s=0, most_together=10, most_waiting=5)
+    one = waiting(0, 4)
+    queue.add(one)
+    with pytest.raises(QuotaExceededError, match="4 vertices wait for answers, at most 5"):
+        queue.add(waiting(0, 2))
+    queue.drop(one)
+    queue.drop(one)
+    assert queue.vertices == 0
+    queue.add(waiting(0, 5))
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6), st.sampled_from(("scores", "classes")),
+                          st.integers(1, 30)), max_size=25))  # fmt: skip
+def test_everybody_in_time_is_taken_once_in_the_order_of_a_kind(calls: list[tuple[int, int, str, int]]) -> None:
+    queue, now = QueryQueue(wait_s=3.0, most_together=8, most_waiting=1000), 0.0
+    callers = [waiting(since, n, what, since + life) for since, n, what, life in sorted(calls)]
+    coming, taken = list(callers), list[WaitingQuery]()
+    while coming or len(queue):
+        while coming and coming[0].since <= now:
+            queue.add(coming.pop(0))
+        if queue.pause_s(now) == 0:
+            together = queue.take(now)
+            assert len({one.query.kind for one in together}) <= 1
+            assert sum(len(one.query.ids) for one in together) <= 8
+            assert all(one.until > now for one in together)
+            taken += together
+        now += 0.5
+    assert len(set(taken)) == len(taken)
+    for what in ("scores", "classes"):
+        mine = [one for one in taken if one.query.what == what]
+        assert mine == [one for one in callers if one in mine]
+    assert all(one in taken for one in callers if one.until > one.since + 3 + 0.5 * len(callers) + 1)
+    assert queue.vertices == 0
+
+
+def test_the_histogram_counts_answers_within_each_bound() -> None:
+    figures, seconds = QueryFigures(), [0.0005, 0.001, 0.003, 0.2, 60.0]
+    for s in seconds:
+        figures.count(waiting(0, 2), s)
+    stats = figures.stats()
+    for bound in BOUNDS_S:
+        assert stats[f"query_seconds_le_{bound:g}"] == sum(s <= bound for s in seconds)
+    assert stats["query_seconds_le_+Inf"] == stats["queries_answered"] == 5
+    assert stats["query_vertices"] == 10
+    assert stats["query_seconds"] == pytest.approx(sum(seconds))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "error", "cause"),
+    [
+        ("/predict", "{", ConfigError, "not JSON"),
+        ("/predict", "[" * 100_000, ConfigError, "not JSON"),
+        ("/predict", "[5]", ConfigError, "an object with a list of vertices"),
+        ("/predict", '{"ids": 5}', ConfigError, "an object with a list of vertices"),
+        ("/predict", '{"ids": []}', ConfigError, "at least one"),
+        ("/predict", '{"ids": [[1]]}', ConfigError, "must be a list"),
+        ("/predict", '{"ids": [1.5]}', ConfigError, "must be integers"),
+        ("/predict", '{"ids": [true]}', ConfigError, "must be integers"),
+        ("/predict", '{"ids": [1, "a"]}', ConfigError, "some ids are strings, others are int"),
+        ("/predict", '{"ids": [9223372036854775808]}', ConfigError, "9223372036854775808"),
+        ("/predict", json.dumps({"ids": [0] * (MOST_TOGETHER + 1)}), ConfigError, "4097 vertices .* at most 4096"),
+        ("/predict", '{"ids": [1], "what": "score"}', UnknownNameError, "did you mean 'scores'"),
+        ("/predict", '{"ids": [1], "what": 5}', ConfigError, "what: must be a text"),
+        ("/predict", '{"ids": [1], "wat": "scores"}', UnknownNameError, "unknown field 'wat'; did you mean 'what'"),
+        ("/predict", '{"ids": [1], "deadline_s": 0}', ConfigError, "deadline_s"),
+        ("/predict", '{"ids": [1], "deadline_s": NaN}', ConfigError, "deadline_s"),
+        ("/predict", '{"ids": [1], "deadline_s": true}', ConfigError, "deadline_s"),
+        ("/recommend", '{"ids": [1], "k": 0}', ConfigError, "k 0: must be"),
+        ("/recommend", '{"ids": [1], "k": 2.5}', ConfigError, "k 2.5: must be"),
+        ("/recommend", '{"ids": [1, 2], "k": 524289}', QuotaExceededError, "at most 1048576 in all"),
+        ("/recommend", '{"ids": [1], "what": "scores"}', UnknownNameError, "unknown field 'what'"),
+    ],
+)
+def test_bad_json_is_refused(path: str, text: str, error: type[AttaError], cause: str) -> None:
+    with pytest.raises(error, match=cause):
+        query_of_json(path, text.encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "what", "ids"),
+    [
+        ("/predict", {"ids": [5, 17, 5]}, "embeddings", [5, 17, 5]),
+        ("/predict", {"ids": ["ä", "b"], "what": "classes", "deadline_s": 2}, "classes", ["ä", "b"]),
+        ("/recommend", {"ids": ["a"], "k": 3, "relation": "buys"}, TARGETS, ["a"]),
+    ],
+)
+def test_json_becomes_a_query(path: str, given: dict[str, Any], what: str, ids: list[Any]) -> None:
+    query, within_s = query_of_json(path, json.dumps(given).encode())
+    assert (query.what, query.ids.tolist(), within_s) == (what, ids, given.get("deadline_s"))
+    assert (query.count, query.relation) == (given.get("k", 0), given.get("relation", ""))
+
+
+def test_answers_become_plain_values() -> None:
+    of = PointQuery(TARGETS, np.array(["a", "b", "c"]), 2)
+    flat = PointAnswer(np.array([3, 2, 1], np.float32), -1, np.array([2, 0, 1], np.int32), np.array([7, 8, 9]))
+    assert answer_as_json(of, flat) == {
+        "ids": ["a", "b", "c"], "version": None, "targets": [[7, 8], [], [9]], "scores": [[3.0, 2.0], [], [1.0]],
+    }  # fmt: skip
+    rows = PointAnswer(np.array([[1, 2]], np.float32), 3)
+    query = PointQuery("scores", np.array([5]))
+    assert answer_as_json(query, rows) == {"ids": [5], "version": 3, "what": "scores", "values": [[1.0, 2.0]]}
