@@ -2,7 +2,7 @@
 
     python -m bench.train.stale --data-root DIR [--graphs sbm,amazon_computers] [--seeds 5] [--only exchange,sancus-e1]
 
-8 trainers, a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
+Trainers (``--parts``), a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
 ``atta train`` does, with a GCN of width 64 and Adam at 0.01. ``--only`` names variants: those of the gates by default,
 ``all`` for all of them. With ``--keep`` a comparison goes on where it was cut off. ``--sat`` measures
 instead how good predicted rows are. Writes stale-accuracy or stale-sat, .json and .md.
@@ -152,6 +152,7 @@ SLOW = 0.003
 
 VARIANTS: dict[str, Settings] = {
     "exchange": {"strategy": "exchange"},
+    "budget-0.5": {"strategy": "exchange", "budget": 0.5},
     "dropped": {"strategy": "full", "eas": (0, 1), "eval": "exact"},
     "sancus-e1": {"strategy": "sancus", "eps": 1.0},
     "skip-gradients": {"strategy": "sancus", "eps": 1.0, "skip": "gradients"},
@@ -169,7 +170,7 @@ VARIANTS: dict[str, Settings] = {
     "exchange-slow": {"strategy": "exchange", "lr": SLOW},
     "pipegcn-slow": {"strategy": "pipegcn", "lr": SLOW},
 }
-GATED = ("exchange", "dropped", "sancus-e1", "pipegcn", "digest-10")
+GATED = ("exchange", "budget-0.5", "dropped", "sancus-e1", "pipegcn", "digest-10")
 PREDICTING = ("digest-10", "sat", "sat-linear")
 SETTLED = 15
 """Synchronisations after which predictions are judged."""
@@ -187,7 +188,9 @@ class Bound:
     layers: tuple[int, ...] = (2, 3)
 
 
+BUDGETED = ("sbm", "amazon_computers", "tolokers", "facebook_pagepage", "coauthor_cs")
 BOUNDS = (
+    Bound("budget-0.5", "exchange", -0.5, graphs=tuple(g + cut for g in BUDGETED for cut in ("", "-random"))),
     Bound("sancus-e1", "exchange", -1.0, layers=(2,)),
     Bound("sancus-e1", "skip-gradients", 0.0),
     Bound("digest-10", "dropped", 5.0, graphs=("sbm",), layers=(3,)),
@@ -209,6 +212,7 @@ def main() -> None:
         graphs=("sbm,amazon_computers,coauthor_cs", "-random after one: random parts"),
         layers="2,3",
         seeds=5,
+        parts=(PARTS, "parts, and trainers"),
         epochs=120,
         only=(",".join(GATED), "variants, or all"),
         keep=Maybe(Path, "folder that keeps what was measured; what is there is not measured"),
@@ -221,7 +225,7 @@ def main() -> None:
         (record_predictions if arguments.sat else record)(cells, arguments.epochs, arguments.typed, arguments.out)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
-    with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
+    with TrainerPool(arguments.parts) as pool, tempfile.TemporaryDirectory() as folder:
         if arguments.sat:
             arguments.only = ",".join(PREDICTING)
         cells = measured(pool, arguments, arguments.keep or Path(folder))
@@ -248,7 +252,6 @@ def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed
         epochs=epochs,
         seed=seed,
         dropout=0.0,
-        trainers=PARTS,
         trainers_per_server=1,
         eval_every=EVAL_EVERY,
         device="cpu",
@@ -273,12 +276,21 @@ def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> li
     depths = [int(layers) for layers in arguments.layers.split(",")]
     cells: list[dict[str, Any]] = []
     for graph in arguments.graphs.split(","):
-        data = partitioned(graph, SBM, arguments.data_root, arguments.work, PARTS)
+        data = partitioned(graph, SBM, arguments.data_root, arguments.work, arguments.parts)
         todo = {}
         for layers, seed, name in itertools.product(depths, range(arguments.seeds), variants):
-            config = config_of(variants[name], layers=layers, hidden=HIDDEN, epochs=arguments.epochs, seed=seed)
+            config = config_of(
+                {**variants[name], "trainers": arguments.parts},
+                layers=layers,
+                hidden=HIDDEN,
+                epochs=arguments.epochs,
+                seed=seed,
+            )
             file = kept / f"{graph}-{layers}-layers-{arguments.epochs}-epochs-{name}-{seed}.json"
-            todo[file] = (config, {"graph": graph, "layers": layers, "seed": seed, "variant": name})
+            todo[file] = (
+                config,
+                {"graph": graph, "layers": layers, "seed": seed, "variant": name, "parts": arguments.parts},
+            )
         cells += runs_of(pool, graph, data, todo)
     return cells
 
@@ -377,13 +389,22 @@ def grouped(cells: list[dict[str, Any]]) -> dict[tuple[str, int, str], list[dict
     return groups
 
 
+def parts_of(cells: list[dict[str, Any]]) -> str:
+    """Numbers of parts of the runs; runs that were kept long ago do not say theirs."""
+    return ", ".join(map(str, sorted({cell.get("parts", PARTS) for cell in cells})))
+
+
 def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
     """Write stale-accuracy.json and stale-accuracy.md."""
     held = verdicts(cells)
     found = document("stale-accuracy", command=typed, results=cells) | {"epochs": epochs, "bounds": held}
-    rows = []
-    for (graph, layers, variant), runs in grouped(cells).items():
+    rows, groups = [], grouped(cells)
+    for (graph, layers, variant), runs in groups.items():
         paired = differences(cells, graph, layers, variant, "exchange")
+        sent, exact = (
+            statistics.median(run["payload_bytes"] for run in found)
+            for found in (runs, groups.get((graph, layers, "exchange"), runs))
+        )
         rows.append(
             (
                 *(graph, layers, variant, spread([run["test"] for run in runs], ".1f")),
@@ -391,7 +412,8 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
                     spread(paired, "+.1f") if paired and variant != "exchange" else "",
                     spread([run["last"] for run in runs], ".1f"),
                 ),
-                f"{statistics.median(run['payload_bytes'] for run in runs) / 2**20:,.1f}",
+                f"{sent / 2**20:,.1f}",
+                f"{sent / exact:.2f}" if exact else "",
                 runs[0]["evaluation"],
             )
         )
@@ -399,7 +421,7 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
         *head("Accuracy with stale rows", found),
         f"Test accuracy in percent at the epoch with the best validation accuracy, median (minimum to maximum) of "
         f"{len({cell['seed'] for cell in cells})} seeds.",
-        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, evaluated every {EVAL_EVERY}; {PARTS} parts and",
+        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, evaluated every {EVAL_EVERY}; {parts_of(cells)} parts and",
         "trainers, each a server. Differences are paired by seed. Real graphs have features that a random projection",
         f"makes 128 wide, and 30 % of the vertices train. `-slow`: Adam {SLOW}.",
         "",
@@ -415,7 +437,18 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
         ),
         "",
         *rows_of(
-            ("graph", "layers", "variant", "test", "less exchange", "last epoch", "MiB sent", "evaluated on"), *rows
+            (
+                "graph",
+                "layers",
+                "variant",
+                "test",
+                "less exchange",
+                "last epoch",
+                "MiB sent",
+                "of exchange's",
+                "evaluated on",
+            ),
+            *rows,
         ),
     ]
     write(out / "stale-accuracy.json", found, lines)
@@ -449,7 +482,7 @@ def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out
     document_ = document("stale-sat", command=typed, results=cells) | {"epochs": epochs, "bounds": verdicts(cells)}
     lines = [
         *head("Predicted rows beside stale rows", document_),
-        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, {PARTS} parts and trainers, each a server;",
+        f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, {parts_of(cells)} parts and trainers, each a server;",
         "synchronisations and steps of the predictor every 10 epochs. Median (minimum to maximum) of",
         f"{len({cell['seed'] for cell in cells})} seeds. Distances are those of HALO rows to the rows of",
         f"the next synchronisation, after {SETTLED} synchronisations.",

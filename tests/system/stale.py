@@ -22,6 +22,8 @@ from atta.train.cooperative.dropout import RowDropout
 from atta.train.cooperative.exchange import own_backward, sum_gradients
 from atta.train.cooperative.halo import ReadRows, all_rows, rows_of_trainers
 from atta.train.cooperative.source import JoinedSource, RowPart, source_inside
+from atta.train.exchange.budget import LEVELS, BudgetPolicy, Cell, Level
+from atta.train.exchange.budgeted import BudgetRows
 from atta.train.exchange.codecs import packing
 from atta.train.exchange.figures import RowFigures
 from atta.train.exchange.messages import RowSetting, StaleRows
@@ -37,12 +39,22 @@ CPU = torch.device("cpu")
 BASE = Case("sage", layers=3, across=True)
 
 
+@dataclass
+class FixedLevel(BudgetPolicy):
+    """A budget that has chosen one level for all rows, in all epochs. Give it 0 points, so that nothing is measured."""
+
+    place: int = 0
+
+    def level(self, cell: Cell, epoch: int) -> Level:
+        return LEVELS[self.place]
+
+
 @dataclass(frozen=True)
 class StaleCase:
     """Some epochs of a system. Dropout is that of ``base``, after the exchange.
 
     Attributes:
-        system: exchange, sancus or pipegcn.
+        system: exchange, budget, sancus or pipegcn.
         options: of its policy.
         base: model, graph and servers.
         rows, across, codec: as the options of ``atta train``.
@@ -66,7 +78,12 @@ class StaleCase:
 
     @property
     def policy(self) -> RowPolicy:
-        kinds: dict[str, type[RowPolicy]] = {"exchange": RowPolicy, "sancus": SancusPolicy, "pipegcn": PipeGcnPolicy}
+        kinds: dict[str, type[RowPolicy]] = {
+            "exchange": RowPolicy,
+            "budget": FixedLevel,
+            "sancus": SancusPolicy,
+            "pipegcn": PipeGcnPolicy,
+        }
         return kinds[self.system](**self.options)
 
 
@@ -112,7 +129,19 @@ RECOMPUTED = tuple(
     for system, options in (("sancus", {"eps": 1, "warmup": 0}), ("pipegcn", {}))
     for end in ("", "-checkpointed")
 )
-TRAINED = (*(EXCHANGE, *EXACT, *NO_SLACK, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
+SINGLE = tuple(replace(BASE, model=model, dtype="float32") for model in ("sage", "gat", "deepergcn"))
+PLAIN = tuple(StaleCase("exchange", base=base) for base in SINGLE)
+BUDGETS = tuple(
+    StaleCase("budget", {"budget": 0.0, "epochs": 5, "place": place}, base=base)
+    for base in SINGLE
+    for place in range(len(LEVELS) - 1)
+)
+TRAINED = (
+    *PLAIN,
+    *BUDGETS,
+    *(EXCHANGE, *EXACT, *NO_SLACK, *CHECKPOINTED),
+    *(*DROPPED, *STALE_DROPPED, *RECOMPUTED),
+)
 DRIVEN = (
     *(StaleCase("sancus", {"eps": eps, "warmup": 3}, rows=rows) for eps in (0, 1, 3) for rows in ("halo", "all")),
     StaleCase("pipegcn"),
@@ -121,6 +150,7 @@ DRIVEN = (
 )
 
 QUICK = (
+    *(*PLAIN, *BUDGETS[:4], *BUDGETS[-2:]),
     *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, *CHECKPOINTED),
     *(DROPPED[1], DROPPED[6], STALE_DROPPED[1], *RECOMPUTED),
     *(case for case in DRIVEN if case.system != "sancus" or case.options["eps"] in (1, 2.5)),
@@ -136,7 +166,8 @@ def reads_of(case: StaleCase, groups: ServerGroups) -> ReadRows:
 
 
 def source(case: StaleCase, reads: ReadRows, dtype: torch.dtype) -> StaleRows:
-    return StaleRows(RowSetting(case.policy, reads, RowFigures(), packing(case.codec, dtype)))
+    kind = BudgetRows if case.system == "budget" else StaleRows
+    return kind(RowSetting(case.policy, reads, RowFigures(), packing(case.codec, dtype)))
 
 
 def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
@@ -168,8 +199,10 @@ def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
         losses.append(float(loss))
         payload.append({f"{layer} {way}": count for (layer, way), count in stale.figures.sent.items()})
         ages.append({f"{layer} {way}": (a.least, a.most, a.rows) for (layer, way), a in stale.figures.ages.items()})
+    packed = stale.state()["packing"]
     stale.close()
     return {
+        "packed": packed,
         "losses": losses,
         "gradients": {n: p.grad.clone() for n, p in model.module.named_parameters()},
         "weights": {n: p.detach().clone() for n, p in model.module.named_parameters()},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from atta.train.exchange.budget import LEVELS
 from tests.masks import PLACES, Masks
 from tests.system import cooperative
 from tests.system import stale as harness
@@ -47,6 +49,34 @@ def test_sancus_without_slack_is_exchange(results: Results, case: StaleCase) -> 
     assert found["losses"] == exact["losses"]
     assert same(found["weights"], exact["weights"])
     assert found["payload"] == exact["payload"]
+
+
+@pytest.mark.parametrize("case", marked(harness.BUDGETS, harness.QUICK))
+def test_levels_of_a_budget_are_what_they_say(results: Results, case: StaleCase) -> None:
+    """Exact rows are those of ``exchange``, bit for bit. Both ends hold the same rows. Bytes are those of the codec, in
+    every epoch or every second one, and losses are near."""
+    level, plain = LEVELS[case.options["place"]], next(one for one in harness.PLAIN if one.base == case.base)
+    found, exact = results[0][case.name], results[0][plain.name]
+    if level.name == "exact":
+        assert found["losses"] == exact["losses"]
+        assert same(found["weights"], exact["weights"])
+    else:
+        near = {"bf16": 1e-4, "int8": 1e-3}.get(level.name, 0.2)
+        assert found["losses"] == pytest.approx(exact["losses"], rel=near)
+        assert not same(found["weights"], exact["weights"])
+    row = {"none": 4 * HIDDEN, "bf16": 2 * HIDDEN, "int8": 4 + HIDDEN}[level.codec]
+    for rank, mine in enumerate(one[case.name] for one in results):
+        readers = Counter(f"{layer} {way}" for layer, way, _ in mine["packed"]["sent"])
+        for (layer, way, reader), (rows, version) in mine["packed"]["sent"].items():
+            held, at = results[reader][case.name]["packed"]["read"][layer, way, rank]
+            assert version == at
+            assert torch.equal(rows, held)
+        for epoch, (payload, whole) in enumerate(
+            zip(mine["payload"], results[rank][plain.name]["payload"], strict=True)
+        ):
+            for key, bytes_ in whole.items():
+                heads = 0 if level.codec == "none" else 8 * readers[key]
+                assert payload.get(key, 0) == (epoch % level.every == 0) * (bytes_ // (4 * HIDDEN) * row + heads)
 
 
 def test_pipegcn_waits_for_no_message_of_its_own_epoch(results: Results) -> None:

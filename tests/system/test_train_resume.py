@@ -28,6 +28,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "pipegcn": {"strategy": "pipegcn"},
     "smooth": {"strategy": "pipegcn", "smooth": 0.9, "stale_across": "trainers"},
     "differences": {"strategy": "exchange", "codec": "delta-int8"},
+    "budget": {"strategy": "exchange", "budget": 50.0, "epochs": 30, "eval_every": 30},
     "digest": {"strategy": "digest", "sync_every": 3, "grad_sync_every": 2},
     "weights": {"strategy": "digest", "sync_every": 2, "phase": "paper", "average": "weights", "loss": "local"},
     "sat": {"strategy": "sat", "sync_every": 1, "window": 2, "train_every": 2, "predictor": "linear"},
@@ -47,7 +48,8 @@ def timeless(epochs: list[EpochReport]) -> list[EpochReport]:
     """The epochs without what depends on the machine, or on how often features were sent anew."""
     numbers = ("seconds", "seeds_per_s", "edges_per_s", "remote_bytes", "eval_seconds", "eval_bytes")
     fixed: dict[str, Any] = {**dict.fromkeys(numbers, 0.0), "breakdown": {}, "peak_memory_bytes": []}
-    rows = [epoch.rows and replace(epoch.rows, filled_bytes=0) for epoch in epochs]  # a resumed run fills tables again
+    # A resumed run fills tables again.
+    rows = [epoch.rows and replace(epoch.rows, filled_bytes=0, measure_s=0.0) for epoch in epochs]
     return [replace(epoch, rows=of_epoch, **fixed) for epoch, of_epoch in zip(epochs, rows, strict=True)]
 
 

@@ -23,6 +23,7 @@ from atta.partition import Graph, partition_graph
 from atta.partition.dataset import Dataset
 from atta.train import EpochReport, TrainConfig, TrainReport, fit
 from atta.train.cooperative.trainer import ServerTrainer
+from atta.train.exchange.budget import LEVELS
 from tests.masks import Masks, of_rows
 from tests.system.cuts import descend, weights, whole
 
@@ -200,6 +201,40 @@ def test_an_epoch_tells_what_was_read_of_others(config: TrainConfig, tmp_path: P
     # JSON and checkpoints give back the same figures.
     assert EpochReport.from_dict(json.loads(json.dumps(asdict(report.epochs[-1])))) == report.epochs[-1]
     assert fit(replace(config, resume=True)).epochs == report.epochs
+
+
+def test_a_budget_saves_bytes_and_tells_what_it_chose_and_saw(
+    config: TrainConfig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It begins exact, bit for bit. What it sends and saves is what exact rows take, beside the exact step."""
+    config = replace(config, strategy="exchange", layers=3, epochs=30, eval_every=10, dropout=0.3)
+    plain, report = fit(config).epochs, fit(replace(config, budget=50.0, verbose=True))
+    found = report.epochs
+    assert [e.loss for e in found[:2]] == [e.loss for e in plain[:2]]
+    assert found[2].loss != plain[2].loss
+    measured = [e.epoch for e in found if e.rows and e.rows.gradient_errors]
+    assert measured == [4]
+    for epoch, exact in zip(found, plain, strict=True):
+        assert epoch.rows is not None
+        assert exact.rows is not None
+        assert epoch.rows.allowed_error == 0.5
+        again = epoch.epoch in measured
+        for layer, plainly in zip(epoch.rows.layers, exact.rows.layers, strict=True):
+            assert layer.payload_bytes + layer.saved_bytes == plainly.payload_bytes
+            level = max(layer.choices, key=[one.name for one in LEVELS].index)
+            if epoch.epoch < 4 or epoch.epoch >= 27:
+                assert level == ("exact", "exact", "bf16", "int8")[min(3, epoch.epoch)]
+            assert (layer.payload_bytes > plainly.payload_bytes / 2) == (level in ("exact", "bf16") or again)
+        assert epoch.crossed_bytes == sum(layer.crossed_bytes for layer in epoch.rows.layers)
+    rows = found[4].rows
+    assert rows is not None
+    errors = rows.gradient_errors
+    assert list(errors) == ["convs.0", "convs.1", "convs.2"]
+    assert all(0.9 < cosine <= 1 and 0 < error < 0.5 for cosine, error in errors.values())
+    assert rows.measure_s > 0
+    assert "gradient off by" in capfd.readouterr().err
+    assert EpochReport.from_dict(json.loads(json.dumps(asdict(found[4])))) == found[4]
+    assert report.best.test_accuracy == pytest.approx(max(e.test_accuracy or 0 for e in plain), abs=0.05)
 
 
 @pytest.mark.parametrize(

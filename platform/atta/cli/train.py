@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_op
 from atta.errors import ConfigError
 from atta.observe.packages import need
 from atta.train.config import TrainConfig
+from atta.train.settings import ServerSettings
 from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -24,11 +26,11 @@ OPTION_GROUPS = {
     "Model": "model layers hidden heads dropout decoder checkpoint-layers",
     "Optimisation": "epochs batch-size lr weight-decay lr-schedule lr-every lr-factor embedding-lr clip-grad-norm "
     "accumulate precision compile eval-every patience early-stop seed",
-    "Sampling": "strategy num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size aggregate seed-policy negatives "
-    "negatives-per-edge walk-length eval-negatives evaluate-by",
+    "Sampling": "strategy accuracy-loss num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size "
+    "aggregate seed-policy negatives negatives-per-edge walk-length eval-negatives evaluate-by",
     "Cluster": "trainers trainers-per-server device threads nnodes node-rank rdzv-endpoint rank-timeout",
     "Checkpoints": "checkpoint resume checkpoint-every checkpoint-steps max-restarts init-from",
-    "Output": "json quiet logger metrics config help",
+    "Output": "explain json quiet logger metrics config help",
 }
 
 
@@ -49,12 +51,14 @@ OPTION_GROUPS = {
 @click.option("--nnodes", type=int, default=1, help="Machines; give this command on each.")
 @click.option("--node-rank", type=NODE_RANK, default="0", help="Which; auto: by Kubernetes, Slurm, host name.")
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machines meet, on machine 0.")
+@click.option("--explain", is_flag=True, help="Say what the strategy does and decides, and train nothing.")
 @json_option
 @quiet_option
 def train(
     *,
     settings: dict[str, Any],
     strategy: dict[str, Any],
+    explain: bool,
     json_file: str | None,
     quiet: bool,
     nnodes: int,
@@ -68,6 +72,9 @@ def train(
              atta train --data data/demo-2p --strategy full:eas=1,15 --trainers 4
              atta train --cluster cluster.toml --trainers 4 --nnodes 2 \\
                  --node-rank 0 --rdzv-endpoint 10.0.0.1:29400"""
+    if explain:
+        _explain(TrainConfig(**settings, **strategy))
+        return
     need("training", "torch", "torch_geometric")
     from atta.train import Nodes, fit
 
@@ -80,6 +87,17 @@ def train(
     if not quiet and json_file != "-":
         _print(report)
     write_json(json_file, report.to_json())
+
+
+def _explain(config: TrainConfig) -> None:
+    from atta.train.exchange.policies import doubt
+
+    record, own = STRATEGIES[config.strategy], config.own
+    echo(f"{config.strategy}: {record.sentence}")
+    for line in record.explain(own):
+        echo(line)
+    if isinstance(own, ServerSettings) and (said := doubt(own, math.nan)):
+        echo(f"warning: {said}")
 
 
 def _print(report: TrainReport) -> None:

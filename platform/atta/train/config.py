@@ -14,6 +14,7 @@ from atta.train.settings import (
     DEEP_MODELS,
     TYPED_MODELS,
     AsyncDigestSettings,
+    BudgetSettings,
     CooperativeSettings,
     DorylusSettings,
     HistoricalSettings,
@@ -41,6 +42,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 @dataclass(frozen=True)
 class TrainConfig(
     CooperativeSettings,
+    BudgetSettings,
     SancusSettings,
     PipeGcnSettings,
     SatSettings,

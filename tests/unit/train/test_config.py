@@ -55,6 +55,9 @@ KEPT = ["resume", "checkpoint_steps", "max_restarts"]
         ({"num_neighbors": (5, 5), "eval_num_neighbors": (1, 2, 3)}, "--eval-num-neighbors 1,2,3"),
         ({"dropout": 1.0}, "--dropout 1.0"),
         ({"lr": 0.0}, "--lr 0.0"),
+        ({"strategy": "exchange", "budget": -1.0}, "--accuracy-loss -1.0: must be at least 0"),
+        ({"strategy": "sancus", "budget": 1.0}, "--accuracy-loss: belongs to --strategy exchange, not sancus"),
+        ({"strategy": "exchange", "budget": 1.0, "codec": "bf16"}, "codec=bf16: does not go with --accuracy-loss"),
         ({"lr": float("nan")}, "--lr nan"),
         ({"weight_decay": -1e-3}, "--weight-decay -0.001"),
         ({"seed": -1}, "--seed -1"),
@@ -200,7 +203,7 @@ def test_the_command_line_offers_every_setting_with_the_same_default(seen: list[
     offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config"}
     where = {"nnodes", "node_rank", "rdzv_endpoint"}
     settings = {s.field for s in settings_of(TrainConfig) if not isinstance(s.option, Setting | NoOption)}
-    assert offered == settings | where | {"strategy"}
+    assert offered == settings | where | {"strategy", "explain"}
     grouped = [name for names in OPTION_GROUPS.values() for name in names.split()]
     assert sorted(grouped) == sorted({_key(p) for p in train.get_params(click.Context(train))})
 
@@ -255,6 +258,11 @@ def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
         ("sancus", {"layers": 1, "model": "deepergcn"}, 0.2, None),
         ("sancus", {"warmup": 50}, 0.2, "warmup=50 with 10 epochs: never skips"),
         ("sancus", {"eps": 0.0}, 0.2, "eps=0: never skips"),
+        ("exchange", {}, 0.0, None),
+        ("exchange", {"budget": 0.5, "epochs": 100}, 0.2, None),
+        ("exchange", {"budget": 0.5, "epochs": 100}, 0.0, "no edge is cut: --accuracy-loss has no rows"),
+        ("exchange", {"budget": 0.5, "layers": 1}, 0.2, "one layer reads features alone"),
+        ("exchange", {"budget": 0.5}, 0.2, "--accuracy-loss with 10 epochs: too few to measure"),
         ("pipegcn", {}, 0.2, "3 layers: rows and gradients of the epoch before cost"),
         ("pipegcn", {"layers": 2}, 0.9, None),
         ("pipegcn", {"layers": 2, "epochs": 1}, 0.2, "the first epoch is exact"),

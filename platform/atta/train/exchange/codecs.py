@@ -62,8 +62,8 @@ class FixedCodec:
 class Packing:
     """Packs the rows of a message: as they are. Both ends know the number of rows; ``like`` has their width and dtype."""
 
-    def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """Memory for a message of ``rows`` rows."""
+    def room(self, peer: Peer, rows: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory for a message of ``rows`` rows of a peer."""
         return like.new_empty((rows, *like.shape[1:]))
 
     def pack(self, peer: Peer, rows: torch.Tensor, version: int) -> torch.Tensor:
@@ -88,7 +88,7 @@ class FixedPacking(Packing):
     def __init__(self, name: str) -> None:
         self._codec = FixedCodec(name)
 
-    def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
+    def room(self, peer: Peer, rows: int, like: torch.Tensor) -> torch.Tensor:
         return torch.empty(self._codec.nbytes(rows, like.shape[1]), dtype=torch.uint8, device=like.device)
 
     def pack(self, peer: Peer, rows: torch.Tensor, version: int) -> torch.Tensor:
@@ -112,18 +112,26 @@ class DeltaPacking(FixedPacking):
         self._sent: dict[Peer, tuple[torch.Tensor, int]] = {}  # float32 [n, d], version
         self._read: dict[Peer, tuple[torch.Tensor, int]] = {}
 
-    def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        size = self._HEADER + self._codec.nbytes(rows, like.shape[1])
+    def codec_from(self, peer: Peer) -> FixedCodec:
+        """How differences come from a peer."""
+        return self._codec
+
+    def codec_to(self, peer: Peer) -> FixedCodec:
+        """How differences go to a peer."""
+        return self._codec
+
+    def room(self, peer: Peer, rows: int, like: torch.Tensor) -> torch.Tensor:
+        size = self._HEADER + self.codec_from(peer).nbytes(rows, like.shape[1])
         return torch.empty(size, dtype=torch.uint8, device=like.device)
 
     def pack(self, peer: Peer, rows: torch.Tensor, version: int) -> torch.Tensor:
         """Raises ConfigError if other rows than before travel to the same reader."""
-        values = rows.cpu()
+        values, codec = rows.cpu(), self.codec_to(peer)
         held, base = self._sent.get(peer, (torch.zeros(values.shape), NEVER))
         if values.shape != held.shape:
             raise ConfigError(f"delta-int8: rows are {tuple(values.shape)}, not {tuple(held.shape)}")
-        encoded = self._codec.encode((values - held).numpy())
-        self._sent[peer] = held + torch.from_numpy(self._codec.decode(encoded, *values.shape)), version
+        encoded = codec.encode((values - held).numpy())
+        self._sent[peer] = held + torch.from_numpy(codec.decode(encoded, *values.shape)), version
         header = np.array([base], dtype="<i8").view(np.uint8)
         return torch.from_numpy(np.concatenate([header, encoded])).to(rows.device)
 
@@ -131,9 +139,10 @@ class DeltaPacking(FixedPacking):
         """Raises StaleRowError if a message is missing: the difference is to other rows than these. Raises ConfigError
         if the message is of another size."""
         base, data = np.split(message.cpu().numpy(), [self._HEADER])
-        count = len(data) // self._codec.nbytes(1, like.shape[1])
+        codec = self.codec_from(peer)
+        count = len(data) // codec.nbytes(1, like.shape[1])
         held, at = self._read.get(peer, (torch.zeros(count, like.shape[1]), NEVER))
-        difference = self._codec.decode(data, *held.shape)
+        difference = codec.decode(data, *held.shape)
         if (to := int(base.copy().view("<i8")[0])) != at:
             raise StaleRowError(f"delta-int8: a difference to version {to}; the reader holds version {at}")
         held = held + torch.from_numpy(difference)

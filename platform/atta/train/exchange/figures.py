@@ -37,6 +37,8 @@ class RowFigures:
         broadcasts, skipped: how often this trainer sent its rows, or did not, because those of readers were good enough.
         pushed: bytes of rows that this trainer pushed to the daemon beside it, from which others pull them.
         errors: squared distances of predicted and of stale rows to those pulled in this epoch, of all trainers together.
+        whole: with a budget, bytes that exact rows would have taken.
+        choices, row_errors: with a budget, the level of each owner, and the largest error of an owner's rows.
     """
 
     sent: Payload = field(default_factory=Counter)
@@ -46,6 +48,9 @@ class RowFigures:
     skipped: Counter[Key] = field(default_factory=Counter)
     pushed: Payload = field(default_factory=Counter)
     errors: dict[Key, tuple[float, float]] = field(default_factory=dict)
+    whole: Payload = field(default_factory=Counter)
+    choices: dict[Key, list[str]] = field(default_factory=dict)
+    row_errors: dict[Key, float] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Begin anew."""
@@ -64,7 +69,7 @@ class RowFigures:
 def row_report(figures: RowFigures, kept: list[int], device: torch.device | str = "cpu") -> RowReport:
     """The report of an epoch, of all trainers together, who all call this; ``kept``: bytes, as in ``RowReport``."""
     keys = sorted({*figures.broadcasts, *figures.skipped}, key=lambda key: (key[0], key[1] != "forward"))
-    counters = figures.sent, figures.crossed, figures.pushed, figures.broadcasts, figures.skipped
+    counters = figures.sent, figures.crossed, figures.pushed, figures.broadcasts, figures.skipped, figures.whole
     mine: list[float] = []
     for key in keys:
         ages = figures.ages.get(key, Ages())
@@ -75,7 +80,7 @@ def row_report(figures: RowFigures, kept: list[int], device: torch.device | str 
     sums, least, most = table.sum(0).tolist(), table.amin(0).tolist(), table.amax(0).tolist()
     layers = []
     for first, (layer, direction) in zip(range(0, len(mine), len(counters) + 4), keys, strict=True):
-        sent, crossed, pushed, broadcasts, skipped, rows, total = map(int, sums[first : first + 7])
+        sent, crossed, pushed, broadcasts, skipped, whole, rows, total = map(int, sums[first : first + 8])
         errors = figures.errors.get((layer, direction))  # of all trainers already
         predicted, stale = (None, None) if errors is None else map(math.sqrt, errors)
         layers.append(
@@ -86,16 +91,20 @@ def row_report(figures: RowFigures, kept: list[int], device: torch.device | str 
                 crossed_bytes=crossed,
                 pushed_bytes=pushed,
                 rows=rows,
-                age_min=int(least[first + 7]) if rows else None,
+                age_min=int(least[first + 8]) if rows else None,
                 age_mean=total / rows if rows else None,
-                age_max=int(most[first + 8]) if rows else None,
+                age_max=int(most[first + 9]) if rows else None,
                 broadcasts=broadcasts,
                 skipped=skipped,
                 predicted_error=predicted,
                 stale_error=stale,
+                saved_bytes=whole - sent if whole else 0,
+                choices=figures.choices.get((layer, direction), []),
+                row_error=figures.row_errors.get((layer, direction)),
             )
         )
-    return RowReport(layers, *map(int, sums[-len(kept) :]))
+    kept_bytes, copied_bytes, filled_bytes = map(int, sums[-len(kept) :])
+    return RowReport(layers, kept_bytes, copied_bytes, filled_bytes)
 
 
 class JobReporter:
@@ -133,7 +142,8 @@ def job_figures(job: str, epoch: int, rows: RowReport, errors: LayerErrors) -> l
             errors[key] = measured
         figures = dataclasses.asdict(of_layer)
         figures["sent_bytes"] = figures.pop("payload_bytes")
-        del figures["pushed_bytes"]
+        for name in ("pushed_bytes", "saved_bytes", "choices", "row_error"):
+            del figures[name]
         figures |= zip(("predicted_error", "stale_error"), errors.get(key, (None, None)), strict=True)
         found.append(JobFigures(job, epoch, **figures))
     return found[:MAX_ENTRIES]

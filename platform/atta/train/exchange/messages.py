@@ -96,6 +96,11 @@ class StaleRows(Source):
         """Bytes of own rows as they were sent last; 0 unless changes are measured."""
         return sum(copy.nbytes for copy in self._copies.values())
 
+    @property
+    def epoch(self) -> int:
+        """The present epoch, from 1."""
+        return self._epoch
+
     def begin(self, epoch: int) -> None:
         """Begin an epoch; epochs count from 1."""
         self.figures.clear()
@@ -224,12 +229,12 @@ class StaleRows(Source):
             dist.all_reduce(flags)
             sending = [bool(flag) for flag in flags.tolist()]
         else:
-            sending = [
-                policy.publishes(self._epoch, key[1], owner, held)
-                for owner, (policy, held) in enumerate(zip(self._owners, last, strict=True))
-            ]
+            sending = [self._due(key, owner, held) for owner, held in enumerate(last)]
         self._versions[key] = [self._epoch if s else v for s, v in zip(sending, last, strict=True)]
         return sending
+
+    def _due(self, key: Key, owner: int, held: int) -> bool:
+        return self._owners[owner].publishes(self._epoch, key[1], owner, held)
 
     def _pack(self, key: Key, rows: torch.Tensor, sending: Sequence[bool]) -> _Messages:
         """The messages of a layer, which ``post`` sends and receives."""
@@ -242,7 +247,11 @@ class StaleRows(Source):
                 self.sent[key] += message.nbytes
                 self.crossed[key] += message.nbytes * self._elsewhere[member]
         counts = zip(sending, self._counts[key[1]], strict=True)
-        into = {owner: self._packing.room(count, like) for owner, (s, count) in enumerate(counts) if s and count}
+        into = {
+            owner: self._packing.room((*key, owner), count, like)
+            for owner, (s, count) in enumerate(counts)
+            if s and count
+        }
         return _Messages(self._epoch, like, into, row_messages(self._group, out, into))
 
     def _outgoing(self, direction: Direction, rows: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -6,6 +6,7 @@ before the first epoch.
 | strategy | rows of others are | gradients of rows are | published |
 |---|---|---|---|
 | ``exchange`` | of this epoch | of this epoch | every epoch |
+| ``exchange``, a budget | as measured errors allow | as measured errors allow | when they ask for it |
 | ``sancus`` | within a bound | of this epoch (or the other way round) | when the bound asks for it |
 | ``pipegcn`` | of the epoch before | of the epoch before | every epoch |
 | ``digest`` | of the last synchronisation | cut, or of their last synchronisation | every N epochs |
@@ -326,12 +327,19 @@ def policy_of(kind: type[Any], settings: Any) -> Any:
     return kind(**{name: getattr(given, name) for name in getattr(kind, "__dataclass_fields__", ())})
 
 
+FEW_EPOCHS = 25
+"""With fewer, an exact step beside the cheap one would take more than a 25th of the run."""
 _OLD_LAYERS = 3
 """With so many layers, rows of the epoch before lose many points (bench/results/stale-accuracy.md)."""
 _MOST_CUT = 0.5
 """Share of edges that no gradient crosses, times further layers: 0.46 lost nothing, 0.68 and more at least 2 points."""
 Holds = Callable[[Any, float], bool]
 DOUBTS: tuple[tuple[str, Holds, str], ...] = (
+    ("exchange", lambda run, cut: bool(run.budget) and cut == 0, "no edge is cut: --accuracy-loss has no rows to save"),
+    ("exchange", lambda run, cut: bool(run.budget) and run.depth == 1 and run.model not in DEEP_MODELS
+     and not run.send_features, "one layer reads features alone, which travel once: --accuracy-loss changes nothing"),
+    ("exchange", lambda run, cut: bool(run.budget) and run.epochs < FEW_EPOCHS,
+     "--accuracy-loss with {epochs} epochs: too few to measure what older rows do, so rows are sent in every epoch"),
     ("sancus pipegcn digest sat", lambda run, cut: cut == 0, "no edge is cut, so there are no rows to save"),
     ("sancus pipegcn", lambda run, cut: run.depth == 1 and run.model not in DEEP_MODELS and not run.send_features,
      "one layer reads features alone, which never change: as exchange"),

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import atta
 from atta.errors import ConfigError
+from atta.observe.settings import settings_of
 from atta.train.cooperative.dropout import RowDropout
 from atta.train.cooperative.exchange import CooperativeGraph, TrainerBatch, own_backward, sum_gradients
 from atta.train.cooperative.graph import WorkerView
@@ -93,8 +94,8 @@ class ExchangeTrainer(ServerTrainer):
         was, now = state.get("options", {}), self._own_options()
         for name, value in now.items():
             if was.get(name, value) != value:
-                setting = f"{name.replace('_', '-')}={was[name]}"
-                raise ConfigError(f"--resume: the checkpoint was made with {setting}, not {value}")
+                setting = next(field for field in settings_of(type(self.options)) if field.field == name)
+                raise ConfigError(f"--resume: the checkpoint was made with {setting.given(was[name])}, not {value}")
         self._saved = state
 
     def _own_options(self) -> dict[str, Any]:

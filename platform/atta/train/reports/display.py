@@ -79,6 +79,11 @@ class TrainingCollector(Collector):
                 yield GaugeMetricFamily(f"atta_training_{name}", text, value=value)
         yield _labelled("phase_seconds", "Seconds of the epoch by phase.", "phase", epoch.breakdown)
         yield _labelled("metric", "Figures of validation and test, if evaluated.", "metric", epoch.metrics)
+        if epoch.rows is not None and epoch.rows.allowed_error is not None:
+            saved = sum(layer.saved_bytes for layer in epoch.rows.layers)
+            yield GaugeMetricFamily("atta_training_saved_bytes", "Bytes less than exact rows take.", value=saved)
+            errors = {layer: error for layer, (_, error) in epoch.rows.gradient_errors.items()}
+            yield _labelled("gradient_error", "Relative error of the gradient, if measured.", "layer", errors)
         memory = {str(rank): float(peak) for rank, peak in enumerate(epoch.peak_memory_bytes)}
         yield _labelled("peak_memory_bytes", "Peak memory of each trainer since its start.", "rank", memory)
 

@@ -25,6 +25,10 @@ class LayerRows:
         broadcasts, skipped: how often trainers sent their rows, and how often they did not.
         predicted_error, stale_error: distances of predicted and of stale rows to those that were pulled in this epoch,
             root of the sum of squares; None where nothing was predicted and measured.
+        saved_bytes: bytes that exact rows would have taken beyond ``payload_bytes``; 0 without ``--accuracy-loss``.
+        choices: with ``--accuracy-loss`` how the rows of each trainer travel, by rank, such as ``int8/2``.
+        row_error: distance of what was read to the rows of this epoch, relative to their norm, of the owner with the
+            largest one; None without ``--accuracy-loss``, and in the first epoch.
     """
 
     layer: int
@@ -40,6 +44,9 @@ class LayerRows:
     skipped: int
     predicted_error: float | None = None
     stale_error: float | None = None
+    saved_bytes: int = 0
+    choices: list[str] = field(default_factory=list)
+    row_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,14 +56,23 @@ class RowReport:
     Attributes:
         layers: by layer, forward before backward.
         kept_bytes: copies of others' rows that trainers keep for later epochs.
-        copied_bytes: second copies of own rows, which the bound on their change needs.
+        copied_bytes: second copies of own rows, which the bound on their change, or a budget, needs.
         filled_bytes: what the exact pass before the first epoch sent and pushed to fill the tables; 0 in other epochs.
+        gradient_errors: by layer of the model, in epochs with an exact step: cosine of its gradient and of that with older
+            rows, and their distance relative to its norm (or to what Adam divides by, if that is larger).
+        allowed_error: with ``--accuracy-loss`` the largest such distance that is allowed.
+        row_bounds: the same of ``row_error``, by direction.
+        measure_s: seconds of the exact step, of the slowest trainer.
     """
 
     layers: list[LayerRows]
     kept_bytes: int = 0
     copied_bytes: int = 0
     filled_bytes: int = 0
+    gradient_errors: dict[str, list[float]] = field(default_factory=dict)
+    allowed_error: float | None = None
+    row_bounds: dict[str, float] = field(default_factory=dict)
+    measure_s: float = 0.0
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> RowReport:

@@ -6,6 +6,7 @@ from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS
 from atta.train.settings.minibatch import MinibatchSettings
 from atta.train.settings.servers import (
     AsyncDigestSettings,
+    BudgetSettings,
     CooperativeSettings,
     DigestSettings,
     DorylusSettings,
@@ -26,6 +27,7 @@ __all__ = [
     "MOST_LAYERS",
     "TYPED_MODELS",
     "AsyncDigestSettings",
+    "BudgetSettings",
     "CooperativeSettings",
     "DigestSettings",
     "DorylusSettings",

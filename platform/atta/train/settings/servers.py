@@ -109,6 +109,22 @@ class ExchangeSettings(ServerSettings):
 
 
 @dataclass(frozen=True)
+class BudgetSettings(ExchangeSettings):
+    """What ``exchange`` has."""
+
+    budget: Annotated[
+        float,
+        Option(
+            "exchange: points of accuracy that cheaper rows may cost; 0: rows are exact.",
+            name="accuracy-loss",
+            metavar="POINTS",
+            at_least=0,
+            at_most=100,
+        ),
+    ] = 0.0
+
+
+@dataclass(frozen=True)
 class StaleSettings(ExchangeSettings):
     """What strategies have whose trainers read stale rows."""
 

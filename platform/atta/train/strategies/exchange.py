@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
+from atta.train.exchange.budget import BudgetPolicy, explained
 from atta.train.exchange.policies import (
     AsyncDigestPolicy,
     DigestPolicy,
@@ -22,6 +23,7 @@ from atta.train.exchange.policies import (
 from atta.train.settings import (
     DEEP_MODELS,
     AsyncDigestSettings,
+    BudgetSettings,
     DigestSettings,
     ExchangeSettings,
     HistoricalSettings,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
 
 RESTARTS = 3
+_BUDGETED = "exchange.budgeted:BudgetTrainer"
 GAP_SENDS = 0.5
 """Share of epochs in which ``bound=gap`` sends. It depends on the rows: with the default bound 0.3 to 0.75."""
 
@@ -75,6 +78,8 @@ def _reading_rows(
     """The record of a strategy with this ``policy``. ``trainer``: the place of its class; ``more``: other fields."""
 
     def make(settings: Any, cluster: atta.Cluster, device: torch.device) -> Any:
+        if getattr(settings, "budget", 0):
+            return trainer_at(_BUDGETED)(settings, cluster, device, policy_of(BudgetPolicy, settings))
         return trainer_at(trainer)(settings, cluster, device, policy_of(policy, settings))
 
     def checks(settings: Any) -> None:
@@ -93,6 +98,12 @@ def _reading_rows(
         forecasts=forecasts,
         **more,
     )
+
+
+def _check_budget(settings: BudgetSettings) -> None:
+    check_servers(settings)
+    if settings.budget and settings.codec != "none":
+        raise ConfigError(f"codec={settings.codec}: does not go with --accuracy-loss, which chooses how rows travel")
 
 
 def _check_tables(settings: StaleSettings) -> None:
@@ -225,9 +236,11 @@ _TABLES = {
 STRATEGIES = (
     _reading_rows(
         "exchange",
-        "all vertices in one step, each computed once; rows travel between servers",
-        ExchangeSettings,
+        "all vertices in one step, each computed once; rows travel between servers, exact unless --accuracy-loss is given",
+        BudgetSettings,
         RowPolicy,
+        check=_check_budget,
+        explain=explained,
         forecasts=_forecasts({"strategy": "exchange", "name": "exchange", "forward": 1, "backward": 1}),
     ),
     _reading_rows(

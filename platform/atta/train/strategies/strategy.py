@@ -79,6 +79,7 @@ class TrainingStrategy:
         check_parts: raises ConfigError where the settings do not go with the dataset's number of partitions.
         forecasts: what ``atta plan --strategy auto`` predicts of it, one entry per way to use it.
         restarts: how often a trainer that died is started again alone; 0: its death ends the job.
+        explain: lines for people about what a run will decide by itself.
     """
 
     name: str
@@ -92,6 +93,7 @@ class TrainingStrategy:
     check_parts: Callable[[Any, int], None] = lambda settings, parts: None
     forecasts: Forecasts = no_forecasts
     restarts: Callable[[Any], int] = lambda settings: 0
+    explain: Callable[[Any], list[str]] = lambda settings: []
 
     @cached_property
     def own_settings(self) -> frozenset[str]:

@@ -122,7 +122,7 @@ def test_both_ends_hold_the_same_rows_and_errors_do_not_add_up(rows: int, column
 
     def held(version: int) -> torch.Tensor:
         message = ends.pack(PEER, values, version)
-        assert message.shape == ends.room(rows, like).shape == (8 + rows * (4 + columns),)
+        assert message.shape == ends.room(PEER, rows, like).shape == (8 + rows * (4 + columns),)
         return ends.unpack(PEER, message, like, version)
 
     def wrong(found: torch.Tensor) -> torch.Tensor:
