@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 61_400,
-    "docstring_lines": 11_500,
-    "files": 500,
+    "code_lines": 63_500,
+    "docstring_lines": 12_000,
+    "files": 510,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,
     "largest_lines": 500,
-    "bench_lines": 11_100,
+    "bench_lines": 11_300,
 }
 
 
@@ -74,5 +74,5 @@ def test_the_documents_stay_short() -> None:
     written = [page for page in (ROOT / "README.md", *pages) if page.name not in GENERATED]
     words = {page.name: len(page.read_text().split()) for page in written}
     assert len(pages) <= 45
-    assert sum(words.values()) <= 50_000, f"the longest: {max(words, key=words.__getitem__)}"
+    assert sum(words.values()) <= 50_700, f"the longest: {max(words, key=words.__getitem__)}"
     assert len((ROOT / "README.md").read_text().splitlines()) <= 90
