@@ -23,8 +23,8 @@ from tests.fuzz.targets import run_for
 from tests.system.conftest import SmallGraph
 
 FUZZ_S = float(os.environ.get("ATTA_FUZZ_S", "3"))
-OF_OPERATORS = {"BackupService", "UpdateService", "IdService"}
-"""Services that clients of a cluster do not ask."""
+OF_OPERATORS = {"BackupService", "UpdateService", "IdService", "QueryService"}
+"""Services that clients of a cluster without a model do not ask."""
 
 pytestmark = pytest.mark.timeout(180 + 2 * FUZZ_S)
 

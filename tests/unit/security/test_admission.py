@@ -121,7 +121,8 @@ def needed(method: str) -> set[str]:
         return {"reader", "writer", "peer", "operator"}
     if name in {"Stats", "Sessions", "List", "Describe", "Snapshots", "Versions"}:
         return {"reader", "writer", "operator"}
-    return {"reader", "writer"} if kind == "IdService" or name in {"Pull", "Locate"} else {"writer"}
+    both = kind == "IdService" or name in {"Pull", "Locate", "Changes", "Targets"}
+    return {"reader", "writer"} if both else {"writer"}
 
 
 METHODS = [method for method in ROLES if method not in (METRICS, "grpc.health.v1.Health/List")]  # gRPC has none
