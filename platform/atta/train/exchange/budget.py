@@ -46,7 +46,7 @@ _FINEST = 2
 _LOSSES = {"none": 0.0, "bf16": 2.0**-9, "int8": 2.0**-7}
 """What a codec loses of the difference that it packs, root mean square, about."""
 ERROR_PER_POINT = 0.2
-"""Error of a layer's gradient that a point of accuracy allows (bench/results/stale-accuracy.md)."""
+"""Error of a layer's gradient that a point of accuracy allows (bench/results/budget.md)."""
 _MOST_ERROR = 0.5
 _SENSITIVITY = 2.0
 """Error of the gradient by that of rows, until it is measured. Before, rows are sent in every epoch."""
