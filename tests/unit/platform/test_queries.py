@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -18,6 +20,7 @@ from atta.daemon.services.queries import (
     PointQuery,
     QueryFigures,
     QueryQueue,
+    QueryService,
     WaitingQuery,
     answer_as_json,
     query_of_json,
@@ -159,3 +162,26 @@ def test_answers_become_plain_values() -> None:
     rows = PointAnswer(np.array([[1, 2]], np.float32), 3)
     query = PointQuery("scores", np.array([5]))
     assert answer_as_json(query, rows) == {"ids": [5], "version": 3, "what": "scores", "values": [[1.0, 2.0]]}
+
+
+class Unprepared:
+    """An answerer whose first steps fail."""
+
+    def begin(self, *_: Any) -> None: ...
+
+    def prepare(self) -> None:
+        raise RuntimeError("no memory for a model")
+
+    def answer(self, queries: Any) -> list[PointAnswer | AttaError]:
+        return [PointAnswer(2 * query.ids, 7) for query in queries]
+
+
+async def test_a_model_that_could_not_be_prepared_is_asked_all_the_same() -> None:
+    service = QueryService(Unprepared(), "here:1", 0.0)
+    (chore,) = service.chores().values()
+    task = asyncio.create_task(chore)
+    found = await service.ask(PointQuery("classes", np.arange(3)), 20.0)
+    assert (found.values.tolist(), found.version) == ([0, 2, 4], 7)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

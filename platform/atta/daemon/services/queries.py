@@ -280,7 +280,7 @@ class QueryService:
         loop = asyncio.get_running_loop()
         try:
             await aside(answerer.prepare)
-        except AttaError as error:
+        except Exception as error:  # the first query tries again, and its caller is told
             log.warning("model not prepared", error=shortened(str(error)))
         while True:
             self._came.clear()
