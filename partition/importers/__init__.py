@@ -6,12 +6,14 @@ people what a file or folder is, or None."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, PluginError
+from atta.observe.plugins import Registry
 from atta.observe.progress import Progress, Silent
 from atta.partition.deploy import written_graph
 from atta.partition.disk.files import check_tree
@@ -56,20 +58,28 @@ class Format(NamedTuple):
     sign: str
 
 
-IMPORTERS = {
-    "pyg-parts": Format(pyg_parts, "a folder with META.json and part_0"),
-    "planetoid": Format(planetoid, "it has ind.NAME.graph"),
-    "ogb": Format(ogb, "a folder with raw/ of OGB: edge.csv.gz, data.npz, ..."),
-    "table": Format(table, "it has schema.json"),
-    "dorylus": Format(dorylus, "it has graph.bsnap"),
-    "npz": Format(npz, "it has edge_index in graph.npz or as .npy, or CSR arrays adj_indptr, ..."),
-    "dgl": Format(dgl, "a file of dgl.save_graphs, or it describes DistDGL's partitions or another data set of DGL"),
-    "pyg": Format(pyg, "an archive of torch.save that names classes of PyG"),
-    "matrix": Format(matrix, "MatrixMarket, or *.graph with the first line of METIS"),
-    "networkx": Format(networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
-    "tgb": Format(tgb, "CSV with the heading of JODIE, TGN (ml_NAME.csv) or TGB (NAME_edgelist.csv)"),
-    "edges": Format(edges, "lines with the same number of columns, two or more"),
-}
+IMPORTERS: Registry[Format] = Registry(
+    "format",
+    "atta.importers",
+    {
+        "pyg-parts": Format(pyg_parts, "a folder with META.json and part_0"),
+        "planetoid": Format(planetoid, "it has ind.NAME.graph"),
+        "ogb": Format(ogb, "a folder with raw/ of OGB: edge.csv.gz, data.npz, ..."),
+        "table": Format(table, "it has schema.json"),
+        "dorylus": Format(dorylus, "it has graph.bsnap"),
+        "npz": Format(npz, "it has edge_index in graph.npz or as .npy, or CSR arrays adj_indptr, ..."),
+        "dgl": Format(
+            dgl, "a file of dgl.save_graphs, or it describes DistDGL's partitions or another data set of DGL"
+        ),
+        "pyg": Format(pyg, "an archive of torch.save that names classes of PyG"),
+        "matrix": Format(matrix, "MatrixMarket, or *.graph with the first line of METIS"),
+        "networkx": Format(networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
+        "tgb": Format(tgb, "CSV with the heading of JODIE, TGN (ml_NAME.csv) or TGB (NAME_edgelist.csv)"),
+        "edges": Format(edges, "lines with the same number of columns, two or more"),
+    },
+    "a Format",
+    lambda part: isinstance(part, Format),
+)
 """The formats by name, in the order in which they are asked whether a file is theirs: those with a clear mark first."""
 
 
@@ -81,6 +91,10 @@ def guess(path: str | Path) -> str:
     for name, fmt in IMPORTERS.items():
         if fmt.importer.recognises(source, head):
             return name
+    for name in IMPORTERS.plugins():
+        with contextlib.suppress(PluginError):  # whoever wants it names it, and is told
+            if IMPORTERS[name].importer.recognises(source, head):
+                return name
     if source.is_dir() and any(map(kind_of, source.iterdir())):
         command = f"atta schema {shlex.quote(str(path))}"
         raise DataError(source, f"has tables without schema.json; {command} writes a first one")
@@ -165,8 +179,7 @@ def import_graph(
         DataError: ``src`` is missing, malformed or holds data that cannot be imported; the message names the file and
             the data.
     """
-    if fmt not in IMPORTERS:
-        raise UnknownNameError.of("format", fmt, IMPORTERS)
+    importer = IMPORTERS[fmt].importer
     files = [_source(path) for path in ([src] if isinstance(src, str | Path) else src)]
     if fmt not in ("edges", "tgb") and (columns or string_ids or bipartite or len(files) > 1):
         raise ConfigError(f"{fmt}: only the format edges has several files, --columns, --string-ids and --bipartite")
@@ -194,7 +207,7 @@ def import_graph(
     with written_graph(
         dst, overwrite=overwrite, provenance=provenance, rename=options.rename, progress=progress
     ) as out:
-        IMPORTERS[fmt].importer.read(source, out, options)
+        importer.read(source, out, options)
         options.check_dropped()
         out.check_renamed()
     if contents is not None and out.schema is not None:

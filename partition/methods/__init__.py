@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe.plugins import Registry
 from atta.observe.progress import Progress
 from atta.partition.cutting.balance import known_balance
 from atta.partition.graph import Graph
@@ -35,22 +36,26 @@ class PartitionMethod(Protocol):
         fraction, a partition may exceed its even share of each thing."""
 
 
-METHODS: dict[str, type] = {
-    "metis": Metis,
-    "block": Block,
-    "ldg": Ldg,
-    "fennel": Fennel,
-    "random": Random,
-    "given": Given,
-    "extend": Extend,
-}
+METHODS: Registry[type] = Registry(
+    "partition method",
+    "atta.partition_methods",
+    {
+        "metis": Metis,
+        "block": Block,
+        "ldg": Ldg,
+        "fennel": Fennel,
+        "random": Random,
+        "given": Given,
+        "extend": Extend,
+    },
+    "a dataclass with assign",
+    lambda part: dataclasses.is_dataclass(part) and hasattr(part, "assign"),
+)
 
 
 def make_method(name: str, options: Mapping[str, Any] | None = None) -> PartitionMethod:
     """The method ``name`` with ``options``. Strings are converted to the types of the options. Raises UnknownNameError:
     no such method or option; ConfigError: a value is of the wrong type, out of range, or missing."""
-    if name not in METHODS:
-        raise UnknownNameError.of("partitioning method", name, METHODS)
     kind, given = METHODS[name], dict(options or {})
     fields = {f.name: f for f in dataclasses.fields(kind)}
     for key, value in given.items():
@@ -78,7 +83,7 @@ def bounds_of(method: PartitionMethod, graph: Graph, balance: Sequence[str] | No
 
 def _converted(method: str, key: str, value: Any, kind: Any) -> Any:
     types: dict[Any, type] = {"int": int, "float": float, "str": str}
-    wanted = types[kind]
+    wanted = types.get(kind, kind)  # a class whose module does not postpone annotations has types
     try:
         if isinstance(value, str) or (wanted is float and isinstance(value, int)):
             return wanted(value)

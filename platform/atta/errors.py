@@ -2,6 +2,7 @@
 
     AttaError
     ├── ConfigError            a wrong option, argument, message field or configuration key
+    │   ├── PluginError        a part of somebody's own that does not load, or is not what it is taken for
     │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
     │       └── UnknownClientError  a mutable table does not know, or has forgotten, the client that pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
@@ -47,6 +48,7 @@ __all__ = [
     "NotAllowedError",
     "NotAuthenticatedError",
     "PeerLostError",
+    "PluginError",
     "ProtocolError",
     "QuotaExceededError",
     "RemoteError",
@@ -73,6 +75,10 @@ class AttaError(Exception):
 
 class ConfigError(AttaError, ValueError):
     """A wrong option, argument, message field or configuration key."""
+
+
+class PluginError(ConfigError):
+    """A part of somebody's own, from a package or by ``--plugin``, that does not load or is not what it is taken for."""
 
 
 class UnknownNameError(ConfigError):

@@ -130,7 +130,7 @@ class NegativeLinks(_message.Message):
     def __init__(self, triplet: _Optional[bool] = ..., amount: _Optional[float] = ..., strategy: _Optional[_Union[NegativeLinks.Strategy, str]] = ...) -> None: ...
 
 class NeighborhoodOp(_message.Message):
-    __slots__ = ("hop", "fan_outs", "replace", "frontier", "method", "use", "budgets", "table")
+    __slots__ = ("hop", "fan_outs", "replace", "frontier", "method", "use", "budgets", "table", "method_name")
     HOP_FIELD_NUMBER: _ClassVar[int]
     FAN_OUTS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class NeighborhoodOp(_message.Message):
     USE_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
     hop: int
     fan_outs: _containers.RepeatedCompositeFieldContainer[FanOut]
     replace: bool
@@ -147,7 +148,8 @@ class NeighborhoodOp(_message.Message):
     use: EdgeUse
     budgets: _containers.RepeatedCompositeFieldContainer[Budget]
     table: str
-    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[int] = ..., use: _Optional[_Union[EdgeUse, str]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
+    method_name: str
+    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[int] = ..., use: _Optional[_Union[EdgeUse, str]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., table: _Optional[str] = ..., method_name: _Optional[str] = ...) -> None: ...
 
 class Budget(_message.Message):
     __slots__ = ("node_type", "count")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/graph.proto\x12\x07\x61tta.v1\"\xf5\x01\n\rSampleRequest\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07\x66\x61n_out\x18\x02 \x01(\x11\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x12\n\nstream_key\x18\x04 \x01(\x06\x12\x0c\n\x04rows\x18\x05 \x01(\x0c\x12\x11\n\twide_rows\x18\x06 \x01(\x08\x12\x0e\n\x06method\x18\x07 \x01(\r\x12\r\n\x05trees\x18\x08 \x01(\x0c\x12\r\n\x05times\x18\t \x01(\x0c\x12\x0e\n\x06tables\x18\n \x03(\t\x12\x0f\n\x07version\x18\x0b \x01(\x04\x12\n\n\x02\x62y\x18\x0c \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\r \x01(\r\x12\x0f\n\x07renewed\x18\x0e \x01(\x07\"\x81\x01\n\x0bSampleReply\x12\x0e\n\x06\x63ounts\x18\x01 \x01(\x0c\x12\x11\n\tneighbors\x18\x02 \x01(\x0c\x12\x10\n\x08\x65\x64ge_ids\x18\x03 \x01(\x0c\x12\x16\n\x0ewide_neighbors\x18\x04 \x01(\x08\x12\x15\n\rwide_edge_ids\x18\x05 \x01(\x08\x12\x0e\n\x06tables\x18\x06 \x01(\x0c\"\xc6\x01\n\x0cProbeRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\x30\n\x08question\x18\x03 \x01(\x0e\x32\x1e.atta.v1.ProbeRequest.Question\x12\x0c\n\x04rows\x18\x04 \x01(\x0c\x12\x10\n\x08operands\x18\x05 \x01(\x0c\x12\x0f\n\x07version\x18\x06 \x01(\x04\":\n\x08Question\x12\n\n\x06\x44\x45GREE\x10\x00\x12\x08\n\x04STEP\x10\x01\x12\x0c\n\x08\x43ONTAINS\x10\x02\x12\n\n\x06\x44IGEST\x10\x03J\x04\x08\x01\x10\x02\"\x1c\n\nProbeReply\x12\x0e\n\x06values\x18\x01 \x01(\x0c\"z\n\x0bPairRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x10\n\x08negative\x18\x04 \x01(\x08\x12\x12\n\nstream_key\x18\x05 \x01(\x06\x12\x0c\n\x04rows\x18\x06 \x01(\x0c\x12\x0f\n\x07version\x18\x07 \x01(\x04J\x04\x08\x01\x10\x02\"\x18\n\tPairReply\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\x32\xad\x01\n\x0cGraphService\x12\x36\n\x06Sample\x12\x16.atta.v1.SampleRequest\x1a\x14.atta.v1.SampleReply\x12\x30\n\x04Pair\x12\x14.atta.v1.PairRequest\x1a\x12.atta.v1.PairReply\x12\x33\n\x05Probe\x12\x15.atta.v1.ProbeRequest\x1a\x13.atta.v1.ProbeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/graph.proto\x12\x07\x61tta.v1\"\x8a\x02\n\rSampleRequest\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07\x66\x61n_out\x18\x02 \x01(\x11\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x12\n\nstream_key\x18\x04 \x01(\x06\x12\x0c\n\x04rows\x18\x05 \x01(\x0c\x12\x11\n\twide_rows\x18\x06 \x01(\x08\x12\x0e\n\x06method\x18\x07 \x01(\r\x12\r\n\x05trees\x18\x08 \x01(\x0c\x12\r\n\x05times\x18\t \x01(\x0c\x12\x0e\n\x06tables\x18\n \x03(\t\x12\x0f\n\x07version\x18\x0b \x01(\x04\x12\n\n\x02\x62y\x18\x0c \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\r \x01(\r\x12\x0f\n\x07renewed\x18\x0e \x01(\x07\x12\x13\n\x0bmethod_name\x18\x0f \x01(\t\"\x81\x01\n\x0bSampleReply\x12\x0e\n\x06\x63ounts\x18\x01 \x01(\x0c\x12\x11\n\tneighbors\x18\x02 \x01(\x0c\x12\x10\n\x08\x65\x64ge_ids\x18\x03 \x01(\x0c\x12\x16\n\x0ewide_neighbors\x18\x04 \x01(\x08\x12\x15\n\rwide_edge_ids\x18\x05 \x01(\x08\x12\x0e\n\x06tables\x18\x06 \x01(\x0c\"\xc6\x01\n\x0cProbeRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\x30\n\x08question\x18\x03 \x01(\x0e\x32\x1e.atta.v1.ProbeRequest.Question\x12\x0c\n\x04rows\x18\x04 \x01(\x0c\x12\x10\n\x08operands\x18\x05 \x01(\x0c\x12\x0f\n\x07version\x18\x06 \x01(\x04\":\n\x08Question\x12\n\n\x06\x44\x45GREE\x10\x00\x12\x08\n\x04STEP\x10\x01\x12\x0c\n\x08\x43ONTAINS\x10\x02\x12\n\n\x06\x44IGEST\x10\x03J\x04\x08\x01\x10\x02\"\x1c\n\nProbeReply\x12\x0e\n\x06values\x18\x01 \x01(\x0c\"z\n\x0bPairRequest\x12\x11\n\tedge_type\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x10\n\x08negative\x18\x04 \x01(\x08\x12\x12\n\nstream_key\x18\x05 \x01(\x06\x12\x0c\n\x04rows\x18\x06 \x01(\x0c\x12\x0f\n\x07version\x18\x07 \x01(\x04J\x04\x08\x01\x10\x02\"\x18\n\tPairReply\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\x32\xad\x01\n\x0cGraphService\x12\x36\n\x06Sample\x12\x16.atta.v1.SampleRequest\x1a\x14.atta.v1.SampleReply\x12\x30\n\x04Pair\x12\x14.atta.v1.PairRequest\x1a\x12.atta.v1.PairReply\x12\x33\n\x05Probe\x12\x15.atta.v1.ProbeRequest\x1a\x13.atta.v1.ProbeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,19 +32,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atta.v1.graph_pb2', _global
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLEREQUEST']._serialized_start=33
-  _globals['_SAMPLEREQUEST']._serialized_end=278
-  _globals['_SAMPLEREPLY']._serialized_start=281
-  _globals['_SAMPLEREPLY']._serialized_end=410
-  _globals['_PROBEREQUEST']._serialized_start=413
-  _globals['_PROBEREQUEST']._serialized_end=611
-  _globals['_PROBEREQUEST_QUESTION']._serialized_start=547
-  _globals['_PROBEREQUEST_QUESTION']._serialized_end=605
-  _globals['_PROBEREPLY']._serialized_start=613
-  _globals['_PROBEREPLY']._serialized_end=641
-  _globals['_PAIRREQUEST']._serialized_start=643
-  _globals['_PAIRREQUEST']._serialized_end=765
-  _globals['_PAIRREPLY']._serialized_start=767
-  _globals['_PAIRREPLY']._serialized_end=791
-  _globals['_GRAPHSERVICE']._serialized_start=794
-  _globals['_GRAPHSERVICE']._serialized_end=967
+  _globals['_SAMPLEREQUEST']._serialized_end=299
+  _globals['_SAMPLEREPLY']._serialized_start=302
+  _globals['_SAMPLEREPLY']._serialized_end=431
+  _globals['_PROBEREQUEST']._serialized_start=434
+  _globals['_PROBEREQUEST']._serialized_end=632
+  _globals['_PROBEREQUEST_QUESTION']._serialized_start=568
+  _globals['_PROBEREQUEST_QUESTION']._serialized_end=626
+  _globals['_PROBEREPLY']._serialized_start=634
+  _globals['_PROBEREPLY']._serialized_end=662
+  _globals['_PAIRREQUEST']._serialized_start=664
+  _globals['_PAIRREQUEST']._serialized_end=786
+  _globals['_PAIRREPLY']._serialized_start=788
+  _globals['_PAIRREPLY']._serialized_end=812
+  _globals['_GRAPHSERVICE']._serialized_start=815
+  _globals['_GRAPHSERVICE']._serialized_end=988
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SampleRequest(_message.Message):
-    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables", "version", "by", "age_ms", "renewed")
+    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables", "version", "by", "age_ms", "renewed", "method_name")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     FAN_OUT_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class SampleRequest(_message.Message):
     BY_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
+    METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     fan_out: int
     replace: bool
@@ -37,7 +38,8 @@ class SampleRequest(_message.Message):
     by: str
     age_ms: int
     renewed: int
-    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., by: _Optional[str] = ..., age_ms: _Optional[int] = ..., renewed: _Optional[int] = ...) -> None: ...
+    method_name: str
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., by: _Optional[str] = ..., age_ms: _Optional[int] = ..., renewed: _Optional[int] = ..., method_name: _Optional[str] = ...) -> None: ...
 
 class SampleReply(_message.Message):
     __slots__ = ("counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids", "tables")

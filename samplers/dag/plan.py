@@ -12,7 +12,7 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, whole
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
-from atta.samplers.methods import BY_NUMBER, Method
+from atta.samplers.methods import Method
 from atta.samplers.operators import make_operator
 from atta.samplers.operators.base import Operator
 from atta.samplers.shard import TIMELY
@@ -300,9 +300,7 @@ def _resolve_neighborhood(op: PlanOp, message: dag_pb2.NeighborhoodOp, schema: S
             raise ConfigError(f"operator {op.id!r}: two fan-outs for edge type {fan_out.edge_type!r}")
         check_fan_out(f"operator {op.id!r}", fan_out.edge_type, fan_out.count, limits.fan_out)
         fan_outs[fan_out.edge_type] = fan_out.count
-    method = BY_NUMBER.get(message.method)
-    if method is None:
-        raise ConfigError(f"operator {op.id!r}: unknown method {message.method}")
+    method = Method.sent(message.method, message.method_name)
     if message.table and not method.needs_table:
         raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws by no edge table of the user's choice")
     if method.needs_table and method.table is not None:

@@ -273,7 +273,8 @@ def _add_hops(
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop
         op.neighborhood.replace = hops.replace
-        op.neighborhood.method, op.neighborhood.table = hops.method.number, hops.by
+        op.neighborhood.method, op.neighborhood.method_name = hops.method.number, hops.method.sent_name
+        op.neighborhood.table = hops.by
         op.neighborhood.frontier = FRONTIERS[hops.frontier]
         for name, count in fan_outs.items():
             op.neighborhood.fan_outs.add(edge_type=name, count=count)

@@ -5,20 +5,23 @@ machine: only on the code."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import inspect
+import sys
 import textwrap
 from functools import cache
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
 
+from atta.errors import PluginError
+from atta.observe.plugins import Plugin
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import LocalSampler
-from atta.samplers.methods import Method
-from atta.samplers.operators import available, make_operator, sample_locally
+from atta.samplers.methods import METHODS, Method
+from atta.samplers.operators import OPERATORS, make_operator, sample_locally
 
 VERTICES, EDGES, SEEDS = 97, 960, 16
 HOPS = (4, 3)
@@ -53,22 +56,30 @@ def sampling_contract() -> str:
 
 @cache
 def operator_fingerprint() -> str:
-    """16 hex digits: which operators are installed, and of which code or release."""
+    """16 hex digits: which operators, and neighbour methods of plug-ins, are here, and of which code or release."""
+    own = {name: _code(operator) for name, operator in OPERATORS.items()}
     found = hashlib.sha256()
-    for name, operator in sorted(available().items()):
-        found.update(f"{name} {_told(operator)}\n".encode())
+    for parts in (own, *({n: _told(p) for n, p in each.plugins().items()} for each in (OPERATORS, METHODS))):
+        for name, told in sorted(parts.items()):
+            found.update(f"{name} {told}\n".encode())
     return found.hexdigest()[:16]
 
 
-def _told(operator: Any) -> str:
-    """An operator's code, or the release of the package that brings it, which need not be loaded."""
-    if isinstance(operator, EntryPoint):
-        release = "" if operator.dist is None else f"{operator.dist.name} {operator.dist.version}"
-        return f"{operator.value} {release}"
+def _told(plugin: Plugin) -> str:
+    """The release of the package that brings a plug-in, which is not loaded; the code of a module that is named."""
+    if plugin.package:
+        return f"{plugin.place} {plugin.package}"
+    with contextlib.suppress(PluginError):  # whoever asks for it is told
+        plugin.load()
+        return _code(sys.modules[plugin.place.partition(":")[0]])
+    return str(plugin)
+
+
+def _code(part: Any) -> str:
     try:
-        return code_alone(inspect.getsource(operator))
+        return code_alone(inspect.getsource(part))
     except OSError:
-        return str(operator.__qualname__)
+        return str(getattr(part, "__qualname__", part))
 
 
 def code_alone(source: str) -> str:

@@ -46,10 +46,7 @@ class LocalSampler:
         unknown, its weights or times are missing, or graphs contradict each other."""
         self._single = isinstance(graph, LocalGraph)
         graphs = {edge_type: graph} if isinstance(graph, LocalGraph) else dict(sorted(graph.items()))
-        try:
-            self.method = method if isinstance(method, Method) else Method(method)
-        except ValueError:
-            raise UnknownNameError.of("method", str(method), [m.value for m in Method]) from None
+        self.method = method if isinstance(method, Method) else Method(method)
         self._edges = {name: EdgeType(name, g, self.method, threads) for name, g in graphs.items()}
         self._keys, self._times_of = keys_by_type(self._edges.values()), times_by_type(self._edges.values())
         if self.method.temporal and not self._times_of and not any(g.time is not None for g in graphs.values()):

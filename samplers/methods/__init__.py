@@ -1,5 +1,6 @@
 """Neighbour methods: how the in-edges of a vertex are drawn. A method reads one vertex and its edges only, so the owner
-of a vertex can answer alone. Each has a file of its name with ``METHOD``, a description that all other code reads."""
+of a vertex can answer alone. Each of Atta has a file of its name with ``METHOD``, a description that all other code
+reads."""
 
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ from importlib import import_module
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.samplers.methods.base import InEdges, NeighborMethod, Tables
+from atta.observe.plugins import Registry
+from atta.samplers.methods.base import BY_NAME, InEdges, NeighborMethod, Tables
 
 
 class Method(enum.Enum):
     """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the method,
-    and the attributes are those of its ``NeighborMethod``."""
+    and the attributes are those of its ``NeighborMethod``. ``Method("first")`` is a plug-in's, once and the same, though
+    iteration gives those of Atta alone. In messages it is ``number``, and ``sent_name`` for a plug-in's. ``linked``: links
+    carry its draws."""
 
     UNIFORM = "uniform"
     WEIGHTED = "weighted"
@@ -23,14 +27,44 @@ class Method(enum.Enum):
     LABOR = "labor"
 
     def __init__(self, name: str) -> None:
-        self.rules: NeighborMethod = import_module(f"{__name__}.{name}").METHOD
+        self._describe(import_module(f"{__name__}.{name}").METHOD)
 
-        self.number, self.table, self.needs_table = self.rules.number, self.rules.table, self.rules.needs_table
-        self.temporal, self.bounded, self.may_replace = self.rules.temporal, self.rules.bounded, self.rules.may_replace
+    def _describe(self, rules: NeighborMethod, sent_name: str = "") -> None:
+        self.rules = rules
+        self.number, self.sent_name = BY_NAME if sent_name else rules.number, sent_name
+        self.table, self.needs_table = rules.table, rules.needs_table
+        self.temporal, self.bounded, self.may_replace = rules.temporal, rules.bounded, rules.may_replace
+        self.linked = rules.draw is None and not sent_name
+
+    @classmethod
+    def _missing_(cls, name: object) -> Method:
+        """The method of a plug-in. Raises UnknownNameError, PluginError."""
+        if not isinstance(name, str):
+            raise METHODS.unknown(name)
+        member = object.__new__(cls)
+        member._name_ = member._value_ = name
+        member._describe(METHODS[name], name)
+        return cls._value2member_map_.setdefault(name, member)  # type: ignore[return-value]  # it holds members
+
+    @classmethod
+    def sent(cls, number: int, name: str) -> Method:
+        """The method that a message names. Raises ConfigError: this process has none with this number or name."""
+        if number == BY_NAME:
+            return cls(name)
+        if number not in BY_NUMBER:
+            raise ConfigError(f"unknown method {number}")
+        return BY_NUMBER[number]
 
 
 BY_NUMBER = {method.number: method for method in Method}
-"""Methods by their numbers in messages."""
+"""Those of Atta by their numbers in messages."""
+METHODS: Registry[NeighborMethod] = Registry(
+    "neighbour method",
+    "atta.methods",
+    {method.value: method.rules for method in Method},
+    "a NeighborMethod",
+    lambda part: isinstance(part, NeighborMethod),
+)
 
 
 def tables_for(

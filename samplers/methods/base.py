@@ -14,6 +14,8 @@ from atta import _native
 from atta.samplers.hashing import GOLDEN, mix64
 
 _BITS = (1 << 64) - 1
+BY_NAME = 255
+"""Number of all methods of plug-ins: messages have their names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +189,7 @@ class NeighborMethod:
     """A description of a neighbour method. The rest of Atta knows a method by this description only.
 
     Attributes:
-        number: in messages. No two methods share a number, and it never changes.
+        number: in messages, for methods of Atta: no two share one, and it never changes. Those of plug-ins have none.
         prepare: makes the native tables for some edges, or returns None to draw them uniformly. Raises ValueError for bad
             edges.
         draw: draws in numpy, for a method without native code. With neither it draws uniformly.
@@ -202,7 +204,7 @@ class NeighborMethod:
             ``fan_out`` and ``replace``: see ``degree_by_draws``.
         weigh_edges: the same where it differs from edge to edge: float64 [edges]. With neither, sums are biased."""
 
-    number: int
+    number: int = BY_NAME
     prepare: Callable[[InEdges], _native.Method | None] | None = None
     draw: Draw | None = None
     table: str | None = None

@@ -7,11 +7,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe.plugins import Registry
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled, Subgraph, first_seen, sample_locally
 from atta.samplers.operators.layers import FastGcn, Ladies
 from atta.samplers.operators.server import Closure, ExpansionAware
@@ -20,7 +19,7 @@ from atta.samplers.operators.walks import PageRank, PinSage, Walks
 from atta.samplers.requests import Contains, Degrees, DegreeSums, Expand, Neighbors, Program, Request, Step
 
 __all__ = [
-    "BUILT_IN",
+    "OPERATORS",
     "Batch",
     "Bounds",
     "Closure",
@@ -46,47 +45,42 @@ __all__ = [
     "Step",
     "Subgraph",
     "Walks",
-    "available",
     "first_seen",
     "induced_subgraph",
     "make_operator",
     "sample_locally",
 ]
 
-BUILT_IN: dict[str, type] = {
-    "shadow": Shadow,
-    "saint-nodes": SaintNodes,
-    "saint-edges": SaintEdges,
-    "saint-walks": SaintWalks,
-    "induced": Induced,
-    "ladies": Ladies,
-    "fastgcn": FastGcn,
-    "walks": Walks,
-    "pinsage": PinSage,
-    "pagerank": PageRank,
-    "closure": Closure,
-    "expansion-aware": ExpansionAware,
-}
-"""The operators that come with Atta, by the names that daemons know."""
-
-ENTRY_POINTS = "atta.operators"
+OPERATORS: Registry[type] = Registry(
+    "operator",
+    "atta.operators",
+    {
+        "shadow": Shadow,
+        "saint-nodes": SaintNodes,
+        "saint-edges": SaintEdges,
+        "saint-walks": SaintWalks,
+        "induced": Induced,
+        "ladies": Ladies,
+        "fastgcn": FastGcn,
+        "walks": Walks,
+        "pinsage": PinSage,
+        "pagerank": PageRank,
+        "closure": Closure,
+        "expansion-aware": ExpansionAware,
+    },
+    "a class with run and bounds",
+    lambda part: hasattr(part, "run") and hasattr(part, "bounds"),
+)
+"""By the names that daemons know."""
 MAX_OPTIONS = 64 << 10
 """At most this many characters of options are accepted."""
-
-
-@cache
-def available() -> dict[str, Any]:
-    """Operator classes, or entry points that load one, by name. Installed packages cannot replace Atta's own."""
-    return {**{point.name: point for point in entry_points(group=ENTRY_POINTS)}, **BUILT_IN}
 
 
 def make_operator(name: str, options: str) -> Operator:
     """The operator ``name`` with ``options``, a JSON object. Raises UnknownNameError: no such operator is installed
     here, or it has no such option; ConfigError: the options are not a JSON object, one is missing or out of range, or
-    the operator's package does not load."""
-    found = available()
-    if name not in found:
-        raise UnknownNameError.of("operator", name, found)
+    (PluginError) the operator's package does not load."""
+    kind: Any = OPERATORS[name]
     if len(options) > MAX_OPTIONS:
         raise ConfigError(f"operator {name!r}: {len(options)} characters of options, at most {MAX_OPTIONS}")
     try:
@@ -95,10 +89,6 @@ def make_operator(name: str, options: str) -> Operator:
         raise ConfigError(f"operator {name!r}: its options are not JSON: {error}") from None
     if not isinstance(given, dict):
         raise ConfigError(f"operator {name!r}: its options are not a JSON object")
-    try:
-        kind = found[name].load() if hasattr(found[name], "load") else found[name]
-    except Exception as error:  # a user's package may raise anything while it is imported
-        raise ConfigError(f"operator {name!r} does not load: {type(error).__name__}: {error}") from error
     _check_options(name, kind, given)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     try:

@@ -138,7 +138,7 @@ def test_edges_of_several_types(typed: tuple[Any, atta.LocalCluster]) -> None:
     [
         ({"edge_norm": "gcm"}, UnknownNameError, "unknown edge_norm 'gcm'; did you mean 'gcn'"),
         ({"edge_norm": ["gcn"]}, UnknownNameError, "unknown edge_norm"),
-        ({"method": ["labor"]}, UnknownNameError, "unknown method"),
+        ({"method": ["labor"]}, UnknownNameError, "unknown neighbour method"),
         ({"frontier": ["all"]}, ConfigError, "frontier is"),
         ({"weight_attr": ["weight"]}, UnknownNameError, "unknown attribute"),
         ({"time_attr": "time", "temporal_strategy": ["last"]}, UnknownNameError, "unknown temporal strategy"),

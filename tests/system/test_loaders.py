@@ -294,7 +294,7 @@ def test_a_daemon_refuses_seedless_batches_too(
     cluster: atta.LocalCluster, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only daemons know operators of users: here the client knows none."""
-    monkeypatch.setattr("atta.client.loaders.batch.BUILT_IN", {})
+    monkeypatch.setattr("atta.client.loaders.batch.OPERATORS", {})
     with pytest.raises(atta.ConfigError, match="samples around seeds"):
         next(iter(atta.BatchLoader(cluster, "shadow", batches=3)))
     with pytest.raises(atta.UnknownNameError, match="did you mean 'depth'"):

@@ -44,6 +44,7 @@ _COMMANDS = {
     "bench": ("", "Measure against physical limits and peers."),
     "chaos": ("", "Kill and starve the processes of a small cluster, and check what they deliver."),
     "simulate": ("simulate", "Compute what a cluster of any size would do."),
+    "plugins": ("plugins", "List methods, models and others, and the packages that they come from."),
 }
 """By name: the module of a command (empty: another package registers it), and a sentence about it."""
 _EXTRAS = {"bench": "bench", "chaos": "bench"}

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe.plugins import Registry, unknown_name, use
 from atta.observe.settings import Option, Setting, SettingField, settings_of
 from atta.wire.parts import AUTO
 
@@ -85,11 +86,55 @@ def command(
     return click.command(name, cls=cls, groups=groups, **about)
 
 
+class NameOf(click.Choice[str]):
+    """A name of a registry, a plug-in's among them. Help shows those that come with Atta."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        super().__init__(sorted(registry))
+        self.registry = registry
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            if value in self.registry:
+                return str(value)
+            self.fail(str(self.registry.unknown(value)), param, ctx)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+def plugin_option(command: Decorated) -> Decorated:
+    """Give a command ``--plugin``, which is read before all other options."""
+
+    def made_known(_: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> None:
+        try:
+            for text in texts:
+                use(text)
+        except ConfigError as error:
+            raise click.BadParameter(str(error), param=option) from error
+
+    return click.option(
+        "--plugin",
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        callback=made_known,
+        metavar="MODULE:OBJECT",
+        help="A part of your own that is not installed (NAME=MODULE:OBJECT renames it).",
+    )(command)
+
+
+class StrategyHelp(NamedTuple):
+    """What a command says of a strategy: a sentence, and the dataclass of its settings."""
+
+    sentence: str
+    settings: type
+
+
 class StrategyCommand(GroupedCommand):
     """A command with ``--strategy NAME:SETTING=VALUE,...``, whose help lists the settings of a strategy that is named.
-    ``strategies``: a sentence and the settings of each."""
+    ``strategies``: for each a ``StrategyHelp``, or a record with as much."""
 
-    def __init__(self, *about: Any, strategies: Mapping[str, tuple[str, Sequence[SettingField]]], **more: Any) -> None:
+    def __init__(self, *about: Any, strategies: Mapping[str, Any], **more: Any) -> None:
         super().__init__(*about, **more)
         self.strategies = strategies
 
@@ -109,10 +154,10 @@ class StrategyCommand(GroupedCommand):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help of the command, or that of the strategy that is named."""
         name = str(ctx.meta.get(__name__, ""))
-        if name not in self.strategies:
+        if not name or name not in self.strategies:
             super().format_help(ctx, formatter)
             return
-        sentence, settings = self.strategies[name]
+        sentence, settings = self.strategies[name].sentence, inner_settings(self.strategies[name].settings)
         formatter.write_usage(
             ctx.command_path, f"--strategy {name}{':SETTING=VALUE,...' if settings else ''} [OPTIONS]"
         )
@@ -129,18 +174,19 @@ class StrategyCommand(GroupedCommand):
         """The values of ``NAME:SETTING=VALUE,...`` by field; the name is that of ``strategy``. Raises ConfigError."""
         name, colon, given = text.partition(":")
         if name not in self.strategies:
-            raise UnknownNameError.of("strategy", name, self.strategies)
+            raise unknown_name("strategy", name, self.strategies)
         options = {_key(option): f"is an option: --{_key(option)}" for option in self.params}
         others = {
             setting.name: f"belongs to --strategy {' or '.join(self._owners(setting.name))}, not {name}"
-            for _, settings in self.strategies.values()
-            for setting in settings
+            for record in self.strategies.values()
+            for setting in inner_settings(record.settings)
         }
-        own = self.strategies[name][1]
+        own = inner_settings(self.strategies[name].settings)
         return {"strategy": name, **(_parse_settings(given, own, {**options, **others}) if colon else {})}
 
     def _owners(self, setting: str) -> list[str]:
-        return [name for name, (_, own) in self.strategies.items() if any(s.name == setting for s in own)]
+        known = {name: inner_settings(record.settings) for name, record in self.strategies.items()}
+        return [name for name, own in known.items() if any(s.name == setting for s in own)]
 
 
 class _StrategyType(click.ParamType[dict[str, Any]]):
@@ -270,8 +316,10 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
     about = _described(setting)
     if setting.listed:
         return _LIST_TYPES[setting.kind]
+    if isinstance(about.choices, Registry):
+        return NameOf(about.choices)
     if about.choices:
-        return click.Choice(about.choices)
+        return click.Choice(tuple(about.choices))
     if about.unit == "s" and setting.kind is str:
         return _AutoOrDuration()
     if about.unit in _QUANTITIES:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.options import command, config_option, settings_options
+from atta.cli.options import command, config_option, plugin_option, settings_options
 from atta.cli.output import check_folder, echo, json_option, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
 from atta.observe.packages import need
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atta.train.launching.predictors import PredictReport
 
 _GROUPS = {
-    "Model and data": "checkpoint data cluster",
+    "Model and data": "checkpoint plugin data cluster",
     "What is computed": "what split ids links top relation node-type",
     "Output": "out table format files json quiet",
     "How": "processes device threads batch-size mode num-neighbors seed follow tolerance",
@@ -27,6 +27,7 @@ _GROUPS = {
 
 @command(groups=_GROUPS)
 @config_option
+@plugin_option
 @settings_options(PredictConfig)
 @json_option
 @quiet_option

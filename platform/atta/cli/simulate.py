@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, inner_settings, settings_options
+from atta.cli.options import STRATEGY, StrategyCommand, StrategyHelp, command, config_option, settings_options
 from atta.cli.output import (
     NAMES,
     SIZE,
@@ -61,7 +61,7 @@ _GROUPS = {
 @command(
     cls=StrategyCommand,
     groups=_GROUPS,
-    strategies={"dorylus": ("training with intervals and workers, simulated", inner_settings(PipelineScenario))},
+    strategies={"dorylus": StrategyHelp("training with intervals and workers, simulated", PipelineScenario)},
 )
 @config_option
 @click.option("--profile", "profile_file", metavar="FILE", help="What batches cost: made by --measure, or by hand.")

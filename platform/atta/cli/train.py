@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, inner_settings, settings_options
+from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, plugin_option, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
 from atta.errors import ConfigError
 from atta.observe.packages import need
@@ -26,7 +26,7 @@ OPTION_GROUPS = {
     "Model": "model layers hidden heads dropout decoder checkpoint-layers",
     "Optimisation": "epochs batch-size lr weight-decay lr-schedule lr-every lr-factor embedding-lr clip-grad-norm "
     "accumulate precision compile eval-every patience early-stop seed",
-    "Sampling": "strategy accuracy-loss num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size "
+    "Sampling": "strategy plugin accuracy-loss num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size "
     "aggregate seed-policy negatives negatives-per-edge walk-length eval-negatives evaluate-by",
     "Cluster": "trainers trainers-per-server device threads nnodes node-rank rdzv-endpoint rank-timeout",
     "Checkpoints": "checkpoint resume checkpoint-every checkpoint-steps max-restarts init-from",
@@ -37,9 +37,10 @@ OPTION_GROUPS = {
 @command(
     cls=StrategyCommand,
     groups=OPTION_GROUPS,
-    strategies={name: (record.sentence, inner_settings(record.settings)) for name, record in STRATEGIES.items()},
+    strategies=STRATEGIES,
 )
 @config_option
+@plugin_option
 @settings_options(TrainConfig)
 @click.option(
     "--strategy",
@@ -73,7 +74,7 @@ def train(
              atta train --cluster cluster.toml --trainers 4 --nnodes 2 \\
                  --node-rank 0 --rdzv-endpoint 10.0.0.1:29400"""
     if explain:
-        _explain(TrainConfig(**settings, **strategy))
+        _explain(TrainConfig.from_dict({**settings, **strategy}))
         return
     need("training", "torch", "torch_geometric")
     from atta.train import Nodes, fit
@@ -83,7 +84,7 @@ def train(
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
     if settings["checkpoint"] and node_rank == 0:
         check_folder("--checkpoint", settings["checkpoint"])
-    report = fit(TrainConfig(**settings, **strategy, verbose=not quiet), nodes)
+    report = fit(TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet}), nodes)
     if not quiet and json_file != "-":
         _print(report)
     write_json(json_file, report.to_json())

@@ -19,11 +19,12 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
+from atta.observe.plugins import unknown_name
 
 SIZES = {"": 1.0, "b": 1.0, **{f"{p}b": 1000.0**i for i, p in enumerate("kmgt", 1)}}
 SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
@@ -44,7 +45,7 @@ class Option:
         unit: what the field's number counts. ``bytes``, ``s``, ``ms`` and ``rate`` (bytes per second) accept units in
             text (``4GiB``, ``2ms``, ``1gbit``). A field that is a text has ``auto``, or the number of seconds.
             ``percent`` is given in percent and stored as a share: 50 is 0.5. ``parts``: partitions, such as ``0-2``.
-        choices: the only values allowed; of each entry where the field is a tuple.
+        choices: the only values allowed, or the registry that has them; of each entry where the field is a tuple.
         at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
         too_many: why there is an upper bound, in parentheses at the end of the message.
         metavar: what help shows in place of the type.
@@ -57,7 +58,7 @@ class Option:
     name: str = ""
     also: str = ""
     unit: Unit = ""
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     at_least: float | None = None
     at_most: float | None = None
     too_many: str = ""
@@ -141,7 +142,7 @@ def check_bounds(config: object) -> None:
             continue
         for entry in value if setting.listed else (value,):
             if option.choices and entry not in option.choices:
-                raise UnknownNameError.of(setting.field.replace("_", " "), entry, option.choices)
+                raise unknown_name(setting.field.replace("_", " "), entry, option.choices)
             if entry != entry:  # noqa: PLR0124 - NaN is within no bounds
                 raise ConfigError(f"{setting.given(entry)}: must be a finite number")
             if option.at_least is not None and entry < option.at_least:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import Setting, check_bounds, settings_of
+from atta.observe.settings import NoOption, Setting, check_bounds, settings_of
 from atta.train.settings import (
     DEEP_MODELS,
     TYPED_MODELS,
@@ -52,11 +52,14 @@ class TrainConfig(
     MinibatchSettings,
 ):
     """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense. A
-    strategy sees only ``own``: the settings that every run has, and its own."""
+    strategy sees only ``own``: the settings that every run has, and its own. ``more``: settings of a plug-in's strategy that
+    no other has, by field."""
+
+    more: Annotated[dict[str, Any], NoOption("they are written behind the strategy's name")] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise UnknownNameError.of("strategy", self.strategy, STRATEGIES)
         check_bounds(self)
         if (self.data is None) == (self.cluster is None):
             raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")
@@ -105,7 +108,7 @@ class TrainConfig(
                 f"--hidden {self.hidden}: {self.model} divides it among --heads {self.heads}, which does not go"
             )
         able = strategies_with("target")
-        if self.model in TYPED_MODELS and self.strategy not in able:
+        if self.model in TYPED_MODELS and "target" not in STRATEGIES[self.strategy].own_settings:
             raise ConfigError(f"--model {self.model}: belongs to --strategy {' or '.join(able)}, not {self.strategy}")
         if self.checkpoint_layers and self.model not in DEEP_MODELS:
             raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
@@ -113,8 +116,14 @@ class TrainConfig(
     @property
     def own(self) -> TrainSettings:
         """The settings of the chosen strategy: an instance of the class that its record names."""
-        kind = STRATEGIES[self.strategy].settings
-        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})
+        kind, shared = STRATEGIES[self.strategy].settings, vars(self)
+        names = [setting.name for setting in dataclasses.fields(kind)]
+        for name in self.more:
+            if name not in names or name in shared:
+                raise UnknownNameError.of("setting", name, {*names, *shared})
+        made = kind(**self.more, **{name: shared[name] for name in names if name in shared})
+        check_bounds(made)
+        return made
 
     def check_parts(self, parts: int) -> None:
         """Raise ConfigError if the settings do not fit the dataset's number of partitions."""
@@ -131,25 +140,25 @@ class TrainConfig(
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> TrainConfig:
-        """The inverse of ``to_dict``, also after a round trip through JSON; UnknownNameError for an unknown setting."""
+        """The inverse of ``to_dict``, also after a round trip through JSON, and from settings of ``own`` that stand beside
+        the others. UnknownNameError for an unknown setting."""
+        flat = {**settings, **settings.get("more", {})}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in flat.items() if k != "more"}
         known = {f.name for f in dataclasses.fields(cls)}
-        for name in settings:
-            if name not in known:
-                raise UnknownNameError.of("setting", name, known)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-        return cls(**values)
+        more = {name: values.pop(name) for name in [*values] if name not in known}
+        return cls(**values, more=more)
 
 
 def option_words(settings: Mapping[str, Any]) -> list[str]:
     """The options of ``atta train`` that give these settings of ``TrainConfig``."""
     words, own = list[str](), list[str]()
     known = {setting.field: setting for setting in settings_of(TrainConfig)}
-    for field, value in settings.items():
+    for name, value in settings.items():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        if isinstance(known[field].option, Setting):
-            own.append(known[field].given(text))
-        elif field != "strategy":
-            words += [f"--{known[field].name}"] if value is True else [f"--{known[field].name}", text]
+        if isinstance(known[name].option, Setting):
+            own.append(known[name].given(text))
+        elif name != "strategy":
+            words += [f"--{known[name].name}"] if value is True else [f"--{known[name].name}", text]
     if own or "strategy" in settings:
         words += [
             "--strategy",

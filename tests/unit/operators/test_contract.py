@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.samplers.operators import BUILT_IN, Shadow, make_operator
+from atta.samplers.operators import OPERATORS, Shadow, make_operator
 from atta.samplers.requests import run
 from tests.unit.operators.oracles import Graph, PlainAccess, graphs, in_user_ids, random_graph
 
@@ -54,7 +54,7 @@ def some_seeds(graph: Graph, rng: np.random.Generator) -> np.ndarray:
 @given(graph=graphs(), seed=st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_results_depend_on_user_ids_only(name: str, options: dict[str, Any], graph: Graph, seed: int) -> None:
-    operator, rng = BUILT_IN[name](**options), np.random.default_rng(seed)
+    operator, rng = OPERATORS[name](**options), np.random.default_rng(seed)
     seeds = some_seeds(graph, rng)
     other, new = graph.relabelled(rng)
     sampled = graph.sample(operator, seeds, seed)
@@ -67,13 +67,13 @@ def test_results_depend_on_user_ids_only(name: str, options: dict[str, Any], gra
 @pytest.mark.parametrize(("name", "options"), HARD)
 def test_every_batch_draws_again(name: str, options: dict[str, Any], seed: int) -> None:
     graph, seeds = random_graph(seed, 300, 4000), np.random.default_rng(seed).permutation(300)[:40]
-    first, second = (in_user_ids(graph, graph.sample(BUILT_IN[name](**options), seeds, number)) for number in (0, 1))
+    first, second = (in_user_ids(graph, graph.sample(OPERATORS[name](**options), seeds, number)) for number in (0, 1))
     assert (first == second) == (name in SETTLED or options.get("num_neighbors") == -1)
 
 
 @pytest.mark.parametrize(("name", "options"), HARD)
 def test_nothing_to_do(name: str, options: dict[str, Any]) -> None:
-    operator, none = BUILT_IN[name](**options), np.empty(0, dtype=np.int64)
+    operator, none = OPERATORS[name](**options), np.empty(0, dtype=np.int64)
     nowhere = Graph(none, none, none)
     assert len(nowhere.sample(operator, none).vertices) == 0
     edgeless = Graph(none, none, np.arange(5))
@@ -130,7 +130,7 @@ def test_bad_options_are_refused(name: str, options: dict[str, Any], words: str)
 def test_operators_are_made_by_name() -> None:
     assert make_operator("shadow", '{"depth": 1}') == Shadow(1)
     ladies = make_operator("ladies", '{"layers": [3, 4]}')
-    assert ladies == BUILT_IN["ladies"]([3, 4])
-    assert hash(ladies) == hash(BUILT_IN["ladies"]((3, 4)))
+    assert ladies == OPERATORS["ladies"]([3, 4])
+    assert hash(ladies) == hash(OPERATORS["ladies"]((3, 4)))
     for name, options in OPTIONS:
-        assert BUILT_IN[name](**options).bounds(1000, 10**9, 10**11).edges <= 2**31
+        assert OPERATORS[name](**options).bounds(1000, 10**9, 10**11).edges <= 2**31

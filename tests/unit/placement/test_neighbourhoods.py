@@ -21,7 +21,7 @@ from atta.samplers.dag.spec import Hops, batch_spec, check_spec
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method
-from atta.samplers.operators import BUILT_IN, sample_locally
+from atta.samplers.operators import OPERATORS, sample_locally
 from tests.unit.operators.test_contract import OPTIONS
 from tests.unit.partition.oracles import check_halo, check_rows, stored_in_neighbours
 from tests.unit.placement.harness import Placed, Typed
@@ -112,7 +112,7 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
 
 
 def test_every_built_in_operator_is_tried() -> None:
-    assert {name for name, _ in OPTIONS} == set(BUILT_IN)
+    assert {name for name, _ in OPTIONS} == set(OPERATORS)
 
 
 @settings(max_examples=75, deadline=None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import atta
-from atta.cli.options import command, config_option, settings_options
+from atta.cli.options import command, config_option, plugin_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
@@ -31,12 +31,13 @@ _GROUPS = {
     "Security": "tls-cert tls-key tls-ca tls-callers tokens peer-token insecure",
     "Other daemons": "links link-port peer-deadline peer-delay",
     "Limits": "lease drain max-sessions max-seeds max-connections max-calls request-memory answer-memory",
-    "Other options": "config exit-with-parent help",
+    "Other options": "plugin config exit-with-parent help",
 }
 
 
 @command(groups=_GROUPS)
 @config_option
+@plugin_option
 @settings_options(DaemonConfig)
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
 @click.option("--dashboard", metavar="HOST:PORT", help="Serve the page of `atta dashboard` there, too.")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from atta.cli.options import command
+from atta.cli.options import NameOf, command, plugin_option
 from atta.cli.output import (
     COLUMNS,
     INTS,
@@ -73,7 +73,8 @@ refused by name. An edge list may have several files SRC, which are read in this
 
 @command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
 @click.argument("paths", metavar="[FORMAT] SRC... DST", nargs=-1, required=True)
-@click.option("--format", "format_", type=click.Choice(sorted(IMPORTERS)), help="What SRC is, if the guess is wrong.")
+@plugin_option
+@click.option("--format", "format_", type=NameOf(IMPORTERS), help="What SRC is, if the guess is wrong.")
 @click.option(
     "--undirected", is_flag=True, help="Add the missing reverse edges, once each; beside times, once for each time."
 )
@@ -117,7 +118,7 @@ def _import(paths: tuple[str, ...], *, format_: str | None, quiet: bool, **optio
 def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: bool) -> tuple[str, tuple[str, ...], str]:
     """The format, what is read and what is written. A format that nobody named is guessed, and told."""
     if format_ is None and len(paths) > 2 and (paths[0] in IMPORTERS or not Path(paths[0]).exists()):
-        format_, paths = click.Choice(sorted(IMPORTERS))(paths[0]), paths[1:]
+        format_, paths = NameOf(IMPORTERS)(paths[0]), paths[1:]
     if len(paths) < 2 or (format_ is None and paths[0] in IMPORTERS and not Path(paths[0]).exists()):
         raise click.UsageError("Missing argument 'DST'.")
     if format_ is None:

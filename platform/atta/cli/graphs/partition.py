@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atta.cli.figures import BAR_COLOUR, figure, hand_out
-from atta.cli.options import command, config_option
+from atta.cli.options import NameOf, command, config_option, plugin_option
 from atta.cli.output import (
     DURATION,
     INTS,
@@ -56,7 +56,7 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
 
 
 _GROUPS = {
-    "Cutting": "parts method option balance seed fallback engine",
+    "Cutting": "parts method option plugin balance seed fallback engine",
     "Comparing methods": "compare num-neighbors plot json",
     "Output": "overwrite quiet config help",
 }
@@ -68,12 +68,13 @@ _GROUPS = {
     epilog="Example: atta partition graphs/demo data/demo-2p --parts 2 --method metis",
 )
 @config_option
+@plugin_option
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--parts", type=int, required=True, help="Number of partitions.")
 @click.option(
     "--method",
-    type=click.Choice(sorted(METHODS)),
+    type=NameOf(METHODS),
     default="metis",
     help="Decides which partition owns which vertices.",
 )
@@ -88,7 +89,7 @@ _GROUPS = {
 )
 @click.option(
     "--fallback",
-    type=click.Choice(sorted(METHODS)),
+    type=NameOf(METHODS),
     help="Method to use if the first one fails or needs too much memory.",
 )
 @click.option("--seed", type=int, default=0, help="Seed of the method.")

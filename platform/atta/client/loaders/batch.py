@@ -27,7 +27,7 @@ from atta.errors import ConfigError
 from atta.samplers.arguments import names, whole
 from atta.samplers.batch.layout import check_draws_alone
 from atta.samplers.dag.spec import batch_spec, check_spec
-from atta.samplers.operators import BUILT_IN
+from atta.samplers.operators import OPERATORS
 
 _COUNTED = 1 << 63
 """The first epoch of batches that are only counted. Nobody trains on them."""
@@ -94,7 +94,7 @@ class BatchLoader(DagLoader):
             seeds = node_seeds(cluster.ids, _of_type(input_nodes, node_type, name))
         else:
             seeds = sized_seeds(cluster.ids, node_type, batches)
-        if operator in BUILT_IN:  # only the daemons know what others accept
+        if operator in [*OPERATORS]:  # only the daemons know what others accept
             plan = check_spec(dag, schema)
             if seeds.WhichOneof("source") == "batches":
                 check_draws_alone(plan, schema)

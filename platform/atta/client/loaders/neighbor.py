@@ -120,10 +120,11 @@ class Drawing:
             )
         if self.temporal_strategy not in [*_TEMPORAL]:
             raise UnknownNameError.of("temporal strategy", str(self.temporal_strategy), _TEMPORAL)
-        by_name = {m.value: m for m in Method if m.table is None}
-        if self.method is not None and self.method not in [*by_name]:
-            raise UnknownNameError.of("method", str(self.method), by_name)
-        named = by_name[self.method or "uniform"]
+        named = Method.UNIFORM if self.method is None else Method(self.method)
+        if named.table is not None:
+            raise ConfigError(
+                f"method {named.value!r}: reads edge tables: give weight_attr, or time_attr, in its place"
+            )
         ways = {
             "method": named if named is not Method.UNIFORM else None,
             "weight_attr": Method.WEIGHTED if self.weight_attr else None,

@@ -148,7 +148,7 @@ def register(
             links.add_table(number, as_bytes(table.data), None if table.disk is None else table.disk.native)
 
     def prepared(edge_type: str, method: Method, tables: Tables | None) -> None:
-        if tables is None or isinstance(tables, _native.Method):
+        if method.linked and (tables is None or isinstance(tables, _native.Method)):
             links.prepare(numbers.edge_types[edge_type], method.number, tables)
 
     shard.on_prepared = prepared
@@ -276,7 +276,7 @@ class LinkedOwners(Owners):
         self._firsts = {t: np.ascontiguousarray(offsets[:-1]) for t, offsets in dataset.book.offsets.items()}
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
-        if any(item.tables or item.version or item.by or item.method.rules.draw is not None for item in items):
+        if any(item.tables or item.version or item.by or not item.method.linked for item in items):
             return await super().sample(items, age_ms=age_ms)
         await self._attached(items)
         step = self._links.step()

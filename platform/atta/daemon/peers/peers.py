@@ -132,6 +132,7 @@ class Peer:
             fan_out=item.fan_out,
             replace=item.replace,
             method=item.method.number,
+            method_name=item.method.sent_name,
             trees=b"" if item.trees is None else item.trees.astype(np.int32, copy=False).tobytes(),
             times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
             tables=item.tables,

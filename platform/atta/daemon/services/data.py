@@ -31,7 +31,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.protos.v1 import graph_pb2, ids_pb2, kv_pb2
 from atta.samplers.kernels.sums import NARROW, WIDE
-from atta.samplers.methods import BY_NUMBER
+from atta.samplers.methods import Method
 from atta.samplers.shard import Answer, Shard, spec_of_drawn
 from atta.wire.bulk import (
     ARRAYS_BYTES,
@@ -161,9 +161,7 @@ class GraphService:
         rows = as_array(request.rows, wide=request.wide_rows)
         if not -1 <= request.fan_out <= MAX_FAN_OUT:
             raise ConfigError(f"fan-out {request.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
-        method = BY_NUMBER.get(request.method)
-        if method is None:
-            raise ConfigError(f"unknown sampling method {request.method}")
+        method = Method.sent(request.method, request.method_name)
         trees = _per_row("trees", request.trees, np.dtype(np.int32), len(rows))
         times = _per_row("times", request.times, np.dtype(np.int64), len(rows))
         shard = await self._versions.graph(request.edge_type, request.version)

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
+from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, PluginError
 from atta.nn import first_layer
 from atta.train.models.deep import DeepGNN
-from atta.train.settings import DEEP_MODELS, TrainSettings
+from atta.train.settings import DEEP_MODELS, MODEL, TrainSettings
 
 __all__ = ["SampledModel", "adjacency", "build_model", "compile_in_place", "csr_matrix", "whole_model"]
 
@@ -32,9 +33,26 @@ def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> to
         deep: dict[str, Any] = {"kind": config.model, "checkpointed": config.checkpoint_layers}
         return DeepGNN(in_channels, config.hidden, num_classes, config.depth, dropout=config.dropout, **deep)
     more: dict[str, Any] = {"heads": config.heads, "v2": False} if config.model == "gat" else {}
-    kind = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}[config.model]
-    model: torch.nn.Module = kind(in_channels, config.hidden, config.depth, num_classes, dropout=config.dropout, **more)
-    return model
+    own = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+    kind = own.get(config.model) or MODEL[config.model]
+    model: BasicGNN = kind(in_channels, config.hidden, config.depth, num_classes, dropout=config.dropout, **more)
+    if config.model not in own:
+        _check_plain(config.model, model)
+    made: torch.nn.Module = model
+    return made
+
+
+def _check_plain(name: str, model: BasicGNN) -> None:
+    """Refuse a plug-in's model that is more than its layers: each is called by itself, and between two come activation
+    and dropout. Raises PluginError."""
+    more = {
+        "a forward of its own": type(model).forward is not BasicGNN.forward,
+        "a normalisation": model.norm is not None,
+        "jumping knowledge": model.jk_mode is not None,
+        "activations before normalisation (act_first)": model.act_first,
+    }
+    if found := [what for what, has in more.items() if has]:
+        raise PluginError(f"model {name!r}: has {' and '.join(found)}; give it layers (init_conv) alone")
 
 
 class SampledModel(torch.nn.Module):

@@ -2,7 +2,7 @@
 ``TrainConfig`` has the fields of all of them, for the command line and Python. Trainers and models take the class whose
 settings they read, so they do not depend on which strategies there are. A strategy's record names its class."""
 
-from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TYPED_MODELS, TrainSettings
+from atta.train.settings.common import DEEP_MODELS, DEVICES, MODEL, MODELS, MOST_LAYERS, TYPED_MODELS, TrainSettings
 from atta.train.settings.minibatch import MinibatchSettings
 from atta.train.settings.servers import (
     AsyncDigestSettings,
@@ -23,6 +23,7 @@ from atta.train.settings.servers import (
 __all__ = [
     "DEEP_MODELS",
     "DEVICES",
+    "MODEL",
     "MODELS",
     "MOST_LAYERS",
     "TYPED_MODELS",

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from atta.errors import ConfigError
+from atta.observe.plugins import Registry
 from atta.observe.settings import NoOption, Option
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 TYPED_MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
+MODEL: Registry[Any] = Registry(
+    "model",
+    "atta.models",
+    dict.fromkeys((*MODELS, *TYPED_MODELS)),
+    "a sub-class of PyG's BasicGNN",
+    lambda part: any(base.__name__ == "BasicGNN" for base in getattr(part, "__mro__", ())),
+)
+"""All names of models; ``atta.train.models`` makes those that come with Atta."""
 DEVICES = ("auto", "cpu", "cuda")
 LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link", "edge-classes", "unsupervised", "dgi")
 REGRESSION_LOSSES = ("mse", "mae")
@@ -33,7 +42,7 @@ class TrainSettings:
     data: Annotated[str | None, Option("Partitioned dataset; its daemons are started here.")] = None
     cluster: Annotated[str | None, Option("Cluster file, or addresses, of running daemons.")] = None
     model: Annotated[str, Option("sage, gcn, gat; deep: resgcn+, deepergcn; of typed graphs: rgcn, hetero-sage, hetero-gat, hgt.",
-                                 choices=(*MODELS, *TYPED_MODELS))] = "sage"  # fmt: skip
+                                 choices=MODEL)] = "sage"  # fmt: skip
     strategy: Annotated[str, NoOption("the command has it, with the strategy's settings behind it")] = "minibatch"
     task: Annotated[
         str,

@@ -1,8 +1,8 @@
-"""Training strategies: files of records, and the table in which ``atta train`` finds them. docs/internals/adding.md
-says how to add one."""
+"""Training strategies: files of records, and the registry in which ``atta train`` finds them."""
 
 from importlib import import_module
 
+from atta.observe.plugins import Registry
 from atta.train.strategies.strategy import TrainingStrategy
 
 __all__ = ["STRATEGIES", "TrainingStrategy", "strategies_with"]
@@ -14,12 +14,16 @@ _FILES = (
     "dorylus",
 )
 
-STRATEGIES: dict[str, TrainingStrategy] = {
-    strategy.name: strategy for file in _FILES for strategy in import_module(f"{__name__}.{file}").STRATEGIES
-}
+STRATEGIES: Registry[TrainingStrategy] = Registry(
+    "strategy",
+    "atta.strategies",
+    {record.name: record for file in _FILES for record in import_module(f"{__name__}.{file}").STRATEGIES},
+    "a TrainingStrategy",
+    lambda part: isinstance(part, TrainingStrategy),
+)
 """By the value of ``--strategy``."""
 
 
 def strategies_with(setting: str) -> list[str]:
-    """Names of the strategies that have a setting of their own by this name; none for settings that every run has."""
+    """Names of Atta's strategies that have a setting of their own by this name; none for settings that every run has."""
     return [name for name, strategy in STRATEGIES.items() if setting in strategy.own_settings]

@@ -39,6 +39,7 @@ from atta.train.strategies.strategy import (
     TrainingStrategy,
     check_servers,
     made_servers,
+    no_forecasts,
     refuse,
     trainer_at,
 )
@@ -64,13 +65,13 @@ def check_server_parts(settings: ServerSettings, parts: int) -> None:
         )
 
 
-def _reading_rows(
+def reading_rows(
     name: str,
     sentence: str,
     settings: type[ExchangeSettings],
     policy: type[RowPolicy],
     *,
-    forecasts: Forecasts,
+    forecasts: Forecasts = no_forecasts,
     trainer: str = "exchange.trainer:ExchangeTrainer",
     check: Callable[[Any], None] = check_servers,
     **more: Any,
@@ -234,7 +235,7 @@ _TABLES = {
 }
 
 STRATEGIES = (
-    _reading_rows(
+    reading_rows(
         "exchange",
         "all vertices in one step, each computed once; rows travel between servers, exact unless --accuracy-loss is given",
         BudgetSettings,
@@ -243,7 +244,7 @@ STRATEGIES = (
         explain=explained,
         forecasts=_forecasts({"strategy": "exchange", "name": "exchange", "forward": 1, "backward": 1}),
     ),
-    _reading_rows(
+    reading_rows(
         "sancus",
         "as exchange, but rows are sent only when the copies of their readers are too old",
         SancusSettings,
@@ -281,7 +282,7 @@ STRATEGIES = (
             },
         ),
     ),
-    _reading_rows(
+    reading_rows(
         "pipegcn",
         "as exchange, with rows and gradients of the epoch before, sent while this one computes",
         PipeGcnSettings,
@@ -301,7 +302,7 @@ STRATEGIES = (
             }
         ),
     ),
-    _reading_rows(
+    reading_rows(
         "digest",
         "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
         DigestSettings,
@@ -313,7 +314,7 @@ STRATEGIES = (
             | {"strategy": "digest", "name": f"digest, every {_EVERY} epochs", "risk": _CUT, "measured": "digest-10"}
         ),
     ),
-    _reading_rows(
+    reading_rows(
         "sat",
         "as digest, with rows predicted from their past where that is better",
         SatSettings,
@@ -332,7 +333,7 @@ STRATEGIES = (
             }
         ),
     ),
-    _reading_rows(
+    reading_rows(
         "digest-async",
         "as digest, but no trainer waits for others: weights change whenever a gradient comes",
         AsyncDigestSettings,
