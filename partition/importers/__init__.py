@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from atta.errors import AttaError, ConfigError, DataError, PluginError
-from atta.observe.plugins import Registry
+from atta.observe.plugins import OpenRegistry
 from atta.observe.progress import Progress, Silent
 from atta.partition.deploy import written_graph
 from atta.partition.disk.files import check_tree
@@ -58,7 +58,7 @@ class Format(NamedTuple):
     sign: str
 
 
-IMPORTERS: Registry[Format] = Registry(
+IMPORTERS: OpenRegistry[Format] = OpenRegistry(
     "format",
     "atta.importers",
     {

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.plugins import Registry
+from atta.observe.plugins import OpenRegistry
 from atta.observe.progress import Progress
 from atta.partition.cutting.balance import known_balance
 from atta.partition.graph import Graph
@@ -36,7 +36,7 @@ class PartitionMethod(Protocol):
         fraction, a partition may exceed its even share of each thing."""
 
 
-METHODS: Registry[type] = Registry(
+METHODS: OpenRegistry[type] = OpenRegistry(
     "partition method",
     "atta.partition_methods",
     {

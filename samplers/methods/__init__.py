@@ -10,7 +10,7 @@ from importlib import import_module
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.observe.plugins import Registry
+from atta.observe.plugins import OpenRegistry
 from atta.samplers.methods.base import BY_NAME, InEdges, NeighborMethod, Tables
 
 
@@ -58,7 +58,7 @@ class Method(enum.Enum):
 
 BY_NUMBER = {method.number: method for method in Method}
 """Those of Atta by their numbers in messages."""
-METHODS: Registry[NeighborMethod] = Registry(
+METHODS: OpenRegistry[NeighborMethod] = OpenRegistry(
     "neighbour method",
     "atta.methods",
     {method.value: method.rules for method in Method},

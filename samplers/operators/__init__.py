@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.plugins import Registry
+from atta.observe.plugins import OpenRegistry
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled, Subgraph, first_seen, sample_locally
 from atta.samplers.operators.layers import FastGcn, Ladies
 from atta.samplers.operators.server import Closure, ExpansionAware
@@ -51,7 +51,7 @@ __all__ = [
     "sample_locally",
 ]
 
-OPERATORS: Registry[type] = Registry(
+OPERATORS: OpenRegistry[type] = OpenRegistry(
     "operator",
     "atta.operators",
     {

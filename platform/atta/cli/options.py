@@ -14,7 +14,7 @@ import click
 
 from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.plugins import Registry, unknown_name, use
+from atta.observe.plugins import OpenRegistry, unknown_name, use
 from atta.observe.settings import Option, Setting, SettingField, settings_of
 from atta.wire.parts import AUTO
 
@@ -89,11 +89,12 @@ def command(
 class NameOf(click.Choice[str]):
     """A name of a registry, a plug-in's among them. Help shows those that come with Atta."""
 
-    def __init__(self, registry: Registry[Any]) -> None:
+    def __init__(self, registry: OpenRegistry[Any]) -> None:
         super().__init__(sorted(registry))
         self.registry = registry
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take the name, or say which there are."""
         try:
             if value in self.registry:
                 return str(value)
@@ -102,25 +103,22 @@ class NameOf(click.Choice[str]):
             self.fail(str(error), param, ctx)
 
 
-def plugin_option(command: Decorated) -> Decorated:
-    """Give a command ``--plugin``, which is read before all other options."""
+class _PluginType(click.ParamType[str]):
+    name = "plugin"
 
-    def made_known(_: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> None:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            for text in texts:
-                use(text)
+            use(value)
         except ConfigError as error:
-            raise click.BadParameter(str(error), param=option) from error
+            self.fail(str(error), param, ctx)
+        return str(value)
 
-    return click.option(
-        "--plugin",
-        multiple=True,
-        is_eager=True,
-        expose_value=False,
-        callback=made_known,
-        metavar="MODULE:OBJECT",
-        help="A part of your own that is not installed (NAME=MODULE:OBJECT renames it).",
-    )(command)
+
+def plugin_option(command: Decorated) -> Decorated:
+    """Give a command ``--plugin``: what it names is known before all other options are read."""
+    about: dict[str, Any] = {"type": _PluginType(), "multiple": True, "is_eager": True, "expose_value": False}
+    text = "Use a part of your own that is not installed."
+    return click.option("--plugin", metavar="MODULE:OBJECT", help=text, **about)(command)
 
 
 class StrategyHelp(NamedTuple):
@@ -316,7 +314,7 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
     about = _described(setting)
     if setting.listed:
         return _LIST_TYPES[setting.kind]
-    if isinstance(about.choices, Registry):
+    if isinstance(about.choices, OpenRegistry):
         return NameOf(about.choices)
     if about.choices:
         return click.Choice(tuple(about.choices))
@@ -383,7 +381,7 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: str | None) -
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
     options = {_key(p): p for p in ctx.command.params if p.name not in ("config", "help") and p.name}
     found: dict[str, Any] = {}
-    for key, value in document.items():
+    for key, value in sorted(document.items(), key=lambda entry: entry[0] != "plugin"):  # others may name what it brings
         option = options.get(key.replace("_", "-"))
         if option is None or option.name is None:
             raise UnknownNameError.of(f"key of {path}", key, options)

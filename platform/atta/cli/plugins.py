@@ -11,7 +11,7 @@ from atta.cli.options import command, plugin_option
 from atta.cli.output import json_option, printer, write_json
 from atta.errors import ConfigError
 from atta.observe.packages import __version__
-from atta.observe.plugins import Plugin, Registry, registries
+from atta.observe.plugins import OpenRegistry, Plugin, named, registries, use
 
 
 @command(epilog="Example: atta plugins --plugin my_methods:first")
@@ -21,26 +21,33 @@ def plugins(json_file: str | None) -> None:
     """List strategies, methods, models, formats and operators: those of Atta, and those of installed packages.
 
     Every plug-in is loaded, and the reason is told if one cannot be."""
-    found = [_described(registry, plugin) for registry in registries() for plugin in registry.plugins().values()]
+    found = [_described(registry, p) for registry in registries() for p in registry.plugins().values() if p.group]
+    found += [_described(None, plugin) for plugin in named() if not plugin.group]
     if json_file != "-":
         table = Table("kind", "name", "from", box=None)
-        for registry in registries():
-            table.add_row(registry.kind, ", ".join(registry), f"atta {__version__}")
+        own = {registry.kind: (", ".join(registry), f"atta {__version__}") for registry in registries()}
+        for kind, row in {**own, "?": ()}.items():
+            if row:
+                table.add_row(kind, *row)
             for one in found:
-                if one["kind"] == registry.kind:
-                    table.add_row("", one["name"], f"{one['package'] or '--plugin'} ({one['place']}) {one['fault']}")
+                if one["kind"] == kind:
+                    table.add_row("" if row else kind, one["name"], one["fault"] or f"{one['package'] or '--plugin'} ({one['place']})")
         printer().print(table)
     write_json(json_file, {"schema": 1, "plugins": found})
 
 
-def _described(registry: Registry[Any], plugin: Plugin) -> dict[str, Any]:
+def _described(registry: OpenRegistry[Any] | None, plugin: Plugin) -> dict[str, Any]:
+    """A plug-in as JSON has it. ``registry``: of its kind; None: it has none."""
     fault = ""
     try:
-        registry[plugin.name]
+        if registry is not None:
+            registry[plugin.name]
+        else:
+            use(plugin.place)
     except ConfigError as error:
         fault = str(error)
     about = {"name": plugin.name, "package": plugin.package, "place": plugin.place}
-    return {"kind": registry.kind, **about, "fault": fault}
+    return {"kind": "?" if registry is None else registry.kind, **about, "fault": fault}
 
 
 COMMANDS: list[click.Command] = [plugins]

@@ -23,7 +23,7 @@ _HOMES = (
     *("atta.train.settings", "atta.train.strategies"),
 )
 """Modules with the registries, by name: they stand above this one."""
-_REGISTRIES: list[Registry[Any]] = []
+_REGISTRIES: list[OpenRegistry[Any]] = []
 T = TypeVar("T")
 
 
@@ -56,7 +56,7 @@ class Plugin:
             raise PluginError(f"plug-in {self} does not load: {cause}") from error
 
 
-class Registry(dict[str, T]):
+class OpenRegistry(dict[str, T]):
     """Parts of one kind by name. It holds those that come with Atta, and iteration gives no others. ``[name]`` and ``in``
     know plug-ins, too; ``plugins`` has all. A plug-in never takes the place of a part of Atta.
 
@@ -90,13 +90,14 @@ class Registry(dict[str, T]):
 
     def unknown(self, name: object) -> UnknownNameError:
         """The error about a name that is not there. It lists those that are."""
-        found = UnknownNameError.of(self.kind, name, [*self, *self.plugins()])
-        return UnknownNameError(f"{found}; a package that has it may be missing here, see: atta plugins")
+        known = [*self, *(plugin.name for plugin in self.plugins().values() if plugin.group)]
+        found = UnknownNameError.of(self.kind, name, known)
+        return UnknownNameError(f"{found} (or what brings it, a package or --plugin, is missing here: see atta plugins)")
 
 
 def unknown_name(what: str, name: object, known: Collection[str]) -> UnknownNameError:
     """The error about a name that is not among the ``known``, which may be a registry."""
-    return known.unknown(name) if isinstance(known, Registry) else UnknownNameError.of(what, name, known)
+    return known.unknown(name) if isinstance(known, OpenRegistry) else UnknownNameError.of(what, name, known)
 
 
 def use(text: str) -> Plugin:
@@ -125,14 +126,14 @@ def named() -> list[Plugin]:
     return [_placed(text) for text in os.environ.get(VARIABLE, "").split(",") if text.strip()]
 
 
-def registries() -> list[Registry[Any]]:
+def registries() -> list[OpenRegistry[Any]]:
     """The registries of all kinds, each once."""
     for home in _HOMES:
         import_module(home)
     return _REGISTRIES
 
 
-def _fitting(part: Any) -> Iterator[Registry[Any]]:
+def _fitting(part: Any) -> Iterator[OpenRegistry[Any]]:
     return (registry for registry in registries() if registry.fits(part))
 
 

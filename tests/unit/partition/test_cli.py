@@ -234,7 +234,7 @@ def test_several_files_of_edges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["nothing", "src", "dst"], "'nothing' is not one of 'dgl', "),
+        (["nothing", "src", "dst"], "unknown format 'nothing'; there are: dgl, "),
         (["npz"], "Missing argument 'DST'"),
         ([], "Missing argument"),
         (["npz", "src", "dst", "--columns", "src"], "'src' is not a list such as src=a,dst=b"),

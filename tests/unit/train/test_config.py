@@ -200,7 +200,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
 def test_the_command_line_offers_every_setting_with_the_same_default(seen: list[TrainConfig]) -> None:
     CliRunner().invoke(train, ["--data", "somewhere"])
     assert seen == [config()]
-    offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config"}
+    offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config", "plugin"}
     where = {"nnodes", "node_rank", "rdzv_endpoint"}
     settings = {s.field for s in settings_of(TrainConfig) if not isinstance(s.option, Setting | NoOption)}
     assert offered == settings | where | {"strategy", "explain"}
@@ -222,7 +222,7 @@ def test_records_are_complete_and_each_setting_belongs_to_all_or_to_some() -> No
         assert name in CliRunner().invoke(train, ["--help"]).output
     every = {f.name for f in dataclasses.fields(TrainSettings)}
     own = {name for strategy in STRATEGIES.values() for name in strategy.own_settings}
-    assert {f.name for f in dataclasses.fields(TrainConfig)} == every | own
+    assert {f.name for f in dataclasses.fields(TrainConfig)} == every | own | {"more"}
     assert not every & own
     assert strategies_with("trainers_per_server") == ["full", "cooperative", *READING, "dorylus"]
     assert strategies_with("stale_across") == READING[1:]

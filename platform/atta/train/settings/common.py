@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from atta.errors import ConfigError
-from atta.observe.plugins import Registry
+from atta.observe.plugins import OpenRegistry
 from atta.observe.settings import NoOption, Option
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 TYPED_MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
-MODEL: Registry[Any] = Registry(
+MODEL: OpenRegistry[Any] = OpenRegistry(
     "model",
     "atta.models",
     dict.fromkeys((*MODELS, *TYPED_MODELS)),

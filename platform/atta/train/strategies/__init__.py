@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from atta.observe.plugins import Registry
+from atta.observe.plugins import OpenRegistry
 from atta.train.strategies.strategy import TrainingStrategy
 
 __all__ = ["STRATEGIES", "TrainingStrategy", "strategies_with"]
@@ -14,7 +14,7 @@ _FILES = (
     "dorylus",
 )
 
-STRATEGIES: Registry[TrainingStrategy] = Registry(
+STRATEGIES: OpenRegistry[TrainingStrategy] = OpenRegistry(
     "strategy",
     "atta.strategies",
     {record.name: record for file in _FILES for record in import_module(f"{__name__}.{file}").STRATEGIES},

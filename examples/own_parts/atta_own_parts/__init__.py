@@ -1,0 +1,1 @@
+"""One part of each kind; ``pyproject.toml`` announces them to Atta."""
