@@ -1,6 +1,6 @@
 """The description of a neighbour method, the edges that a method is prepared for, and methods that are written in
 numpy: one Python file, no C++. These handle all vertices of a hop at once, in a few numpy passes over vertices and
-drawn edges. Native code makes one pass, which hides the latency of memory (docs/internals/adding.md)."""
+drawn edges. Native code makes one pass, which hides the latency of memory (docs/guide/own-parts.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Samplers of whole batches, written as programs over ``atta.samplers.requests``: frozen dataclasses of their options.
 A result is a function of the batch's seed, epoch and number and of user ids. Everything that an operator of your own
-needs can be imported from here (docs/guide/own-operator.md)."""
+needs can be imported from here (docs/guide/own-parts.md)."""
 
 from __future__ import annotations
 

@@ -255,8 +255,11 @@ def own_addresses(lines: list[str], home: Path) -> list[str]:
     return lines
 
 
-def test_the_operator_in_the_document_is_the_example() -> None:
-    text = (ROOT / "examples" / "own_operator" / "atta_snowball.py").read_text()
+def test_the_parts_in_the_document_are_those_of_the_example() -> None:
+    files = sorted((ROOT / "examples/own_parts/atta_own_parts").glob("*.py"))
+    text = "\n".join(path.read_text() for path in files)
     without_docstrings = re.sub(r'^ +""".*"""\n(\n(?=    \w))?', "", text, flags=re.MULTILINE)
-    first = python_blocks(ROOT / "docs/guide/own-operator.md")[0].text.strip()
-    assert first.replace("\n", "") in without_docstrings.replace("\n", "")
+    blocks = [block.text.strip() for block in python_blocks(ROOT / "docs/guide/own-parts.md")]
+    assert len(blocks) == 3
+    for block in blocks:
+        assert block.replace("\n", "") in without_docstrings.replace("\n", "")

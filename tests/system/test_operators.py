@@ -25,7 +25,7 @@ from atta.samplers.operators import Closure, ExpansionAware, sample_locally
 from tests.system.conftest import SmallGraph
 from tests.unit.operators.test_contract import OPTIONS
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_parts"
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +153,8 @@ def extended(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("packages")
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
     points = project["project"]["entry-points"]["atta.operators"]
-    shutil.copy(EXAMPLE / "atta_snowball.py", folder)
-    install(folder, "atta_snowball", points)
+    shutil.copytree(EXAMPLE / "atta_own_parts", folder / "atta_own_parts")
+    install(folder, "atta_own_parts", points)
     (folder / "faulty.py").write_text(FAULTY)
     install(folder, "faulty", {"faulty": "faulty:Faulty", "absent": "nowhere:Nothing", "shadow": "faulty:Faulty"})
     with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +167,7 @@ def test_the_example_runs_in_daemons(
     extended: atta.LocalCluster, small_graph: SmallGraph, local_graph: LocalGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    from atta_snowball import Snowball  # type: ignore[import-not-found]
+    from atta_own_parts.snowball import Snowball  # type: ignore[import-not-found]
 
     options = {"rounds": 3, "width": 8}
     for number, batch in enumerate(
