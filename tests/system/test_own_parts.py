@@ -141,9 +141,10 @@ def test_a_strategy_and_a_model_of_a_wheel_train(fresh: Fresh) -> None:
 
 @pytest.fixture
 def by_place(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The modules of the example can be imported here, and in processes that are started."""
+    """The package of the example lies in the current folder."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(EXAMPLE), os.environ.get("PYTHONPATH")])))
+    monkeypatch.chdir(EXAMPLE)
+    monkeypatch.setenv(VARIABLE, "")
     return monkeypatch
 
 
@@ -204,8 +205,8 @@ def test_stale_computes_with_the_rows_of_the_epoch_before(
 def test_daemons_say_which_method_they_lack(
     placements: dict[str, atta.LocalCluster], small_graph: SmallGraph, by_place: pytest.MonkeyPatch
 ) -> None:
-    by_place.setenv(VARIABLE, "atta.methods/first=atta_own_parts.first:first")
-    cluster = placements["2 parts by random, 2 threads"]  # its daemons began without it
+    cluster = placements["2 parts by random, 2 threads"]
+    by_place.setenv(VARIABLE, "atta_own_parts.first:first")  # its daemons began without it
     with pytest.raises(UnknownNameError, match=r"unknown neighbour method 'first'; there are: .*uniform.*atta plugins"):
         next(iter(atta.NeighborLoader(cluster, [3], small_graph.train_ids, method="first")))
     by_place.setenv(VARIABLE, "")
@@ -229,7 +230,7 @@ def test_daemons_with_other_methods_do_not_work_together(
             )
             command = [sys.executable, "-m", "atta.cli.main", *words.split(), *more.split()]
             running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
-        with pytest.raises(SamplingContractError, match="its operators and neighbour methods have the digest"):
+        with pytest.raises(SamplingContractError, match=r"its operators have the digest .* neighbour methods"):
             atta.connect(addresses, wait=True)
     finally:
         for daemon in running:

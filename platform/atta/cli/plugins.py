@@ -31,7 +31,11 @@ def plugins(json_file: str | None) -> None:
                 table.add_row(kind, *row)
             for one in found:
                 if one["kind"] == kind:
-                    table.add_row("" if row else kind, one["name"], one["fault"] or f"{one['package'] or '--plugin'} ({one['place']})")
+                    table.add_row(
+                        "" if row else kind,
+                        one["name"],
+                        one["fault"] or f"{one['package'] or '--plugin'} ({one['place']})",
+                    )
         printer().print(table)
     write_json(json_file, {"schema": 1, "plugins": found})
 

@@ -92,7 +92,9 @@ class OpenRegistry(dict[str, T]):
         """The error about a name that is not there. It lists those that are."""
         known = [*self, *(plugin.name for plugin in self.plugins().values() if plugin.group)]
         found = UnknownNameError.of(self.kind, name, known)
-        return UnknownNameError(f"{found} (or what brings it, a package or --plugin, is missing here: see atta plugins)")
+        return UnknownNameError(
+            f"{found} (or what brings it, a package or --plugin, is missing here: see atta plugins)"
+        )
 
 
 def unknown_name(what: str, name: object, known: Collection[str]) -> UnknownNameError:
@@ -113,9 +115,7 @@ def use(text: str) -> Plugin:
     if dict.__contains__(registry, plugin.name):
         raise PluginError(f"Atta has a {registry.kind} {plugin.name!r}: call yours NAME={plugin.place}")
     placed = Plugin(plugin.name, plugin.place, group=registry.group)
-    others = [
-        other.text for other in named() if other.group and (other.group, other.name) != (placed.group, placed.name)
-    ]
+    others = [other.text for other in named() if (other.group, other.name) != (placed.group, placed.name)]
     os.environ[VARIABLE] = ",".join((*others, placed.text))
     return placed
 
@@ -127,10 +127,10 @@ def named() -> list[Plugin]:
 
 
 def registries() -> list[OpenRegistry[Any]]:
-    """The registries of all kinds, each once."""
+    """The registries of all kinds."""
     for home in _HOMES:
         import_module(home)
-    return _REGISTRIES
+    return sorted(_REGISTRIES, key=lambda registry: registry.kind)
 
 
 def _fitting(part: Any) -> Iterator[OpenRegistry[Any]]:

@@ -47,9 +47,8 @@ def _check_plain(name: str, model: BasicGNN) -> None:
     and dropout. Raises PluginError."""
     more = {
         "a forward of its own": type(model).forward is not BasicGNN.forward,
-        "a normalisation": model.norm is not None,
+        "a normalisation": any(not isinstance(norm, torch.nn.Identity) for norm in model.norms or ()),
         "jumping knowledge": model.jk_mode is not None,
-        "activations before normalisation (act_first)": model.act_first,
     }
     if found := [what for what, has in more.items() if has]:
         raise PluginError(f"model {name!r}: has {' and '.join(found)}; give it layers (init_conv) alone")
