@@ -26,6 +26,7 @@ from atta.partition import Dataset, Graph
 from atta.samplers import LocalGraph
 from atta.samplers.operators import OPERATORS, sample_locally
 from atta.train import TrainConfig, fit
+from atta.train.checkpoint.files import write_file
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 
@@ -181,7 +182,7 @@ def test_stale_computes_with_the_rows_of_the_epoch_before(
     torch.manual_seed(5)
     model = GraphSAGE(16, 8, 2, 4)
     shape = {"model": "sage", "depth": 2, "hidden": 8, "heads": 4}
-    torch.save({"shape": shape, "model": model.state_dict()}, tmp_path / "begin.pt")
+    write_file(tmp_path, "begin.pt", {"shape": shape, "model": model.state_dict()})
     data = small_graph.dataset(2, "random")
     common: dict[str, Any] = {"data": str(data), "layers": 2, "hidden": 8, "dropout": 0.0, "epochs": 6, "lr": 0.05}
     common |= {

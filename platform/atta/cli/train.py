@@ -47,7 +47,7 @@ OPTION_GROUPS = {
     type=STRATEGY,
     default=TrainConfig.strategy,
     metavar="NAME[:SETTING=VALUE,...]",
-    help=f"{', '.join(STRATEGIES)}; --strategy NAME --help says more.",
+    help=f"{', '.join(STRATEGIES)}; more: --strategy NAME --help.",
 )
 @click.option("--nnodes", type=int, default=1, help="Machines; give this command on each.")
 @click.option("--node-rank", type=NODE_RANK, default="0", help="Which; auto: by Kubernetes, Slurm, host name.")

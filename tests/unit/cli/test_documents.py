@@ -30,8 +30,11 @@ WRAPPED = [*DOCUMENTS, ROOT / "bench/README.md"]
 SOURCE_ROOTS = (ROOT, ROOT / "platform", ROOT / "platform/atta")
 """The folders from which documents give the paths of sources."""
 
-NO_MODULES = ("atta.v1", "atta.operators", "atta._native")
-"""Services of gRPC, a group of entry points, and modules built from C++: they have no Python file."""
+GROUPS = tuple(
+    f"atta.{name}" for name in ("strategies", "methods", "operators", "partition_methods", "models", "importers")
+)
+NO_MODULES = ("atta.v1", "atta._native", *GROUPS)
+"""Services of gRPC, modules built from C++, and groups of entry points: they have no Python file."""
 
 
 BESIDE = " &"
@@ -96,8 +99,6 @@ def test_lines_are_short_links_lead_somewhere_and_files_and_modules_exist(path: 
     modules = set(re.findall(r"`(?:python -m )?(atta(?:\.\w+)+)", text))
     assert [name for name in sorted(modules) if not name.startswith(NO_MODULES) and not _exists(name)] == []
     named = set(re.findall(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|proto|sh))\b", text))
-    diffs = [diff.read_text() for diff in path.with_suffix("").glob("*.diff")]
-    named -= {name for diff in diffs for name in re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE)}  # added by guides
     missing = [
         name for name in sorted(named) if not any((root / name).exists() for root in (*SOURCE_ROOTS, path.parent))
     ]
