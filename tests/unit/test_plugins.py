@@ -312,21 +312,30 @@ def test_gin_adds_up_rows_on_batches_and_graphs(rng: np.random.Generator) -> Non
     torch.testing.assert_close(model(x, edge_index, nodes, edges), h[:6])
 
 
+NET = """
+from torch_geometric.nn import GIN, GCNConv
+class Net(GIN):
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more, {more})
+    def init_conv(self, inputs, outputs, **_):
+        return {conv}
+"""
+OF_GIN, OF_GCN = "super().init_conv(inputs, outputs)", "GCNConv(inputs, outputs)"
+
+
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("name", "more", "conv", "words"),
     [
-        ("norm='layer'", "a normalisation"),
-        ("jk='cat'", "jumping"),
+        ("normed", "norm='layer'", OF_GIN, "a normalisation"),
+        ("jumping", "jk='cat'", OF_GIN, "jumping knowledge"),
+        ("paired", "", OF_GCN, "a layer that takes no pair"),
     ],
 )
-def test_a_model_is_its_layers_alone(place: Path, what: str, words: str) -> None:
-    code = "from functools import partialmethod\nfrom torch_geometric.nn import GIN\n"
-    code += f"class More(GIN):\n    __init__ = partialmethod(GIN.__init__, {what})\n"
-    name = f"more_{abs(hash(what))}"
-    (place / f"{name}.py").write_text(code)
-    use(f"{name}:More")
-    with pytest.raises(PluginError, match=f"model 'More': has .*{words}"):
-        whole_model(TrainConfig(data="x", model="More"), 5, 3)
+def test_a_model_is_its_layers_alone(place: Path, name: str, more: str, conv: str, words: str) -> None:
+    (place / f"{name}.py").write_text(NET.replace("{more}", more).replace("{conv}", conv))
+    use(f"net={name}:Net")
+    with pytest.raises(PluginError, match=f"model 'net': has {words}"):
+        whole_model(TrainConfig(data="x", model="net"), 5, 3)
 
 
 def test_an_operator_of_the_example_is_found_by_its_entry_point(place: Path) -> None:

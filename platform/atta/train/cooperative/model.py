@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -17,7 +16,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.cooperative.exchange import CooperativeGraph, RowRange, exchange, start_exchange
-from atta.train.models import adjacency
+from atta.train.models import adjacency, takes_one_set
 
 _OVER_ROWS = (
     _NormBase,  # batch and instance normalisation of torch
@@ -167,10 +166,7 @@ def check_layer(layer: torch.nn.Module) -> None:
         if layer.improved:
             raise ConfigError("GCNConv(improved=True): has no cooperative form; take improved=False")
         return
-    if not isinstance(layer, MessagePassing):
-        return
-    first = next(iter(inspect.signature(layer.forward).parameters.values()), None)
-    if first is not None and first.annotation in (torch.Tensor, "Tensor", "torch.Tensor"):
+    if isinstance(layer, MessagePassing) and takes_one_set(layer):
         raise ConfigError(
             f"{type(layer).__name__}: takes one set of vertices, where a trainer reads more than it computes; "
             "take a layer that accepts a pair (x_source, x_target)"

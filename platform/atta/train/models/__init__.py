@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import os
 import shutil
 import warnings
@@ -19,7 +20,7 @@ from atta.nn import first_layer
 from atta.train.models.deep import DeepGNN
 from atta.train.settings import DEEP_MODELS, MODEL, TrainSettings
 
-__all__ = ["SampledModel", "adjacency", "build_model", "compile_in_place", "csr_matrix", "whole_model"]
+__all__ = ["SampledModel", "adjacency", "build_model", "compile_in_place", "csr_matrix", "takes_one_set", "whole_model"]
 
 
 def build_model(config: TrainSettings, in_channels: int, num_classes: int) -> SampledModel:
@@ -49,9 +50,16 @@ def _check_plain(name: str, model: BasicGNN) -> None:
         "a forward of its own": type(model).forward is not BasicGNN.forward,
         "a normalisation": any(not isinstance(norm, torch.nn.Identity) for norm in model.norms or ()),
         "jumping knowledge": model.jk_mode is not None,
+        "a layer that takes no pair (x_source, x_target)": any(map(takes_one_set, model.convs)),
     }
     if found := [what for what, has in more.items() if has]:
         raise PluginError(f"model {name!r}: has {' and '.join(found)}; give it layers (init_conv) alone")
+
+
+def takes_one_set(layer: torch.nn.Module) -> bool:
+    """Whether a layer of PyG takes only one set of vertices: its first argument cannot be a pair."""
+    first = next(iter(inspect.signature(layer.forward).parameters.values()), None)
+    return first is not None and first.annotation in (torch.Tensor, "Tensor", "torch.Tensor")
 
 
 class SampledModel(torch.nn.Module):
