@@ -94,9 +94,6 @@ print(json.dumps([found, grown]))
 
 
 def test_parts_of_a_wheel_are_used_by_name(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = json.loads(fresh.atta("plugins --json -"))["plugins"]
-    assert {one["name"] for one in listed} >= {"stale", "first", "snowball", "chunks", "gin", "adjlist"}
-    assert not [one for one in listed if one["fault"]]
     drawn = nx.relabel_nodes(nx.gnp_random_graph(300, 0.03, seed=3, directed=True), lambda n: 7 * n + 2)
     nx.write_adjlist(drawn, fresh.folder / "graph.adjlist")
     fresh.atta("import graph.adjlist graph --quiet")
@@ -125,6 +122,9 @@ def test_parts_of_a_wheel_are_used_by_name(fresh: Fresh, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_strategy_and_a_model_of_a_wheel_train(fresh: Fresh) -> None:
+    listed = json.loads(fresh.atta("plugins --json -"))["plugins"]
+    assert {one["name"] for one in listed} >= {"stale", "first", "snowball", "chunks", "gin", "adjlist"}
+    assert not [one for one in listed if one["fault"]]
     fresh.atta("generate sbm demo --nodes 2000 --edges 16000 --features 16 --classes 4 --quiet")
     fresh.atta("partition demo demo-2p --parts 2 --quiet")
     run = "train --data demo-2p --trainers 2 --trainers-per-server 1 --model gin --layers 2 --hidden 16 --device cpu "
