@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS ?= train,dgl,bench,table,dev
 MINUTES ?= 10
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 WORKERS ?= $(shell expr $$(nproc) + 1)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt
 NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/* platform/atta/daemon/native/*)
@@ -14,10 +15,10 @@ FUZZ := $(wildcard tests/fuzz/*.?pp)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage lint format protos docs wheel release bench peers exact-layers claims sanitize soak clean
+.PHONY: help setup demo test test-all coverage lint format protos docs wheel prove-wheel release bench peers exact-layers claims sanitize soak clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## create .venv and install everything, pinned (at once when nothing changed)
 	@echo "== $(VENV) is ready"
@@ -58,17 +59,21 @@ format: setup ## format Python and C++
 protos: setup ## regenerate the message classes from protos/atta/v1
 	@tools/generate_protos.sh
 
-docs: setup ## build the documentation site in build/docs (its tools are installed the first time)
+docs: setup ## build the documentation site in build/docs/VERSION (its tools are installed the first time)
 	@$(BIN)/python -c "import furo, myst_parser, sphinx, sphinx_copybutton" 2>/dev/null || \
 	  $(PIP) furo myst-parser sphinx sphinx-copybutton
-	@$(BIN)/python -m sphinx -q -E -W -n --keep-going -b html -d build/doctrees docs build/docs
+	@$(BIN)/python -m sphinx -q -E -W -n --keep-going -b html -d build/doctrees docs build/docs/$(VERSION)
+	@echo '<meta http-equiv="refresh" content="0; url=$(VERSION)/index.html">' >build/docs/index.html
 	@echo "== build/docs/index.html"
 
-release: setup ## make the wheel, the source archive, the list of packages (SBOM) and checksums in dist
-	@tools/release.sh
+release: ## make the wheel, the source archive, the list of packages (SBOM) and checksums in dist
+	@tools/release.sh $(PYTHON)
 
-wheel: setup ## build the wheel for this machine in dist, with a manylinux tag and checksums
-	@tools/wheel.sh
+wheel: ## build the wheel for this machine in dist, with a manylinux tag and checksums (PYTHON="python3.11 python3.12")
+	@tools/wheel.sh $(PYTHON)
+
+prove-wheel: ## try the wheels in dist in fresh environments (PYTHON=...: of several), without a compiler and without torch
+	@tools/prove_wheel.sh $(PYTHON)
 
 bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root; RECORDS="loader kv": some)
 	@$(BIN)/python -m pytest -q -m peer

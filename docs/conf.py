@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 project = "Atta"
+version = release = installed_version("atta")
 author = "The Atta developers"
 extensions = [
     "myst_parser",
@@ -26,7 +28,7 @@ viewcode_line_numbers = True
 nitpicky = True
 
 html_theme = "furo"
-html_title = "Atta"
+html_title = f"Atta {version}"
 html_show_copyright = False
 html_copy_source = False
 highlight_language = "none"  # indented lines are commands; blocks of Python say so

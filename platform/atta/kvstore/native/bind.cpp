@@ -68,7 +68,7 @@ nb::bytes pack_table(nb::bytes head, Table table, Longs rows, RowLocks& locks, s
   const std::size_t between = versions ? middle.size() : 0;
   PyObject* message = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(head.size() + values + between + kept));
   if (message == nullptr) throw nb::python_error();
-  auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(message));
+  auto* to = reinterpret_cast<std::byte*>(PyBytes_AsString(message));
   std::memcpy(to, head.c_str(), head.size());
   to += head.size();
   {

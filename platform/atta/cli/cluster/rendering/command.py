@@ -13,6 +13,7 @@ import click
 from atta.cli.options import CommandGroup, settings_options
 from atta.cli.output import TO_WRITE, echo, write_text
 from atta.errors import ConfigError, DataError
+from atta.observe.packages import __version__
 from atta.observe.settings import NoOption, Option
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def render() -> None:
 @render.command()
 @_train
 @settings_options(RenderOptions)
-@click.option("--image", default="atta:0.1.0", help="Image of containers, see deploy/Dockerfile.")
+@click.option("--image", default=f"atta:{__version__}", help="Image of containers, see deploy/Dockerfile.")
 @click.option("--claim", default="atta-data", help="PersistentVolumeClaim with the dataset.")
 @click.option("--kueue", "queue", default="", metavar="QUEUE", help="Queue of Kueue for the trainers.")
 @click.option("--cpu", type=click.IntRange(1), default=1, help="Cores of a daemon, and of a trainer.")
