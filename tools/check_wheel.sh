@@ -8,7 +8,7 @@ rm=$(command -v rm)
 folder=$(mktemp -d)
 trap '"$rm" -rf "$folder"' EXIT
 mkdir "$folder/bin"
-for tool in sh uname openssl; do
+for tool in sh uname; do
   found=$(command -v "$tool" || true)
   if [ -n "$found" ]; then ln -s "$found" "$folder/bin/$tool"; fi
 done

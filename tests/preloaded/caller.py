@@ -15,6 +15,7 @@ MODULES = (
     "atta.train.planning.loopback",
     "atta.partition.methods.metis_child",
     "tests.system.cooperative",
+    "tests.system.historical",
     "tests.system.strategies",
     "tests.system.stale",
 )
