@@ -104,6 +104,14 @@ def test_all_agree_on_the_versions_of_python() -> None:
     assert f"python:{first}" in TEXT
 
 
+@pytest.mark.parametrize("name", ["cluster.yaml", "data.yaml"])
+def test_kubernetes_takes_the_example(name: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for document in yaml.safe_load_all((ROOT / "deploy/kubernetes" / name).read_text()):
+        if document:
+            validate.validate(document, validate.utils.latest_version(), strict=True)
+
+
 FILES_WITH_THE_VERSION = ("pyproject.toml", "bench/pyproject.toml", "CITATION.cff", "deploy/Dockerfile",
                           "deploy/kubernetes/cluster.yaml", "deploy/kubernetes/data.yaml")  # fmt: skip
 
