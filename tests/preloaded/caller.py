@@ -19,12 +19,13 @@ MODULES = (
     "tests.system.strategies",
     "tests.system.stale",
 )
-"""Trainers, what they start, and processes that stand for trainers."""
+"""Trainers, what they start, and processes that stand for trainers. Of commands, ``atta worker`` alone imports torch."""
+WORKER = ["-m", "atta.cli.main", "worker"]
 
 
 def main(interpreter: str, path: str, words: list[str]) -> None:
     """``words``: the interpreter's arguments. Ends with the trainer's exit code or signal."""
-    if words[:1] != ["-m"] or words[1] not in MODULES:
+    if words[:3] != WORKER and (words[:1] != ["-m"] or words[1] not in MODULES):
         os.execv(interpreter, [interpreter, *words])
     parent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent.connect(path)

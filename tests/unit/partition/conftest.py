@@ -16,7 +16,7 @@ from atta.partition.importers.reading import dgl_tensors as child
 from tests.unit.partition.oracles import write_graph
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # of a session, it would spare the files of other folders their waits
 def _no_forcing_to_disk():
     """Skip the waits for the disk: thousands of tiny files would take minutes."""
     patch = pytest.MonkeyPatch()
