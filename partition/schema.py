@@ -207,6 +207,10 @@ class Schema:
     def check_split(self, node_type: str, name: str) -> str:
         """Return ``name`` if it is a split of ``node_type``, otherwise raise UnknownNameError."""
         splits = self.splits[self.check_node_type(node_type)]
+        if not splits:
+            raise UnknownNameError(
+                f"no split {name!r}: none of {node_type!r} was imported; tables: splits in schema.json"
+            )
         if name not in splits:
             raise UnknownNameError.of(f"split of node type {node_type!r}:", name, splits)
         return name

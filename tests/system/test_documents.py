@@ -4,7 +4,8 @@ A fragment is marked by ```` ```python fragment ````, or by ``<!-- fragment: why
 marked as ```` ```python later ```` runs after the commands of its document. A command that ends with ``&`` runs beside
 those that follow, and has to end by itself with the last of them, unless ``kill -9 %2`` has ended it (the second one).
 ``# exit code 1`` behind a command says how it ends. The test appends smaller figures (the last value of
-an option counts) and creates the folders that commands name. All blocks share two daemons.
+an option counts) and creates the folders that commands name. All blocks share two daemons. The tables that tutorials invent
+are there for all documents, and so are JSON files: ```` ```json NAME ````.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +37,7 @@ from tests.waiting import connected, eventually
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = ("atta", "python", "make", "sed", "kill")
+COMMANDS = ("atta", "python", "make", "sed", "cp", "kill", "curl")
 
 SMALLER = {
     "generate": "--nodes 400 --edges 4000 --features 4 --classes 3 --overwrite",
@@ -51,7 +53,7 @@ PRINTED = {
     "exact-layers.md": "first (GCNConv)",
     "cooperative.md": "\n",
     "README.md": "",
-    "from-distdgl.md": "validation accuracy 0.",
+    "from-dgl.md": "validation accuracy 0.",
     "from-pyg.md": "50 validation vertices, accuracy 0.",
     "importing.md": "Strozzi",
     "index.md": "loss ",
@@ -59,7 +61,7 @@ PRINTED = {
     "samplers.md": "torch.Size",
     "tables.md": "torch.Size([1000, 16])",
     "training.md": "epoch 2: ",
-    "tutorial-links.md": "purchases in tables/shop",
+    "tutorial-links.md": "4000 ratings in tables/films",
     "tutorial-own-data.md": "600 people in tables/social",
     "typed.md": "['test', 'train', 'val']",
 }
@@ -78,11 +80,13 @@ def python_blocks(path: Path) -> list[Block]:
     return [Block(text, mark) for mark, text in found]
 
 
-def command_blocks(path: Path) -> list[Block]:
-    """Indented lines that begin with a command, and the text before them. A backslash continues a line."""
+def command_blocks(path: Path, end: str = "") -> list[Block]:
+    """Indented lines that begin with a command, and the text before them. A backslash continues a line. ``end``: the
+    heading before which to stop."""
     found = []
     said = ""
-    for paragraph in re.split(r"\n\s*\n", re.sub(r"\\\n +", "", path.read_text())):
+    text = path.read_text().partition(f"\n## {end}\n")[0] if end else path.read_text()
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"\\\n +", "", text)):
         lines = [line.strip() for line in paragraph.splitlines() if re.match(rf" {{4}}({'|'.join(COMMANDS)}) ", line)]
         if lines:
             found.append(Block("\n".join(lines), "fragment" if said.startswith("<!-- fragment: ") else ""))
@@ -94,9 +98,17 @@ def running(blocks: list[Block], mark: str = "") -> list[str]:
     return [block.text for block in blocks if block.mark == mark]
 
 
-LATER = {"tutorial-own-data.md": "user-0", "tutorial-links.md": "scores of 50 pairs, the first:"}
+LATER = {"tutorial-own-data.md": "'id': 'user-0", "tutorial-links.md": "4000 offers, the first:"}
 """What Python prints that runs after the commands of its document."""
-KEPT = {"tutorial-cluster.md": 4, "security.md": 4}
+ANSWERED = {"tutorial-links.md": ['"version": 0, "targets": [["tt0', '"version": 2, "targets": [["tt0']}
+"""What a document's queries over HTTP are answered."""
+FEW = {
+    "tutorial-own-data.md": (8, "Where to go from here"),
+    "tutorial-links.md": (8, "A service that follows new ratings"),
+    "tutorial-cluster.md": (12, "A dead machine"),
+}
+"""At most so many commands and settings files of one's own lead to the heading. Before that, a graph may be made."""
+KEPT = {"tutorial-cluster.md": 4}
 """Documents whose runs keep their epochs, and how many their trainings have together."""
 LONG = ("planning.md", "strategies.md")
 """Documents whose commands `make test-all` runs; other tests run their like."""
@@ -124,6 +136,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "my-graph/y.npy", y)
     for name, text in settings_files().items():
         (folder / name).write_text(text)
+    with contextlib.chdir(folder):
+        for name in ("tutorial-own-data.md", "tutorial-links.md"):
+            exec(python_blocks(ROOT / "docs/guide" / name)[0].text, {})
+        for document in DOCUMENTS:
+            for name, text in re.findall(r"^```json (\S+)\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).write_text(text)
     return folder
 
 
@@ -150,7 +169,7 @@ def test_the_documents_have_both_kinds() -> None:
 def test_python_runs(
     path: Path, home: Path, daemons: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("dgl" if path.name == "from-distdgl.md" else "torch_geometric")
+    pytest.importorskip("dgl" if path.name == "from-dgl.md" else "torch_geometric")
     monkeypatch.chdir(home)
     if path.name != "README.md":  # one document is enough to test that daemons start
         start = atta.local
@@ -197,8 +216,10 @@ def test_commands_run(
             elif line.startswith("kill "):
                 killed.append(started[int(line.removeprefix("kill -9 %")) - 1])
                 killed[-1].kill()
-            elif line.startswith("sed "):
+            elif line.startswith(("sed ", "cp ")):
                 subprocess.run(line, shell=True, check=True)
+            elif line.startswith("curl -d "):
+                print(answer(line))
             else:
                 run(line, path)
         for process in started:
@@ -209,7 +230,46 @@ def test_commands_run(
         epochs = re.findall(r"^epoch +(\d+) ", "\n".join(capfd.readouterr()), re.MULTILINE)
         assert epochs == [str(epoch) for epoch in range(KEPT[path.name])]
     exec(compile(later, path.name, "exec"), {"__name__": "document"})
-    assert LATER.get(path.name, "") in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert LATER.get(path.name, "") in out
+    assert all(text in out for text in ANSWERED.get(path.name, ()))
+
+
+def answer(line: str) -> str:
+    """What a server answers ``curl -d BODY URL``."""
+    _, _, body, url = shlex.split(line)
+    with urllib.request.urlopen(urllib.request.Request(url, body.encode()), timeout=20) as reply:
+        return str(reply.read().decode())
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_commands_lead_to_the_aim_of_a_tutorial(name: str) -> None:
+    path, (most, end) = ROOT / "docs/guide" / name, FEW[name]
+    assert f"\n## {end}\n" in path.read_text()
+    blocks = command_blocks(path, end)
+    assert not any(block.mark for block in blocks)
+    lines = [
+        line
+        for line in "\n".join(running(blocks)).splitlines()
+        if not re.match("atta (generate|partition .*pair)", line)
+    ]
+    files = re.findall(r"^ {4}# [\w-]+\.toml$", path.read_text().partition(f"\n## {end}\n")[0], re.MULTILINE)
+    assert 5 <= len(lines) + len(files) <= most, lines
+    assert all(line.split()[0] in ("atta", "cp") for line in lines)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/guide").glob("from-*.md")), ids=lambda p: p.name)
+def test_the_same_job_in_a_table_is_what_runs(path: Path) -> None:
+    """Every line of code on Atta's side of the tables of "The same job" stands in a block that runs, but for links and
+    what another document has."""
+    text = path.read_text().partition("\n## The same job\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"^```(?:json \S+|python)\n.*?^```|^ {4}\S.*\n(?: {4}.*\n)*", text, re.MULTILINE | re.DOTALL)
+    runs = re.sub(r"\s+", " ", re.sub(r"\\\n", "", "\n".join(shown)))
+    rows = [row.strip("| \n").split(" | ") for row in re.findall(r"^\|.*\n", text, re.MULTILINE)]
+    cells = [row[1] for row in rows if len(row) == 2 and "](" not in row[1] and ":" not in row[1].partition("`")[0]]
+    code = [one for cell in cells for one in re.findall(r"`([^`]+)`", cell)]
+    assert len(code) >= 5
+    assert not [one for one in code if one not in runs], path.name
 
 
 def run(line: str, path: Path) -> None:
@@ -247,10 +307,11 @@ def in_background(line: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def own_addresses(lines: list[str], home: Path) -> list[str]:
     """``lines`` with free ports in place of those where the document starts daemons, also in its settings files."""
-    for old in {at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen \S+(:\d+)", line)}:
+    places = r"--(?:listen|metrics) \S+(:\d+)"
+    for old in {at for line in lines if line.endswith(BESIDE) for at in re.findall(places, line)}:
         new = f":{held_port()}"
         lines = [line.replace(old, new) for line in lines]
-        for name in {name for line in lines for name in re.findall(r"--peers (\S+)", line)}:
+        for name in {name for line in lines for name in re.findall(r"--peers ([\w.-]+) ", line)}:
             (home / name).write_text((home / name).read_text().replace(old, new))
     return lines
 

@@ -108,7 +108,7 @@ class _Import:
             masks: dict[str, Mask] = {}
             with self._refusals.held(entry.files[0]):
                 rows = {column: np.concatenate([rows[column] for rows in chosen]) for column in splits}
-                masks = split_masks(entry.files[0], entry.splits, splits, rows)
+                masks = split_masks(entry.files[0], entry.splits, splits, rows, len(vertices))
             self._write_nodes(files, vertices, readers, tables, masks)
 
     def _write_nodes(

@@ -98,12 +98,14 @@ class ColumnReader:
         fit the types of the column."""
         kinds = files.of(rule.name)
         sorts = {category(kind) for kind in kinds}
+        if rule.onehot:
+            rule = replace(rule, classes=rule.classes or True)
         if TEXT in sorts and rule.time_unit is None and (labels or all(map(pa.types.is_dictionary, kinds))):
             rule = replace(rule, classes=rule.classes or True)
         self.rule, self._files, self._labels = rule, files, labels
         self._unit = rule.time_unit or unit
         self._is_text = TEXT in sorts
-        self._mean = 0.0
+        self._mean, self._deviation = 0.0, 1.0
         self.dtype = self._result_dtype(kinds)
         self.names = None if isinstance(rule.classes, bool) else list(rule.classes)
         self.empty: list[Mask] = []
@@ -112,17 +114,21 @@ class ColumnReader:
             wanted = "a class" if rule.classes else "a number or 'mean'"
             why = "and only numbers have one" if fill == "mean" else f"wanted is {wanted}"
             raise DataError("", f"the column {rule.name!r}: 'fill' is {fill!r}, {why}")
+        if rule.scale and (rule.classes or sorts != {NUMBERS}):
+            raise DataError("", f"the column {rule.name!r}: 'scale' is true, and only numbers have a mean")
         if rule.classes is True:
             self.names = self._learnt_names()
-        elif fill == "mean" and not rule.classes:
-            self._mean = self._learnt_mean()
+        elif (fill == "mean" or rule.scale) and not rule.classes:
+            self._mean, self._deviation = self._learnt_moments()
 
     def _result_dtype(self, kinds: list[Any]) -> np.dtype[Any]:
         """The smallest dtype that holds the values of all files. Whole numbers and fractions together are float64. Times
         and classes are int64, and so are whole numbers that have empty cells to fill."""
         rule, found = self.rule, {self._dtype(kind) for kind in kinds}
         sorts = {dtype.kind.replace("u", "i") for dtype in found}
-        dtype = np.dtype(np.float64) if {"i", "f"} <= sorts or rule.fill == "mean" else np.result_type(*found)
+        dtype = (
+            np.dtype(np.float64) if {"i", "f"} <= sorts or rule.fill == "mean" or rule.scale else np.result_type(*found)
+        )
         scalars = not any(category(kind) == LISTS for kind in kinds)
         if dtype.kind == "f" or not ((self._labels and scalars) or rule.fill is not None or rule.known):
             return dtype
@@ -139,11 +145,10 @@ class ColumnReader:
         if what in (TEXT, OTHERS):
             words, accept = "", '"ignore" leaves it out'
             if what == TEXT:
-                words, accept = (
-                    self._words(),
-                    (
-                        '"classes": true in schema.json numbers its values, "time_unit" reads times, "empty" takes words away'
-                    ),
+                words = self._words()
+                accept = (
+                    '"classes": true in schema.json numbers its values, "onehot": true gives each a column, "time_unit" '
+                    'reads times, "empty" takes words away'
                 )
             raise DataError("", f"{holds}, wanted are numbers or lists of numbers{words}; {accept}")
         if what == LISTS or pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -163,13 +168,15 @@ class ColumnReader:
             cells, words = cells + len(column), words + len(places)
         return first if words * 2 < cells else ""
 
-    def _learnt_mean(self) -> float:
-        total, count = 0.0, 0
+    def _learnt_moments(self) -> tuple[float, float]:
+        """The mean of the values that there are, and their standard deviation (1 if they are all the same)."""
+        total, squares, count = 0.0, 0.0, 0
         for piece in self._files.pieces([self.rule.name]):
             values, empty = self._numbers(piece, self._flat(piece.rows.column(0)))
             known = values[~empty].astype(np.float64)
-            total, count = total + float(known.sum()), count + len(known)
-        return total / count if count else 0.0
+            total, squares, count = total + float(known.sum()), squares + float(known @ known), count + len(known)
+        mean = total / max(count, 1)
+        return mean, max(squares / max(count, 1) - mean**2, 0.0) ** 0.5 or 1.0
 
     def _learnt_names(self) -> list[str]:
         """The names of all classes: categories keep their order, other values are sorted."""
@@ -208,7 +215,10 @@ class ColumnReader:
     def _cells(self, piece: FilePiece, column: Any) -> tuple[Array, Mask]:
         flat = self._flat(column)
         found, empty = self._codes(piece, flat) if self.rule.classes else self._numbers(piece, flat)
-        return self._filled(piece, found, empty), empty
+        rows = self._filled(piece, found, empty)
+        if self.rule.onehot:
+            return rows[:, None] == np.arange(len(self.names or ())), empty
+        return ((rows - self._mean) / self._deviation if self.rule.scale else rows), empty
 
     def _flat(self, column: Any) -> Any:
         """The column as ``plain`` gives it; times stay what they are. Raises DataError (without its path)."""
@@ -241,7 +251,7 @@ class ColumnReader:
         kind = column.type
         if pa.types.is_null(kind):
             return np.zeros(len(column), self.dtype), np.ones(len(column), np.bool_)
-        asked = self.rule.fill is not None or self.rule.known
+        asked = self.rule.fill is not None or self.rule.known or self.rule.scale
         empty = column.is_null(nan_is_null=asked and pa.types.is_floating(kind)).to_numpy(zero_copy_only=False)
         if category(kind) == TIMES:
             values = self._in_unit(piece, _without_empty(plain(self.rule.name, column)), unit_of(kind))
@@ -301,7 +311,7 @@ class ColumnReader:
         elif fill == "mean":
             fill = self._mean
         elif fill is None and self.rule.known:
-            fill = 0
+            fill = self._mean  # 0 but for columns that are scaled
         elif fill is None and self._labels:
             fill = np.nan if self.dtype.kind == "f" else -1
         if fill is None:

@@ -39,6 +39,11 @@ _ENDS = re.compile(
 )
 _MOST = 0.9
 """A column refers to a file if at least this share of its values are ids there."""
+_LARGE = 10.0
+"""Features with larger numbers than this are scaled: models learn badly from them."""
+_SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+"""Splits of vertices that have labels, if no column names them."""
+_TOLD = {"scaled": "scale", "a column for each value": "onehot", "empty cells are filled": "fill"}
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
 """Columns that pandas writes for the numbers of rows."""
 
@@ -132,6 +137,14 @@ class ColumnLook:
             rule["fill"] = "none" if self.sort == TEXT else 0
         return rule if len(rule) > 1 else name
 
+    def feature(self, name: str) -> Any:
+        """What the schema says of a column of features."""
+        if self.sort == TEXT:
+            return {"column": name, "onehot": True, **({"fill": "none"} if self.has_empty else {})}
+        rule: dict[str, Any] = {"scale": True} if np.abs(self.numbers).max(initial=0) > _LARGE else {}
+        rule |= {"fill": "mean", "known": True} if self.has_empty else {}
+        return {"column": name, **rule} if rule else name
+
     def _unit(self) -> dict[str, str]:
         length, times = unit_of(self.kind), self.unique.to_numpy(zero_copy_only=False)
         for unit in ("s", "ms", "us"):
@@ -203,13 +216,15 @@ class Guess:
             if table != "y":
                 listed = rule if isinstance(rule, list) else [rule]
                 names = [one if isinstance(one, str) else one["column"] for one in listed]
-                filled = [one["column"] for one in listed if isinstance(one, dict) and "fill" in one]
-                note = f" (empty cells are filled: {', '.join(filled)})" if filled else ""
-                self.lines.append(f"  table {table}: {', '.join(names)}{note}")
+                self.lines.append(f"  table {table}: {', '.join(names)}")
+                for what, key in _TOLD.items():
+                    if told := [one["column"] for one in listed if isinstance(one, dict) and key in one]:
+                        self.lines.append(f"    {what}: {', '.join(told)}")
         if entry["ignore"] and "tables" in entry:
             self.lines.append(f"  ignored: {', '.join(map(repr, entry['ignore']))}")
         if splits := entry.get("splits"):
-            self.lines.append(f"  splits: {splits if isinstance(splits, str) else ', '.join(splits)}")
+            chance = " (by chance, 80, 10 and 10 %: no column names them)" if splits is _SHARES else ""
+            self.lines.append(f"  splits: {splits if isinstance(splits, str) else ', '.join(splits)}{chance}")
         if lacking := [repr(one.column) for one in ends if not one.is_whole]:
             self.lines.append(f"  edges are left out where there is no vertex for {' or '.join(lacking)}")
             entry["unknown"] = "drop"
@@ -217,9 +232,10 @@ class Guess:
         self.schema[kind][name] = {"files": file.pattern, **kept, **file.options}
 
 
-def guess_schema(folder: Path) -> Guess:
-    """Guess a schema from the Parquet and CSV files in ``folder``. Raises DataError: there are no such files, none has
-    ids, or one cannot be read."""
+def guess_schema(folder: Path, labels: str | None = None) -> Guess:
+    """Guess a schema from the Parquet and CSV files in ``folder``. ``labels``: the column of labels, or ``TYPE/COLUMN``.
+    Raises DataError: there are no such files, none has ids, or one cannot be read; ConfigError: there are no such
+    labels."""
     load("reading tables", "pyarrow", "pyarrow.dataset")
     files = _files(folder)
     if not files:
@@ -231,11 +247,16 @@ def guess_schema(folder: Path) -> Guess:
     if not nodes:
         cause = "no file has a column of different ids, so none lists vertices"
         raise DataError(folder, f"{cause}; atta import edges takes a file of edges alone")
+    columns = [f"{file.name}/{column}" for file in files if file.name in nodes for column in file.columns]
+    chosen = [one for one in columns if labels in (one, one.partition("/")[2])]
+    if labels is not None and len(chosen) != 1:
+        raise ConfigError(f"--labels {labels}: name one column of vertices, of {', '.join(chosen or columns)}")
     cut = [file for file in files if file.count >= _MOST_ROWS]
     guess = Guess([f"{file.pattern}: only the first {file.count:,} rows are looked at" for file in cut])
     for file in files:
         if file.name in nodes:
-            _add_nodes(guess, file, [one.column for one in ends[file.name] if one.column != file.key])
+            refer = [one.column for one in ends[file.name] if one.column != file.key]
+            _add_nodes(guess, file, refer, chosen[0] if labels else None)
     for file in files:
         known = [one for one in ends[file.name] if one.end in nodes]
         if file.name in nodes:
@@ -338,7 +359,8 @@ def _is_end(column: str) -> bool:
     return any(_ENDS.fullmatch(word) for word in column.lower().split("_"))
 
 
-def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str]) -> None:
+def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str], wanted: str | None) -> None:
+    """Add vertices. ``wanted``: ``TYPE/COLUMN`` of the labels; None: they are guessed."""
     rest = [name for name in file.columns if name not in (file.key, *references)]
     guess.lines.append(f"{file.pattern}: vertices {file.name!r}, ids {file.key!r} ({file.count:,} different)")
     splits = _splits(file, rest)
@@ -346,18 +368,22 @@ def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str]) -> None:
     tables: dict[str, Any] = {}
     few = [name for name in rest if file.columns[name].is_category and file.columns[name].distinct > 1]
     named = [name for name in rest if name.lower() in _LABELS and file.columns[name].sort in (NUMBERS, TEXT)]
-    if labels := named[:1] or (few if len(few) == 1 else []):
+    labels = named[:1] or (few if len(few) == 1 else [])
+    if wanted is not None:
+        labels = [name for name in rest if f"{file.name}/{name}" == wanted]
+    if labels:
         (tables["y"],) = labels
         distinct = file.columns[labels[0]].distinct
         guess.lines.append(f"  table y, the labels: {labels[0]!r} ({distinct:,} different values)")
+        splits = splits or _SHARES
     rest = [name for name in rest if name not in labels]
     features = [name for name in rest if not _INDEX.fullmatch(name) and file.columns[name].sort == NUMBERS]
     features = [name for name in features if not inexact(file.columns[name].numbers, np.dtype(np.float32)).any()]
+    features += [name for name in rest if file.columns[name].sort == TEXT and file.columns[name].is_category]
     tables |= file.tables([name for name in rest if name not in features], {})
     ignore = [*references, *_unused(rest, tables, features)]
     if features:
-        filled = {"fill": "mean", "known": True}
-        tables["x"] = [{"column": n, **filled} if file.columns[n].has_empty else n for n in features]
+        tables["x"] = [file.columns[name].feature(name) for name in features]
     guess.add("nodes", file.name, file, id=file.key, tables=tables, splits=splits, ignore=ignore)
 
 

@@ -42,6 +42,8 @@ class ColumnRule:
         known: add a column beside that has 1 where this one has a value, and 0 where it is empty.
         time_unit: unit of dates and times; None: that of the graph.
         classes: distinct values become the numbers 0, 1, ...: True: in their order; or the list of their names.
+        onehot: each class becomes a column of its own, which has 1 in the rows of that class.
+        scale: subtract the mean of the column's values, and divide by their standard deviation.
     """
 
     name: str
@@ -49,6 +51,8 @@ class ColumnRule:
     known: bool = False
     time_unit: str | None = None
     classes: bool | tuple[str, ...] = False
+    onehot: bool = False
+    scale: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,8 @@ class TypeEntry:
     Attributes:
         files: paths, in the order in which they are read; folders are resolved.
         ids: the column ``id``, or ``src`` and ``dst``.
-        splits: column by name of split, or the column that names the split of each vertex.
+        splits: column by name of split, or the column that names the split of each vertex, or by name of split the
+            share of vertices that are drawn for it.
         ignore: columns to leave out.
         type: column that names the relation of each edge.
         delimiter: between the columns of CSV files; None: as the heading shows.
@@ -93,7 +98,7 @@ class TypeEntry:
     def columns(self) -> list[str]:
         """Every column that is read, once."""
         rules = [rule.name for table in self.tables.values() for rule in table.columns]
-        splits = [self.splits] if isinstance(self.splits, str) else self.splits.values()
+        splits = [self.splits] if isinstance(self.splits, str) else filter(_is_name, self.splits.values())
         return list(dict.fromkeys([*self.ids, *([self.type] if self.type else []), *rules, *splits]))
 
 
@@ -341,6 +346,13 @@ def _is_fill(said: Any) -> bool:
     return isinstance(said, str) or (isinstance(said, int | float) and not isinstance(said, bool) and abs(said) < 2**63)
 
 
+def _are_splits(said: Any) -> bool:
+    if not isinstance(said, dict):
+        return _is_name(said)
+    shares = [one for one in said.values() if isinstance(one, int | float) and one > 0]
+    return all(map(_is_name, said.values())) or (len(shares) == len(said) and sum(shares) <= 1 + 1e-9)
+
+
 def _is_table(said: Any) -> bool:
     if isinstance(said, dict):
         said = said.get("columns", said.get("column", ""))
@@ -352,7 +364,7 @@ def _is_table(said: Any) -> bool:
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "column": (_is_name, "the name of a column"),
     "fill": (_is_fill, "a number, 'mean' or a class"),
-    "known": (lambda said: isinstance(said, bool), "true or false"),
+    **dict.fromkeys(("known", "onehot", "scale"), (lambda said: isinstance(said, bool), "true or false")),
     "time_unit": (lambda said: isinstance(said, str) and said in UNITS, f"one of {', '.join(UNITS)}"),
     "classes": (
         lambda said: isinstance(said, bool) or (_are_names(said) and len(set(said)) == len(said) > 0),
@@ -363,8 +375,8 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "an object with a column, or a list of columns, for each table",
     ),
     "splits": (
-        lambda said: _is_name(said) or (isinstance(said, dict) and all(map(_is_name, said.values()))),
-        "an object with a column for each split, or the column that names them",
+        _are_splits,
+        "an object with a column, or a share (0.8), for each split, or the column that names them",
     ),
     "ignore": (_are_names, "a list of columns"),
     "empty": (_are_names, "a list of texts"),
@@ -373,7 +385,7 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "decimal": (lambda said: said in (".", ","), "'.' or ','"),
 }
 """What the schema may say under a key of a type or of a column, and how a message calls it; under others a string."""
-_COLUMN_KEYS = {"column", "fill", "known", "time_unit", "classes"}
+_COLUMN_KEYS = {"column", "fill", "known", "time_unit", "classes", "onehot", "scale"}
 _COMMON = {"files", "tables", "ignore", "delimiter", "decimal", "empty"}
 _KEYS = {
     "nodes": ({"files", "id"}, _COMMON | {"id", "splits"}),

@@ -89,23 +89,28 @@ class TableReader:
         return rows, empty
 
 
-Splits = Mapping[str, str] | str
+Splits = Mapping[str, Any] | str
 
 
 def split_readers(splits: Splits, files: TypeFiles) -> dict[str, ColumnReader]:
-    """A reader by column. ``splits``: the column of each split, or the one column that names the split of each vertex."""
+    """A reader by column. ``splits``: the column or share of each split, or the column that names each vertex' split."""
     if isinstance(splits, str):
         return {splits: ColumnReader(ColumnRule(splits, classes=True), files, labels=True)}
-    return {column: ColumnReader(ColumnRule(column, fill=0), files) for column in splits.values()}
+    columns = [column for column in splits.values() if isinstance(column, str)]
+    return {column: ColumnReader(ColumnRule(column, fill=0), files) for column in columns}
 
 
 def split_masks(
-    where: Path, splits: Splits, readers: Mapping[str, ColumnReader], rows: Mapping[str, Array]
+    where: Path, splits: Splits, readers: Mapping[str, ColumnReader], rows: Mapping[str, Array], count: int
 ) -> dict[str, Mask]:
-    """The mask [n] of each split, without vertices whose cell is empty. ``rows``: of each column. Raises DataError if a
-    column holds none."""
+    """The mask [count] of each split, without vertices whose cell is empty. ``rows``: of each column. Shares are drawn
+    by the number of the row, the same for the same file. Raises DataError if a column holds none."""
     if isinstance(splits, str):
         return {name: rows[splits] == code for code, name in enumerate(readers[splits].names or [])}
+    if not readers:
+        ends = np.cumsum(list(splits.values()))
+        drawn = np.searchsorted(ends, np.random.default_rng(0).random(count), side="right")
+        return {name: drawn == number for number, name in enumerate(splits)}
     return {
         split: mask
         for name, column in splits.items()

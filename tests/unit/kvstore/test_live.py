@@ -167,6 +167,8 @@ def test_damage_is_named(made: Made, tmp_path: Path, rng: np.random.Generator) -
         folder.edges(dataset, 1, 1).csc(KNOWS)
     with pytest.raises(ConfigError, match="edge types a__knows__a, a__likes__b: say which one"):
         find_edges(dataset, None)
+    with pytest.raises(DataError, match=r"holds no src\.npy; atta import makes such a folder of a table"):
+        NewEdges.open(dataset, KNOWS, tmp_path / "ratings.csv", None)
     for name in ("src", "dst", "weight", "colour"):
         np.save(tmp_path / f"{name}.npy", np.zeros(0, np.float32 if name == "weight" else np.int64))
     with pytest.raises(DataError, match=rf"colour\.npy: not an edge table of {KNOWS}; there are: weight"):

@@ -485,12 +485,85 @@ def papers(folder: Path) -> dict[str, Any]:
     pd.DataFrame(paper).to_parquet(folder / "paper.parquet")
     cites = {"source": RNG.integers(0, 100, 300), "target": RNG.integers(0, 100, 300), "weight": RNG.random(300)}
     pd.DataFrame(cites).to_parquet(folder / "cites.parquet")
-    tables = {"y": "label", "x": ["year", "pages"]}
+    x = [{"column": "year", "scale": True}, {"column": "pages", "scale": True}]
+    labelled = {"tables": {"y": "label", "x": x}, "splits": {"train": 0.8, "val": 0.1, "test": 0.1}}
     cites = {"files": "cites.parquet", "src": "source", "dst": "target", "tables": {"weight": "weight"}}
     return {
-        "nodes": {"paper": {"files": "paper.parquet", "id": "id", "tables": tables}},
+        "nodes": {"paper": {"files": "paper.parquet", "id": "id", **labelled}},
         "edges": {"paper__cites__paper": cites},
     }
+
+
+def firms(folder: Path, labels: str) -> Any:
+    """Firms with everyday columns, and payments between them; returns the frame of the firms."""
+    n = 300
+    firm = pd.DataFrame({
+        "vat": [f"DE{i:04d}" for i in RNG.permutation(n)], "motto": [f"we do {i}" for i in range(n)],
+        "sector": RNG.choice(["Energy", "Retail"], n), "country": RNG.choice(["AT", "DE", None], n),
+        "revenue": np.where(RNG.random(n) < 0.2, np.nan, RNG.lognormal(12, 2, n)), "listed": RNG.integers(0, 2, n),
+        "founded": RNG.integers(1900, 2020, n),
+    })  # fmt: skip
+    firm.to_csv(folder / "firms.csv", index=False)
+    ends = {"payer": RNG.choice(firm.vat, 900), "payee": RNG.choice(firm.vat, 900)}
+    pd.DataFrame(ends).to_csv(folder / "payments.csv", index=False)
+    run("schema", folder, "--labels", labels)
+    return firm
+
+
+@pytest.mark.parametrize("labels", ["sector", "firms/sector"])
+def test_a_guessed_schema_makes_features_that_a_model_can_learn_from(tmp_path: Path, labels: str) -> None:
+    firm = firms(tmp_path, labels)
+    graph = taken_in("table", tmp_path, tmp_path / "out" / "g")
+    x, known = graph.table("firms", "x"), firm.revenue.notna()
+    wanted = [(firm.revenue.fillna(firm.revenue.mean()) - firm.revenue.mean()) / firm.revenue.std(ddof=0), known]
+    wanted += [firm.listed, (firm.founded - firm.founded.mean()) / firm.founded.std(ddof=0)]
+    wanted += [firm.country.fillna("none") == name for name in ("AT", "DE", "none")]
+    np.testing.assert_allclose(x, np.stack([np.asarray(one, np.float64) for one in wanted], 1), rtol=1e-5, atol=1e-5)
+    assert graph.schema.classes["firms"]["x/country"] == ["AT", "DE", "none"]
+    assert list(graph.table("firms", "y")) == list(firm.sector == "Retail")
+
+
+def test_shares_of_splits_are_drawn_once_for_all(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": range(4000), "y": RNG.choice(["a", "b", None], 4000)})
+    shares = {"train": 0.5, "val": 0.2, "test": 0.1}
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    splits = [node_graph(folder, frame, "n.csv", {"y": "y"}, splits=shares) for folder in folders]
+    drawn = [{name: set(graph.split("n", name).tolist()) for name in shares} for graph in splits]
+    assert drawn[0] == drawn[1]
+    labelled = set(np.flatnonzero(frame.y.notna()))
+    assert set.union(*drawn[0].values()) <= labelled
+    assert sum(map(len, drawn[0].values())) == len(set.union(*drawn[0].values()))
+    for name, share in shares.items():
+        assert abs(len(drawn[0][name]) / len(labelled) - share) < 0.05, name
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"splits": {"train": 0.8, "val": 0.3}}, "'splits' is .*, wanted is an object with a column, or a share"),
+        ({"splits": {"train": 0.8, "val": "t"}}, "'splits' is .*, wanted is an object with a column, or a share"),
+        ({"splits": {"train": 0}}, "'splits' is .*, wanted is an object with a column, or a share"),
+        (
+            {"tables": {"x": {"column": "t", "onehot": True, "scale": True}}},
+            "column 't': 'scale' is true, and only numbers have a mean",
+        ),
+        ({"tables": {"x": {"column": "t", "onehot": 1}}}, "'onehot' is 1, wanted is true or false"),
+        ({"tables": {"x": {"column": "v", "scale": True}}}, r"'v' has empty values \(row 2\); .fill. in schema.json"),
+    ],
+)
+def test_shares_and_ways_of_features_that_are_refused(tmp_path: Path, entry: Any, words: str) -> None:
+    frame = pd.DataFrame({"id": range(3), "t": list("aab"), "v": [1.0, None, 2.0]})
+    tables = entry.get("tables", {})
+    rest = {"splits": entry["splits"]} if "splits" in entry else {}
+    ignore = sorted({"t", "v"} - {rule["column"] for rule in tables.values()})
+    refuses(DataError, words, node_graph, tmp_path, frame, "n.parquet", tables, ignore=ignore, **rest)
+
+
+def test_labels_that_are_no_column(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--labels sectors: name one column of vertices, of firms/vat, firms/motto"):
+        firms(tmp_path, "sectors")
 
 
 def run(*words: object) -> Result:

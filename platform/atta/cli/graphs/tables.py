@@ -22,11 +22,15 @@ _CHECKED_BYTES = 256 << 20
 """Folders up to this size are imported once, to see whether the schema fits."""
 
 
-@command("schema", epilog="Example: atta schema tables/social && atta import table tables/social graphs/social")
+@command(
+    "schema",
+    epilog="Example: atta schema tables/social --labels segment && atta import table tables/social graphs/social",
+)
 @click.argument("folder", type=click.Path())
+@click.option("--labels", metavar="COLUMN", help="Column of vertices that is to be predicted: COLUMN, or TYPE/COLUMN.")
 @overwrite_option
 @quiet_option
-def schema(folder: str, *, overwrite: bool, quiet: bool) -> None:
+def schema(folder: str, *, labels: str | None, overwrite: bool, quiet: bool) -> None:
     """Guess FOLDER/schema.json, which `atta import table` needs, from the Parquet and CSV files in FOLDER.
 
     Files with ids become vertices, files with two columns of such ids edges. Read the file, and edit what it guessed.
@@ -37,7 +41,7 @@ def schema(folder: str, *, overwrite: bool, quiet: bool) -> None:
     path = where / SCHEMA
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} exists; --overwrite replaces it")
-    guess = guess_schema(where)
+    guess = guess_schema(where, labels)
     for line in guess.lines:
         say(quiet, line)
     path.write_text(json.dumps(guess.schema, indent=1, ensure_ascii=False) + "\n")

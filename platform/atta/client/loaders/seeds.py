@@ -74,8 +74,9 @@ def node_seeds(ids: StringIds, input_nodes: InputNodes, input_time: Any = None) 
     if source is None:
         count, message.all = schema.node_counts[node_type], True
     elif isinstance(source, str):
-        if source not in schema.splits.get(node_type, {}):
-            raise UnknownNameError.of("split", source, schema.splits.get(node_type, {}))
+        known = schema.splits.get(node_type, {})
+        if known and source not in known:
+            raise UnknownNameError.of("split", source, known)
         count, message.split = schema.split_size(node_type, source), source
     else:
         found = user_ids(ids, "input_nodes", node_type, source)

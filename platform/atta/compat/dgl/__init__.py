@@ -9,7 +9,7 @@
     for inputs, seeds, blocks in dgl.dataloading.DistNodeDataLoader(g, train, sampler, batch_size=1000, shuffle=True):
         x, y = g.ndata["feat"][inputs], g.ndata["label"][seeds]
 
-``docs/guide/from-distdgl.md`` tells what differs. Importing this package needs neither DGL nor PyTorch; what makes blocks and
+``docs/guide/from-dgl.md`` tells what differs. Importing this package needs neither DGL nor PyTorch; what makes blocks and
 sampled graphs needs ``atta[dgl]``. Names that are neither distributed nor loaders, such as ``dgl.nn``, are DGL's own.
 """
 

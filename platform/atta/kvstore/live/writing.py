@@ -195,6 +195,10 @@ class NewEdges:
             spec = dataset.schema.edge_tables[edge_type]
             none = {name: np.empty((0, *table.row_shape), table.dtype) for name, table in spec.items()}
             return cls(tables=none, removed=gone)
+        if not (added / "src.npy").exists():
+            raise DataError(
+                added, "holds no src.npy; atta import makes such a folder of a table: GRAPH/edges/EDGE_TYPE"
+            )
         known = dataset.schema.edge_tables[edge_type]
         for path in sorted(added.glob("*.npy")):
             if path.stem not in ("src", "dst", *known):
