@@ -208,9 +208,7 @@ class Schema:
         """Return ``name`` if it is a split of ``node_type``, otherwise raise UnknownNameError."""
         splits = self.splits[self.check_node_type(node_type)]
         if not splits:
-            raise UnknownNameError(
-                f"no split {name!r}: none of {node_type!r} was imported; tables: splits in schema.json"
-            )
+            raise UnknownNameError(f"unknown split {name!r}: {node_type!r} has none; tables get some by schema.json")
         if name not in splits:
             raise UnknownNameError.of(f"split of node type {node_type!r}:", name, splits)
         return name

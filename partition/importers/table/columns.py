@@ -126,9 +126,8 @@ class ColumnReader:
         and classes are int64, and so are whole numbers that have empty cells to fill."""
         rule, found = self.rule, {self._dtype(kind) for kind in kinds}
         sorts = {dtype.kind.replace("u", "i") for dtype in found}
-        dtype = (
-            np.dtype(np.float64) if {"i", "f"} <= sorts or rule.fill == "mean" or rule.scale else np.result_type(*found)
-        )
+        fractions = {"i", "f"} <= sorts or rule.fill == "mean" or rule.scale
+        dtype = np.dtype(np.float64) if fractions else np.result_type(*found)
         scalars = not any(category(kind) == LISTS for kind in kinds)
         if dtype.kind == "f" or not ((self._labels and scalars) or rule.fill is not None or rule.known):
             return dtype

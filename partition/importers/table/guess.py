@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
@@ -44,6 +44,8 @@ _LARGE = 10.0
 _SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Splits of vertices that have labels, if no column names them."""
 _TOLD = {"scaled": "scale", "a column for each value": "onehot", "empty cells are filled": "fill"}
+"""What is said of columns whose rule has a key."""
+_ID = re.compile(r"_?id$", re.I)
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
 """Columns that pandas writes for the numbers of rows."""
 
@@ -156,13 +158,15 @@ class ColumnLook:
 @dataclass(frozen=True)
 class FileLook:
     """Files with the same columns whose names differ in numbers only, so that one ``pattern`` names them. ``count``: of
-    rows that were looked at. ``options``: what the schema must say to read them."""
+    rows that were looked at. ``options``: what the schema must say to read them. ``unnamed``: other columns of a file of
+    edges, if these are vertices that only edges name."""
 
     name: str
     pattern: str
     columns: Mapping[str, ColumnLook]
     count: int
     options: Mapping[str, str]
+    unnamed: Sequence[str] = ()
 
     @cached_property
     def key(self) -> str | None:
@@ -240,13 +244,15 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
     files = _files(folder)
     if not files:
         raise DataError(folder, "holds no Parquet or CSV files")
+    files += _implied(files)
     ends = {file.name: _references(file, files) for file in files}
     # Files of edges that have ids are none of vertices if no other file uses the ids.
     used = {one.end for file in files for one in ends[file.name] if one.column != file.key}
     nodes = {file.name for file in files if file.key and (len(ends[file.name]) < 2 or file.name in used)}
     if not nodes:
         cause = "no file has a column of different ids, so none lists vertices"
-        raise DataError(folder, f"{cause}; atta import edges takes a file of edges alone")
+        found = "; ".join(f"{file.pattern}: {_lack(file, files)}" for file in files)
+        raise DataError(folder, f"{cause} ({found}); atta import edges takes a file of edges alone")
     columns = [f"{file.name}/{column}" for file in files if file.name in nodes for column in file.columns]
     chosen = [one for one in columns if labels in (one, one.partition("/")[2])]
     if labels is not None and len(chosen) != 1:
@@ -266,9 +272,39 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         elif len(known) > 1:
             _add_edges(guess, file, known)
         else:
-            why = "it has neither ids nor two columns of ids: add it by hand"
-            guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {why}")
+            guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {_lack(file, files)}; add it by hand")
     return guess
+
+
+def _implied(files: Sequence[FileLook]) -> list[FileLook]:
+    """Vertices that no file lists: columns of ids of files that seem to have edges."""
+    found: list[FileLook] = []
+    for file in files:
+        ends = [one.column for one in _references(file, files)]
+        named = [name for name in file.columns if name not in ends and _ID.search(name) and file.columns[name].distinct]
+        types = [_plain(_ID.sub("", name)) or name for name in named]
+        listed = any(one.name.lower().startswith(kind.lower()) for kind in types for one in files)
+        if file.key is None and not listed and len(ends) + len(named) == 2:
+            for name, kind in zip(named, types, strict=True):
+                column = replace(file.columns[name], count=file.columns[name].distinct, has_empty=False)
+                rest = [other for other in file.columns if other != name]
+                found.append(FileLook(kind, file.pattern, {name: column}, column.count, file.options, rest))
+    return found
+
+
+def _lack(file: FileLook, files: Sequence[FileLook]) -> str:
+    """Why a file has neither vertices nor edges, by the columns that come near."""
+    if not file.count:
+        return "it has no rows"
+    near = []
+    for name, column in file.columns.items():
+        if _MOST * column.count <= column.distinct < column.count and _ID.search(name):
+            near.append(f"{name!r} has {column.distinct:,} different values in {column.count:,} rows")
+        shares = [(column.share_within(other.columns[other.key]), other.name) for other in files if other.key]
+        share, best = max(shares, default=(0.0, ""))
+        if 0 < share < _MOST:
+            near.append(f"{share:.0%} of {name!r} are ids of {best!r}")
+    return f"it has neither ids nor two columns of ids{': ' if near else ''}{', '.join(near)}"
 
 
 def _files(folder: Path) -> list[FileLook]:
@@ -346,9 +382,10 @@ def _references(file: FileLook, files: Sequence[FileLook]) -> list[_Reference]:
             if other.key and not (other is file and name == file.key)
         }
         fitting = [other for other, share in shares.items() if share >= _MOST]
-        words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word not in ("", "id", "key", "code")]
+        apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # userId
+        words = [word for word in re.split(r"[^a-z0-9]+", apart) if word not in ("", "id", "key", "code")]
         likely = [one for one in fitting if any(len(word) > 2 and one.lower().startswith(word) for word in words)]
-        if _is_end(name) or column.sort == TEXT or len(file.columns) == 2:
+        if _is_end(name) or column.sort == TEXT or (len(file.columns) == 2 and file.key is None):
             likely += fitting
         if likely:
             found.append(_Reference(name, likely[0], shares[likely[0]] == 1 and not column.has_empty))
@@ -384,7 +421,8 @@ def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str], wanted: 
     ignore = [*references, *_unused(rest, tables, features)]
     if features:
         tables["x"] = [file.columns[name].feature(name) for name in features]
-    guess.add("nodes", file.name, file, id=file.key, tables=tables, splits=splits, ignore=ignore)
+    more = {"ignore": file.unnamed, "distinct": True} if file.unnamed else {"ignore": ignore}
+    guess.add("nodes", file.name, file, id=file.key, tables=tables, splits=splits, **more)
 
 
 def _unused(names: Sequence[str], tables: Mapping[str, Any], others: Collection[str]) -> list[str]:
@@ -422,7 +460,7 @@ def _add_edges(guess: Guess, file: FileLook, known: Sequence[_Reference]) -> Non
     kind = relations[0] if relations else None
     rest = [name for name in rest if name != kind]
     plain_ones = [name for name in rest if not (file.columns[name].is_id and name.lower().endswith("id"))]
-    tables = file.tables(plain_ones, {"w": "weight", "weight": "weight"})
+    tables = file.tables(plain_ones, {"w": "weight", "timestamp": "time", "ts": "time"})
     edge_type = join_edge_type(source.end, "*" if kind else file.name, target.end)
     ends_said = f"from {source.column!r} to {target.column!r} ({file.count:,})"
     guess.lines.append(f"{file.pattern}: edges {edge_type!r}, {ends_said}")

@@ -75,6 +75,7 @@ class TypeEntry:
         splits: column by name of split, or the column that names the split of each vertex, or by name of split the
             share of vertices that are drawn for it.
         ignore: columns to leave out.
+        distinct: whether the same id in several rows means one vertex.
         type: column that names the relation of each edge.
         delimiter: between the columns of CSV files; None: as the heading shows.
         decimal: what separates the fraction of a number in CSV files.
@@ -93,6 +94,7 @@ class TypeEntry:
     decimal: str = "."
     empty: tuple[str, ...] = ()
     drops_unknown: bool = False
+    distinct: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -258,6 +260,8 @@ def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
     _check_values(path, where, said)
     if kind == "edges" and (split_edge_type(name)[1] == ANY) != ("type" in said):
         raise DataError(path, f"{where}: a key 'type' and a relation '*' need each other, as in 'user__*__item'")
+    if said.get("distinct") and (said.keys() & {"tables", "splits"}):
+        raise DataError(path, f"{where}: vertices whose ids are 'distinct' have neither tables nor splits")
     tables = {table: _table(path, f"{where}: table {table!r}", rule) for table, rule in said.get("tables", {}).items()}
     return TypeEntry(
         name,
@@ -271,6 +275,7 @@ def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
         said.get("decimal", "."),
         tuple(said.get("empty", ())),
         said.get("unknown") == "drop",
+        said.get("distinct", False),
     )
 
 
@@ -349,7 +354,7 @@ def _is_fill(said: Any) -> bool:
 def _are_splits(said: Any) -> bool:
     if not isinstance(said, dict):
         return _is_name(said)
-    shares = [one for one in said.values() if isinstance(one, int | float) and one > 0]
+    shares = [one for one in said.values() if isinstance(one, int | float) and 0 < one <= 1 and one is not True]
     return all(map(_is_name, said.values())) or (len(shares) == len(said) and sum(shares) <= 1 + 1e-9)
 
 
@@ -364,7 +369,7 @@ def _is_table(said: Any) -> bool:
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "column": (_is_name, "the name of a column"),
     "fill": (_is_fill, "a number, 'mean' or a class"),
-    **dict.fromkeys(("known", "onehot", "scale"), (lambda said: isinstance(said, bool), "true or false")),
+    **dict.fromkeys(("known", "onehot", "scale", "distinct"), (lambda said: isinstance(said, bool), "true or false")),
     "time_unit": (lambda said: isinstance(said, str) and said in UNITS, f"one of {', '.join(UNITS)}"),
     "classes": (
         lambda said: isinstance(said, bool) or (_are_names(said) and len(set(said)) == len(said) > 0),
@@ -388,7 +393,7 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 _COLUMN_KEYS = {"column", "fill", "known", "time_unit", "classes", "onehot", "scale"}
 _COMMON = {"files", "tables", "ignore", "delimiter", "decimal", "empty"}
 _KEYS = {
-    "nodes": ({"files", "id"}, _COMMON | {"id", "splits"}),
+    "nodes": ({"files", "id"}, _COMMON | {"id", "splits", "distinct"}),
     "edges": ({"files", "src", "dst"}, _COMMON | {"src", "dst", "type", "unknown"}),
 }
 """The keys that a type needs, and those that it may have."""

@@ -61,7 +61,7 @@ class TableReader:
             return np.zeros(piece.rows.num_rows, self.dtype)
         if not self.is_wide:
             rows = found[0]
-        elif len({part.shape for part in found}) == 1:
+        elif len({part.shape for part in found}) == 1 and not any(column.rule.onehot for column in self.columns):
             rows = np.stack(found, axis=1)
         else:
             rows = np.concatenate([part.reshape(len(part), -1) for part in found], axis=1)
@@ -132,6 +132,8 @@ def node_ids(files: TypeFiles, pieces: Sequence[FilePiece]) -> Any:
         trimmed = pc.utf8_trim_whitespace(ids)
         if pc.all(pc.match_substring_regex(trimmed, _INTEGER)).as_py() is not False:
             ids = _as_int64(where, name, trimmed)
+    if files.entry.distinct:
+        return pc.unique(ids)
     if pc.count_distinct(ids).as_py() == len(ids):
         return ids
     counts = pc.value_counts(ids)

@@ -19,6 +19,7 @@ from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.part import GraphDegrees
+from atta.partition.graph.strings import to_rows
 
 A, B = 9, 7
 KNOWS, LIKES = "a__knows__a", "a__likes__b"
@@ -167,7 +168,7 @@ def test_damage_is_named(made: Made, tmp_path: Path, rng: np.random.Generator) -
         folder.edges(dataset, 1, 1).csc(KNOWS)
     with pytest.raises(ConfigError, match="edge types a__knows__a, a__likes__b: say which one"):
         find_edges(dataset, None)
-    with pytest.raises(DataError, match=r"holds no src\.npy; atta import makes such a folder of a table"):
+    with pytest.raises(DataError, match=r"holds no src\.npy; atta import makes such folders of tables"):
         NewEdges.open(dataset, KNOWS, tmp_path / "ratings.csv", None)
     for name in ("src", "dst", "weight", "colour"):
         np.save(tmp_path / f"{name}.npy", np.zeros(0, np.float32 if name == "weight" else np.int64))
@@ -175,6 +176,30 @@ def test_damage_is_named(made: Made, tmp_path: Path, rng: np.random.Generator) -
         NewEdges.open(dataset, KNOWS, tmp_path, None)
     (tmp_path / "colour.npy").unlink()
     assert len(NewEdges.open(dataset, KNOWS, tmp_path, None)) == 0
+
+
+@pytest.mark.parametrize("strings", [False, True])
+def test_edges_of_a_graph_folder_with_other_rows(tmp_path: Path, rng: np.random.Generator, strings: bool) -> None:
+    def graph(name: str, ids: np.ndarray, ends: np.ndarray) -> Path:
+        tables = {"name": to_rows(np.array([f"user-{i}" for i in ids]))} if strings else {}
+        with GraphWriter(tmp_path / name) as out:
+            out.add_nodes("a", len(ids), ids=None if strings else ids, tables=tables)
+            out.add_edges("a__to__a", *ends)
+        return tmp_path / name
+
+    before = rng.permutation(500)[:60].astype(np.int64)
+    partition_graph(graph("before", before, rng.integers(0, 60, (2, 300))), tmp_path / "data", parts=2, method="random")
+    dataset, ends = Dataset.open(tmp_path / "data"), rng.integers(0, 20, (2, 40))
+    later = rng.permutation(before)[:20]
+    new = NewEdges.open(dataset, "a__to__a", graph("later", later, ends) / "edges/a__to__a", None)
+    for found, rows in zip((new.sources, new.targets), ends, strict=True):
+        assert (before[found] if strings else found).tolist() == later[rows].tolist()
+    if strings:
+        stranger = graph("stranger", np.array([999, *later]), ends)
+        with pytest.raises(
+            ConfigError, match="no vertex of 'a' has the string id 'user-999': new ones need a new dataset"
+        ):
+            NewEdges.open(dataset, "a__to__a", stranger / "edges/a__to__a", None)
 
 
 IDS = np.random.default_rng(5).permutation(900)[:60].astype(np.int64)

@@ -7,6 +7,7 @@ import decimal
 import gzip
 import io
 import json
+import re
 import uuid
 from collections.abc import Callable
 from fractions import Fraction
@@ -21,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.cli.graphs.tables import COMMANDS
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.graph.exact import inexact
 from atta.partition.graph.strings import to_strings
@@ -523,6 +524,17 @@ def test_a_guessed_schema_makes_features_that_a_model_can_learn_from(tmp_path: P
     assert list(graph.table("firms", "y")) == list(firm.sector == "Retail")
 
 
+@pytest.mark.parametrize("columns", [["a"], ["a", "b"], ["a", "v", "b"]])
+def test_classes_in_columns_of_their_own_stand_side_by_side(tmp_path: Path, columns: list[str]) -> None:
+    frame = pd.DataFrame({"id": range(6), "a": list("xyzxyz"), "b": list("rqqrqp"), "v": np.arange(6.0)})
+    x = [{"column": name, "onehot": True} if name != "v" else name for name in columns]
+    rest = sorted({"a", "b", "v"} - set(columns))
+    graph = node_graph(tmp_path, frame, "n.csv", {"x": x}, ignore=rest)
+    wanted = pd.get_dummies(frame[columns], columns=[name for name in columns if name != "v"], dtype=float)
+    order = [column for name in columns for column in wanted.columns if column.partition("_")[0] == name]
+    np.testing.assert_array_equal(graph.table("n", "x"), wanted[order].to_numpy(np.float32))
+
+
 def test_shares_of_splits_are_drawn_once_for_all(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": range(4000), "y": RNG.choice(["a", "b", None], 4000)})
     shares = {"train": 0.5, "val": 0.2, "test": 0.1}
@@ -566,6 +578,64 @@ def test_labels_that_are_no_column(tmp_path: Path) -> None:
         firms(tmp_path, "sectors")
 
 
+def ratings(folder: Path) -> dict[str, Any]:
+    """Users have no file of their own, ids are numbers of any type, and times seconds."""
+    pd.DataFrame({"movieId": range(1, 41), "minutes": range(40)}).to_csv(folder / "movies.csv", index=False)
+    frame = {
+        "userId": RNG.integers(1, 30, 90),
+        "movieId": RNG.integers(1, 41, 90),
+        "rating": RNG.integers(1, 9, 90) / 2,
+    }
+    pd.DataFrame({**frame, "timestamp": 978300760 + np.arange(90)}).to_csv(folder / "ratings.csv", index=False)
+    user = {"files": "ratings.csv", "id": "userId", "ignore": ["movieId", "rating", "timestamp"], "distinct": True}
+    tables = {"rating": "rating", "time": "timestamp"}
+    return {
+        "nodes": {
+            "movies": {"files": "movies.csv", "id": "movieId", "tables": {"x": [{"column": "minutes", "scale": True}]}},
+            "user": user,
+        },
+        "edges": {
+            "user__ratings__movies": {"files": "ratings.csv", "src": "userId", "dst": "movieId", "tables": tables}
+        },
+    }
+
+
+def test_vertices_that_only_edges_name(tmp_path: Path) -> None:
+    ratings(tmp_path)
+    run("schema", tmp_path, "-q")
+    graph, frame = taken_in("table", tmp_path, tmp_path / "out" / "g"), pd.read_csv(tmp_path / "ratings.csv")
+    assert sorted(graph.user_ids("user")) == sorted(frame.userId.unique())
+    edges = graph.edges("user__ratings__movies")
+    np.testing.assert_array_equal(np.asarray(graph.user_ids("user"))[edges.src], frame.userId)
+    np.testing.assert_array_equal(np.asarray(graph.user_ids("movies"))[edges.dst], frame.movieId)
+    refuses(UnknownNameError, "unknown split 'train': 'user' has none; tables get some", graph.split, "user", "train")
+    said = json.loads((tmp_path / "schema.json").read_text())
+    said["nodes"]["user"]["tables"] = {"rating": "rating"}
+    (tmp_path / "schema.json").write_text(json.dumps(said))
+    refuses(DataError, "'distinct' have neither", taken_in, "table", tmp_path, tmp_path / "out" / "h")
+
+
+USERS = [f"u{number},1" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("users", "rated", "words"),
+    [
+        ([*USERS, "u5,1"], ["u1,i1", "u1,i2"], "users.csv: not in .*: 'user_id' has 20 different values in 21 rows"),
+        (USERS, ["u1,i1", "v1,i1", "v2,i2", "v2,i1"], "r.csv: not in .*: 33% of 'user_id' are ids of 'users'"),
+        ([], ["u1,i1", "u1,i2"], "users.csv: not in schema.json: it has no rows"),
+    ],
+)
+def test_a_file_that_is_left_out_says_what_it_lacks(
+    tmp_path: Path, users: list[str], rated: list[str], words: str
+) -> None:
+    items = ["item_id,p", *(f"i{number},{number}" for number in range(20))]
+    files = {"users": ["user_id,t", *users], "items": items, "r": ["user_id,item_id", *rated]}
+    for name, lines in files.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    assert re.search(words, " ".join(run("schema", tmp_path).output.split()))
+
+
 def run(*words: object) -> Result:
     group = click.Group(commands={c.name: c for c in COMMANDS})
     result = CliRunner().invoke(group, [str(word) for word in words])
@@ -574,7 +644,7 @@ def run(*words: object) -> Result:
     return result
 
 
-@pytest.mark.parametrize("make", [social, shop, knowledge, papers])
+@pytest.mark.parametrize("make", [social, shop, knowledge, papers, ratings])
 def test_guesses(tmp_path: Path, make: Callable[[Path], dict[str, Any]]) -> None:
     want = make(tmp_path)
     said = run("schema", tmp_path).output

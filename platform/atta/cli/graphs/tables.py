@@ -22,10 +22,7 @@ _CHECKED_BYTES = 256 << 20
 """Folders up to this size are imported once, to see whether the schema fits."""
 
 
-@command(
-    "schema",
-    epilog="Example: atta schema tables/social --labels segment && atta import table tables/social graphs/social",
-)
+@command("schema", epilog="Example: atta schema tables/social --labels segment")
 @click.argument("folder", type=click.Path())
 @click.option("--labels", metavar="COLUMN", help="Column of vertices that is to be predicted: COLUMN, or TYPE/COLUMN.")
 @overwrite_option

@@ -27,8 +27,9 @@ from atta.partition.dataset import Dataset, Part, part_folder
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph.part import GraphDegrees, degree_folder, edges_of_parts
-from atta.partition.graph.reading import index_dtype
-from atta.partition.graph.strings import NAME
+from atta.partition.graph.reading import MANIFEST as GRAPH
+from atta.partition.graph.reading import Graph, index_dtype
+from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.partition.names import edge_folder
 from atta.samplers.batch.items import EDGES
 
@@ -183,7 +184,8 @@ class NewEdges:
     def open(
         cls, dataset: Dataset, edge_type: str, added: Path | None, removed: Path | None, *, replaces: bool = False
     ) -> NewEdges:
-        """``added``: a folder with ``src.npy``, ``dst.npy`` and a file for each edge table; ``removed``: a file of ids.
+        """``added``: a folder with ``src.npy``, ``dst.npy`` and a file for each edge table, also within a graph folder, whose
+        vertices may have other numbers; ``removed``: a file of ids.
         Raises DataError: a file is missing, no array, or of no edge table. ConfigError: nothing is given, or what is
         given contradicts itself."""
         if added is None and removed is None:
@@ -196,15 +198,13 @@ class NewEdges:
             none = {name: np.empty((0, *table.row_shape), table.dtype) for name, table in spec.items()}
             return cls(tables=none, removed=gone)
         if not (added / "src.npy").exists():
-            raise DataError(
-                added, "holds no src.npy; atta import makes such a folder of a table: GRAPH/edges/EDGE_TYPE"
-            )
+            raise DataError(added, "holds no src.npy; atta import makes such folders of tables: GRAPH/edges/TYPE")
         known = dataset.schema.edge_tables[edge_type]
         for path in sorted(added.glob("*.npy")):
             if path.stem not in ("src", "dst", *known):
                 raise DataError(path, f"not an edge table of {edge_type}; there are: {', '.join(known) or 'none'}")
         tables = {name: map_array(added / f"{name}.npy") for name in known}
-        return cls(map_array(added / "src.npy"), map_array(added / "dst.npy"), tables, gone, replaces)
+        return cls(*_ends(dataset, edge_type, added), tables, gone, replaces)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -292,6 +292,28 @@ class NewEdges:
         degrees = np.bincount(rows, minlength=high - low)
         merged["indptr"] = (indptr + np.concatenate([[0], np.cumsum(degrees)])).astype(np.int64)
         return merged, np.union1d(gone, rows)
+
+
+def _ends(dataset: Dataset, edge_type: str, added: Path) -> list[np.ndarray]:
+    """User ids of the sources and targets of edges. In a graph folder these are rows of its vertices."""
+    ends: list[np.ndarray] = [map_array(added / "src.npy"), map_array(added / "dst.npy")]
+    if not (added.parent.parent / GRAPH).exists():
+        return ends
+    graph, types = Graph.open(added.parent.parent, verify=False), dataset.schema.endpoints(edge_type)
+    return [_user_ids(dataset, graph, node_type, rows) for node_type, rows in zip(types, ends, strict=True)]
+
+
+def _user_ids(dataset: Dataset, graph: Graph, node_type: str, rows: np.ndarray) -> np.ndarray:
+    if string_width(dataset.schema, node_type) is None:
+        ids = graph.user_ids(node_type)
+        return rows if ids is None else ids[rows]
+    wanted = to_strings(graph.table(node_type, NAME))[rows]
+    known = to_strings(np.concatenate([dataset.part(p).table(node_type, NAME) for p in range(dataset.num_parts)]))
+    order = np.argsort(known)
+    at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+    if len(lost := wanted[known[at] != wanted]):
+        raise ConfigError(f"no vertex of {node_type!r} has the string id {str(lost[0])!r}: new ones need a new dataset")
+    return dataset.ids(node_type)[at]
 
 
 def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
