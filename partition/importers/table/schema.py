@@ -223,8 +223,8 @@ def _object(path: Path) -> dict[str, Any]:
         said = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "the file is missing (atta schema FOLDER writes a first one)") from None
-    except (ValueError, RecursionError):
-        raise DataError(path, "not valid JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(path, f"not valid JSON: {error}") from None
     if not isinstance(said, dict) or not isinstance(said.get("nodes"), dict):
         raise DataError(path, "wanted is an object with 'nodes' and 'edges', and perhaps 'num_classes' and 'time_unit'")
     _check_keys(path, "beside 'nodes' and 'edges'", said, {"nodes", "edges", "num_classes", "time_unit"})

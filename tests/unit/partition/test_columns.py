@@ -573,6 +573,11 @@ def test_shares_and_ways_of_features_that_are_refused(tmp_path: Path, entry: Any
     refuses(DataError, words, node_graph, tmp_path, frame, "n.parquet", tables, ignore=ignore, **rest)
 
 
+def test_a_slip_in_the_schema_is_shown_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"nodes": {"n": {"files": "n.csv", "id": "id",}},\n "edges": {}}')
+    refuses(DataError, r"not valid JSON: .*line 1 column 4\d", taken_in, "table", tmp_path, tmp_path / "out" / "g")
+
+
 def test_labels_that_are_no_column(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--labels sectors: name one column of vertices, of firms/vat, firms/motto"):
         firms(tmp_path, "sectors")
