@@ -62,11 +62,14 @@ EXTRAS = {
     "torch_geometric": "train",
     "dgl": "dgl",
     "yaml": "dgl",
-    "matplotlib": "bench",
+    "matplotlib": "plot",
     "pyarrow": "table",
     "lightning": "lightning",
     "ray": "ray",
     "fsspec": "storage",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
 }
 """The extra that installs a package."""
 

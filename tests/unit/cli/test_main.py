@@ -178,8 +178,8 @@ def test_pictures_have_a_kind_that_can_be_drawn(suffix: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "package", "extra"),
     [
-        (["bench", "kv", "--plot", "figure.png"], "matplotlib", "bench"),
-        (["partition", "a", "b", "--parts", "2", "--compare", "ldg", "--plot", "f.png"], "matplotlib", "bench"),
+        (["bench", "kv", "--plot", "figure.png"], "matplotlib", "plot"),
+        (["partition", "a", "b", "--parts", "2", "--compare", "ldg", "--plot", "f.png"], "matplotlib", "plot"),
         (["train", "--data", "absent"], "torch_geometric", "train"),
         (["plan", "--strategy", "auto", "--data", "absent"], "torch", "train"),
     ],

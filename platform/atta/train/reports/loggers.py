@@ -1,22 +1,24 @@
 """Loggers of training runs: objects with the methods of Lightning's ``Logger``, so Lightning's own need no adapter.
-``--logger`` names one and its arguments: ``csv save_dir=runs/a``, or ``lightning.pytorch.loggers.TensorBoardLogger
-save_dir=runs``. Rank 0 makes it and calls it after each epoch."""
+``--logger`` names one and its arguments: ``csv save_dir=runs/a``, or ``lightning.pytorch.loggers.CometLogger``. Rank 0
+makes it and calls it after each epoch."""
 
 from __future__ import annotations
 
 import csv
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
-from atta.observe.packages import member
+from atta.observe.packages import EXTRAS, member, need
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
+from atta.train.reports.trackers import MlflowLogger, TensorBoardLogger, WandbLogger
 from atta.train.settings.common import parse_logger
 
 _METHODS = ("log_hyperparams", "log_metrics", "finalize")
@@ -36,10 +38,13 @@ def make_logger(text: str) -> Any:
 
 
 def check_logger(text: str) -> Callable[[], Any]:
-    """What makes the logger, not called. Raises ConfigError: there is no such class, or it does not take the arguments."""
+    """What makes the logger, not called. Raises ConfigError: its package or class is missing, or it does not take the
+    arguments."""
     name, arguments = parse_logger(text)
     module, _, called = name.rpartition(".")
-    make: Any = CsvLogger if name == "csv" else member(f"--logger {name}", module, called)
+    if name in EXTRAS:
+        need(f"--logger {name}", name)
+    make: Any = _MAKERS[name] if name in _MAKERS else member(f"--logger {name}", module, called)
     if not callable(make):
         raise ConfigError(f"--logger {name}: is no class or function")
     try:
@@ -89,6 +94,10 @@ class CsvLogger:
         """Everything is written already."""
 
 
+_MAKERS = {"csv": CsvLogger, "tensorboard": TensorBoardLogger, "wandb": WandbLogger, "mlflow": MlflowLogger}
+"""By each of ``LOGGERS``. One that needs a package has its name."""
+
+
 def _read_rows(path: Path) -> dict[int, dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -103,15 +112,29 @@ def _read_rows(path: Path) -> dict[int, dict[str, str]]:
 class RunLog:
     """Tells the loggers of a run. A context manager: leaving it finalizes them."""
 
-    def __init__(self, loggers: Sequence[Any], settings: Mapping[str, Any]) -> None:
-        self._loggers = loggers
+    def __init__(
+        self,
+        loggers: Sequence[Any],
+        settings: Mapping[str, Any],
+        file: Path | None = None,
+        done: Iterable[EpochReport] = (),
+    ) -> None:
+        """``file``: gets each epoch as a line of JSON, those that are ``done`` first; see ``read_epochs``."""
+        self._loggers, self._file = loggers, file
         for logger in loggers:
             logger.log_hyperparams(dict(settings))
+        self._keep(done, "w")
 
     def epoch(self, report: EpochReport) -> None:
         """An epoch has ended."""
+        self._keep([report], "a")
         for logger in self._loggers:
             logger.log_metrics(figures_of(report), report.epoch)
+
+    def _keep(self, reports: Iterable[EpochReport], mode: str) -> None:
+        if self._file is not None:
+            with self._file.open(mode, encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(report)) + "\n" for report in reports)
 
     def __enter__(self) -> RunLog:
         return self
@@ -119,3 +142,11 @@ class RunLog:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for logger in self._loggers:
             logger.finalize("success" if kind is None else "failed")
+
+
+def read_epochs(file: Path) -> list[EpochReport]:
+    """The epochs that a run has written so far; none if there is no ``file``."""
+    if not file.exists():
+        return []
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [EpochReport.from_dict(json.loads(line)) for line in lines if line.endswith("\n")]

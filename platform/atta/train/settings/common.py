@@ -25,6 +25,7 @@ MODEL: OpenRegistry[Any] = OpenRegistry(
 DEVICES = ("auto", "cpu", "cuda")
 LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link", "edge-classes", "unsupervised", "dgi")
 REGRESSION_LOSSES = ("mse", "mae")
+LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 LR_SCHEDULES = ("none", "cosine", "step", "plateau")
 _SEEDS = 1 << 64
 DEFAULT_LAYERS = 3
@@ -101,9 +102,8 @@ class TrainSettings:
     logger: Annotated[
         tuple[str, ...] | None,
         Option(
-            "csv, or MODULE.CLASS KEY=VALUE ..., with the methods of Lightning's loggers.",
-            metavar="LOGGER",
-            unset="nowhere",
+            "csv, tensorboard, wandb, mlflow or MODULE.CLASS.",
+            metavar='"NAME KEY=V"',
         ),
     ] = None
     metrics: Annotated[str, Option("Serve Prometheus metrics of the run, on machine 0.", metavar="HOST:PORT")] = ""
@@ -136,14 +136,16 @@ def patience_of(settings: TrainSettings) -> int | None:
 
 
 def parse_logger(text: str) -> tuple[str, dict[str, Any]]:
-    """Read ``NAME KEY=VALUE KEY=VALUE``: ``csv``, or the module and name of what makes a logger, and what that is called
-    with. A value is JSON, or else a text. Nothing is imported. Raises ConfigError."""
+    """Read ``NAME KEY=VALUE KEY=VALUE``: one of ``LOGGERS``, or the module and name of what makes a logger, and what that is
+    called with. A value is JSON, or else a text. Nothing is imported. Raises ConfigError."""
     try:
         name, *given = shlex.split(text)
     except ValueError:
         name, given = "", []
-    if name != "csv" and not ("." in name and all(part.isidentifier() for part in name.split("."))):
-        raise ConfigError(f"--logger {text!r}: give csv, or MODULE.CLASS, and KEY=VALUE for each argument")
+    if name not in LOGGERS and not ("." in name and all(part.isidentifier() for part in name.split("."))):
+        raise ConfigError(
+            f"--logger {text!r}: give {', '.join(LOGGERS)} or MODULE.CLASS, and KEY=VALUE for each argument"
+        )
     arguments = {}
     for entry in given:
         key, equals, value = entry.partition("=")
