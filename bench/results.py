@@ -22,7 +22,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from atta.cli.figures import BAR_COLOUR, figure
+from atta.cli.figures import COLOURS, figure
+from atta.errors import ConfigError
 from atta.observe.packages import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -378,15 +379,22 @@ class BenchReport:
         return table
 
     def plot(self, path: str) -> None:
-        """Draw the figure ``drawn`` as bars, the systems that have it side by side, with the spread of the rounds."""
-        shown = {s: [r[self.drawn] for r in rounds] for s, rounds in self.rounds.items() if self.drawn in rounds[0]}
-        medians = [statistics.median(v) for v in shown.values()]
-        below = [m - min(v) for m, v in zip(medians, shown.values(), strict=True)]
-        above = [max(v) - m for m, v in zip(medians, shown.values(), strict=True)]
-        with figure(path, (1.5 + 1.2 * len(shown), 3.2)) as axes:
-            axes.bar(list(shown), medians, yerr=[below, above], capsize=4, color=BAR_COLOUR)
-            axes.set_ylabel(self.drawn.replace("_", " "))
-            axes.set_title(f"{self.bench} (median, min to max)")
+        """Draw the figure ``drawn`` as bars, the systems that have it side by side: medians, and a dot for each round. Raises
+        ConfigError: no system has it."""
+        shown = {
+            s: [r[self.drawn] for r in rounds] for s, rounds in self.rounds.items() if self.drawn in _always(rounds)
+        }
+        if not shown:
+            raise ConfigError(f"--plot {path}: no system has {self.drawn} in every round")
+        medians = [statistics.median(values) for values in shown.values()]
+        with figure(path, (1.8 + 0.8 * len(shown), 3.6)) as axes:
+            bars = axes.bar(list(shown), medians, color=COLOURS[5], width=0.6)
+            axes.bar_label(bars, [f"{m:,.4g}" for m in medians], label_type="center")
+            for place, values in enumerate(shown.values()):
+                axes.plot([place] * len(values), values, linestyle="", marker="o", markersize=4, color=COLOURS[0])
+            axes.tick_params(axis="x", rotation=30 if max(map(len, shown)) > 8 else 0)
+            axes.set_ylabel(self.drawn.removesuffix("_s").replace("_", " ") + ", s" * self.drawn.endswith("_s"))
+            axes.set_title(f"{self.bench}: medians of {max(map(len, shown.values()))} rounds", fontsize="medium")
 
 
 if __name__ == "__main__":

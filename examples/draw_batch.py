@@ -2,7 +2,7 @@
 
     python examples/draw_batch.py --out batch.png
 
-Colours show how many hops a vertex is away from the seeds. Needs matplotlib: install ``atta[bench]``.
+Colours show how many hops a vertex is away from the seeds. Needs matplotlib: install ``atta[plot]``.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition import dataset as dataset_files
@@ -97,3 +98,25 @@ def measure(dataset: Dataset) -> Counts:
                 counts.cut[index] += np.count_nonzero((block < lo) | (block >= hi))
         counts.most_into[index] = max((int(d.max(initial=0)) for d in degrees.values()), default=0)
     return counts
+
+
+def degree_counts(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, npt.NDArray[np.int64]]:
+    """By node type how many vertices have each in-degree, over all edge types: int64 [highest degree + 1]. Of a dataset,
+    the vertices of ``parts``; nothing is verified."""
+    if not (path_here(path, "inspect") / dataset_files.MANIFEST).exists():
+        graph = Graph.open(path, verify=False)
+        into = {t: np.zeros(graph.schema.node_counts[t], np.int64) for t in graph.schema.node_types}
+        for e in graph.schema.edge_types:
+            targets, degrees = graph.edges(e).dst, into[graph.schema.endpoints(e)[1]]
+            for first, last in chunks(len(targets), _CHUNK_EDGES):
+                degrees += np.bincount(targets[first:last], minlength=len(degrees))
+        return {t: np.bincount(degrees) for t, degrees in into.items()}
+    dataset = Dataset.open(path, parts=parts, verify=False)
+    found: dict[str, list[npt.NDArray[np.int64]]] = {t: [] for t in dataset.schema.node_types}
+    for part in map(dataset.part, range(dataset.num_parts) if parts is None else parts):
+        of = {t: np.zeros(part.num_core(t), np.int64) for t in found}
+        for e in dataset.schema.edge_types:
+            of[dataset.schema.endpoints(e)[1]] += np.diff(part.csc(e).indptr)
+        for t, degrees in of.items():
+            found[t].append(degrees)
+    return {t: np.bincount(np.concatenate(degrees)) for t, degrees in found.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,11 @@ def test_sessions_and_samples(cluster: atta.LocalCluster) -> None:
 
 
 def test_the_command(cluster: atta.LocalCluster, tmp_path: Path) -> None:
-    out = tmp_path / "trace.json"
-    done = run("trace", "--cluster", str(cluster.cluster_file), "--out", str(out))
+    out, picture = tmp_path / "trace.json", tmp_path / "trace.png"
+    plot = ["--plot", str(picture)] if find_spec("matplotlib") else []
+    done = run("trace", "--cluster", str(cluster.cluster_file), "--out", str(out), *plot)
     assert (done.returncode, done.stdout) == (0, "")
+    assert not plot or picture.read_bytes().startswith(b"\x89PNG")
     assert "of 2 daemons" in done.stderr
     events: list[dict[str, Any]] = json.loads(out.read_text())["traceEvents"]
     assert f"{sum(e['ph'] != 'M' for e in events):,} events" in done.stderr

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import atta
+import atta.cli.pictures
+from atta.cli.main import cli
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.train import TrainConfig, TrainReport, fit
+from atta.train import EpochReport, TrainConfig, TrainReport, fit
 from atta.train.checkpoint.files import BEST, LAST, load_model
 from atta.train.cooperative import DeepGNN
 from tests.system.cuts import descend, whole
@@ -148,3 +156,31 @@ def test_the_documented_script_runs_as_it_stands(
 def test_a_compiled_model_learns_the_same(config: TrainConfig, report: TrainReport) -> None:
     compiled = fit(replace(config, compile=True, epochs=3))
     assert [e.loss for e in compiled.epochs] == pytest.approx([e.loss for e in report.epochs[:3]], rel=1e-4)
+
+
+def test_an_interrupted_run_and_its_resumption_are_drawn(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    words = f"train --data {dataset} --hidden 4 --layers 1 --num-neighbors 2 --eval-every 2 --device cpu".split()
+    words += ["--checkpoint", str(tmp_path / "saved"), "--plot", str(tmp_path / "p.svg")]
+    command = [sys.executable, "-m", "atta.cli.main", *words, "--epochs", "1000000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if re.match(r"epoch +3 ", line):
+                running.send_signal(signal.SIGINT)
+                break
+        said = running.stderr.read()
+    assert (running.returncode, said.splitlines()[-1]) == (130, "atta: interrupted")
+    assert (tmp_path / "p.svg").read_text().startswith("<?xml")
+    drawn: list[EpochReport] = []
+    monkeypatch.setattr(atta.cli.pictures, "draw_run", lambda path, epochs, watched: drawn.extend(epochs))
+    done = max(int(number) for number in re.findall(r"^epoch +(\d+) ", said, re.MULTILINE) or ["3"])
+    more: list[Any] = ["--epochs", str(done + 4), "--resume", "--quiet", "--json", str(tmp_path / "r.json")]
+    cli.main([*words, *more], standalone_mode=False)
+    assert [epoch.epoch for epoch in drawn] == [*range(done + 4)]
+    told = json.loads((tmp_path / "r.json").read_text())["epochs"]
+    assert [epoch.loss for epoch in drawn] == [epoch["loss"] for epoch in told]
+    assert drawn[0].metrics == {}
+    assert "val_accuracy" in drawn[1].metrics

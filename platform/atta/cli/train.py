@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, plugin_option, settings_options
-from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
+from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_option, quiet_option, write_json
 from atta.errors import ConfigError
 from atta.observe.packages import need
 from atta.train.config import TrainConfig
@@ -19,7 +19,7 @@ from atta.train.settings import ServerSettings
 from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from atta.train import TrainReport
+    from atta.train import EpochReport, TrainReport
 
 OPTION_GROUPS = {
     "Data": "data cluster task target class-weights regression-loss edge-type reverse-type edge-split split-by",
@@ -30,7 +30,7 @@ OPTION_GROUPS = {
     "aggregate seed-policy negatives negatives-per-edge walk-length eval-negatives evaluate-by",
     "Cluster": "trainers trainers-per-server device threads nnodes node-rank rdzv-endpoint rank-timeout",
     "Checkpoints": "checkpoint resume checkpoint-every checkpoint-steps max-restarts init-from",
-    "Output": "explain json quiet logger metrics config help",
+    "Output": "explain json plot quiet logger metrics config help",
 }
 
 
@@ -54,6 +54,7 @@ OPTION_GROUPS = {
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machines meet, on machine 0.")
 @click.option("--explain", is_flag=True, help="Say what the strategy does and decides, and train nothing.")
 @json_option
+@plot_option("Draw the curves, also of a run that is interrupted.")
 @quiet_option
 def train(
     *,
@@ -61,6 +62,7 @@ def train(
     strategy: dict[str, Any],
     explain: bool,
     json_file: str | None,
+    plot: str | None,
     quiet: bool,
     nnodes: int,
     node_rank: int,
@@ -77,17 +79,31 @@ def train(
         _explain(TrainConfig.from_dict({**settings, **strategy}))
         return
     need("training", "torch", "torch_geometric")
-    from atta.train import Nodes, fit
+    from atta.train import Nodes, TrainReport, fit
 
     # An engine that numbers the machines also starts daemons and trainers in any order.
     placed = click.get_current_context().get_parameter_source("node_rank") is not ParameterSource.DEFAULT
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
     if settings["checkpoint"] and node_rank == 0:
         check_folder("--checkpoint", settings["checkpoint"])
-    report = fit(TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet}), nodes)
+    config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
+    so_far: list[EpochReport] = []
+    try:
+        report = fit(config, nodes, so_far)
+    except BaseException:
+        _draw(plot, TrainReport(config, so_far))
+        raise
     if not quiet and json_file != "-":
         _print(report)
     write_json(json_file, report.to_json())
+    _draw(plot, report)
+
+
+def _draw(plot: str | None, report: TrainReport) -> None:
+    if plot is not None and report.epochs:
+        from atta.cli.pictures import draw_run
+
+        draw_run(plot, report.epochs, report.watched)
 
 
 def _explain(config: TrainConfig) -> None:

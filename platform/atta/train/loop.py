@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -53,6 +54,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
         due: a checkpoint is due at the end of the epoch under way, also between those of ``--checkpoint-every``.
         begun: what ``save_within`` was given in the checkpoint that the run goes on from; None: it begins with an epoch.
+        kept: the file that gets each epoch when it ends, of the first trainer of a machine.
     """
 
     model: torch.nn.Module
@@ -62,6 +64,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     eval_bytes: float = 0.0
     due: bool = False
     begun: dict[str, Any] | None = None
+    kept: Path | None = None
     _cuts: bool = False  # there may be files of ranks at a place in mid-epoch
 
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
@@ -135,7 +138,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def _run_log(self) -> RunLog:
         wanted = self.config.logger or () if self.rank == 0 else ()
-        return RunLog([make_logger(text) for text in wanted], asdict(self.config))
+        return RunLog([make_logger(text) for text in wanted], asdict(self.config), self.kept, self.done)
 
     def _exporting(self) -> AbstractContextManager[Callable[[EpochReport], None]]:
         config = self.config

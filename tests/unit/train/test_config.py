@@ -22,7 +22,7 @@ from atta.cli.train import OPTION_GROUPS, train
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Setting, settings_of
 from atta.samplers.operators import Closure, ExpansionAware
-from atta.train import Nodes, TrainConfig
+from atta.train import EpochReport, Nodes, TrainConfig
 from atta.train.exchange.policies import doubt
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed
@@ -188,7 +188,7 @@ def test_settings_survive_the_way_to_the_trainers(settings: dict[str, Any]) -> N
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
     found: list[TrainConfig] = []
 
-    def fit(given_config: TrainConfig, nodes: Nodes) -> None:
+    def fit(given_config: TrainConfig, nodes: Nodes, so_far: list[EpochReport]) -> None:
         assert nodes == Nodes()
         found.append(given_config)
         raise ConfigError("seen enough")
@@ -203,7 +203,7 @@ def test_the_command_line_offers_every_setting_with_the_same_default(seen: list[
     offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config", "plugin"}
     where = {"nnodes", "node_rank", "rdzv_endpoint"}
     settings = {s.field for s in settings_of(TrainConfig) if not isinstance(s.option, Setting | NoOption)}
-    assert offered == settings | where | {"strategy", "explain"}
+    assert offered == settings | where | {"strategy", "explain", "plot"}
     grouped = [name for names in OPTION_GROUPS.values() for name in names.split()]
     assert sorted(grouped) == sorted({_key(p) for p in train.get_params(click.Context(train))})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from atta.cli.options import command
-from atta.cli.output import DURATION, TO_WRITE, cluster_option, echo, write_text
+from atta.cli.output import DURATION, TO_WRITE, cluster_option, echo, plot_option, write_text
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_together, down
 from atta.errors import AttaError, ConfigError
@@ -26,7 +27,8 @@ DEADLINE_S, TRANSFER_S = 5.0, 30.0
 
 @command()
 @cluster_option
-@click.option("--out", required=True, type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
+@click.option("--out", type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
+@plot_option("Draw how much was under way at once.")
 @click.option(
     "--seconds",
     type=DURATION,
@@ -34,19 +36,25 @@ DEADLINE_S, TRANSFER_S = 5.0, 30.0
     show_default="all that the daemons still remember",
     help="How long to record.",
 )
-def trace(target: str, out: str, seconds: float) -> None:
-    """Write what the daemons did and decided as a trace for https://ui.perfetto.dev.
+def trace(target: str, out: str | None, plot: str | None, seconds: float) -> None:
+    """Write what the daemons did and decided as a trace for https://ui.perfetto.dev, or as a picture.
 
     Daemons always record, so nothing has to be switched on before. Exit code 1: a daemon is down; the trace has the
     others.
 
     Example: atta trace --cluster cluster.toml --out trace.json --seconds 5
     """
+    if out is None and plot is None:
+        raise click.UsageError("Missing option '--out' or '--plot'.")
     text, told, failure = recorded(target, seconds)
-    write_text("--out", out, text)
-    echo(
-        told if out == "-" or "nothing happened" in told else f"{told}: open {out} in https://ui.perfetto.dev", err=True
-    )
+    if out is not None:
+        write_text("--out", out, text)
+    shown = out in (None, "-") or "nothing happened" in told
+    echo(told if shown else f"{told}: open {out} in https://ui.perfetto.dev", err=True)
+    if plot is not None:
+        from atta.cli.pictures import draw_timeline
+
+        draw_timeline(plot, json.loads(text)["traceEvents"])
     if failure is not None:
         raise failure
 

@@ -18,8 +18,10 @@ from atta.cli.output import (
     echo,
     json_option,
     overwrite_option,
+    plot_option,
     printer,
     quiet_option,
+    refuse_given,
     say,
     work_progress,
     write_json,
@@ -28,7 +30,7 @@ from atta.cli.output import size as size_text
 from atta.errors import ConfigError
 from atta.partition.cutting.balance import missed_lines
 from atta.partition.dataset import Dataset
-from atta.partition.describe import describe
+from atta.partition.describe import degree_counts, describe
 from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate
 from atta.partition.importers import IMPORTERS, called, guess, import_graph
 from atta.partition.schema import Schema
@@ -197,6 +199,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     "fan-outs: --num-neighbors, or 3,2.",
 )
 @json_option
+@plot_option("Draw degrees, and the sizes and edge cut of partitions.")
 @quiet_option
 def inspect_(
     path: str,
@@ -209,10 +212,12 @@ def inspect_(
     trainers_per_server: int | None,
     sample: str | None,
     json_file: str | None,
+    plot: str | None,
     quiet: bool,
 ) -> None:
     """Verify and describe the graph folder or partitioned dataset PATH."""
     if sample is not None:
+        refuse_given({"plot"}, "goes without --sample")
         _sample(path, sample, num_neighbors or (3, 2), json_file, quiet=quiet)
         return
     report = describe(path, parts or None)
@@ -232,6 +237,10 @@ def inspect_(
     write_json(json_file, report)
     if not quiet and json_file != "-":
         _print_report(report)
+    if plot is not None:
+        from atta.cli.pictures import draw_graph
+
+        draw_graph(plot, report, degree_counts(path, parts or None))
 
 
 def _sample(path: str, vertex: str, fan_outs: tuple[int, ...], json_file: str | None, *, quiet: bool) -> None:

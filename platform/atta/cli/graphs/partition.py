@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from atta.cli.figures import BAR_COLOUR, figure, hand_out
+from atta.cli.figures import COLOURS, figure, hand_out
 from atta.cli.options import NameOf, command, config_option, plugin_option
 from atta.cli.output import (
     DURATION,
@@ -231,7 +231,7 @@ class _Comparison:
         drawn = [key for key in ("edge_cut", "halo_ratio", "remote_rows") if key in self.entries[0]]
         with figure(path, (3.4 * len(drawn), 3.0), columns=len(drawn)) as axes:
             for axis, key in zip(axes, drawn, strict=True):
-                axis.bar([e["method"] for e in self.entries], [e[key] for e in self.entries], color=BAR_COLOUR)
+                axis.bar([e["method"] for e in self.entries], [e[key] for e in self.entries], color=COLOURS[0])
                 axis.set_title(key.replace("_", " "))
                 axis.tick_params(axis="x", rotation=45)
 

@@ -25,7 +25,7 @@ from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
 from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
-from atta.train.reports.loggers import check_logger
+from atta.train.reports.loggers import check_logger, read_epochs
 from atta.train.reports.run import TrainReport
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
@@ -36,18 +36,20 @@ CLEAN_S = 5.0
 """How long a daemon may take to answer when what a failed run has left is dropped."""
 EPOCHS = "epochs.json"
 """Where the first trainer of a machine writes its figures."""
+SO_FAR = "so-far.jsonl"
+"""Where it adds each epoch when it ends."""
 
 
-def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
+def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: list[EpochReport] | None = None) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
     Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends them, and daemons
     that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with the same
-    ``config`` and its own ``nodes``, and gets the same figures.
+    ``config`` and its own ``nodes``, and gets the same figures. ``so_far``: gets the epochs that have ended if this raises.
 
     Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
     message names rank and cause), or other machines did not join."""
-    nodes = nodes or Nodes()
+    nodes, so_far = nodes or Nodes(), [] if so_far is None else so_far
     nodes.trainers_here(config)  # refuses what does not fit
     for logger in config.logger or ():
         check_logger(logger)
@@ -64,6 +66,9 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
             return attempts.until_done(run, lambda error: _tell(_restart(attempts, config, error)))
         except StoppedError as error:
             raise AttaError(str(error)) from None
+        finally:
+            for attempt in range(attempts.failed + 1):
+                so_far[:] = read_epochs(Path(folder, str(attempt), SO_FAR)) or so_far
 
 
 def _attempt(attempts: Attempts, config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path) -> TrainReport:

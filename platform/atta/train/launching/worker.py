@@ -1,6 +1,6 @@
 """A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts. ``FOLDER/task.json``
-says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank that fails writes
-``failure-RANK.json``."""
+says what to train. The first trainer of a machine writes each epoch (``so-far.jsonl``) and in the end all (``epochs.json``)
+into the folder, a rank that fails writes ``failure-RANK.json``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from atta.observe.machine.ending import end_with_parent, heed_interrupts
 from atta.observe.machine.memory import keep_freed
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import failure_file
-from atta.train.launching.launch import EPOCHS, connect_handed
+from atta.train.launching.launch import EPOCHS, SO_FAR, connect_handed
 from atta.train.launching.trainers import MEETING, signs_of_life
 from atta.train.meeting import announce_run
 from atta.train.reports.display import Display
@@ -41,13 +41,14 @@ def run(
     tls: Mapping[str, str] | None = None,
     *,
     file: str | None = None,
+    kept: Path | None = None,
 ) -> list[EpochReport]:
     """Train as one rank. Returns the figures of all epochs.
 
     A process group that exists already is used and left open. Otherwise the environment describes one, as torchrun does.
 
     addresses: of each partition's daemon, or of all its replicas; tls: the files to bring, if the daemons have TLS; file: a
-    cluster file that tells where daemons are, if they move.
+    cluster file that tells where daemons are, if they move; kept: the file that gets each epoch when it ends.
     """
     import torch
     import torch.distributed as dist
@@ -65,7 +66,9 @@ def run(
         limit = timedelta(seconds=config.rank_timeout)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit, **_meeting(limit))
     with connect_handed({"addresses": addresses, "tls": tls, "file": file}) as cluster:
-        epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
+        trainer = STRATEGIES[config.strategy].trainer(config.own, cluster, device)
+        trainer.kept = kept
+        epochs = trainer.fit()
     if not joined:
         dist.destroy_process_group()
     return epochs
@@ -108,7 +111,8 @@ def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
 def main(folder: str) -> int:
     """Run the task in ``folder``; returns the exit code."""
     _prepare()
-    rank = os.environ.get("RANK", "0")
+    rank, first = os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK", "0") == "0"
+    kept = Path(folder) / SO_FAR if first else None
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
         config = TrainConfig.from_dict(task["config"])
@@ -120,14 +124,14 @@ def main(folder: str) -> int:
             where, world = meeting.pop("address"), int(os.environ["WORLD_SIZE"])
             join_meeting(where, rank=int(rank), world=world, folder=Path(folder), **meeting)
         with signs_of_life(Path(folder), int(rank), config.rank_timeout):
-            epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"))
+            epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"), kept=kept)
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
         record = {**lastwords.record_of(error), "time": time.time(), "traceback": traceback.format_exc()}
         failure_file(Path(folder), int(rank)).write_text(json.dumps(record), encoding="utf-8")
         return 1
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if first:
         (Path(folder) / EPOCHS).write_text(json.dumps([asdict(e) for e in epochs]), encoding="utf-8")
     return 0
 

@@ -1,0 +1,234 @@
+"""Pictures of runs, graphs and daemons, as ``--plot`` draws them: plain data in, a file out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.cli.figures import COLOURS, figure
+from atta.observe.timeline import ROWS, Event
+from atta.train.reports.epochs import EpochReport, Watched, best_epoch
+
+_DASHES = ("-", "--", ":", "-.")
+_MOST_LABELS = 16
+"""Bars that have numbers of their own."""
+_BINS = 900
+_SEEN = 0.01
+"""A phase with a smaller share of most epochs is part of the others."""
+_WIDEST = 165
+"""Characters of a legend below a picture."""
+_LAYERS = (
+    *((0, f"batches {what}") for what in ("being made", "that wait", "being sent")),
+    *enumerate(("CPU tasks", "waits for other daemons", "requests served"), 1),
+)
+"""What a timeline shows: the number of the lane in ``ROWS``, and the name."""
+
+
+def draw_run(path: str, epochs: Sequence[EpochReport], watched: Watched) -> None:
+    """The curves of a run, and how long each epoch took."""
+    metric = _drawn_metric(epochs, watched)
+    best = best_epoch(epochs, watched)
+    with figure(path, (12, 3.6), columns=3) as (loss, figures, times):
+        _curve(loss, [(e.epoch, e.loss) for e in epochs], 0, "training")
+        for number, split in enumerate(("val", "test"), 1):
+            _curve(loss, _points(epochs, f"{split}_loss"), number, _SPLITS[split])
+            _curve(figures, _points(epochs, f"{split}_{metric}"), number, _SPLITS[split])
+        loss.set(xlabel="epoch", ylabel="loss (mean over seeds)")
+        figures.set(xlabel="epoch", ylabel=metric.replace("_", " "))
+        for axis in (loss, figures) if best is not None else ():
+            at = best.epoch  # type: ignore[union-attr]
+            axis.axvline(at, color="#8a949e", linewidth=1, linestyle=":", label=f"best epoch, {at}")
+        _draw_times(times, epochs)
+        for axis in (loss, figures, times):
+            axis.xaxis.get_major_locator().set_params(integer=True)
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(fontsize="small", framealpha=0.8)
+
+
+def draw_runs(path: str, groups: Mapping[str, Sequence[Sequence[EpochReport]]], watched: Watched) -> None:
+    """Curves of runs, in groups that differ only in the seed: each run thin, their mean bold."""
+    metric = _drawn_metric([e for runs in groups.values() for run in runs for e in run], watched)
+    across = max(1, _WIDEST // (8 + max(map(len, groups))))
+    with figure(path, (12, 3.6 + 0.22 * -(-len(groups) // across)), columns=3) as axes:
+        for number, (name, runs) in enumerate(groups.items()):
+            judged = [_points(run, f"val_{metric}") for run in runs]
+            _bundle(axes[0], [[(e.epoch, e.loss) for e in run] for run in runs], number, name)
+            _bundle(axes[1], judged, number)
+            _bundle(axes[2], [_by_time(run, points) for run, points in zip(runs, judged, strict=True)], number)
+        axes[0].set(xlabel="epoch", ylabel="loss (mean over seeds)")
+        for axis, x in zip(axes[1:], ("epoch", "seconds of training"), strict=True):
+            axis.set(xlabel=x, ylabel=f"validation {metric.replace('_', ' ')}")
+        axes[0].figure.legend(loc="outside lower left", ncols=across, fontsize="small", handlelength=3)
+
+
+_SPLITS = {"val": "validation", "test": "test"}
+
+
+def _drawn_metric(epochs: Sequence[EpochReport], watched: Watched) -> str:
+    """The watched metric without its split; if that is the loss, which has a picture anyway, another one."""
+    known = dict.fromkeys([watched.metric, *(name for e in epochs for name in e.metrics if name.startswith("val_"))])
+    return next((name for name in known if name != "val_loss"), watched.metric).removeprefix("val_")
+
+
+def _points(epochs: Sequence[EpochReport], name: str) -> list[tuple[float, float]]:
+    return [(e.epoch, value) for e in epochs if (value := e.metric(name)) is not None]
+
+
+def _by_time(run: Sequence[EpochReport], points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points over epochs as points over the seconds of training until then."""
+    ends = dict(zip((e.epoch for e in run), np.cumsum([e.seconds for e in run]), strict=True))
+    return [(float(ends[int(epoch)]), value) for epoch, value in points]
+
+
+def _curve(axis: Any, points: Sequence[tuple[float, float]], number: int, label: str = "", **how: Any) -> None:
+    if points:
+        colour, dash = COLOURS[number % len(COLOURS)], _DASHES[number // len(COLOURS) % len(_DASHES)]
+        how = {"color": colour, "linestyle": dash, "marker": "." if len(points) < 40 else None, **how}
+        axis.plot(*zip(*points, strict=True), label=label or None, **how)
+
+
+def _bundle(axis: Any, curves: Sequence[Sequence[tuple[float, float]]], number: int, label: str = "") -> None:
+    """Curves of one colour, and the mean as far as all go, which has the label."""
+    curves = [curve for curve in curves if curve]
+    for curve in curves if len(curves) > 1 else ():
+        _curve(axis, curve, number, alpha=0.3, linewidth=0.8, marker=None)
+    shared = min(map(len, curves), default=0)
+    mean = np.mean([curve[:shared] for curve in curves], axis=0) if shared else np.zeros((0, 2))
+    _curve(axis, [(x, y) for x, y in mean], number, label, linewidth=1.8, marker="." if shared == 1 else None)
+
+
+def _phases(epochs: Sequence[EpochReport]) -> dict[str, npt.NDArray[np.float64]]:
+    """Seconds of each epoch by what they were spent on. Where a trainer waits for batches, daemons sample and fetch them
+    meanwhile."""
+    names = dict.fromkeys(name for e in epochs for name in e.breakdown)
+    own = [name for name in names if "wait" not in names or name not in ("sample", "fetch")]
+    all_ = np.array([max(e.seconds, 1e-9) for e in epochs])
+    spent = {name: np.array([e.breakdown.get(name, 0.0) for e in epochs]) for name in own}
+    found = {name: seconds for name, seconds in spent.items() if np.median(seconds / all_) > _SEEN}
+    found["other"] = np.maximum(0.0, all_ - sum(found.values(), np.zeros(len(all_))))
+    return {**found, "evaluation": np.array([e.eval_seconds for e in epochs])}
+
+
+def _draw_times(axis: Any, epochs: Sequence[EpochReport]) -> None:
+    """A bar for each epoch. A first one that takes long does not make the others too small to see."""
+    edges, layers = np.arange(epochs[0].epoch, epochs[-1].epoch + 2) - 0.5, _phases(epochs)
+    colours = {**dict(zip(layers, COLOURS, strict=False)), "other": "#7b8794", "evaluation": "#cbd3da"}
+    base = np.zeros(len(epochs))
+    for name, values in layers.items():
+        axis.stairs(base + values, edges, baseline=base, fill=True, label=name, color=colours[name])
+        base = base + values
+    top = base[1:].max(initial=0.0)
+    if len(epochs) > 1 and base[0] > 3 * top:
+        axis.set_title(f"epoch {epochs[0].epoch} took {base[0]:.3g} s", fontsize="medium")
+    else:
+        top = base.max()
+    axis.set(xlabel="epoch", ylabel="seconds", ylim=(0, 1.4 * top or 1.0))
+
+
+def draw_graph(path: str, report: Mapping[str, Any], degrees: Mapping[str, npt.NDArray[np.int64]]) -> None:
+    """The in-degrees of a graph, and of a dataset also what each partition holds. ``report``: of ``describe``; ``degrees``:
+    by node type how many vertices have each in-degree."""
+    parts = report["quality"]["parts"] if report["kind"] == "dataset" else []
+    with figure(path, (13.5, 3.8) if parts else (5, 3.8), columns=3 if parts else 1, squeeze=False) as all_:
+        _draw_degrees(all_[0, 0], degrees)
+        if not parts:
+            return
+        nodes, halo, edges = (
+            np.array([sum(part[key].values()) for part in parts]) for key in ("nodes", "halo", "edges")
+        )
+        cut = np.array([part["cut_edges"] for part in parts])
+        vertices = {"own vertices": nodes, "HALO": halo}, [f"{r:.2f}" for r in halo / np.maximum(1, nodes)]
+        title = f"HALO vertices per own vertex: {report['quality']['halo_ratio']:.3f}"
+        _bars(all_[0, 1], *vertices, xlabel="partition", ylabel="vertices", title=title)
+        shares = {"within the partition": edges - cut, "cut": cut}, [f"{r:.0%}" for r in cut / np.maximum(1, edges)]
+        title = f"edges cut: {report['quality']['edge_cut']:.2%}"
+        _bars(all_[0, 2], *shares, xlabel="partition", ylabel="in-edges", title=title)
+
+
+def _draw_degrees(axis: Any, degrees: Mapping[str, npt.NDArray[np.int64]]) -> None:
+    largest = sorted(degrees.items(), key=lambda of: -int(of[1].sum()))[: 2 * len(COLOURS)]
+    for number, (name, counts) in enumerate(largest):
+        at_least = counts[::-1].cumsum()[::-1] / max(1, int(counts.sum()))
+        known = np.flatnonzero(counts[1:]) + 1
+        none = f" ({1 - at_least[1:2].sum():.1%} have none)" if counts[:1].any() else ""
+        _curve(axis, [(int(k), float(at_least[k])) for k in known], number, f"{name}{none}")
+    axis.set(xscale="log", yscale="log", xlabel="in-degree", ylabel="share of vertices with at least as many")
+    axis.legend(fontsize="small")
+
+
+def _bars(axis: Any, layers: Mapping[str, npt.NDArray[Any]], labels: Sequence[str], **about: Any) -> None:
+    places, below = np.arange(len(labels)), np.zeros(len(labels))
+    for number, (name, values) in enumerate(layers.items()):
+        bars = axis.bar(places, values, bottom=below, color=COLOURS[number], label=name)
+        below = below + values
+    if len(labels) <= _MOST_LABELS:
+        axis.bar_label(bars, labels, fontsize="small")
+        axis.set_xticks(places)
+    axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.set(ylim=(0, 1.3 * max(1.0, below.max(initial=0))), **about)
+    axis.legend(fontsize="small", loc="upper left", ncols=2)
+
+
+def draw_timeline(path: str, events: Sequence[Event]) -> None:
+    """How many batches, tasks and requests of each daemon were under way at once, from the first batch on. ``events``: of
+    ``trace_events``."""
+    daemons = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    begin = min((event["ts"] / 1e6 for event in events if event.get("cat") == "batch"), default=0.0)
+    end = max((event["ts"] / 1e6 for event in events if "ts" in event), default=0.0)
+    edges = np.linspace(begin, max(end, begin + 1e-3), _BINS + 1)
+    found = {pid: _at_once([event for event in events if event["pid"] == pid], edges) for pid in daemons}
+    in_lane = [[lane == number for lane, _ in _LAYERS] for number in range(len(ROWS))]
+    tops = [max(float(layers[lane].sum(0).max()) for layers in found.values()) for lane in in_lane]
+    with figure(path, (11, 0.9 + 1.4 * len(daemons)), rows=len(daemons), sharex=True, squeeze=False) as axes:
+        for axis, (pid, title) in zip(axes[:, 0], daemons.items(), strict=True):
+            _draw_lanes(axis, edges, found[pid], tops)
+            opened = [e["ts"] / 1e6 for e in events if e["pid"] == pid and e["name"].endswith(" opened")]
+            axis.vlines([at for at in opened if at >= begin], 0, len(ROWS), "#5b6b7b", ":", linewidth=0.8)
+            axis.set_title(title, fontsize="medium", loc="left")
+        axes[-1, 0].set_xlabel("seconds; dotted: a session begins")
+        legend = axes[0, 0].get_legend_handles_labels()
+        axes[0, 0].figure.legend(*legend, loc="outside lower center", ncols=3, fontsize="small")
+
+
+def _at_once(events: Sequence[Event], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of a daemon what was under way on average in each bin, by ``_LAYERS``: [layers, bins]."""
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    spans: list[list[tuple[float, float]]] = [[] for _ in _LAYERS]
+    for bar in (event for event in events if event["ph"] == "X"):
+        lane = ROWS.index(names[bar["tid"]].rpartition(" ")[0])
+        layer = lane + 2 if lane else {"waits": 1, "sent": 2}.get(bar["name"].rpartition(" ")[2], 0)
+        spans[layer].append((bar["ts"] / 1e6, (bar["ts"] + bar["dur"]) / 1e6))
+    return np.stack([_under_way(np.array(of).reshape(-1, 2), edges) for of in spans])
+
+
+def _under_way(spans: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How many ``spans`` [n, 2] are under way, on average in each bin."""
+
+    def passed(times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The sum over ``times`` of how long ago they were, at each edge."""
+        ordered = np.sort(times)
+        before = np.searchsorted(ordered, edges)
+        sums: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(ordered)])
+        return before * edges - sums[before]
+
+    at_once: npt.NDArray[np.float64] = np.diff(passed(spans[:, 0]) - passed(spans[:, 1])) / np.diff(edges)
+    return at_once.clip(0.0)
+
+
+def _draw_lanes(
+    axis: Any, edges: npt.NDArray[np.float64], layers: npt.NDArray[np.float64], tops: Sequence[float]
+) -> None:
+    heights = np.arange(len(ROWS))[::-1]
+    bases = [np.full(len(edges), float(height)) for height in heights]
+    for number, (lane, name) in enumerate(_LAYERS):
+        base = bases[lane]
+        bases[lane] = top = base + np.append(0.9 * layers[number] / (tops[lane] or 1.0), 0.0)
+        busy = (top > base) | np.append(False, top > base)[:-1]  # a step needs its end, too
+        axis.fill_between(edges, base, top, where=busy, step="post", color=COLOURS[number], linewidth=0, label=name)
+    labels = [f"{name}, ≤ {np.ceil(round(top, 2)):.0f}" for name, top in zip(ROWS, tops, strict=True)]
+    axis.set_yticks(heights, labels, va="bottom", fontsize="small")
+    axis.tick_params(axis="y", length=0)
+    axis.set(ylim=(0, len(ROWS)), xlim=(edges[0], edges[-1]))

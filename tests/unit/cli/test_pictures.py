@@ -1,0 +1,141 @@
+"""Pictures: what they show is counted independently, and every label is in the file."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atta.cli.main import cli
+from atta.cli.pictures import _phases, _under_way, draw_graph, draw_run, draw_runs, draw_timeline
+from atta.errors import ConfigError
+from atta.observe.recording import BatchMark, Recording, ServedSpan, SessionMark, TaskSpan
+from atta.observe.timeline import trace_events
+from atta.partition.dataset import Dataset
+from atta.partition.describe import degree_counts
+from atta.partition.graph import Graph
+from atta.train.reports.epochs import SERVER_PHASES, Watched
+from tests.unit.train.test_reports import epochs, measured
+
+mpl = pytest.importorskip("matplotlib")
+SETTINGS = ["--nodes", "600", "--edges", "6000", "--features", "4", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def texts_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """SVG with words as they are, and no window system or state of pyplot."""
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        yield
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Callable[..., str]:
+    def drawn(draw: Callable[..., None], *about: Any) -> str:
+        draw(str(tmp_path / "picture.svg"), *about)
+        return "|".join(re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "picture.svg").read_text()))
+
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("cut")
+    cli.main(["generate", "powerlaw", str(folder / "graph"), *SETTINGS], standalone_mode=False)
+    done = ["partition", str(folder / "graph"), str(folder / "data"), "--parts", "3", "--quiet"]
+    cli.main(done, standalone_mode=False)
+    return folder / "graph", folder / "data"
+
+
+def test_a_run_is_drawn_with_its_best_epoch_and_times(words: Callable[..., str]) -> None:
+    run = measured("val_accuracy", [0.25, 0.75, None, 0.5])
+    run[0] = replace(run[0], seconds=50.0)
+    found = words(draw_run, run, Watched())
+    for word in ("best epoch, 1", "validation", "training", "seconds", "epoch 0 took 50 s", "wait", "evaluation"):
+        assert word in found
+    assert "fetch" not in found, "daemons fetch while trainers wait"
+    assert "loss (mean over seeds)" in words(draw_run, epochs([None]), Watched())
+    served = [replace(e, breakdown=dict.fromkeys(SERVER_PHASES, 0.1), eval_seconds=2.0) for e in run]
+    assert "external" in words(draw_run, served, Watched("val_loss", rises=False))
+
+
+def test_the_phases_of_an_epoch_add_up_to_it() -> None:
+    for breakdown in ({"wait": 0.25, "sample": 9.0, "compute": 0.5, "copy": 0.001}, {"sample": 0.5, "sync": 0.25}, {}):
+        run = [replace(e, seconds=1.0 + e.epoch, eval_seconds=0.5, breakdown=breakdown) for e in epochs([None] * 3)]
+        layers = _phases(run)
+        assert "copy" not in layers, "a thousandth is not to be seen"
+        np.testing.assert_allclose(sum(layers.values()), [1.5, 2.5, 3.5])
+
+
+def test_nine_groups_of_runs_are_told_apart(words: Callable[..., str], tmp_path: Path) -> None:
+    run = measured("val_mae", [0.5, 0.25, None, 0.125])
+    groups = {f"lr=0.{n}": [run, run[:2], epochs([None])] for n in range(9)}
+    found = words(draw_runs, groups, Watched("val_mae", rises=False))
+    assert all(name in found for name in groups)
+    assert found.count("validation mae") == 2
+    lines = re.findall(
+        r'style="(fill: none; stroke[^"]*stroke-width: 1\.8[^"]*)"', (tmp_path / "picture.svg").read_text()
+    )
+    assert len(set(lines)) == 9, "colours and dashes differ"
+    draw_runs(str(tmp_path / "picture.png"), groups, Watched("val_mae", rises=False))
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_degrees_are_those_of_the_edges(cut: tuple[Path, Path], words: Callable[..., str]) -> None:
+    graph = Graph.open(cut[0])
+    into = np.zeros(600, np.int64)
+    np.add.at(into, graph.edges("node__to__node").dst, 1)
+    wanted = {"node": np.bincount(into)}
+    for folder in cut:
+        np.testing.assert_equal(degree_counts(folder), wanted)
+    (first,), rest = degree_counts(cut[1], [0]).values(), degree_counts(cut[1], [1, 2])["node"]
+    assert first.sum() == np.diff(Dataset.open(cut[1]).book.range("node", 0))
+    assert first.sum() + rest.sum() == 600
+    assert "in-degree" in words(draw_graph, {"kind": "graph"}, {"paper": np.array([1, 0, 3]), "nobody": np.array([0])})
+
+
+def test_inspect_draws_what_it_prints(cut: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ["--json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "p.svg"), "--quiet"]
+    cli.main(["inspect", str(cut[1]), *options], standalone_mode=False)
+    quality = json.loads((tmp_path / "r.json").read_text())["quality"]
+    text = (tmp_path / "p.svg").read_text()
+    assert f"edges cut: {quality['edge_cut']:.2%}" in text
+    assert f"HALO vertices per own vertex: {quality['halo_ratio']:.3f}" in text
+    for part in quality["parts"]:
+        assert f">{part['cut_edges'] / part['edges']['node__to__node']:.0%}<" in text
+    with pytest.raises(Exception, match="--plot: goes without --sample"):
+        cli.main(["inspect", str(cut[1]), "--sample", "1", *options], standalone_mode=False)
+    with pytest.raises(ConfigError, match="no such folder"):
+        cli.main(["inspect", str(cut[1]), "--plot", str(tmp_path / "absent/p.png")], standalone_mode=False)
+
+
+def test_what_is_under_way_is_counted() -> None:
+    rng = np.random.default_rng(0)
+    edges, start = np.linspace(1.0, 4.0, 31), rng.uniform(0, 4, 200)
+    spans = np.stack([start, start + rng.exponential(0.3, 200)], 1)
+    fine = np.linspace(1.0, 4.0, 30 * 1000, endpoint=False) + 5e-5
+    at_once = ((spans[:, :1] <= fine) & (fine < spans[:, 1:])).sum(0)
+    np.testing.assert_allclose(_under_way(spans, edges), at_once.reshape(30, 1000).mean(1), atol=0.05)
+    assert not _under_way(np.zeros((0, 2)), edges).any()
+
+
+def test_a_timeline_has_a_row_for_each_daemon_and_begins_with_the_first_batch(words: Callable[..., str]) -> None:
+    task = TaskSpan(7.5, 5.0, 5.0, "s", 0, 0, "feature", "f", "net", 1, 0, 1, 1.0, 1, 2, 3, 4, "done")
+    marks = [
+        BatchMark(5.0 + at, what, "s", n, n) for n in range(2) for at, what in enumerate(("launched", "ready", "taken"))
+    ]
+    entries = (ServedSpan(1.0, 0.5, "Pull", 7), SessionMark(5.0, "opened", "s", "j", 1, 9), *marks, task)
+    recordings = [Recording(part, f"10.0.0.{part}:7000", 8.0, 0, 99, False, entries) for part in range(3)]
+    found = words(draw_timeline, trace_events(recordings))
+    for recording in recordings:
+        assert f"part {recording.part} at {recording.address}" in found
+    assert found.count("batches, ≤ 2") == found.count("network, ≤ 1") == found.count("served, ≤ 0") == 3
+    assert "batches that wait" in found
+    assert "seconds" in words(draw_timeline, trace_events([replace(recordings[0], entries=())]))
