@@ -38,6 +38,7 @@ _COMMANDS = {
     "token": ("token", "Make, list and revoke tokens, which say who may do what."),
     "cert": ("cert", "Make a test authority and certificates for TLS."),
     "train": ("train", "Train a model on sampled mini-batches, or on whole servers."),
+    "compare": ("compare", "Compare training runs: figures, their spread over seeds, and curves."),
     "worker": ("train", "Compute tasks of a trainer of --strategy dorylus, which starts it."),
     "check": ("predict", "Say whether a model gives on batches what it gives on the graph."),
     "predict": ("predict", "Compute embeddings, scores or classes of vertices with a trained model."),
