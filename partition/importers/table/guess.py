@@ -400,7 +400,7 @@ def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str], wanted: 
     """Add vertices. ``wanted``: ``TYPE/COLUMN`` of the labels; None: they are guessed."""
     rest = [name for name in file.columns if name not in (file.key, *references)]
     guess.lines.append(f"{file.pattern}: vertices {file.name!r}, ids {file.key!r} ({file.count:,} different)")
-    splits = _splits(file, rest)
+    splits: Any = _splits(file, rest)
     rest = [name for name in rest if name not in ({splits} if isinstance(splits, str) else splits.values())]
     tables: dict[str, Any] = {}
     few = [name for name in rest if file.columns[name].is_category and file.columns[name].distinct > 1]
@@ -421,7 +421,7 @@ def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str], wanted: 
     ignore = [*references, *_unused(rest, tables, features)]
     if features:
         tables["x"] = [file.columns[name].feature(name) for name in features]
-    more = {"ignore": file.unnamed, "distinct": True} if file.unnamed else {"ignore": ignore}
+    more: dict[str, Any] = {"ignore": file.unnamed, "distinct": True} if file.unnamed else {"ignore": ignore}
     guess.add("nodes", file.name, file, id=file.key, tables=tables, splits=splits, **more)
 
 

@@ -204,7 +204,8 @@ class NewEdges:
             if path.stem not in ("src", "dst", *known):
                 raise DataError(path, f"not an edge table of {edge_type}; there are: {', '.join(known) or 'none'}")
         tables = {name: map_array(added / f"{name}.npy") for name in known}
-        return cls(*_ends(dataset, edge_type, added), tables, gone, replaces)
+        sources, targets = _ends(dataset, edge_type, added)
+        return cls(sources, targets, tables, gone, replaces)
 
     def __len__(self) -> int:
         return len(self.sources)
