@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -191,7 +192,7 @@ def test_python_runs(
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_fragments_of_python_are_python(path: Path) -> None:
     for block in python_blocks(path):
-        assert ast.parse(block.text).body
+        assert ast.parse(textwrap.dedent(block.text)).body
 
 
 @pytest.mark.usefixtures("preloaded_trainers")
