@@ -314,7 +314,7 @@ def _user_ids(dataset: Dataset, graph: Graph, node_type: str, rows: np.ndarray) 
     at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
     if len(lost := wanted[known[at] != wanted]):
         raise ConfigError(f"no vertex of {node_type!r} has the string id {str(lost[0])!r}: new ones need a new dataset")
-    return dataset.ids(node_type)[at]
+    return np.asarray(dataset.ids(node_type)[at])
 
 
 def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
