@@ -12,9 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 63_500,
-    "docstring_lines": 12_000,
-    "files": 510,
+    "code_lines": 64_600,
+    "docstring_lines": 12_150,
+    "files": 518,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,
@@ -73,6 +73,6 @@ def test_the_documents_stay_short() -> None:
     pages = sorted((ROOT / "docs").rglob("*.md"))
     written = [page for page in (ROOT / "README.md", *pages) if page.name not in GENERATED]
     words = {page.name: len(page.read_text().split()) for page in written}
-    assert len(pages) <= 45
-    assert sum(words.values()) <= 50_000, f"the longest: {max(words, key=words.__getitem__)}"
+    assert len(pages) <= 49
+    assert sum(words.values()) <= 52_500, f"the longest: {max(words, key=words.__getitem__)}"
     assert len((ROOT / "README.md").read_text().splitlines()) <= 90
