@@ -46,6 +46,9 @@ class Method(enum.Enum):
         member._describe(METHODS[name], name)
         return cls._value2member_map_.setdefault(name, member)  # type: ignore[return-value]  # it holds members
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Method], tuple[str]]:
+        return Method, (self.value,)  # Python 3.11.2 would pickle names of attributes, and plug-ins' methods are none
+
     @classmethod
     def sent(cls, number: int, name: str) -> Method:
         """The method that a message names. Raises ConfigError: this process has none with this number or name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -213,7 +214,7 @@ def test_settings_of_a_strategy_of_one_s_own() -> None:
 def test_messages_name_methods_that_have_no_number() -> None:
     use("atta_own_parts.first:first")
     method = Method("first")
-    assert method is Method("first")
+    assert method is Method("first") is pickle.loads(pickle.dumps(method))
     assert method not in [*Method]
     spec = neighbor_spec(PLAIN, Hops([3], method=method), seed_type="node")
     (sent,) = (op.neighborhood for op in spec.operators if op.HasField("neighborhood"))
