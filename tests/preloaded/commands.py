@@ -50,7 +50,7 @@ class Commands:
                 c2pwrite: int, errread: int, errwrite: int, *rest: Any,
             ) -> None:  # fmt: skip
                 # ``rest``: restore_signals, gid, gids, uid, umask, start_new_session, process_group
-                usual = not (executable or preexec_fn or pass_fds or shell) and rest[-1] in (None, -1)
+                usual = not (executable or preexec_fn or pass_fds or shell) and rest[-1] in (None, -1, 0)
                 words = [os.fsdecode(word) for word in args] if isinstance(args, (list, tuple)) else []
                 environment = dict(os.environ if env is None else env)
                 if not (usual and commands.can_fork(words, environment)):
@@ -61,7 +61,8 @@ class Commands:
                     return
                 streams = [number if fd == -1 else fd for number, fd in enumerate((p2cread, c2pwrite, errwrite))]
                 folder = str(Path.cwd() / os.fsdecode(cwd or "."))
-                self.pid = commands.fork(words[2:], environment, folder, bool(rest[-2]), streams)
+                own = {"session": bool(rest[-2]), "group": rest[-1] == 0}
+                self.pid = commands.fork(words[2:], environment, folder, own, streams)
                 self._child_created = True
                 self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
@@ -78,10 +79,11 @@ class Commands:
         )
 
     def fork(
-        self, words: list[str], environment: dict[str, str], folder: str, session: bool, streams: list[int]
+        self, words: list[str], environment: dict[str, str], folder: str, own: dict[str, bool], streams: list[int]
     ) -> int:
-        """Start a command as a child of this process. Returns its number. ``words``: its module and arguments."""
-        task = {"words": words, "environment": environment, "folder": folder, "session": session}
+        """Start a command as a child of this process. Returns its number. ``words``: its module and arguments; ``own``:
+        whether it has a session and a process group of its own."""
+        task = {"words": words, "environment": environment, "folder": folder, **own}
         message = json.dumps({**task, "executable": sys.executable}).encode()
         with self._lock:
             requests = self._requests

@@ -77,6 +77,8 @@ def become(task: dict[str, Any], streams: array.array[int]) -> None:
     os.chdir(task["folder"])
     if task["session"]:
         os.setsid()
+    elif task["group"]:
+        os.setpgid(0, 0)
     sys.executable = task["executable"]
     sys.argv = task["words"]
 

@@ -57,7 +57,7 @@ Dataset._check_files = check
 
 @contextlib.contextmanager
 def daemon(
-    data: Path, *options: str, before: str = "", shell: str = "", stderr: Any = subprocess.PIPE
+    data: Path, *options: str, before: str = "", shell: str = "", stderr: Any = subprocess.PIPE, stdin: Any = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A daemon of partition 0, and its address. ``before``: Python that runs first; ``shell``: redirections."""
     (address,) = held_addresses(1)
@@ -66,7 +66,7 @@ def daemon(
         command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", f"{before}\n{MAIN}", "serve"]
     command += ["--part", "0", "--listen", address, *options]  # the last value of an option counts
     command += ["--data", str(data), "--threads", "1"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    child = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         yield child, address
     finally:
@@ -156,6 +156,19 @@ def test_ctrl_c_while_a_daemon_loads_or_serves(small_graph: SmallGraph) -> None:
             child.send_signal(signal.SIGINT)
             _, errors = child.communicate(timeout=30)
         assert (child.returncode, errors.strip()) == (130, "atta: interrupted")
+
+
+def test_a_daemon_ends_with_its_parent_while_it_loads_or_serves(small_graph: SmallGraph) -> None:
+    data, options = small_graph.dataset(1, "random"), ("--exit-with-parent", "--log-level", "warning")
+    with daemon(data, *options, before=SLOW, stdin=subprocess.PIPE) as (child, _):
+        assert child.stdout is not None
+        assert child.stdout.readline() == "loading\n"
+        _, errors = child.communicate(timeout=30)  # closes standard input; loading takes longer
+        assert (child.returncode, errors) == (-signal.SIGIO, "")
+    with daemon(data, *options, stdin=subprocess.PIPE) as (child, address):
+        with atta.connect(address, wait=True):
+            _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors) == (0, "")
 
 
 def test_ctrl_c_while_a_command_waits(small_graph: SmallGraph, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from atta.observe import lastwords
 from atta.observe.machine.held import HeldAddresses, OwnFolder
 from atta.observe.machine.memory import available_bytes, claim, machine_room
 from atta.observe.machine.processor import usable_cores
+from atta.observe.progress import shown
 from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import MANIFEST, Dataset
 from atta.partition.deploy import local_dataset
@@ -59,8 +60,12 @@ class DaemonChild:
     def start(cls, parts: range, address: str, command: Sequence[str], last_words: Path) -> DaemonChild:
         """Run ``command``, which ends when its standard input does."""
         environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
-        with last_words.with_suffix(".log").open("wb") as errors:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
+        with last_words.with_suffix(".log").open("wb") as said:
+            # A group of its own: Ctrl-C and a notebook's interrupt, which reach whole groups, are not for daemons. A
+            # kernel that shuts down would kill what is in its group, and tables would not be saved.
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=said, stderr=said, env=environment, process_group=0
+            )
         assert process.stdin is not None
         _pipes.add(process.stdin)
         return cls(parts, address, process, last_words)
@@ -294,9 +299,12 @@ def local(
                 Connection(address, deadline_s, part=parts.start, credentials=credentials, ended=children.ended)
                 for parts, address in zip(served, addresses, strict=True)
             ]
-            descriptions = [
-                child.awaited(connection) for connection, child in zip(connections, children.children, strict=True)
-            ]
+            progress = shown(None)
+            progress.stage(f"start {len(served)} daemons", len(served))
+            descriptions = []
+            for connection, child in zip(connections, children.children, strict=True):
+                descriptions.append(child.awaited(connection))
+                progress.advance(1)
     except BaseException:
         children.terminate()
         running.close()

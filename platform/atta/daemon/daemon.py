@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import os
 import signal
@@ -280,6 +281,8 @@ def serve(
 
 async def _serve(config: DaemonConfig, answerer: Answerer | None, ready: Callable[[str], None] | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own handler would wait until all is loaded
+    if config.exit_with_parent:
+        _end_with_stdin(True)
     daemon = Daemon(config, answerer)
     ensure_descriptors(config.max_sessions)  # once more: mapped files have taken some
     loop = asyncio.get_running_loop()
@@ -287,11 +290,19 @@ async def _serve(config: DaemonConfig, answerer: Answerer | None, ready: Callabl
     loop.add_signal_handler(signal.SIGINT, daemon.interrupt)
     await daemon.start()
     if config.exit_with_parent:
+        _end_with_stdin(False)
         loop.add_reader(sys.stdin.fileno(), _on_stdin, daemon, loop)
     gc.freeze()  # the garbage collector need not visit what has been loaded: it stays
     if ready is not None:
         ready(daemon.address)
     await daemon.wait()
+
+
+def _end_with_stdin(yes: bool) -> None:
+    """Whether the end of standard input ends this process at once, by SIGIO: while it loads, nothing else looks there."""
+    flags = fcntl.fcntl(0, fcntl.F_GETFL)
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, flags | os.O_ASYNC if yes else flags & ~os.O_ASYNC)
 
 
 def _on_stdin(daemon: Daemon, loop: asyncio.AbstractEventLoop) -> None:
