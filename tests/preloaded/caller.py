@@ -29,7 +29,8 @@ def main(interpreter: str, path: str, words: list[str]) -> None:
         os.execv(interpreter, [interpreter, *words])
     parent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent.connect(path)
-    task = {"words": words[1:], "environment": dict(os.environ), "folder": os.getcwd()}
+    environment = {name: value for name, value in os.environ.items() if name != "ATTA_PARENT"}  # it has another one
+    task = {"words": words[1:], "environment": environment, "folder": os.getcwd()}
     socket.send_fds(parent, [json.dumps(task).encode()], [0, 1, 2])
 
     def pass_on(number: int, _: object) -> None:

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 REPEATED_S = 0.05
 """How much later an interrupt that was lost is repeated."""
 
+PARENT = "ATTA_PARENT"
+"""Variable with the process id of who started a trainer."""
+
 
 def heed_interrupts() -> None:
     """Repeat an interrupt that arrives in a destructor or in a callback of a weak reference: Python prints it there, and

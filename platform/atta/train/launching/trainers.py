@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Self
 
 from atta.errors import AttaError, TrainerLostError
 from atta.observe.lastwords import printable
+from atta.observe.machine.ending import PARENT
 from atta.train.launching.failure import Lives, failure_file, first_cause
 from atta.train.launching.nodes import MeetingPlace, Nodes, Rank
 
@@ -58,7 +59,7 @@ class Processes:
 
     def start(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start ``python -m WORDS...``, with these variables beside those of this process."""
-        command, given = [sys.executable, "-m", *words], {**os.environ, **environment}
+        command, given = [sys.executable, "-m", *words], {**os.environ, **environment, PARENT: str(os.getpid())}
         self.running[number] = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=given, start_new_session=True)
 
     def ended(self) -> dict[int, int]:

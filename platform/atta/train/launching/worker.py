@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.observe import lastwords
-from atta.observe.machine.ending import end_with_parent, heed_interrupts
+from atta.observe.machine.ending import PARENT, end_with_parent, heed_interrupts
 from atta.observe.machine.memory import keep_freed
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import failure_file
@@ -144,7 +144,9 @@ def _prepare() -> None:
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     keep_freed()
     heed_interrupts()
-    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    # Who started this process may have ended before: it says who it is.
+    parent = int(os.environ.pop(PARENT, os.getppid()))
+    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
 
 
 if __name__ == "__main__":
