@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
+from atta.observe import html
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.disk.staging import recover
 from atta.partition.disk.store import path_here
@@ -126,6 +127,19 @@ class Dataset:
         self._degrees: dict[str, GraphDegrees] = {}
         self._later_degrees: Mapping[str, Callable[[], GraphDegrees]] = {}
         self.place = place
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.path)!r}: {self.num_parts} parts, {self.schema.sizes})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (number, *(sum(part[what].values()) for what in ("nodes", "edges", "halo")), part["cut_edges"])
+            for number, part in enumerate(self.quality.get("parts", ()))
+        ]
+        cut, halo = (self.quality.get(name, float("nan")) for name in ("edge_cut", "halo_ratio"))
+        heads = "partition", "vertices", "in-edges", "HALO vertices", "cut edges"
+        quality = html.table(f"Partitions: {cut:.1%} of the edges cut, HALO ratio {halo:.3f}", rows, heads)
+        return html.table(repr(self), ()) + quality + self.schema._repr_html_()
 
     @classmethod
     def open(cls, path: str | Path, *, parts: Sequence[int] | None = None, verify: bool = True) -> Dataset:

@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from atta.errors import ConfigError, DataError, QuotaExceededError
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress, shown
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.files import FileRecord, check_file, read_sealed
 from atta.partition.disk.mirror import cache_folder, fetch_files, send_files
@@ -48,7 +48,7 @@ def deploy(
         raise ConfigError(f"{dst}: is the dataset itself; choose another folder")
     wanted = needed(dataset, parts)
     total = sum(record.size for record in wanted.values())
-    progress = progress or Silent()
+    progress = shown(progress)
     with Staging(dst, MANIFEST, overwrite=overwrite) as staging:
         free = shutil.disk_usage(staging.path).free
         if total > free:
@@ -141,7 +141,7 @@ def sent(dst: str, marker: str, *, overwrite: bool = False, progress: Progress |
         made = Path(folder) / "whole"
         yield made
         store.remove(marker)  # nobody begins to read what is half replaced
-        send_files(store, made, marker, progress or Silent())
+        send_files(store, made, marker, shown(progress))
         for name in there:
             if name != marker and not (made / name).exists():
                 store.remove(name)
@@ -196,7 +196,7 @@ def _fetched(
     folder.mkdir(exist_ok=True)
     with folder.with_name(f"{name}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        fetch_files(store, records, folder, progress or Silent())
+        fetch_files(store, records, folder, shown(progress))
         if not (folder / marker).exists():
             partial = folder / f"{marker}.partial"
             partial.write_bytes(content)

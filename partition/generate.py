@@ -19,7 +19,7 @@ import numpy.typing as npt
 from atta import _native
 from atta.errors import ConfigError
 from atta.observe.machine.threads import in_order
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress, shown
 from atta.partition.deploy import written_graph
 from atta.partition.disk.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
@@ -105,7 +105,7 @@ def generate(
     ``threads`` that draw edges and features (default: one per core) have no influence on the graph."""
     if kind not in KINDS:
         raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")
-    progress = progress or Silent()
+    progress = shown(progress)
     provenance = {"command": f"generate {kind}", "options": asdict(options)}
     with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
         out.add_nodes(NODE_TYPE, options.nodes)

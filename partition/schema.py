@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe import html
 from atta.partition.names import (
     RESERVED,
     check_name,
@@ -146,6 +147,20 @@ class Schema:
                     raise ConfigError(f"classes of {type_!r}: there is no table {name.split('/')[0]!r}")
                 if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
                     raise ConfigError(f"classes of {type_!r}: those of {name!r} are not a list of names")
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for counts, of_types in ((self.node_counts, self.node_tables), (self.edge_counts, self.edge_tables)):
+            for name, count in counts.items():
+                tables = (f"{t} {s.dtype[1:]}{list(s.row_shape) or ''}" for t, s in of_types[name].items())
+                splits = (f"{split} {size:,}" for split, size in self.splits.get(name, {}).items())
+                rows.append((name, count, ", ".join(tables), ", ".join(splits)))
+        return html.table("Schema", rows, ("type", "count", "tables", "splits"))
+
+    @property
+    def sizes(self) -> str:
+        """Numbers of vertices and edges, for people."""
+        return f"{sum(self.node_counts.values()):,} vertices, {sum(self.edge_counts.values()):,} edges"
 
     @property
     def typed(self) -> bool:

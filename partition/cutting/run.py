@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import AttaError, ConfigError, UnknownNameError
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress, shown
 from atta.partition.cutting.balance import missed_lines
 from atta.partition.cutting.writer import MAX_PARTS, write_dataset
 from atta.partition.dataset import MANIFEST
@@ -55,7 +55,7 @@ def partition_graph(
     second = None if fallback is None else make_method(fallback)
     for each in (chosen, second):
         check_balance(each, balance)
-    progress = progress or Silent()
+    progress = shown(progress)
     if is_url(dst):
         with sent(str(dst), MANIFEST, overwrite=overwrite, progress=progress) as made:
             again: dict[str, Any] = {

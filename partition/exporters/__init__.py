@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress, shown
 from atta.partition import dataset
 from atta.partition.dataset import Dataset
 from atta.partition.disk.staging import StagedFile, Staging
@@ -65,7 +65,7 @@ def export_graph(
         raise ConfigError(f"{source}: the format {fmt!r} cannot hold {', '.join(lost)}")
     if exporter.MARKER is None:
         with StagedFile(dst, overwrite=overwrite) as path:
-            exporter.write(graph, path, progress or Silent())
+            exporter.write(graph, path, shown(progress))
     else:
         with Staging(dst, exporter.MARKER, overwrite=overwrite) as staging:
-            exporter.write(graph, staging.path, progress or Silent())
+            exporter.write(graph, staging.path, shown(progress))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
+from atta.observe import html
 from atta.partition.disk.files import (
     FileRecord,
     check_file,
@@ -77,6 +78,12 @@ class Graph:
         for name, record in files.items():
             check_file(path / name, record, verify=verify)
         return cls(path, schema, files, provenance)
+
+    def __repr__(self) -> str:
+        return f"Graph({str(self.path)!r}: {self.schema.sizes})"
+
+    def _repr_html_(self) -> str:
+        return html.table(repr(self), ()) + self.schema._repr_html_()
 
     def user_ids(self, node_type: str) -> npt.NDArray[np.int64] | None:
         """Return the int64 user id of each row, or None when they are the row numbers."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from atta.errors import AttaError, ConfigError, DataError, PluginError
 from atta.observe.plugins import OpenRegistry
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress, shown
 from atta.partition.deploy import written_graph
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
@@ -188,7 +188,7 @@ def import_graph(
         undirected,
         reverse,
         normalize_features,
-        progress or Silent(),
+        shown(progress),
         frozenset(drop),
         dict(rename or {}),
         more=tuple(files[1:]),

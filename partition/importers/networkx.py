@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress, shown
 from atta.partition.deploy import written_graph
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME
@@ -58,7 +58,7 @@ def from_networkx(
         DataError: a label or an attribute cannot be imported; the message names it.
     """
     options = ImportOptions(
-        undirected, reverse, normalize_features, progress or Silent(), frozenset(drop), dict(rename or {})
+        undirected, reverse, normalize_features, shown(progress), frozenset(drop), dict(rename or {})
     )
     provenance = {"command": "from_networkx", "dropped": sorted(options.drop), "renamed": dict(options.rename)}
     with written_graph(

@@ -36,6 +36,7 @@ from atta.errors import (
     WrongDatasetError,
 )
 from atta.kvstore.parameters import ParameterSpec
+from atta.observe import html
 from atta.observe.figures import JobFigures
 from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Recording
@@ -324,6 +325,15 @@ class Cluster(PointQueries):
             finally:
                 asked.close()
         return replicas[epochs.index(max(epochs)) if max(epochs) > 0 else 0]
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return f"{type(self).__name__}({len(self._connections)} daemons: {self.schema.sizes}{closed})"
+
+    def _repr_html_(self) -> str:
+        known = zip(self._descriptions, self._connections, strict=True)
+        rows = [(parts_text(description.parts), connection.address) for description, connection in known]
+        return html.table(repr(self), rows, ("partition", "daemon")) + self.schema._repr_html_()
 
     def close(self) -> None:
         """Close all sessions and connections. Closing again does nothing, and neither does a forked child."""

@@ -26,7 +26,7 @@ from atta.client.inference.task import (
 )
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, UnknownNameError
-from atta.observe.progress import Progress, Silent
+from atta.observe.progress import Progress, shown
 from atta.partition.graph.strings import string_width
 from atta.partition.schema import Schema
 from atta.samplers.seed_plan import local_counts
@@ -56,7 +56,7 @@ class Inference:
     ) -> None:
         """``check`` is called between blocks and while others are waited for; what it raises ends the run."""
         self._cluster, self._task, self._sink = cluster, task, sink
-        self._progress, self._check = progress or Silent(), check
+        self._progress, self._check = shown(progress), check
         self.plan = InferencePlan(len(task.stages), task.shares, task.rank, task.world)
         self._tables = InferenceTables(
             cluster, task.types[0], task.key, stages=self.plan.stages, shares=self.plan.shares

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from atta.client.inference.block import Floats
 from atta.client.inference.stages import Stage, Targets
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe import html
 from atta.partition.schema import Schema
 
 Ids = npt.NDArray[np.int64]
@@ -37,6 +38,11 @@ class Predictions:
     ids: UserIds
     values: npt.NDArray[Any]
     version: int | None = None
+
+    def _repr_html_(self) -> str:
+        rows = ((html.row_text(i), html.row_text(v)) for i, v in zip(self.ids, self.values, strict=True))
+        title = f"Predictions: {len(self.ids):,} rows of {self.values.dtype} {list(self.values.shape[1:]) or ''}"
+        return html.table(title, rows, ("id", "value"), count=len(self.ids))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from atta.client.sessions.resuming import ResumingStream, Search
 from atta.client.sessions.stream import BatchStream
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.store import known_codec
+from atta.observe import html
 from atta.protos.v1 import dag_pb2, session_pb2
 from atta.samplers.arguments import flag, number, whole
 
@@ -177,6 +178,10 @@ class DagLoader:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    def _repr_html_(self) -> str:
+        rows = ("batches per epoch", len(self)), ("seeds per batch", self._request.batch_size), ("epoch", self._epoch)
+        return html.table(f"{self!r} for {self._trainer}", rows)
 
     def __iter__(self) -> Iterator[Any]:
         if self._loaded:

@@ -9,6 +9,7 @@ import numpy as np
 
 from atta.client.loaders.sampled import SampledBatch
 from atta.errors import ConfigError
+from atta.observe import html
 from atta.observe.packages import need
 from atta.partition.schema import split_edge_type
 
@@ -70,6 +71,20 @@ class MiniBatch(SampledBatch):
     def __repr__(self) -> str:
         counts = f"{self.batch_size} seeds, {self.num_nodes} nodes, {self.num_edges} edges"
         return f"MiniBatch({counts})"
+
+    def _repr_html_(self) -> str:
+        types = self.node_types
+        first = dict(zip(types, np.cumsum([0, *(len(self.n_id(t)) for t in types)]).tolist(), strict=False))
+        ends = [(split_edge_type(e), self.edge_index(e)) for e in self.edge_types]
+        edges = [np.stack([row + first[s], col + first[t]]) for (s, _, t), (row, col) in ends]
+        hops = [np.array(_hops(self.num_sampled_nodes(t), len(self.n_id(t))), np.int64) for t in types]
+        kinds = np.repeat(np.arange(len(types)), [len(self.n_id(t)) for t in types])
+        ids = np.concatenate([self.n_id(t) for t in types])
+        joined = np.concatenate([np.empty((2, 0), np.int64), *edges], axis=1)
+        rows = [(t, len(self.n_id(t)), ", ".join(self.tables[t])) for t in types]
+        rows += [(e, len(self.edge_index(e)[0]), ", ".join(self.edge_tables(e))) for e in self.edge_types]
+        drawn = html.subgraph(ids, np.concatenate(hops), kinds, types, joined)
+        return html.table(repr(self), rows, ("type", "count", "tables")) + drawn
 
 
 def to_networkx(batch: SampledBatch, tables: Iterable[str] = ()) -> nx.MultiDiGraph[Any]:

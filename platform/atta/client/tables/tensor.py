@@ -11,6 +11,7 @@ from atta.client.tables.remote import PIECE_BYTES
 from atta.errors import ConfigError
 from atta.kvstore.codecs import check_codec
 from atta.kvstore.spec import MutableSpec, Zeros
+from atta.observe import html
 from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
@@ -98,6 +99,14 @@ class DistTensor:
 
     def __len__(self) -> int:
         return self._table.count()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self._table.spec.rows:,} rows)"
+
+    def _repr_html_(self) -> str:
+        spec = self._table.spec
+        rows = [("rows", spec.rows), ("row", list(spec.row_shape)), ("dtype", spec.dtype), ("policy", spec.policy)]
+        return html.table(f"{type(self).__name__} {spec.name}", rows)
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Rows [*row shape] by their numbers, pulled in pieces of a few megabytes."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from atta.client.tables.string_ids import Numbers, StringIds, Strings
 from atta.errors import AttaError, ConfigError, DataError
-from atta.observe import lastwords
+from atta.observe import html, lastwords
 from atta.observe.machine.ending import end_with_parent
 from atta.observe.machine.held import OwnFolder
 from atta.observe.packages import machine, versions
@@ -94,6 +94,10 @@ class PredictReport:
     width: int
     files: list[str]
     seconds: float
+
+    def _repr_html_(self) -> str:
+        rows = [("vertices", self.vertices), ("numbers per row", self.width), ("seconds", self.seconds)]
+        return html.table("Predicted", [*rows, *(("file", name) for name in self.files)])
 
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` writes."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from atta.errors import NonFiniteError
+from atta.observe import html
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,15 @@ class EpochReport:
         phases = " ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.breakdown.items())
         speed = f"{self.seconds:7.2f} s  {self.seeds_per_s:9,.0f} seeds/s"
         return f"epoch {self.epoch:3d}  loss {self.loss:.4f}{accuracy}  {speed}  [s: {phases}]"
+
+    def cells(self) -> dict[str, Any]:
+        """What a table shows of the epoch, by column."""
+        metrics = {"val_accuracy": self.val_accuracy, "test_accuracy": self.test_accuracy, **self.metrics}
+        known = {name: value for name, value in metrics.items() if value is not None}
+        return {"epoch": self.epoch, "loss": self.loss, **known, "seconds": self.seconds, "seeds/s": self.seeds_per_s}
+
+    def _repr_html_(self) -> str:
+        return html.table("Epoch", self.cells().items())
 
     def _first_metric(self, split: str) -> str:
         """The figure of a split that decides, as text; empty without an evaluation."""

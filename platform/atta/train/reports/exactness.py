@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from atta.observe import html
+
 FORMS = {
     "batch": "all neighbours, one hop per hop that the model reads",
     "trimmed": "the same, each layer on what later ones need (trim_to_layer)",
@@ -98,6 +100,9 @@ class ExactnessReport:
             lines.append(f"fan-outs: {self._said_bias()}")
         causes = {f"{found.form}: {found.why}": None for found in self.findings if found.why}
         return "\n  ".join([head, *lines, *causes, *self.notes])
+
+    def _repr_html_(self) -> str:
+        return html.lines(str(self))
 
     def _said_bias(self) -> str:
         if not self.biased:

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from atta.observe import html
 from atta.observe.packages import machine, versions
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
@@ -31,6 +32,13 @@ class TrainReport:
     def watched(self) -> Watched:
         """The figure that decides which epoch is the best."""
         return watched_by(self.config)
+
+    def _repr_html_(self) -> str:
+        rows = [epoch.cells() for epoch in self.epochs[-html.MOST_ROWS :]]
+        heads = tuple(dict.fromkeys(name for row in rows for name in row))  # not every epoch is evaluated
+        title = f"{self.config.model}, {self.config.strategy}: {len(self.epochs)} epochs"
+        title += f", the best is {self.best.epoch}" if self.epochs else ""
+        return html.table(title, [[row.get(name, "") for name in heads] for row in rows], heads)
 
     def to_json(self) -> dict[str, Any]:
         """The report as ``atta train --json`` writes it; None for figures that are not finite, which JSON lacks."""
