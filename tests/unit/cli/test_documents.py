@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import textwrap
@@ -126,6 +127,22 @@ def _exists(name: str) -> bool:
     if home is None:  # a name in ``import atta``
         home, rest = ROOT / "platform/atta/__init__.py", parts
     return not rest or re.search(rf"\b{rest[0]}\b", home.read_text()) is not None
+
+
+def test_a_notebook_becomes_a_page(module_at: Callable[[str], Any]) -> None:
+    code = {"cell_type": "code", "source": ["a = 1\n", "a"], "outputs": []}
+    stream = {"output_type": "stream", "text": ["one\n", "two\n"]}
+    table = {"data": {"text/html": "<b>1</b>", "text/plain": "1"}}
+    cells = [{"cell_type": "markdown", "source": "# Title\n\ntext"}, {**code, "outputs": [stream, table]}, code]
+    source = "``````python\na = 1\na\n``````"
+    expected = [
+        *("## Title", "text", source, "``````text\none\ntwo\n``````"),
+        *("``````{raw} html\n<b>1</b>\n``````", source),
+    ]
+    page = module_at("docs/notebook_page.py").page_of
+    assert page(json.dumps({"cells": cells})) == "\n\n".join(expected)
+    example = page((ROOT / "examples/first_steps.ipynb").read_text())
+    assert (example.count("<svg"), example.count("## First steps")) == (1, 1)
 
 
 def test_every_public_name_and_page_has_one_entry() -> None:

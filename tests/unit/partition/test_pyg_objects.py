@@ -278,7 +278,9 @@ def test_what_is_refused(make: Any, says: str, tmp_path: Path) -> None:
 def test_nothing_that_a_file_names_is_called(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     for call in (Runs(mark.touch.__func__, mark), Runs(Path.touch, mark), Runs(open, str(mark), "w")):
-        with pytest.raises(DataError, match=r"'c' is not imported|it names builtins\.getattr, pathlib\.(_local\.)?Path"):
+        with pytest.raises(
+            DataError, match=r"'c' is not imported|it names builtins\.getattr, pathlib\.(_local\.)?Path"
+        ):
             came_in(three(c=call), tmp_path)
     assert not mark.exists()
 
