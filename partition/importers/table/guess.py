@@ -411,7 +411,8 @@ def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str], wanted: 
     if labels:
         (tables["y"],) = labels
         distinct = file.columns[labels[0]].distinct
-        guess.lines.append(f"  table y, the labels: {labels[0]!r} ({distinct:,} different values)")
+        moved = "; no feature: move it to x to make it one" if wanted is None else ""
+        guess.lines.append(f"  table y, the labels: {labels[0]!r} ({distinct:,} different values{moved})")
         splits = splits or _SHARES
     rest = [name for name in rest if name not in labels]
     features = [name for name in rest if not _INDEX.fullmatch(name) and file.columns[name].sort == NUMBERS]

@@ -670,6 +670,14 @@ def test_a_schema_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "schema.json").read_text() != "mine"
 
 
+def test_labels_that_nobody_named_are_told_to_be_no_feature(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,kind\n" + "".join(f"a{n},{'xy'[n % 2]}\n" for n in range(8)))
+    guessed, named = (guess_schema(tmp_path, labels).lines for labels in (None, "kind"))
+    told = "  table y, the labels: 'kind' (2 different values"
+    assert told + "; no feature: move it to x to make it one)" in guessed
+    assert told + ")" in named
+
+
 def test_what_has_no_ids(tmp_path: Path) -> None:
     refuses(DataError, "holds no Parquet or CSV files", guess_schema, tmp_path)
     (tmp_path / "e.csv").write_text("a,b\n1,1\n1,2\n2,1\n2,1\n")

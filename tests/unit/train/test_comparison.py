@@ -104,11 +104,13 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "no report"),
-        ("[]", "no report"),
+        ("{", "json: Expecting property"),
+        ("[]", "or one of another version of Atta$"),
+        ('{"epochs": 3}', "or one of another version of Atta$"),
         ('{"config": {}, "epochs": [], "restarts": 0}', "give either --data"),
-        (json.dumps({**report(0.5).to_json(), "epochs": []}), "no report"),
-        (json.dumps({**report(0.5).to_json(), "epochs": [{"epoch": 1}]}), "no report"),
+        (json.dumps({**report(0.5).to_json(), "epochs": []}), "without an epoch"),
+        (json.dumps({**report(0.5).to_json(), "epochs": [{"epoch": 1}]}), "or one of another version of Atta$"),
+        (json.dumps({**(told := report(0.5).to_json()), "config": {**told["config"], "pace": 3}}), "unknown .*pace"),
     ],
 )
 def test_what_is_no_report_is_refused(tmp_path: Path, content: str, said: str) -> None:

@@ -36,11 +36,14 @@ def read_report(path: str | Path) -> TrainReport:
         found = json.loads(path.read_text(encoding="utf-8"))
         epochs = [EpochReport.from_dict(epoch) for epoch in found["epochs"]]
         report = TrainReport(TrainConfig.from_dict(found["config"]), epochs)
-        report.best  # noqa: B018 - it needs an epoch
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, AttaError) as error:
+    except (LookupError, TypeError, AttributeError):
+        raise DataError(path, "is no report of atta train --json, or one of another version of Atta") from None
+    except (ValueError, AttaError) as error:
         raise DataError(path, f"is no report of atta train --json: {error}") from None
+    if not epochs:
+        raise DataError(path, "is a report without an epoch")
     return report
 
 
