@@ -59,6 +59,8 @@ def draw_runs(path: str, groups: Mapping[str, Sequence[Sequence[EpochReport]]], 
             _bundle(axes[1], judged, number)
             _bundle(axes[2], [_by_time(run, points) for run, points in zip(runs, judged, strict=True)], number)
         axes[0].set(xlabel="epoch", ylabel="loss (mean over seeds)")
+        for axis in axes[:2]:
+            axis.xaxis.get_major_locator().set_params(integer=True)
         for axis, x in zip(axes[1:], ("epoch", "seconds of training"), strict=True):
             axis.set(xlabel=x, ylabel=f"validation {metric.replace('_', ' ')}")
         axes[0].figure.legend(loc="outside lower left", ncols=across, fontsize="small", handlelength=3)

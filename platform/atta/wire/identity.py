@@ -105,7 +105,7 @@ def check_contract(found: Contract, address: str, meant: Contract, other: str) -
             raise SamplingContractError(
                 address,
                 f"would draw other batches than {other}: its {what} the digest {one}, there {two}; run the same release with "
-                "the same operators and neighbour methods",
+                "the same operators and neighbour methods on both (atta plugins lists them)",
             )
 
 

@@ -107,9 +107,10 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
         ("{", "json: Expecting property"),
         ("[]", "or one of another version of Atta$"),
         ('{"epochs": 3}', "or one of another version of Atta$"),
-        ('{"config": {}, "epochs": [], "restarts": 0}', "give either --data"),
+        ('{"schema": 1, "config": {}, "epochs": [], "restarts": 0}', "give either --data"),
         (json.dumps({**report(0.5).to_json(), "epochs": []}), "without an epoch"),
         (json.dumps({**report(0.5).to_json(), "epochs": [{"epoch": 1}]}), "or one of another version of Atta$"),
+        (json.dumps({**report(0.5).to_json(), "schema": 2}), "its schema is 2, and this Atta reads 1"),
         (json.dumps({**(told := report(0.5).to_json()), "config": {**told["config"], "pace": 3}}), "unknown .*pace"),
     ],
 )

@@ -150,6 +150,8 @@ def test_a_logger_is_named_with_its_arguments() -> None:
 
 
 def test_what_names_or_makes_no_logger_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"csv:save_dir=a.*: give NAME or 'NAME KEY=VALUE \.\.\.'"):
+        TrainConfig(data="x", logger=("csv:save_dir=a",))
     for text in ("", "tsv", "csv runs", "a..b", "a.b =3", "a.b 'x", "a.b 3x=1"):
         with pytest.raises(ConfigError, match="--logger"):
             TrainConfig(data="x", logger=(text,))

@@ -34,6 +34,8 @@ def read_report(path: str | Path) -> TrainReport:
         raise ConfigError(f"{path}: is a folder{what}; give the files that atta train --json has written")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if (schema := found["schema"]) != 1:
+            raise ValueError(f"its schema is {schema!r}, and this Atta reads 1")
         epochs = [EpochReport.from_dict(epoch) for epoch in found["epochs"]]
         report = TrainReport(TrainConfig.from_dict(found["config"]), epochs)
     except OSError as error:

@@ -144,7 +144,7 @@ def parse_logger(text: str) -> tuple[str, dict[str, Any]]:
         name, given = "", []
     if name not in LOGGERS and not ("." in name and all(part.isidentifier() for part in name.split("."))):
         raise ConfigError(
-            f"--logger {text!r}: give {', '.join(LOGGERS)} or MODULE.CLASS, and KEY=VALUE for each argument"
+            f"--logger {text!r}: give NAME or 'NAME KEY=VALUE ...'; NAME is {', '.join(LOGGERS)} or MODULE.CLASS"
         )
     arguments = {}
     for entry in given:
