@@ -241,7 +241,7 @@ def test_the_same_training_vertices_per_step() -> None:
 def test_the_command_has_the_same_settings(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     seen: list[TrainConfig] = []
 
-    def fit(config: TrainConfig, nodes: Nodes) -> None:
+    def fit(config: TrainConfig, nodes: Nodes, so_far: object) -> None:
         assert nodes == Nodes()
         seen.append(config)
         raise ConfigError("seen enough")
