@@ -45,15 +45,17 @@ class _Shown:
         from rich.table import Table
 
         table = Table("group", "seeds", title=f"{self.found.watched.metric[4:]}: mean ± standard deviation over runs")
-        test = f"{self.found.compared} against the first" if len(self.found.groups) > 1 else ""
-        for heading in ("best validation", "test then", "last validation", "seconds", "bytes", test):
+        several = len(self.found.groups) > 1
+        headings = ["best validation", "test then", "last validation", "seconds", "bytes"]
+        for heading in [*headings, f"{self.found.compared} against the first"] if several else headings:
             table.add_column(heading, justify="right")
         for group, difference in zip(self.found.groups, self.found.differences, strict=True):
             cells = (" ± ".join(f"{v:{form}}" for v in group.spread(name)) for name, form in _FORMS.items())
             gain = "" if difference.gain is None else f"{difference.gain:+.4f}, "
             said = difference.said if difference.p is None else f"p = {difference.p:.3g} (Welch, Bonferroni)"
             nbytes = size(group.spread("bytes")[0])
-            table.add_row(group.name, f"{len(group.by_seed('seconds'))}", *cells, nbytes, gain + said if test else "")
+            against = [gain + said] if several else []
+            table.add_row(group.name, f"{len(group.by_seed('seconds'))}", *cells, nbytes, *against)
         return table
 
     def plot(self, path: str) -> None:

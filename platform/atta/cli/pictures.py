@@ -36,7 +36,7 @@ def draw_run(path: str, epochs: Sequence[EpochReport], watched: Watched) -> None
         for number, split in enumerate(("val", "test"), 1):
             _curve(loss, _points(epochs, f"{split}_loss"), number, _SPLITS[split])
             _curve(figures, _points(epochs, f"{split}_{metric}"), number, _SPLITS[split])
-        loss.set(xlabel="epoch", ylabel="loss (mean over seeds)")
+        loss.set(xlabel="epoch", ylabel="mean loss")
         figures.set(xlabel="epoch", ylabel=metric.replace("_", " "))
         for axis in (loss, figures) if best is not None else ():
             at = best.epoch  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def draw_runs(path: str, groups: Mapping[str, Sequence[Sequence[EpochReport]]], 
             _bundle(axes[0], [[(e.epoch, e.loss) for e in run] for run in runs], number, name)
             _bundle(axes[1], judged, number)
             _bundle(axes[2], [_by_time(run, points) for run, points in zip(runs, judged, strict=True)], number)
-        axes[0].set(xlabel="epoch", ylabel="loss (mean over seeds)")
+        axes[0].set(xlabel="epoch", ylabel="mean loss")
         for axis in axes[:2]:
             axis.xaxis.get_major_locator().set_params(integer=True)
         for axis, x in zip(axes[1:], ("epoch", "seconds of training"), strict=True):

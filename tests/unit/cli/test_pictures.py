@@ -61,7 +61,7 @@ def test_a_run_is_drawn_with_its_best_epoch_and_times(words: Callable[..., str])
     for word in ("best epoch, 1", "validation", "training", "seconds", "epoch 0 took 50 s", "wait", "evaluation"):
         assert word in found
     assert "fetch" not in found, "daemons fetch while trainers wait"
-    assert "loss (mean over seeds)" in words(draw_run, epochs([None]), Watched())
+    assert "mean loss" in words(draw_run, epochs([None]), Watched())
     served = [replace(e, breakdown=dict.fromkeys(SERVER_PHASES, 0.1), eval_seconds=2.0) for e in run]
     assert "external" in words(draw_run, served, Watched("val_loss", rises=False))
 
