@@ -39,6 +39,7 @@ from tests.soak.proxy import Proxy
 
 KINDS = ("kill", "stop", "drop")
 ROWS, WIDTH = 64, 4
+FIRST_S = 30.0  # at most this long until a batch and a push have come: a slow machine takes its time
 BEFORE_S, AFTER_S = 0.7, 1.5
 """How long the load runs before an outage, and after it."""
 
@@ -246,6 +247,9 @@ class OutageTest:
         result = Result(outage)
         before = self._cluster.stats()[0]["sessions_expired"]
         load = BackgroundLoad(self._cluster, self._expected, result)
+        deadline = time.monotonic() + FIRST_S
+        while not (result.batches and result.acknowledged) and time.monotonic() < deadline:
+            time.sleep(0.01)
         time.sleep(BEFORE_S)
         self._daemons.go_through(outage)
         time.sleep(AFTER_S)
