@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from atta.partition.disk.staging import StagedFile
+
 FLUSH_S = 0.1
 """How soon an epoch is in wandb's file. Its own 15 seconds lose short runs that are killed."""
 _STATE = "atta.json"
@@ -92,7 +94,8 @@ class WandbLogger:
         self._run.log(dict(metrics), step=step, commit=True)  # at once: without ``commit`` a row waits for the next
         state = {"checkpoint": self._checkpoint, "epoch": step}
         if self._mode != "disabled":
-            Path(self._run.dir).with_name(_STATE).write_text(json.dumps(state), encoding="utf-8")
+            with StagedFile(Path(self._run.dir).with_name(_STATE), overwrite=True) as partial:  # whole, or as before
+                partial.write_text(json.dumps(state), encoding="utf-8")
 
     def finalize(self, status: str) -> None:
         """End the run and wandb's own process, after which its file is complete."""
