@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from atta.daemon.peers.sockets import (
     Tokens,
     _connected,
     congestion_control,
+    secured,
 )
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
@@ -245,6 +247,20 @@ async def test_who_does_not_know_the_secret_gets_no_link(kind: str, monkeypatch:
 
 
 @WITH_TLS
+async def test_a_handshake_that_is_given_up_has_ended() -> None:
+    """Else its thread would go on with the number of the socket, and take bytes from the next one that has it."""
+    near, far = pairs("tcp")
+    with ThreadPoolExecutor(1) as threads, near, far:
+        asyncio.get_running_loop().set_default_executor(threads)
+        shaking = asyncio.create_task(secured(near, bytes(SECRET_BYTES), 60.0, serves=True))
+        await asyncio.sleep(0.05)  # the other end says nothing
+        shaking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await shaking
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
+
+
+@WITH_TLS
 def test_a_server_with_a_certificate_instead_of_the_secret_is_refused(tmp_path: Path) -> None:
     make_authority(tmp_path, "anybody", 1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -316,7 +332,7 @@ def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
         out = np.zeros((1000, 100), np.uint8)
         step = me.step()
         pull(step, rows, [out])
-        done(me, ask(me, step))
+        assert done(me, ask(me, step)).left() == []
         assert np.array_equal(out, table[rows])
         assert len(seen) > out.nbytes
         assert not any(bytes(table[row]) in bytes(seen) for row in range(0, 1000, 50))
@@ -351,9 +367,9 @@ def test_a_record_that_has_come_in_part_keeps_nobody_busy() -> None:
         before = time.process_time()
         time.sleep(0.6)
         assert time.process_time() - before < 0.3  # an end that asks again and again takes all of it
-        assert not step.done
+        assert not step.done, step.left()
         stop.set()
-        done(me, step)
+        assert done(me, step).left() == []
         assert np.array_equal(out, owner.tables[0][0][rows])
 
 

@@ -70,8 +70,15 @@ async def secured(sock: socket.socket, secret: bytes, timeout_s: float, *, serve
     if not secret or sock.family == socket.AF_UNIX:
         return None
     tls = _native.LinkTls(sock.fileno(), secret, serves)
-    loop = asyncio.get_running_loop()
-    if why := await loop.run_in_executor(None, tls.shake_hands, math.ceil(1e3 * timeout_s)):
+    shaking = asyncio.get_running_loop().run_in_executor(None, tls.shake_hands, math.ceil(1e3 * timeout_s))
+    try:
+        why = await asyncio.shield(shaking)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        await asyncio.wait([shaking])  # else its thread would read from the next socket that gets this one's number
+        raise
+    if why:
         raise LinkNotSecure(why)
     return tls
 
