@@ -14,7 +14,6 @@ import torch
 from scipy.sparse import csr_array
 
 import atta
-from atta.errors import RestartedError, UnknownNameError
 from atta.nn import first_layer
 from atta.samplers import LocalGraph, LocalSampler
 from atta.train.cooperative.exchange import TrainerBatch, sum_gradients
@@ -190,15 +189,6 @@ class HistoricalTrainer(DigestTrainer):
 
     def __init__(self, config: HistoricalSettings, cluster: atta.Cluster, device: torch.device) -> None:
         super().__init__(config, cluster, device, DigestPolicy(sync_every=config.max_age or config.epochs + 1))
-
-    def _fit(self) -> list[EpochReport]:
-        """Tables that this run has made, and a daemon no longer has, are no mistake of the user: all may start again."""
-        try:
-            return super()._fit()
-        except UnknownNameError as error:
-            if not hasattr(self, "sizes"):  # there were none yet
-                raise
-            raise RestartedError("a daemon", str(error)) from error
 
     def train_epoch(self, epoch: int) -> EpochReport:
         return replace(super().train_epoch(epoch), steps=len(self.sizes))

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import atta
-from atta.errors import ConfigError
+from atta.errors import ConfigError, RestartedError, UnknownNameError
 from atta.observe.settings import settings_of
 from atta.train.cooperative.dropout import RowDropout
 from atta.train.cooperative.exchange import CooperativeGraph, TrainerBatch, own_backward, sum_gradients
@@ -224,6 +224,8 @@ class DigestTrainer(ExchangeTrainer):
     policy: DigestPolicy
     stale: TableRows
 
+    _filled = False
+
     @property
     def averages_weights(self) -> bool:
         """Whether trainers step by themselves, so that they have moments of their own."""
@@ -274,10 +276,20 @@ class DigestTrainer(ExchangeTrainer):
         """What else is added up over all trainers, in place, together with the gradients."""
         return []
 
+    def _fit(self) -> list[EpochReport]:
+        """Tables that this run has made, and a daemon no longer has, are no mistake of the user: all may start again."""
+        try:
+            return super()._fit()
+        except UnknownNameError as error:
+            if not self._filled:
+                raise
+            raise RestartedError("a daemon", str(error)) from error
+
     def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
         batch = super()._on_device(view, watch)
         start = watch.now()
         self._fill(batch)
+        self._filled = True
         watch.add("fetch", start, watch.now())
         return batch
 

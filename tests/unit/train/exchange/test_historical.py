@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch_geometric.nn import GCN, GraphSAGE
 
+from atta.errors import AttaError, RestartedError, UnknownNameError
 from atta.samplers import LocalGraph, LocalSampler
 from atta.train.exchange.historical import HistoricalTrainer, OwnEdges, Tree
+from atta.train.exchange.trainer import DigestTrainer, ExchangeTrainer
 from atta.train.models import SampledModel
 from tests.unit.train.graphs import batch_of, training_graph
 
@@ -68,3 +70,21 @@ def test_without_stale_rows_it_is_a_mini_batch() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     for mine, theirs in zip(gradients(found, model), gradients(expected, model), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("filled", "expected"), [(False, UnknownNameError), (True, RestartedError)])
+@pytest.mark.parametrize("kind", [DigestTrainer, HistoricalTrainer])
+def test_trainers_may_start_again_when_a_daemon_has_lost_their_tables(
+    kind: type[DigestTrainer], filled: bool, expected: type[AttaError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only then: before there are tables, an unknown name is a mistake of the user, which would come again."""
+
+    def fails(_: ExchangeTrainer) -> None:
+        raise UnknownNameError("there is no table 'h1'")
+
+    monkeypatch.setattr(ExchangeTrainer, "_fit", fails)
+    trainer = object.__new__(kind)
+    trainer._filled = filled
+    with pytest.raises(AttaError, match="no table 'h1'") as raised:
+        trainer._fit()
+    assert type(raised.value) is expected
