@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from atta import _native
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.peers.owners import PullsUnderWay
@@ -25,6 +26,13 @@ def invariants_hold() -> Iterator[None]:
         watch(monkeypatch, Hedges, "answered", "take")
         watch(monkeypatch, PullsUnderWay, "begin", "end")
         yield
+
+
+@pytest.fixture(autouse=True)
+def undamaged_files() -> None:
+    """Links refuse to answer once a file of the process is known to have changed, which a test before may have brought
+    about."""
+    _native.declare_files_damaged(False)
 
 
 @pytest.fixture(scope="session")

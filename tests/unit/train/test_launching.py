@@ -9,10 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +24,7 @@ from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, Train
 from atta.observe.lastwords import record_of
 from atta.observe.machine.threads import YIELDING, yielding_thread
 from atta.train import Nodes, TrainConfig
+from atta.train.launching import worker
 from atta.train.launching.failure import Lives, failure_file, first_cause
 from atta.train.launching.trainers import Processes, Silence, pulse_file, signs_of_life
 from atta.train.launching.worker import compute_threads, main
@@ -48,6 +53,27 @@ def test_nonsense_is_refused_and_trainers_are_divided_among_the_nodes() -> None:
         NODE.trainers_here(TrainConfig(cluster="c", trainers=3))
     with pytest.raises(ConfigError, match="--cluster"):
         NODE.trainers_here(TrainConfig(data="d", trainers=4))
+
+
+def test_a_trainer_is_gone_before_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where DDP is the last to let go of the group, torch may wait forever."""
+    there, at_the_end = list[Any](), list[Any]()
+
+    class Trainer:
+        def __init__(self, *_: Any) -> None:
+            self.hook = self  # as DDP, which only the collector of cycles frees
+            there.append(weakref.ref(self))
+
+        def fit(self) -> list[str]:
+            return ["epoch"]
+
+    monkeypatch.setattr(worker, "STRATEGIES", {"minibatch": SimpleNamespace(trainer=Trainer)})
+    monkeypatch.setattr(worker, "connect_handed", nullcontext)
+    monkeypatch.setattr(worker, "compute_threads", lambda _: torch.get_num_threads())
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: at_the_end.append(there[0]()))
+    assert worker.run(TrainConfig(cluster="c", device="cpu"), []) == ["epoch"]
+    assert at_the_end == [None]
 
 
 def test_gloo_is_told_the_interface_for_the_time_being(monkeypatch: pytest.MonkeyPatch) -> None:

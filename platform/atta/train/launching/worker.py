@@ -4,6 +4,7 @@ into the folder, a rank that fails writes ``failure-RANK.json``."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -69,7 +70,10 @@ def run(
         trainer = STRATEGIES[config.strategy].trainer(config.own, cluster, device)
         trainer.kept = kept
         epochs = trainer.fit()
+        del trainer
     if not joined:
+        # Torch waits forever when DDP is the last to let go of a gloo group, one of whose threads wants the interpreter.
+        gc.collect()
         dist.destroy_process_group()
     return epochs
 
