@@ -107,13 +107,13 @@ def _draw(plot: str | None, report: TrainReport) -> None:
 
 
 def _explain(config: TrainConfig) -> None:
-    from atta.train.exchange.policies import doubt
+    from atta.train.exchange.policies import Cut, doubt
 
     record, own = STRATEGIES[config.strategy], config.own
     echo(f"{config.strategy}: {record.sentence}")
     for line in record.explain(own):
         echo(line)
-    if isinstance(own, ServerSettings) and (said := doubt(own, math.nan)):
+    if isinstance(own, ServerSettings) and (said := doubt(own, Cut(math.nan))):
         echo(f"warning: {said}")
 
 

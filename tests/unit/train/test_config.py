@@ -23,7 +23,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Setting, settings_of
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import EpochReport, Nodes, TrainConfig
-from atta.train.exchange.policies import doubt
+from atta.train.exchange.policies import Cut, doubt
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed
 from atta.train.strategies import STRATEGIES, strategies_with
@@ -279,6 +279,8 @@ def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
         ("digest", {"grad_sync_every": 1}, 0.9, None),
         ("digest-async", {}, 0.2, None),
         ("digest-async", {}, 0.875, "88% of the edges are cut"),
+        ("historical", {"batch_size": 64, "layers": 2}, 0.2, None),
+        ("historical", {"batch_size": 64}, 0.2, "batches of 64 of 1000 targets: 3 layers of rows get old"),
         ("dorylus", {}, 0.9, None),
         ("dorylus", {"mode": "async"}, 0.2, "mode=async with 3 layers: rows get older in every layer"),
         ("dorylus", {"staleness": 1}, 0.2, "take mode=pipe"),
@@ -289,7 +291,7 @@ def test_what_a_strategy_cannot_do_is_one_line(
     strategy: str, given: dict[str, Any], cut: float, said: str | None
 ) -> None:
     servers = {} if strategy == "minibatch" else {"trainers": 2, "trainers_per_server": 1}
-    found = doubt(config(strategy=strategy, **servers, **given).own, cut)  # type: ignore[arg-type]
+    found = doubt(config(strategy=strategy, **servers, **given).own, Cut(cut, 1000))  # type: ignore[arg-type]
     assert bool(found) == (said is not None)
     assert not found or (found.startswith(f"{strategy}: ") and str(said) in found and "\n" not in found)
 

@@ -21,7 +21,7 @@ from atta.train.cooperative.halo import exact_batch, meet
 from atta.train.cooperative.memory import Size, estimate
 from atta.train.cooperative.model import CooperativeModel
 from atta.train.cooperative.subgraphs import ServerData
-from atta.train.exchange.policies import doubt
+from atta.train.exchange.policies import Cut, doubt
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
@@ -186,8 +186,9 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         """Warn of what the strategy cannot do with this cut; every rank calls this."""
         across = getattr(self.options, "stale_across", "servers") == "trainers"
         inside = len(view.own) + (0 if across else len(view.remote))
-        cut, edges = self._sum([float((view.edge_index[0] >= inside).sum()), view.edge_index.shape[1]])
-        if said := doubt(self.options, cut / max(1.0, edges)):
+        here = [float((view.edge_index[0] >= inside).sum()), view.edge_index.shape[1], len(view.targets)]
+        cut, edges, targets = self._sum(here)
+        if said := doubt(self.options, Cut(cut / max(1.0, edges), targets / self.world)):
             self.display.line(f"warning: {said}")
 
     def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:

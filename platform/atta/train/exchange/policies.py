@@ -333,21 +333,34 @@ _OLD_LAYERS = 3
 """With so many layers, rows of the epoch before lose many points (bench/results/stale-accuracy.md)."""
 _MOST_CUT = 0.5
 """Share of edges that no gradient crosses, times further layers: 0.46 lost nothing, 0.68 and more at least 2 points."""
-Holds = Callable[[Any, float], bool]
+_MOST_STEPS = 30
+"""Steps of an epoch, times further layers, that rows may be old: 17 lost nothing, 34 and 66 two points and more."""
+
+
+class Cut(NamedTuple):
+    """What a doubt depends on beside settings; NaN: unknown."""
+
+    edges: float
+    """Share of edges that come from trainers whose rows may be stale."""
+    targets: float = math.nan
+    """Training vertices of a trainer."""
+
+
+Holds = Callable[[Any, Cut], bool]
 DOUBTS: tuple[tuple[str, Holds, str], ...] = (
-    ("exchange", lambda run, cut: bool(run.budget) and cut == 0, "no edge is cut: --accuracy-loss has no rows to save"),
+    ("exchange", lambda run, cut: bool(run.budget) and cut.edges == 0, "no edge is cut: --accuracy-loss has no rows to save"),
     ("exchange", lambda run, cut: bool(run.budget) and run.depth == 1 and run.model not in DEEP_MODELS
      and not run.send_features, "one layer reads features alone, which travel once: --accuracy-loss changes nothing"),
     ("exchange", lambda run, cut: bool(run.budget) and run.epochs < FEW_EPOCHS,
      "--accuracy-loss with {epochs} epochs: too few to measure what older rows do, so rows are sent in every epoch"),
-    ("sancus pipegcn digest sat", lambda run, cut: cut == 0, "no edge is cut, so there are no rows to save"),
+    ("sancus pipegcn digest sat", lambda run, cut: cut.edges == 0, "no edge is cut, so there are no rows to save"),
     ("sancus pipegcn", lambda run, cut: run.depth == 1 and run.model not in DEEP_MODELS and not run.send_features,
      "one layer reads features alone, which never change: as exchange"),
     ("pipegcn", lambda run, cut: run.epochs == 1, "the first epoch is exact, and there is no other"),
     ("pipegcn", lambda run, cut: run.depth >= _OLD_LAYERS,
      "{depth} layers: rows and gradients of the epoch before cost many points of accuracy; take 2 layers, or sancus"),
-    ("digest sat digest-async", lambda run, cut: run.grad_sync_every is None and cut * (run.depth - 1) > _MOST_CUT,
-     "{cut:.0%} of the edges are cut, and no gradient crosses them: with {depth} layers this costs 2 points of accuracy or "
+    ("digest sat digest-async", lambda run, cut: run.grad_sync_every is None and cut.edges * (run.depth - 1) > _MOST_CUT,
+     "{edges:.0%} of the edges are cut, and no gradient crosses them: with {depth} layers this costs 2 points of accuracy or "
      "more; take fewer parts, METIS, or sancus"),
     ("dorylus", lambda run, cut: run.pipeline == "async" and run.depth >= _OLD_LAYERS,
      "mode=async with {depth} layers: rows get older in every layer, which costs many points of accuracy; take mode=pipe"),
@@ -355,6 +368,9 @@ DOUBTS: tuple[tuple[str, Holds, str], ...] = (
      "sync-every={sync_every} with {epochs} epochs: all read rows of the first weights; take a smaller sync-every"),
     ("sat", lambda run, cut: run.epochs < policy_of(SatPolicy, run).predicts,
      "train-every={train_every} and sync-every={sync_every} with {epochs} epochs: never predicts, as digest"),
+    ("historical", lambda run, cut: cut.targets / run.batch_size * (run.depth - 1) > _MOST_STEPS,
+     "batches of {batch_size} of {targets:.0f} targets: {depth} layers of rows get old within an epoch, which costs points of "
+     "accuracy; take a larger --batch-size or fewer layers"),
     ("sancus", lambda run, cut: run.epochs <= max(1, run.warmup),
      "warmup={warmup} with {epochs} epochs: never skips, as exchange; take a smaller warmup"),
     ("sancus", lambda run, cut: run.eps == 0, "eps=0: never skips, as exchange"),
@@ -362,10 +378,9 @@ DOUBTS: tuple[tuple[str, Holds, str], ...] = (
 """Strategies, when a doubt holds, and why. Of several the first is said: losses of accuracy come before idleness."""
 
 
-def doubt(settings: ServerSettings, cut: float) -> str:
-    """What a strategy cannot do with its epochs, layers and ``cut``, the share of edges that come from trainers whose rows
-    may be stale (NaN: unknown), in one line; empty: nothing."""
+def doubt(settings: ServerSettings, cut: Cut) -> str:
+    """What a strategy cannot do on a graph with its epochs and layers, in one line; empty: nothing."""
     run = followed(settings)
-    values = vars(run) | {"depth": run.depth, "cut": cut}
+    values = vars(run) | cut._asdict() | {"depth": run.depth}
     found = (says for names, holds, says in DOUBTS if run.strategy in names.split() and holds(run, cut))
     return next((f"{run.strategy}: {says.format_map(values)}" for says in found), "")

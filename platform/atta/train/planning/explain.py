@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
-from atta.train.exchange.policies import doubt
+from atta.train.exchange.policies import Cut, doubt
 from atta.train.planning.forecast import Forecast, Forecaster
 from atta.train.planning.sizes import Machines, PlannedModel, Rates, Sizes
 from atta.train.strategies import STRATEGIES, TrainingStrategy
@@ -35,7 +35,7 @@ _EPOCHS = 1000
 def _judged(forecast: Forecast, strategy: TrainingStrategy, by: Forecaster) -> Forecast:
     net = {"model": by.model.model, "layers": by.model.layers}
     run: Any = strategy.settings(**{"strategy": strategy.name, "epochs": _EPOCHS, **net, **forecast.settings})
-    return replace(forecast, doubt=doubt(run, by.sizes.exchanged.cut or math.nan))
+    return replace(forecast, doubt=doubt(run, Cut(by.sizes.exchanged.cut or math.nan)))
 
 
 _CAUSES = {

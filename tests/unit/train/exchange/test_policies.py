@@ -20,6 +20,7 @@ from atta.train.exchange.policies import (
     LATEST,
     NEVER,
     Ages,
+    Cut,
     DigestPolicy,
     PipeGcnPolicy,
     RowPolicy,
@@ -194,7 +195,7 @@ def test_a_sancus_that_never_skips_is_known_beforehand(epochs: int, bound: str, 
         for owner in range(OWNERS):
             if policy.publishes(epoch, "forward", owner, held[owner]):
                 held[owner], sent = epoch, sent + 1
-    assert ("never skips" in doubt(run, 0.2)) == (sent == OWNERS * epochs)  # type: ignore[arg-type]
+    assert ("never skips" in doubt(run, Cut(0.2))) == (sent == OWNERS * epochs)  # type: ignore[arg-type]
     assert warmup is not None or policy.warmup == min(50, epochs // 2)
 
 
