@@ -6,6 +6,7 @@ python -m atta_bench.train.worker '{"addresses": ["127.0.0.1:7070", ...], "rank"
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -207,6 +208,8 @@ def _train(config: ConsumerConfig, recipe: Recipe, reporter: Reporter) -> None:
             for number in range(measured):
                 reporter.report(_epoch(config, loader, learner, number))
     dist.barrier()
+    del learner
+    gc.collect()  # torch may wait forever where DDP is the last to let go of the group
     dist.destroy_process_group()
 
 
