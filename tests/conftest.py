@@ -46,7 +46,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("atta", deadline=None, print_blob=True)  # a busy machine is not a failure
-settings.register_profile("quick", settings.get_profile("atta"), max_examples=50)
+settings.register_profile("quick", settings.get_profile("atta"), max_examples=25)
 settings.load_profile("atta")
 
 
@@ -76,6 +76,16 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick")
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where slow tests are left out, seeds are mostly the same: properties get no more examples than the profile has."""
+    most, made = settings.default.max_examples, getattr(item, "cls", None)
+    if "not slow" not in item.config.getoption("-m"):
+        return
+    for owner, name in ((getattr(item, "obj", None), "_hypothesis_internal_use_settings"), (made, "settings")):
+        if isinstance(own := getattr(owner, name, None), settings) and own.max_examples > most:
+            setattr(owner, name, settings(own, max_examples=most))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,7 @@
 """Shared by the tests of older rows in mini-batches: four trainer processes on real daemons, in servers of two.
 
-``python -m tests.system.historical FOLDER RANK CLUSTER`` is one of them. It runs all cases and writes ``RANK.pt``.
+``python -m tests.system.historical FOLDER RANK CLUSTER CASES`` is one of them. It runs ``quick`` or ``all`` cases and writes
+``RANK.pt``.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ def historical(resumed: int = 0, **options: Any) -> TableCase:
 CASES = (
     historical(fan_out=2),
     historical(fan_out=3, model="sage", max_age=2, momentum=0.6),
-    historical(fan_out=2, momentum=0.3, max_age=3),
-    historical(fan_out=2, model="sage", max_age=0),
     historical(fan_out=2, max_age=0),
     historical(fan_out=2, model="sage", layers=2, momentum=0.5),
+    historical(fan_out=2, momentum=0.3, max_age=3),
+    historical(fan_out=2, model="sage", max_age=0),
 )
+QUICK = CASES[:4]
+"""Cases that `make test` runs, beside ``RESUMED``: each option with each of its values."""
 RESUMED = tuple(historical(at, fan_out=2, max_age=2, momentum=0.5) for at in (0, 3))
 
 
@@ -78,18 +81,19 @@ def result(case: TableCase, cluster: atta.Cluster, target: str, folder: Path) ->
     return {"epochs": run.epochs, "ids": torch.from_numpy(view.global_ids), "own": len(view.own)}
 
 
-def main(folder: Path, rank: int, target: str) -> None:
+def main(folder: Path, rank: int, target: str, which: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=60), rank=rank, world_size=WORLD)
     with atta.connect(target) as cluster:
-        found = {case.name: result(case, cluster, target, folder) for case in (*CASES, *RESUMED)}
+        cases = QUICK if which == "quick" else CASES
+        found = {case.name: result(case, cluster, target, folder) for case in (*cases, *RESUMED)}
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+        main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
     except BaseException:
         traceback.print_exc()
         raise SystemExit(1) from None

@@ -29,7 +29,7 @@ from tests.addresses import held_addresses
 from tests.system.running import Running, daemons
 from tests.system.test_inference import checkpoint
 
-VERTICES, EDGES, CHANNELS = 3000, 9000, 8
+VERTICES, EDGES, CHANNELS = 1500, 4500, 8
 
 
 class Live:
@@ -263,7 +263,7 @@ def test_daemons_are_killed_while_rows_follow(tmp_path: Path, seed: int) -> None
                 with contextlib.suppress(RemoteError):
                     follower.catch_up()
 
-        for number in range(6):
+        for number in range(4):
             version = live.edges(20, 20)
             reaching = pool.submit(reach, version)
             time.sleep(0.15 * float(live.rng.random()))

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 import atta
 from atta.train.models import whole_model
 from tests.oracles.rows import mixing
-from tests.system.cases import results_of
-from tests.system.historical import CASES, RESUMED
+from tests.system.cases import marked, results_of, which
+from tests.system.historical import CASES, QUICK, RESUMED
 from tests.system.strategies import HIDDEN, LAYERS, WORLD, TableCase
 from tests.system.test_strategies import CHANNELS, CLASSES, VERTICES, WHOLE, partitioned
 
@@ -20,10 +20,12 @@ Results = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def results(preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(
+    preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Results:
     folder = tmp_path_factory.mktemp("historical")
     with atta.local(partitioned(WHOLE, folder, "random"), threads=1, options=("--tables", "100KiB")) as running:
-        found = results_of("tests.system.historical", folder, str(running.cluster_file))
+        found = results_of("tests.system.historical", folder, str(running.cluster_file), which(request))
         assert not list(running.tables.specs())  # every run has dropped its own
     return found
 
@@ -144,7 +146,7 @@ class InOneProcess:
         return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", marked(CASES, QUICK))
 def test_every_step_is_that_of_dense_matrices(results: Results, case: TableCase) -> None:
     """Losses, weights and stale rows, in float64. The first hidden layer's rows never travel."""
     InOneProcess(case, results)

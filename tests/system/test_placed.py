@@ -104,14 +104,10 @@ TORCHRUN = [
     "--rdzv-endpoint",
     "localhost:0",
 ]
-LAUNCHERS = [
-    "spawn",
-    pytest.param("torchrun", marks=pytest.mark.slow),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("accelerate", "lightning", "ray")),
-]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "accelerate", "lightning", "ray"])
 def test_two_ranks_draw_every_seed_once(small_graph: SmallGraph, tmp_path: Path, launcher: str) -> None:
     if launcher in ("accelerate", "lightning", "ray"):
         pytest.importorskip(launcher)

@@ -211,7 +211,9 @@ def rows_asked(data: Path, loader: dict[str, Any], daemon: tuple[str, ...]) -> f
     return float(np.mean(asked))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] * (way in ("cached sums", "dependent"))) for way in WAYS]
+)
 def test_rows_asked_are_those_of_other_runs(powerlaw: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader, daemon = WAYS[way]
     of_runs = measuring._runs

@@ -304,7 +304,7 @@ def clusters(small_graph: SmallGraph, snapshots: Path) -> Iterator[list[atta.Clu
         yield [first, *others]
 
 
-@pytest.mark.parametrize("histories", [4, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("histories", [2, pytest.param(15, marks=pytest.mark.slow)])
 def test_histories_of_several_clients(clusters: list[atta.Cluster], snapshots: Path, histories: int) -> None:
     # No shrinking: a history with threads need not fail twice.
     run_state_machine_as_test(

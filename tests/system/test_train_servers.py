@@ -95,7 +95,7 @@ def test_full_is_the_whole_graph_in_one_process(config: TrainConfig, graph: Path
         assert min(epoch.peak_memory_bytes) > 1 << 20
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_exchange_is_the_whole_graph_and_computes_no_row_twice(
     config: TrainConfig, graph: Path, dropout: float
 ) -> None:
@@ -255,10 +255,11 @@ def test_servers_must_go_with_partitions(config: TrainConfig, options: dict[str,
 @pytest.mark.parametrize(
     ("given", "other", "said"),
     [
-        (
+        pytest.param(
             {"strategy": "sancus", "warmup": 50},
             {"strategy": "exchange"},
             "sancus: warmup=50 with 4 epochs: never skips",
+            marks=pytest.mark.slow,
         ),
         (
             {"strategy": "sat", "sync_every": 1, "train_every": 10},
@@ -285,7 +286,7 @@ def test_a_cut_that_is_too_large_is_told_by_its_share(
     partition_graph(graph, tmp_path / "parts", parts=4, method="random", seed=1)
     cut = Dataset.open(tmp_path / "parts").quality["edge_cut"]
     run = {"cluster": None, "data": str(tmp_path / "parts"), "trainers_per_server": 1, "strategy": "digest"}
-    fit(replace(config, epochs=2, verbose=True, **run))
+    fit(replace(config, epochs=1, verbose=True, **run))
     assert f"warning: digest: {cut:.0%} of the edges are cut" in capfd.readouterr().err
 
 

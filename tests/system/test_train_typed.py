@@ -121,6 +121,7 @@ def test_all_neighbours_give_the_losses_of_the_whole_graph(world: World, model: 
     assert report.epochs[-1].loss < 0.97 * report.epochs[0].loss
 
 
+@pytest.mark.slow
 def test_sampled_batches_learn_what_the_other_types_tell(world: World) -> None:
     fan_outs = {"num_neighbors": (5, 3), "num_neighbors_by_type": "in=3,0"}
     report = fit(config(world, "features", batch_size=20, epochs=12, eval_every=12, dropout=0.2, **fan_outs))

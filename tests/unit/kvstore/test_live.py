@@ -20,6 +20,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.part import GraphDegrees
 from atta.partition.graph.strings import to_rows
+from tests.unit.partition.conftest import _no_forcing_to_disk  # noqa: F401
 
 A, B = 9, 7
 KNOWS, LIKES = "a__knows__a", "a__likes__b"

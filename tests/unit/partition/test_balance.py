@@ -77,7 +77,7 @@ def missed(graph: Graph, dataset: Dataset, bounds: dict[str, str]) -> dict[str, 
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"given", "extend"}))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_every_vertex_has_an_owner_and_bounds_are_kept_or_said(method: str, data: st.DataObject) -> None:
     draw = data.draw

@@ -115,7 +115,7 @@ def ring(rng: np.random.Generator, n: int, near: int) -> tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize("parts", [3, 130])
 def test_neighbours_of_one_turn_are_counted_when_they_have_moved(parts: int) -> None:
-    n, rng = 2500, np.random.default_rng(5)
+    n, rng = 1000, np.random.default_rng(5)
     rows = ring(rng, n, 4)
     union = Union(*rows, np.zeros(n, np.int64), {"node": n})
     near, weights = neighbors(union), np.stack([np.ones(n, np.int64), rng.integers(0, 3, n)], axis=1)

@@ -28,7 +28,7 @@ from atta.samplers.methods import Method
 from tests.unit.placement.harness import Placed, Typed
 from tests.unit.placement.strategies import assigned, graphs
 
-DRAWS = 4000
+DRAWS = 2000
 
 
 def norms(edge_type: str) -> st.SearchStrategy[EdgeNorm]:
@@ -171,7 +171,7 @@ def batches(placed: Placed, plan: Plan, numbers: range, times: np.ndarray | None
 @pytest.mark.parametrize(
     ("method", "again", "frontier", "fan_outs", "summed"),
     [
-        (Method.UNIFORM, False, "new", [3], False),
+        pytest.param(Method.UNIFORM, False, "new", [3], False, marks=pytest.mark.slow),
         (Method.UNIFORM, True, "new", [3], True),
         (Method.UNIFORM, False, "all", [2, 4], False),
         (Method.LABOR, False, "new", [3], True),
