@@ -34,11 +34,7 @@ OPTION_GROUPS = {
 }
 
 
-@command(
-    cls=StrategyCommand,
-    groups=OPTION_GROUPS,
-    strategies=STRATEGIES,
-)
+@command(cls=StrategyCommand, groups=OPTION_GROUPS, strategies=STRATEGIES)
 @config_option
 @plugin_option
 @settings_options(TrainConfig)
@@ -79,14 +75,15 @@ def train(
         _explain(TrainConfig.from_dict({**settings, **strategy}))
         return
     need("training", "torch", "torch_geometric")
+    config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
+    if settings["checkpoint"] and node_rank == 0:
+        check_folder("--checkpoint", settings["checkpoint"])
+    config.check_named()
     from atta.train import Nodes, TrainReport, fit
 
     # An engine that numbers the machines also starts daemons and trainers in any order.
     placed = click.get_current_context().get_parameter_source("node_rank") is not ParameterSource.DEFAULT
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
-    if settings["checkpoint"] and node_rank == 0:
-        check_folder("--checkpoint", settings["checkpoint"])
-    config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
     so_far: list[EpochReport] = []
     try:
         report = fit(config, nodes, so_far)

@@ -24,7 +24,7 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
-from atta.train.settings.common import parse_early_stop, parse_logger
+from atta.train.settings.common import check_places, parse_early_stop, parse_logger
 from atta.train.settings.minibatch import UNTABLED
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
@@ -91,7 +91,7 @@ class TrainConfig(
                     "give either --patience (the first figure of the task) or --early-stop METRIC:PATIENCE"
                 )
             parse_early_stop(self.early_stop)
-        for logger in self.logger or ():
+        for logger in self.logger:
             parse_logger(logger)
 
     def _check_belonging(self) -> None:
@@ -124,6 +124,15 @@ class TrainConfig(
         made = kind(**self.more, **{name: shared[name] for name in names if name in shared})
         check_bounds(made)
         return made
+
+    def check_named(self) -> None:
+        """Refuse loggers and paths that are not there, before torch is loaded. Raises ConfigError, DataError."""
+        from atta.train.reports.loggers import check_logger
+
+        for logger in self.logger:
+            check_logger(logger)
+        weights = None if self.class_weights in ("none", "balanced") else self.class_weights
+        check_places(self.data, self.cluster, init_from=self.init_from, class_weights=weights)
 
     def check_parts(self, parts: int) -> None:
         """Raise ConfigError if the settings do not fit the dataset's number of partitions."""

@@ -139,25 +139,27 @@ class Recorder:
 
 
 def test_a_logger_is_named_with_its_arguments() -> None:
-    several = {"x": 3, "y": True, "z": "two words", "u": "http://h:1/p?q=1"}
+    several = {"x": 3, "y": True, "z": "two words, or more", "u": "http://h:1/p?q=1", "tags": ["a", "b"]}
     for text, *wanted in (
-        ("csv save_dir=runs/a", "csv", {"save_dir": "runs/a"}),
+        ("csv:save_dir=runs/a", "csv", {"save_dir": "runs/a"}),
         ("a.b.C", "a.b.C", {}),
-        ("a.C x=3 y=true z='two words' u=http://h:1/p?q=1", "a.C", several),
+        ('a.C:x=3,y=true, z=two words, or more,u=http://h:1/p?q=1,tags=["a", "b"]', "a.C", several),
     ):
         assert parse_logger(text) == (*wanted,)
         assert TrainConfig(data="x", logger=(text,)).logger == (text,)
 
 
 def test_what_names_or_makes_no_logger_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"csv:save_dir=a.*: give NAME or 'NAME KEY=VALUE \.\.\.'"):
-        TrainConfig(data="x", logger=("csv:save_dir=a",))
-    for text in ("", "tsv", "csv runs", "a..b", "a.b =3", "a.b 'x", "a.b 3x=1"):
+    with pytest.raises(ConfigError, match=r"csv save_dir=a.*: give NAME or NAME:KEY=VALUE,\.\.\.; NAME is csv, "):
+        TrainConfig(data="x", logger=("csv save_dir=a",))
+    with pytest.raises(ConfigError, match="--logger csv:runs: 'runs' is not KEY=VALUE: write it as csv:KEY=VALUE,"):
+        TrainConfig(data="x", logger=("csv:runs",))
+    for text in ("", "tsv", "csv:", "a..b", "a.b:=3", "a.b:'x", "a.b:3x=1", "a.b:x=1,x=2"):
         with pytest.raises(ConfigError, match="--logger"):
             TrainConfig(data="x", logger=(text,))
     for text, words in (
         ("csv", "missing a required argument: 'save_dir'"),
-        ("csv save_dir=a x=1", "unexpected keyword argument 'x'"),
+        ("csv:save_dir=a,x=1", "unexpected keyword argument 'x'"),
         ("atta.nothing.Here", "cannot be imported"),
         ("atta.train.Nothing", "cannot be imported"),
         ("atta.errors.LONGEST_NAME", "no class or function"),
@@ -168,7 +170,7 @@ def test_what_names_or_makes_no_logger_is_refused() -> None:
 
 
 def test_a_class_of_somebody_else_is_told_of_the_run() -> None:
-    logger: Any = make_logger(f"{__name__}.Recorder where=there deep=2")
+    logger: Any = make_logger(f"{__name__}.Recorder:where=there,deep=2")
     with RunLog([logger], {"lr": 0.1}) as log:
         log.epoch(logged(0))
         log.epoch(logged(1))

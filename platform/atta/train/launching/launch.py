@@ -25,7 +25,7 @@ from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
 from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
-from atta.train.reports.loggers import check_logger, read_epochs
+from atta.train.reports.loggers import read_epochs
 from atta.train.reports.run import TrainReport
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
@@ -51,8 +51,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: list[EpochRepor
     message names rank and cause), or other machines did not join."""
     nodes, so_far = nodes or Nodes(), [] if so_far is None else so_far
     nodes.trainers_here(config)  # refuses what does not fit
-    for logger in config.logger or ():
-        check_logger(logger)
+    config.check_named()
     if config.checkpoint is not None and nodes.rank == 0:
         from atta.train.checkpoint.files import check_folder
 
