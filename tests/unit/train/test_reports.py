@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.cli.main import cli
 from atta.cli.train import _print
-from atta.errors import ConfigError, DataError, NonFiniteError
+from atta.errors import AttaError, ConfigError, DataError, NonFiniteError
 from atta.train import EpochReport, TrainConfig, TrainReport
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import PHASES, Watched, best_epoch, stalled
@@ -116,6 +118,46 @@ def test_the_best_epoch_is_printed_and_what_was_not_validated_not_as_0(capsys: p
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize(
+    ("error", "done", "interrupted", "said"),
+    [
+        (KeyboardInterrupt(), 2, True, None),
+        (KeyboardInterrupt(), 0, True, None),
+        (AttaError("rank 1: gone"), 2, False, "rank 1: gone"),
+        (AttaError("rank 1: gone"), 0, False, "rank 1: gone"),
+        (DataError("x.npy", "was changed"), 1, False, "x.npy: was changed"),
+    ],
+)
+def test_a_run_that_breaks_off_leaves_its_report(
+    error: BaseException,
+    done: int,
+    interrupted: bool,
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fit(config: TrainConfig, _: object, so_far: TrainReport) -> None:
+        so_far.config, so_far.epochs = replace(config, task="classes"), epochs([0.5, 0.25])[:done]
+        raise error
+
+    monkeypatch.setattr("atta.train.fit", fit)
+    monkeypatch.setattr(TrainConfig, "check_named", lambda _: None)
+    with pytest.raises(type(error) if said else click.Abort):
+        cli.main(["train", "--data", "x", "--json", str(tmp_path / "r.json")], standalone_mode=False)
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (found["interrupted"], found["error"], len(found["epochs"])) == (interrupted, said, done)
+    assert (found["best"] is None) == (done == 0)
+    assert found["config"]["task"] == "classes"
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_a_run_that_does_not_begin_leaves_the_report_of_before(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("{}")
+    with pytest.raises(DataError):
+        cli.main(["train", "--data", str(tmp_path), "--json", str(tmp_path / "r.json")], standalone_mode=False)
+    assert (tmp_path / "r.json").read_text() == "{}"
 
 
 def logged(epoch: int, **metrics: float) -> EpochReport:

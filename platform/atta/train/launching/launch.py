@@ -40,16 +40,16 @@ SO_FAR = "so-far.jsonl"
 """Where it adds each epoch when it ends."""
 
 
-def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: list[EpochReport] | None = None) -> TrainReport:
+def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | None = None) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
     Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends them, and daemons
     that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with the same
-    ``config`` and its own ``nodes``, and gets the same figures. ``so_far``: gets the epochs that have ended if this raises.
+    ``config`` and its own ``nodes``, and gets the same figures. ``so_far``: gets what is known if this raises.
 
     Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
     message names rank and cause), or other machines did not join."""
-    nodes, so_far = nodes or Nodes(), [] if so_far is None else so_far
+    nodes, so_far = nodes or Nodes(), so_far or TrainReport(config)
     nodes.trainers_here(config)  # refuses what does not fit
     config.check_named()
     if config.checkpoint is not None and nodes.rank == 0:
@@ -57,7 +57,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: list[EpochRepor
 
         check_folder(config.checkpoint)
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
-        config = with_task(config, schema, len(daemons["addresses"]))
+        so_far.config = config = with_task(config, schema, len(daemons["addresses"]))
         task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **daemons}
         attempts = Attempts(config.max_restarts)
         run = partial(_attempt, attempts, config, task, nodes, Path(folder))
@@ -67,7 +67,8 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: list[EpochRepor
             raise AttaError(str(error)) from None
         finally:
             for attempt in range(attempts.failed + 1):
-                so_far[:] = read_epochs(Path(folder, str(attempt), SO_FAR)) or so_far
+                so_far.epochs = read_epochs(Path(folder, str(attempt), SO_FAR)) or so_far.epochs
+            so_far.restarts = attempts.restarts
 
 
 def _attempt(attempts: Attempts, config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path) -> TrainReport:
