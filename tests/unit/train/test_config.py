@@ -70,7 +70,7 @@ KEPT = ["resume", "checkpoint_steps", "max_restarts"]
         ({"strategy": "full", "batch_size": 5}, "--batch-size: belongs to --strategy minibatch or historical, not full"),
         ({"eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
-        ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
+        ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not auto"),
         ({"strategy": "sat", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know what each reader has"),
         ({"strategy": "digest", "layers": 1, "model": "gcn"}, "--layers 1: a single layer of gcn reads features only"),
         ({"strategy": "sat", "layers": 1}, "take more layers, or --strategy exchange"),

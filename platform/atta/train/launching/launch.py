@@ -27,10 +27,11 @@ from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import read_epochs
 from atta.train.reports.run import TrainReport
+from atta.train.settings import TYPED_MODELS
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
 from atta.wire.credentials import Credentials
-from atta.wire.parts import Addresses, groups_of, replicas_of
+from atta.wire.parts import AUTO, Addresses, groups_of, replicas_of
 
 CLEAN_S = 5.0
 """How long a daemon may take to answer when what a failed run has left is dropped."""
@@ -125,11 +126,16 @@ def _newest(folder: str) -> str:
 
 
 def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
-    """The settings with the task that fits a dataset. What each trainer would refuse is refused here, once."""
+    """The settings with the model and the task that fit a dataset. What each trainer would refuse is refused here, once."""
     from atta.train.tasks.choice import check_watched, task_on
     from atta.train.tasks.targets import read_weights
+    from atta.train.tasks.types import usual_model
 
     config.check_parts(parts)
+    if config.model == AUTO:
+        config = replace(config, model=usual_model(schema))
+        if config.model in TYPED_MODELS and config.verbose:
+            _tell(f"the graph has types, so the model is {config.model}; --model names another")
     found = task_on(schema, config.own)
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from atta.errors import ConfigError, DataError
 from atta.observe.plugins import OpenRegistry
 from atta.observe.settings import NoOption, Option, named_settings
+from atta.wire.parts import AUTO
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
@@ -17,11 +18,16 @@ TYPED_MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
 MODEL: OpenRegistry[Any] = OpenRegistry(
     "model",
     "atta.models",
-    dict.fromkeys((*MODELS, *TYPED_MODELS)),
+    dict.fromkeys((AUTO, *MODELS, *TYPED_MODELS)),
     "a sub-class of PyG's BasicGNN",
     lambda part: any(base.__name__ == "BasicGNN" for base in getattr(part, "__mro__", ())),
 )
-"""All names of models; ``atta.train.models`` makes those that come with Atta."""
+"""All names of models; ``atta.train.models`` makes those that come with Atta. ``auto`` is the first of those that fit the
+graph."""
+MODEL_OPTION = Option(
+    "auto: first of sage, gcn, gat, resgcn+, deepergcn; typed: rgcn, hetero-sage, hetero-gat, hgt.",
+    choices=MODEL,
+)
 DEVICES = ("auto", "cpu", "cuda")
 LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link", "edge-classes", "unsupervised", "dgi")
 REGRESSION_LOSSES = ("mse", "mae")
@@ -42,8 +48,7 @@ class TrainSettings:
 
     data: Annotated[str | None, Option("Partitioned dataset; its daemons are started here.")] = None
     cluster: Annotated[str | None, Option("Cluster file, or addresses, of running daemons.")] = None
-    model: Annotated[str, Option("sage, gcn, gat; deep: resgcn+, deepergcn; of typed graphs: rgcn, hetero-sage, hetero-gat, hgt.",
-                                 choices=MODEL)] = "sage"  # fmt: skip
+    model: Annotated[str, MODEL_OPTION] = MODELS[0]
     strategy: Annotated[str, NoOption("the command has it, with the strategy's settings behind it")] = "minibatch"
     task: Annotated[
         str,
