@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,24 @@ def test_every_listed_command_exists_and_shows_an_example(name: str) -> None:
             assert f"Example: atta {name}" in verb.get_help(context)
 
 
+@pytest.mark.parametrize(
+    "words", ["--help", "inspect --help", "plugins", "plugins --json -", "train --data x --explain"]
+)
+def test_a_command_whose_output_nobody_reads_ends_quietly(words: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "atta.cli.main", *words.split()]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_another_broken_pipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fail_with(monkeypatch, BrokenPipeError(32, "Broken pipe"))
+    assert ended.value.code == 1
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom atta.cli.main import cli\n"
@@ -103,6 +122,30 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr.strip() == "[]"
     assert all(name in done.stdout for name in root._COMMANDS)
+
+
+def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
+    cases = {
+        f"train --data {tmp_path}/none": "none: no such folder",
+        f"train --cluster {tmp_path}/none.toml": "none.toml: cannot be read",
+        "train --data x --logger tsv": "--logger 'tsv': give NAME or NAME:KEY=VALUE",
+        "train --data x --logger csv": "--logger csv: missing a required argument: 'save_dir'",
+        f"train --cluster a:1 --init-from {tmp_path}/none": "none: --init-from: there is no such file",
+        f"train --cluster a:1 --class-weights {tmp_path}/none": "none: --class-weights: there is no such file",
+        f"predict --cluster a:1 --out {tmp_path}/o --checkpoint {tmp_path}/none": "none: --checkpoint: there is no such",
+        f"predict --data {tmp_path}/none --out {tmp_path}/o --checkpoint {tmp_path}": "none: no such folder",
+        f"check models:net --data {tmp_path}/none": "none: no such folder",
+        f"plan --strategy auto --data {tmp_path}/none": "none: no such folder",
+    }
+    program = (
+        "import sys\nfrom atta.cli.main import cli\nfrom atta.errors import AttaError\n"
+        "for words in sys.argv[1:]:\n    try: cli.main(words.split(), standalone_mode=False)\n"
+        "    except AttaError as error: print(error)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *cases], capture_output=True, text=True, check=True)
+    for said, wanted in zip(done.stdout.splitlines(), cases.values(), strict=True):
+        assert wanted in said
 
 
 @pytest.mark.parametrize("name", list(root._EXTRAS))
