@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -101,7 +102,12 @@ def test_a_package_that_does_not_load_breaks_nothing_else(place: Path) -> None:
             registry["broken"]
         with pytest.raises(PluginError, match=r"'odd' \(os:path, of broken\d 1.0\) is not a"):
             registry["odd"]
-    shown = CliRunner().invoke(cli, ["plugins", "--json", "-"])
+    loaded = plugins._loaded.cache_info()
+    listed = json.loads(CliRunner().invoke(cli, ["plugins", "--json", "-"]).output)["plugins"]
+    assert len(listed) == 2 * len(registries())
+    assert {plugin["fault"] for plugin in listed} == {""}
+    assert plugins._loaded.cache_info() == loaded, "a list loads nothing"
+    shown = CliRunner().invoke(cli, ["plugins", "--check", "--json", "-"])
     assert shown.exit_code == 0
     assert shown.output.count("does not load: OSError") == len(registries())
     assert sampling_contract()["operator broken"].startswith("broken_part:part of broken")
