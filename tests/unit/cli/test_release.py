@@ -137,7 +137,16 @@ def test_the_source_archive_has_what_is_built_and_tested_and_no_records(
     with tarfile.open(tmp_path / build.build_sdist(str(tmp_path))) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     there = {name.partition("/")[0] for name in names}
-    assert there >= {"platform", "samplers", "partition", "protos", "tests", "bench", "CMakeLists.txt", "constraints.txt"}
+    assert there >= {
+        "platform",
+        "samplers",
+        "partition",
+        "protos",
+        "tests",
+        "bench",
+        "CMakeLists.txt",
+        "constraints.txt",
+    }
     assert not there & {"findings", ".ci", ".gitignore", ".pre-commit-config.yaml", ".venv", "build", "dist"}
     assert not [name for name in names if name.startswith("bench/results/") or name.endswith((".so", ".pyc"))]
 
