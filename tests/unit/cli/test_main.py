@@ -321,6 +321,22 @@ def test_a_bad_graph_is_not_begun_and_figures_are_printed_before_files_are_writt
     assert "the figures" in capsys.readouterr().out
 
 
+def test_files_are_written_even_if_nobody_reads_what_is_printed(tmp_path: Path) -> None:
+    class Printed(Measured):
+        def show(self) -> str:
+            raise BrokenPipeError
+
+        def to_json(self) -> dict[str, Any]:
+            return {"figures": 1}
+
+        def plot(self, path: str) -> None:
+            Path(path).touch()
+
+    with pytest.raises(BrokenPipeError):
+        measuring.hand_out(Printed(), str(tmp_path / "x.json"), str(tmp_path / "x.png"), quiet=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"x.json", "x.png"}
+
+
 class Measured:
     def show(self) -> str:
         return "the figures"
