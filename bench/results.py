@@ -260,6 +260,12 @@ def _always(rounds: Sequence[Figures]) -> set[str]:
     return set.intersection(*(set(r) for r in rounds)) if rounds else set()
 
 
+def _worded(figure: str) -> str:
+    """The name of a figure for people: ``seeds_per_s`` is seeds per s, ``epoch_s`` is epoch, s."""
+    rate = figure.endswith("_per_s") or not figure.endswith("_s")
+    return (figure if rate else figure.removesuffix("_s") + ", s").replace("_", " ").replace("/", ": ")
+
+
 @dataclass
 class BenchReport:
     """Collects the rounds of one benchmark.
@@ -388,12 +394,16 @@ class BenchReport:
             raise ConfigError(f"--plot {path}: no system has {self.drawn} in every round")
         medians = [statistics.median(values) for values in shown.values()]
         with figure(path, (1.8 + 0.8 * len(shown), 3.6)) as axes:
-            bars = axes.bar(list(shown), medians, color=COLOURS[5], width=0.6)
-            axes.bar_label(bars, [f"{m:,.4g}" for m in medians], label_type="center")
-            for place, values in enumerate(shown.values()):
+            axes.bar(list(shown), medians, color=COLOURS[5], width=0.6)
+            for place, (median, values) in enumerate(zip(medians, shown.values(), strict=True)):
+                # At the foot: no round's dot is there.
+                axes.annotate(f"{median:,.4g}", (place, 0), (0, 5), textcoords="offset points", ha="center")
                 axes.plot([place] * len(values), values, linestyle="", marker="o", markersize=4, color=COLOURS[0])
-            axes.tick_params(axis="x", rotation=30 if max(map(len, shown)) > 8 else 0)
-            axes.set_ylabel(self.drawn.removesuffix("_s").replace("_", " ") + ", s" * self.drawn.endswith("_s"))
+            turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 8 else {}
+            axes.set_xticks(range(len(shown)), list(shown), **turned)
+            axes.grid(visible=False, axis="x")
+            axes.yaxis.set_major_formatter("{x:,.10g}")
+            axes.set_ylabel(_worded(self.drawn))
             axes.set_title(f"{self.bench}: medians of {max(map(len, shown.values()))} rounds", fontsize="medium")
 
 

@@ -30,7 +30,7 @@ import psutil
 
 from atta.errors import AttaError, ConfigError
 from atta.observe.packages import missing, not_installed
-from atta.observe.settings import Option, check_bounds
+from atta.observe.settings import Option, check_bounds, named_settings
 from atta.partition import Dataset, Graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.methods import make_method
@@ -49,7 +49,7 @@ class PartitionBench:
     graph: Annotated[str, Option("Graph folder.")]
     parts: Annotated[int, Option("Number of partitions.", at_least=1)] = 4
     methods: Annotated[
-        tuple[str, ...], Option("NAME or NAME:KEY=VALUE+KEY=VALUE each; ratios are about the first.")
+        tuple[str, ...], Option("NAME or NAME:KEY=VALUE,KEY=VALUE each; ratios are about the first.")
     ] = ("metis", "metis:tame=no", "ldg", "fennel", "block", "random")
     vs: Annotated[
         tuple[str, ...],
@@ -62,7 +62,7 @@ class PartitionBench:
         if not self.methods:
             raise ConfigError("--methods: name at least one")
         for spec in self.methods:
-            make_method(*_parsed(spec))
+            make_method(*named_settings(spec))
 
 
 def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
@@ -83,22 +83,13 @@ def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> B
     return report
 
 
-def _parsed(spec: str) -> tuple[str, dict[str, str]]:
-    name, _, options = spec.partition(":")
-    pairs = [pair.partition("=") for pair in options.split("+")] if options else []
-    return name, {key: value for key, _, value in pairs}
-
-
 def _measure(bench: PartitionBench, system: str, _: Path) -> dict[str, float]:
     with _scratch(bench.graph) as folder:
         out = Path(folder) / "parts"
         if system in PEERS:
             module = "atta_bench.lab.distdgl"
             return _watched([sys.executable, "-m", module, bench.graph, str(out), str(bench.parts), "train"])
-        name, options = _parsed(system)
-        words = ["partition", bench.graph, str(out), "--quiet", "--parts", str(bench.parts), "--method", name]
-        for key, value in options.items():
-            words += ["--option", f"{key}={value}"]
+        words = ["partition", bench.graph, str(out), "--quiet", "--parts", str(bench.parts), "--method", system]
         found = _watched([sys.executable, "-m", "atta.cli.main", *words])
         started = time.perf_counter()
         quality = Dataset.open(out, verify=True).quality

@@ -200,7 +200,7 @@ def partition_by_tasks(
     method = make_method(METHOD, options)
     assert isinstance(method, Ldg)
     if method.order == "bfs":
-        raise ConfigError("--option order=bfs: needs the whole graph on one machine; random and given do not")
+        raise ConfigError("--method ldg:order=bfs: needs the whole graph on one machine; random and given do not")
     for place in (src, dst):
         if is_url(place):
             raise ConfigError(f"{place}: tasks need folders that all machines share, not object storage")

@@ -5,7 +5,7 @@ graph.bsnap        int32 bytes per vertex number (4), uint32 vertices, uint64 ed
 features.bsnap     uint32 features per vertex; then float32 rows                                  [optional]
 labels.bsnap       uint32 number of classes; then one uint32 per vertex                           [optional]
 [parts_N/]graph.bsnap.parts   text, the partition of each vertex, one per line; becomes the node table ``part``, which
-                   ``atta partition --method given --option table=part`` uses                    [optional]"""
+                   ``atta partition --method given:table=part`` uses                           [optional]"""
 
 from __future__ import annotations
 

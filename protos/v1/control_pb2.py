@@ -24,47 +24,51 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61tta/v1/control.proto\x12\x07\x61tta.v1\" \n\x0f\x44\x65scribeRequest\x12\r\n\x05reach\x18\x01 \x01(\x08\"\x81\x03\n\rDescribeReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\ndataset_id\x18\x02 \x01(\t\x12\x0c\n\x04part\x18\x03 \x01(\r\x12\x11\n\tnum_parts\x18\x04 \x01(\r\x12\x0e\n\x06schema\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0b\n\x03pid\x18\x07 \x01(\x03\x12\x13\n\x0bincarnation\x18\x08 \x01(\t\x12\r\n\x05parts\x18\t \x01(\r\x12\x10\n\x08\x63ontract\x18\n \x01(\t\x12\x11\n\toperators\x18\x0b \x01(\t\x12\x17\n\x0foldest_protocol\x18\x0c \x01(\r\x12\x17\n\x0fnewest_protocol\x18\r \x01(\r\x12\x10\n\x08\x64raining\x18\x0f \x01(\x08\x12\x11\n\tunreached\x18\x10 \x03(\t\x12\x14\n\x0ctables_epoch\x18\x11 \x01(\x04\x12\x19\n\x11tables_replicated\x18\x12 \x01(\x08\x12\r\n\x05\x66iles\x18\x13 \x01(\t\x12\x0e\n\x06\x62roken\x18\x14 \x01(\x08\x12\x0f\n\x07\x61nswers\x18\x15 \x01(\x08\"\x0e\n\x0cStatsRequest\"r\n\nStatsReply\x12\x33\n\x08\x63ounters\x18\x01 \x03(\x0b\x32!.atta.v1.StatsReply.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x11\n\x0fSessionsRequest\"i\n\rSessionsReply\x12\x10\n\x08uptime_s\x18\x01 \x01(\x01\x12&\n\x08sessions\x18\x02 \x03(\x0b\x32\x14.atta.v1.SessionInfo\x12\x1e\n\x04jobs\x18\x03 \x03(\x0b\x32\x10.atta.v1.JobInfo\"\xe9\x02\n\x07JobInfo\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tdirection\x18\x03 \x01(\t\x12\x12\n\nsent_bytes\x18\x04 \x01(\x04\x12\x15\n\rcrossed_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x14\n\x07\x61ge_min\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x61ge_mean\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07\x61ge_max\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x12\n\nbroadcasts\x18\n \x01(\x04\x12\x0f\n\x07skipped\x18\x0b \x01(\x04\x12\r\n\x05layer\x18\x0c \x01(\r\x12\x1c\n\x0fpredicted_error\x18\r \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x0bstale_error\x18\x0e \x01(\x01H\x04\x88\x01\x01\x42\n\n\x08_age_minB\x0b\n\t_age_meanB\n\n\x08_age_maxB\x12\n\x10_predicted_errorB\x0e\n\x0c_stale_error\"?\n\rReportRequest\x12\x0e\n\x06keep_s\x18\x01 \x01(\x01\x12\x1e\n\x04rows\x18\x02 \x03(\x0b\x32\x10.atta.v1.JobInfo\"\r\n\x0bReportReply\"\xed\x02\n\x0bSessionInfo\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x12\n\nworld_size\x18\x05 \x01(\r\x12\x0f\n\x07\x62\x61tches\x18\x06 \x01(\x04\x12\r\n\x05taken\x18\x07 \x01(\x04\x12\r\n\x05seeds\x18\x08 \x01(\x04\x12\x0e\n\x06queued\x18\t \x01(\r\x12\x11\n\tin_flight\x18\n \x01(\r\x12\x14\n\x0cqueued_bytes\x18\x0b \x01(\x04\x12\x12\n\nlent_bytes\x18\x0c \x01(\x04\x12\x12\n\x05score\x18\r \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05sigma\x18\x0e \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tsample_ms\x18\x0f \x01(\x01H\x02\x88\x01\x01\x12\x15\n\x08train_ms\x18\x10 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05\x65rror\x18\x11 \x01(\tB\x08\n\x06_scoreB\x08\n\x06_sigmaB\x0c\n\n_sample_msB\x0b\n\t_train_ms\"\x1e\n\x0cTraceRequest\x12\x0e\n\x06last_s\x18\x01 \x01(\x01\"C\n\nTraceChunk\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.atta.v1.TraceHeader\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\t\"[\n\x0bTraceHeader\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\x0b\n\x03now\x18\x02 \x01(\x01\x12\x11\n\toffset_ns\x18\x03 \x01(\x03\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\x04\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\"\r\n\x0bStopRequest\"\x0b\n\tStopReply2\xe2\x02\n\x0e\x43ontrolService\x12<\n\x08\x44\x65scribe\x12\x18.atta.v1.DescribeRequest\x1a\x16.atta.v1.DescribeReply\x12\x33\n\x05Stats\x12\x15.atta.v1.StatsRequest\x1a\x13.atta.v1.StatsReply\x12<\n\x08Sessions\x12\x18.atta.v1.SessionsRequest\x1a\x16.atta.v1.SessionsReply\x12\x36\n\x06Report\x12\x16.atta.v1.ReportRequest\x1a\x14.atta.v1.ReportReply\x12\x35\n\x05Trace\x12\x15.atta.v1.TraceRequest\x1a\x13.atta.v1.TraceChunk0\x01\x12\x30\n\x04Stop\x12\x14.atta.v1.StopRequest\x1a\x12.atta.v1.StopReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61tta/v1/control.proto\x12\x07\x61tta.v1\" \n\x0f\x44\x65scribeRequest\x12\r\n\x05reach\x18\x01 \x01(\x08\"\xc5\x03\n\rDescribeReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\ndataset_id\x18\x02 \x01(\t\x12\x0c\n\x04part\x18\x03 \x01(\r\x12\x11\n\tnum_parts\x18\x04 \x01(\r\x12\x0e\n\x06schema\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0b\n\x03pid\x18\x07 \x01(\x03\x12\x13\n\x0bincarnation\x18\x08 \x01(\t\x12\r\n\x05parts\x18\t \x01(\r\x12\x36\n\x08\x63ontract\x18\n \x03(\x0b\x32$.atta.v1.DescribeReply.ContractEntry\x12\x17\n\x0foldest_protocol\x18\x0c \x01(\r\x12\x17\n\x0fnewest_protocol\x18\r \x01(\r\x12\x10\n\x08\x64raining\x18\x0f \x01(\x08\x12\x11\n\tunreached\x18\x10 \x03(\t\x12\x14\n\x0ctables_epoch\x18\x11 \x01(\x04\x12\x19\n\x11tables_replicated\x18\x12 \x01(\x08\x12\r\n\x05\x66iles\x18\x13 \x01(\t\x12\x0e\n\x06\x62roken\x18\x14 \x01(\x08\x12\x0f\n\x07\x61nswers\x18\x15 \x01(\x08\x1a/\n\rContractEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0e\n\x0cStatsRequest\"r\n\nStatsReply\x12\x33\n\x08\x63ounters\x18\x01 \x03(\x0b\x32!.atta.v1.StatsReply.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x11\n\x0fSessionsRequest\"i\n\rSessionsReply\x12\x10\n\x08uptime_s\x18\x01 \x01(\x01\x12&\n\x08sessions\x18\x02 \x03(\x0b\x32\x14.atta.v1.SessionInfo\x12\x1e\n\x04jobs\x18\x03 \x03(\x0b\x32\x10.atta.v1.JobInfo\"\xe9\x02\n\x07JobInfo\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tdirection\x18\x03 \x01(\t\x12\x12\n\nsent_bytes\x18\x04 \x01(\x04\x12\x15\n\rcrossed_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x14\n\x07\x61ge_min\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x61ge_mean\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07\x61ge_max\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x12\n\nbroadcasts\x18\n \x01(\x04\x12\x0f\n\x07skipped\x18\x0b \x01(\x04\x12\r\n\x05layer\x18\x0c \x01(\r\x12\x1c\n\x0fpredicted_error\x18\r \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x0bstale_error\x18\x0e \x01(\x01H\x04\x88\x01\x01\x42\n\n\x08_age_minB\x0b\n\t_age_meanB\n\n\x08_age_maxB\x12\n\x10_predicted_errorB\x0e\n\x0c_stale_error\"?\n\rReportRequest\x12\x0e\n\x06keep_s\x18\x01 \x01(\x01\x12\x1e\n\x04rows\x18\x02 \x03(\x0b\x32\x10.atta.v1.JobInfo\"\r\n\x0bReportReply\"\xed\x02\n\x0bSessionInfo\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x12\n\nworld_size\x18\x05 \x01(\r\x12\x0f\n\x07\x62\x61tches\x18\x06 \x01(\x04\x12\r\n\x05taken\x18\x07 \x01(\x04\x12\r\n\x05seeds\x18\x08 \x01(\x04\x12\x0e\n\x06queued\x18\t \x01(\r\x12\x11\n\tin_flight\x18\n \x01(\r\x12\x14\n\x0cqueued_bytes\x18\x0b \x01(\x04\x12\x12\n\nlent_bytes\x18\x0c \x01(\x04\x12\x12\n\x05score\x18\r \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05sigma\x18\x0e \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tsample_ms\x18\x0f \x01(\x01H\x02\x88\x01\x01\x12\x15\n\x08train_ms\x18\x10 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05\x65rror\x18\x11 \x01(\tB\x08\n\x06_scoreB\x08\n\x06_sigmaB\x0c\n\n_sample_msB\x0b\n\t_train_ms\"\x1e\n\x0cTraceRequest\x12\x0e\n\x06last_s\x18\x01 \x01(\x01\"C\n\nTraceChunk\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.atta.v1.TraceHeader\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\t\"[\n\x0bTraceHeader\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\x0b\n\x03now\x18\x02 \x01(\x01\x12\x11\n\toffset_ns\x18\x03 \x01(\x03\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\x04\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\"\r\n\x0bStopRequest\"\x0b\n\tStopReply2\xe2\x02\n\x0e\x43ontrolService\x12<\n\x08\x44\x65scribe\x12\x18.atta.v1.DescribeRequest\x1a\x16.atta.v1.DescribeReply\x12\x33\n\x05Stats\x12\x15.atta.v1.StatsRequest\x1a\x13.atta.v1.StatsReply\x12<\n\x08Sessions\x12\x18.atta.v1.SessionsRequest\x1a\x16.atta.v1.SessionsReply\x12\x36\n\x06Report\x12\x16.atta.v1.ReportRequest\x1a\x14.atta.v1.ReportReply\x12\x35\n\x05Trace\x12\x15.atta.v1.TraceRequest\x1a\x13.atta.v1.TraceChunk0\x01\x12\x30\n\x04Stop\x12\x14.atta.v1.StopRequest\x1a\x12.atta.v1.StopReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atta.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_DESCRIBEREPLY_CONTRACTENTRY']._loaded_options = None
+  _globals['_DESCRIBEREPLY_CONTRACTENTRY']._serialized_options = b'8\001'
   _globals['_STATSREPLY_COUNTERSENTRY']._loaded_options = None
   _globals['_STATSREPLY_COUNTERSENTRY']._serialized_options = b'8\001'
   _globals['_DESCRIBEREQUEST']._serialized_start=34
   _globals['_DESCRIBEREQUEST']._serialized_end=66
   _globals['_DESCRIBEREPLY']._serialized_start=69
-  _globals['_DESCRIBEREPLY']._serialized_end=454
-  _globals['_STATSREQUEST']._serialized_start=456
-  _globals['_STATSREQUEST']._serialized_end=470
-  _globals['_STATSREPLY']._serialized_start=472
-  _globals['_STATSREPLY']._serialized_end=586
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=539
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=586
-  _globals['_SESSIONSREQUEST']._serialized_start=588
-  _globals['_SESSIONSREQUEST']._serialized_end=605
-  _globals['_SESSIONSREPLY']._serialized_start=607
-  _globals['_SESSIONSREPLY']._serialized_end=712
-  _globals['_JOBINFO']._serialized_start=715
-  _globals['_JOBINFO']._serialized_end=1076
-  _globals['_REPORTREQUEST']._serialized_start=1078
-  _globals['_REPORTREQUEST']._serialized_end=1141
-  _globals['_REPORTREPLY']._serialized_start=1143
-  _globals['_REPORTREPLY']._serialized_end=1156
-  _globals['_SESSIONINFO']._serialized_start=1159
-  _globals['_SESSIONINFO']._serialized_end=1524
-  _globals['_TRACEREQUEST']._serialized_start=1526
-  _globals['_TRACEREQUEST']._serialized_end=1556
-  _globals['_TRACECHUNK']._serialized_start=1558
-  _globals['_TRACECHUNK']._serialized_end=1625
-  _globals['_TRACEHEADER']._serialized_start=1627
-  _globals['_TRACEHEADER']._serialized_end=1718
-  _globals['_STOPREQUEST']._serialized_start=1720
-  _globals['_STOPREQUEST']._serialized_end=1733
-  _globals['_STOPREPLY']._serialized_start=1735
-  _globals['_STOPREPLY']._serialized_end=1746
-  _globals['_CONTROLSERVICE']._serialized_start=1749
-  _globals['_CONTROLSERVICE']._serialized_end=2103
+  _globals['_DESCRIBEREPLY']._serialized_end=522
+  _globals['_DESCRIBEREPLY_CONTRACTENTRY']._serialized_start=475
+  _globals['_DESCRIBEREPLY_CONTRACTENTRY']._serialized_end=522
+  _globals['_STATSREQUEST']._serialized_start=524
+  _globals['_STATSREQUEST']._serialized_end=538
+  _globals['_STATSREPLY']._serialized_start=540
+  _globals['_STATSREPLY']._serialized_end=654
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=607
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=654
+  _globals['_SESSIONSREQUEST']._serialized_start=656
+  _globals['_SESSIONSREQUEST']._serialized_end=673
+  _globals['_SESSIONSREPLY']._serialized_start=675
+  _globals['_SESSIONSREPLY']._serialized_end=780
+  _globals['_JOBINFO']._serialized_start=783
+  _globals['_JOBINFO']._serialized_end=1144
+  _globals['_REPORTREQUEST']._serialized_start=1146
+  _globals['_REPORTREQUEST']._serialized_end=1209
+  _globals['_REPORTREPLY']._serialized_start=1211
+  _globals['_REPORTREPLY']._serialized_end=1224
+  _globals['_SESSIONINFO']._serialized_start=1227
+  _globals['_SESSIONINFO']._serialized_end=1592
+  _globals['_TRACEREQUEST']._serialized_start=1594
+  _globals['_TRACEREQUEST']._serialized_end=1624
+  _globals['_TRACECHUNK']._serialized_start=1626
+  _globals['_TRACECHUNK']._serialized_end=1693
+  _globals['_TRACEHEADER']._serialized_start=1695
+  _globals['_TRACEHEADER']._serialized_end=1786
+  _globals['_STOPREQUEST']._serialized_start=1788
+  _globals['_STOPREQUEST']._serialized_end=1801
+  _globals['_STOPREPLY']._serialized_start=1803
+  _globals['_STOPREPLY']._serialized_end=1814
+  _globals['_CONTROLSERVICE']._serialized_start=1817
+  _globals['_CONTROLSERVICE']._serialized_end=2171
 # @@protoc_insertion_point(module_scope)

@@ -13,7 +13,14 @@ class DescribeRequest(_message.Message):
     def __init__(self, reach: _Optional[bool] = ...) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators", "oldest_protocol", "newest_protocol", "draining", "unreached", "tables_epoch", "tables_replicated", "files", "broken", "answers")
+    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "oldest_protocol", "newest_protocol", "draining", "unreached", "tables_epoch", "tables_replicated", "files", "broken", "answers")
+    class ContractEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
@@ -24,7 +31,6 @@ class DescribeReply(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
-    OPERATORS_FIELD_NUMBER: _ClassVar[int]
     OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NEWEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
@@ -43,8 +49,7 @@ class DescribeReply(_message.Message):
     pid: int
     incarnation: str
     parts: int
-    contract: str
-    operators: str
+    contract: _containers.ScalarMap[str, str]
     oldest_protocol: int
     newest_protocol: int
     draining: bool
@@ -54,7 +59,7 @@ class DescribeReply(_message.Message):
     files: str
     broken: bool
     answers: bool
-    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ..., tables_epoch: _Optional[int] = ..., tables_replicated: _Optional[bool] = ..., files: _Optional[str] = ..., broken: _Optional[bool] = ..., answers: _Optional[bool] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[_Mapping[str, str]] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ..., tables_epoch: _Optional[int] = ..., tables_replicated: _Optional[bool] = ..., files: _Optional[str] = ..., broken: _Optional[bool] = ..., answers: _Optional[bool] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

@@ -1,6 +1,6 @@
-"""The sampling contract: a digest of what this build draws from a small graph that is built in. Daemons with equal
-contracts draw in the same way, so any of them may go on where another has stopped. It depends on no data and no
-machine: only on the code."""
+"""The sampling contract: what this build draws from a small graph that is built in, and its operators, as digests by
+name. Daemons with equal contracts draw in the same way, so any of them may go on where another has stopped. It depends
+on no data and no machine: only on the code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import sys
 import textwrap
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -35,40 +36,42 @@ _GOLDEN = {
 
 
 @cache
-def sampling_contract() -> str:
-    """16 hex digits. Takes a few milliseconds, once per process."""
-    graph, found = golden_graph(), hashlib.sha256()
+def sampling_contract() -> dict[str, str]:
+    """By ``draws of``, ``operator`` or ``neighbour method`` NAME: a digest, or the release of the package that brings it.
+    Takes a few milliseconds, once per process."""
+    return {name: _digest(found) for name, found in _drawn()} | _announced()
+
+
+def _drawn() -> Iterator[tuple[str, list[Any]]]:
+    graph = golden_graph()
     seeds, times = np.arange(SEEDS) * 5, np.arange(SEEDS) * 3 + 20
     for method in Method:
-        sampler = LocalSampler(graph, method=method)
+        sampler, batches = LocalSampler(graph, method=method), list[Any]()
         for replace in (False, True) if method.may_replace else (False,):
             given = times if method.temporal else None
-            batch = sampler.sample(seeds, HOPS, input_time=given, seed=7, epoch=1, batch=2, replace=replace)
-            _add(found, method.value, batch)
+            batches.append(sampler.sample(seeds, HOPS, input_time=given, seed=7, epoch=1, batch=2, replace=replace))
         if method.temporal:
             timed = dataclasses.replace(graph, node_time=np.arange(VERTICES) * 17 % 53)
-            own = LocalSampler(timed, method=method).sample(seeds, HOPS, seed=7, epoch=1, batch=2)
-            _add(found, f"{method.value}, times of vertices", own)
+            batches.append(LocalSampler(timed, method=method).sample(seeds, HOPS, seed=7, epoch=1, batch=2))
+        yield f"draws of {method.value}", batches
     for name, options in _GOLDEN.items():
-        _add(found, name, sample_locally(graph, make_operator(name, options), seeds, seed=7, epoch=1, number=2))
-    return found.hexdigest()[:16]
+        yield (
+            f"draws of {name}",
+            [sample_locally(graph, make_operator(name, options), seeds, seed=7, epoch=1, number=2)],
+        )
 
 
-@cache
-def operator_fingerprint() -> str:
-    """16 hex digits: which operators, and neighbour methods of plug-ins, are here, and of which code or release."""
-    own = {name: _code(operator) for name, operator in OPERATORS.items()}
-    found = hashlib.sha256()
-    for parts in (own, *({n: _told(p) for n, p in each.plugins().items()} for each in (OPERATORS, METHODS))):
-        for name, told in sorted(parts.items()):
-            found.update(f"{name} {told}\n".encode())
-    return found.hexdigest()[:16]
+def _announced() -> dict[str, str]:
+    """Which operators, and neighbour methods of plug-ins, are here, and of which code or release."""
+    own = {f"operator {name}": _code(operator) for name, operator in OPERATORS.items()}
+    plugins = [(registry.kind, plugin) for registry in (OPERATORS, METHODS) for plugin in registry.plugins().values()]
+    return own | {f"{kind} {plugin.name}": _told(plugin) for kind, plugin in plugins}
 
 
 def _told(plugin: Plugin) -> str:
     """The release of the package that brings a plug-in, which is not loaded; the code of a module that is named."""
     if plugin.package:
-        return f"{plugin.place} {plugin.package}"
+        return f"{plugin.place} of {plugin.package}"
     with contextlib.suppress(PluginError):  # whoever asks for it is told
         plugin.load()
         return _code(sys.modules[plugin.place.partition(":")[0]])
@@ -77,7 +80,7 @@ def _told(plugin: Plugin) -> str:
 
 def _code(part: Any) -> str:
     try:
-        return code_alone(inspect.getsource(part))
+        return hashlib.sha256(code_alone(inspect.getsource(part)).encode()).hexdigest()[:16]
     except OSError:
         return str(getattr(part, "__qualname__", part))
 
@@ -101,11 +104,13 @@ def golden_graph() -> LocalGraph:
     return LocalGraph.from_edges(src, dst, VERTICES, keys=keys, weight=weight, time=at % 71)
 
 
-def _add(found: Any, name: str, batch: Any) -> None:
-    found.update(name.encode())
-    for field in dataclasses.fields(batch):
-        value = getattr(batch, field.name)
+def _digest(batches: list[Any]) -> str:
+    found = hashlib.sha256()
+    for field, value in (
+        (field, getattr(batch, field.name)) for batch in batches for field in dataclasses.fields(batch)
+    ):
         if isinstance(value, np.ndarray):
             found.update(f"{field.name} {value.shape}".encode() + value.astype(np.int64).tobytes())
         elif isinstance(value, list):
             found.update(f"{field.name} {value}".encode())
+    return found.hexdigest()[:16]

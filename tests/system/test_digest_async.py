@@ -53,7 +53,7 @@ def test_two_trainers_learn_without_waiting_for_each_other(
     found = fit(
         config(
             data=str(parts_of(2)), strategy="digest-async", trainers=2, trainers_per_server=1, epochs=1, max_updates=160,
-            eval_interval=0.2, dropout=0.0, lr=0.05, max_delay=3, logger=(f"csv save_dir={tmp_path}",),
+            eval_interval=0.2, dropout=0.0, lr=0.05, max_delay=3, logger=(f"csv:save_dir={tmp_path}",),
         )
     )  # fmt: skip
     assert sum(report.steps for report in found.epochs) == 160

@@ -119,7 +119,7 @@ def test_lightnings_own_loggers_need_no_adapter(tmp_path: Path) -> None:
     from atta.train.reports.epochs import PHASES, EpochReport
     from atta.train.reports.loggers import RunLog, make_logger
 
-    logger = make_logger(f"lightning.pytorch.loggers.CSVLogger save_dir={tmp_path} name=run version=3")
+    logger = make_logger(f"lightning.pytorch.loggers.CSVLogger:save_dir={tmp_path},name=run,version=3")
     with RunLog([logger], {"lr": 0.5}) as log:
         for epoch in range(2):
             log.epoch(EpochReport(epoch, 1.0, 0.25, 1.0, 1.0, 1.0, dict.fromkeys(PHASES, 0.5)))

@@ -17,9 +17,11 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch_geometric.nn import GraphSAGE
 
 import atta
+from atta.cli.main import cli
 from atta.errors import SamplingContractError, UnknownNameError
 from atta.observe.plugins import VARIABLE
 from atta.partition import Dataset, Graph
@@ -231,8 +233,11 @@ def test_daemons_with_other_methods_do_not_work_together(
             )
             command = [sys.executable, "-m", "atta.cli.main", *words.split(), *more.split()]
             running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
-        with pytest.raises(SamplingContractError, match=r"its operators have the digest .* neighbour methods"):
+        with pytest.raises(SamplingContractError, match=r"\(neighbour method first: [0-9a-f]{16}, there missing\)"):
             atta.connect(addresses, wait=True)
+        shown = CliRunner().invoke(cli, ["status", "--cluster", str(peers)], env={"COLUMNS": "300"})
+        assert shown.exit_code == 1
+        assert f"differs: would draw other batches than {addresses[0]} (neighbour method first: " in shown.output
     finally:
         for daemon in running:
             daemon.communicate(timeout=30)  # ends the daemon's standard input

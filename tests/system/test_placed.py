@@ -21,7 +21,6 @@ from atta.errors import ConfigError
 from atta.partition.schema import Schema
 from atta.train import TrainConfig, fit
 from atta.train.launching.worker import run
-from atta.wire.identity import Contract
 from tests.system.conftest import SmallGraph
 
 
@@ -85,7 +84,7 @@ def test_the_home_is_a_daemon_of_this_machine(monkeypatch: pytest.MonkeyPatch, m
     cluster = object.__new__(Cluster)
     nothing = Schema((), (), {}, {})
     cluster._descriptions = [
-        Description("", "", range(part, part + 1), 4, nothing, machine, 1, "", Contract())
+        Description("", "", range(part, part + 1), 4, nothing, machine, 1, "", {})
         for part, machine in enumerate(machines)
     ]
     assert [cluster.home_daemon(rank, 8) for rank in range(8)] == homes

@@ -114,7 +114,7 @@ def test_command_line(graph: Path, tmp_path: Path) -> None:
     for wrong, words in [
         (["inspect", str(graph), "--num-neighbors", "5"], "partitioned dataset"),
         (["partition", str(graph), str(tmp_path / "e"), "--parts", "2", "--json", "-"], "--compare"),
-        (["partition", str(graph), str(tmp_path / "e"), "--parts", "2", "--option", "x"], "KEY=VALUE"),
+        (["partition", str(graph), str(tmp_path / "e"), "--parts", "2", "--method", "ldg:x"], "KEY=VALUE"),
     ]:
         done = runner.invoke(cli, wrong)
         assert done.exit_code != 0

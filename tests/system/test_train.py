@@ -23,6 +23,7 @@ from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, TrainReport, fit
 from atta.train.checkpoint.files import BEST, LAST, load_model
 from atta.train.cooperative import DeepGNN
+from atta.train.reports.comparison import read_report
 from tests.system.cuts import descend, whole
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
@@ -164,7 +165,7 @@ def test_an_interrupted_run_and_its_resumption_are_drawn(
     pytest.importorskip("matplotlib")
     words = f"train --data {dataset} --hidden 4 --layers 1 --num-neighbors 2 --eval-every 2 --device cpu".split()
     words += ["--checkpoint", str(tmp_path / "saved"), "--plot", str(tmp_path / "p.svg")]
-    command = [sys.executable, "-m", "atta.cli.main", *words, "--epochs", "1000000"]
+    command = [sys.executable, "-m", "atta.cli.main", *words, "--epochs", "1000000", "--json", str(tmp_path / "i.json")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         for line in running.stderr:
@@ -174,6 +175,10 @@ def test_an_interrupted_run_and_its_resumption_are_drawn(
         said = running.stderr.read()
     assert (running.returncode, said.splitlines()[-1]) == (130, "atta: interrupted")
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
+    left = json.loads((tmp_path / "i.json").read_text())
+    assert (left["interrupted"], left["error"], left["config"]["task"]) == (True, None, "classes")
+    assert [epoch["epoch"] for epoch in left["epochs"]][:4] == [0, 1, 2, 3]
+    assert read_report(tmp_path / "i.json").best.epoch == left["best"]["epoch"]
     drawn: list[EpochReport] = []
     monkeypatch.setattr(atta.cli.pictures, "draw_run", lambda path, epochs, watched: drawn.extend(epochs))
     done = max(int(number) for number in re.findall(r"^epoch +(\d+) ", said, re.MULTILINE) or ["3"])

@@ -151,7 +151,7 @@ def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path, name: str) 
     task = "regression" if name == "exchange" else "classes"
     settings = config(world, task, **{"epochs": 6, "clip_grad_norm": 0.5, **RESUMED[name]})
     through = fit(replace(settings, checkpoint=str(tmp_path / "through")))
-    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True, logger=(f"csv save_dir={tmp_path}",))
+    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True, logger=(f"csv:save_dir={tmp_path}",))
     assert len(fit(replace(stopped, epochs=3)).epochs) == 3
     assert timeless(fit(stopped)) == timeless(through)
     logged = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())  # of both halves of the run
@@ -186,7 +186,7 @@ def test_weights_of_another_run_and_strategy(world: World, tmp_path: Path) -> No
 
 BAD = [
     ("regression", "", "rows of float64, which may be labels or numbers: give --task labels or --task regression"),
-    ("classes", "--class-weights {}/absent", "absent: the file is missing"),
+    ("classes", "--class-weights {}/absent", "absent: --class-weights: there is no such file"),
     ("classes", "--class-weights {}/two", "two: --class-weights: holds 2 weights, the dataset has 3 classes"),
     ("classes", "--logger csv", "--logger csv: missing a required argument: 'save_dir'"),
     ("classes", "--early-stop mae:3", "unknown metric of --task classes 'mae'"),

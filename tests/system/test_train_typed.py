@@ -121,6 +121,13 @@ def test_all_neighbours_give_the_losses_of_the_whole_graph(world: World, model: 
     assert report.epochs[-1].loss < 0.97 * report.epochs[0].loss
 
 
+@pytest.mark.parametrize("name", ["features", "embeddings"])
+def test_a_typed_graph_trains_without_any_option(world: World, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    report = fit(TrainConfig(cluster=world.clusters[name], epochs=1, device="cpu"))
+    assert (report.config.model, len(report.epochs)) == ("rgcn", 1)
+    assert capfd.readouterr().err.count("so the model is rgcn") == 1
+
+
 @pytest.mark.slow
 def test_sampled_batches_learn_what_the_other_types_tell(world: World) -> None:
     fan_outs = {"num_neighbors": (5, 3), "num_neighbors_by_type": "in=3,0"}

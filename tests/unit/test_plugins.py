@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -27,7 +28,7 @@ from atta.partition.methods import make_method
 from atta.protos.v1 import dag_pb2
 from atta.samplers import LocalGraph, LocalSampler, Method
 from atta.samplers.dag.spec import Hops, check_spec, neighbor_spec
-from atta.samplers.local.contract import operator_fingerprint
+from atta.samplers.local.contract import sampling_contract
 from atta.samplers.methods import METHODS
 from atta.samplers.operators import OPERATORS, make_operator
 from atta.train import TrainConfig
@@ -53,7 +54,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    for cached in (plugins._installed, plugins._placed, plugins._loaded, operator_fingerprint):
+    for cached in (plugins._installed, plugins._placed, plugins._loaded, sampling_contract):
         cached.cache_clear()
     Method._value2member_map_.pop("first", None)
 
@@ -101,10 +102,15 @@ def test_a_package_that_does_not_load_breaks_nothing_else(place: Path) -> None:
             registry["broken"]
         with pytest.raises(PluginError, match=r"'odd' \(os:path, of broken\d 1.0\) is not a"):
             registry["odd"]
-    shown = CliRunner().invoke(cli, ["plugins", "--json", "-"])
+    loaded = plugins._loaded.cache_info()
+    listed = json.loads(CliRunner().invoke(cli, ["plugins", "--json", "-"]).output)["plugins"]
+    assert len(listed) == 2 * len(registries())
+    assert {plugin["fault"] for plugin in listed} == {""}
+    assert plugins._loaded.cache_info() == loaded, "a list loads nothing"
+    shown = CliRunner().invoke(cli, ["plugins", "--check", "--json", "-"])
     assert shown.exit_code == 0
     assert shown.output.count("does not load: OSError") == len(registries())
-    assert len(operator_fingerprint()) == 16
+    assert sampling_contract()["operator broken"].startswith("broken_part:part of broken")
 
 
 def test_two_packages_with_one_name_are_told_apart_by_nobody(place: Path) -> None:
@@ -230,17 +236,18 @@ def test_messages_name_methods_that_have_no_number() -> None:
             check_spec(spec, PLAIN)
 
 
-def test_daemons_with_other_methods_have_other_fingerprints(place: Path) -> None:
-    found = [operator_fingerprint()]
+def test_daemons_with_other_methods_have_other_contracts(place: Path) -> None:
+    found = [sampling_contract()]
     for module in ("own_one", "own_two"):
         (place / f"{module}.py").write_text((EXAMPLE / "atta_own_parts/first.py").read_text() + f"# of {module}\n")
         use(f"first={module}:first")
-        operator_fingerprint.cache_clear()
-        found.append(operator_fingerprint())
-    assert found[0] != found[1] == found[2], "comments change no draw"
+        sampling_contract.cache_clear()
+        found.append(sampling_contract())
+    assert found[1] == found[2], "comments change no draw"
+    assert {*found[1]} - {*found[0]} == {"neighbour method first"}
     use("atta_own_parts.stale:stale")
-    operator_fingerprint.cache_clear()
-    assert operator_fingerprint() == found[2], "daemons run no strategies"
+    sampling_contract.cache_clear()
+    assert sampling_contract() == found[2], "daemons run no strategies"
 
 
 # -- the parts of the example, against code that shares nothing with them ----------------------------------------------

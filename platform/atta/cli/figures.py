@@ -33,12 +33,14 @@ class Report(Protocol):
 
 def hand_out(report: Report, json_file: str | None, plot: str | None, *, quiet: bool) -> None:
     """Print a report, write its JSON document and draw it. Printing comes first: the figures of hours of measuring are
-    there even if a file cannot be written."""
-    if not quiet and json_file != "-":
-        printer().print(report.show())
-    write_json(json_file, report.to_json())
-    if plot:
-        report.plot(plot)
+    there even if a file cannot be written, and files are written even if nobody reads what is printed."""
+    try:
+        if not quiet and json_file != "-":
+            printer().print(report.show())
+    finally:
+        write_json(json_file, report.to_json())
+        if plot:
+            report.plot(plot)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 from collections import namedtuple
@@ -103,7 +104,8 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line: exit 0 done, 2 wrong usage or bad input, 1 failure while running, 130 on Ctrl-C."""
+    """Run the command line: exit 0 done, 2 wrong usage or bad input, 1 failure while running, 130 on Ctrl-C, 141
+    where nobody reads the output any more."""
     _open_missing_streams()
     debug = "--debug" in sys.argv  # accepted after the sub-command too
     if debug:
@@ -113,10 +115,13 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # from now on there may be something to undo
             heed_interrupts()
         code = cli.main(prog_name="atta", standalone_mode=False)
-    except BrokenPipeError:  # the reader of our output, e.g. `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
-        sys.exit(1)
-    except (Exception, KeyboardInterrupt) as error:
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, BrokenPipeError | SystemExit) and _nobody_reads():  # click has made an exit of some
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit fails again
+            sys.exit(128 + signal.SIGPIPE)  # what shells show of other tools, which this signal ends
+        if isinstance(error, SystemExit):
+            raise
         if debug and not isinstance(error, click.ClickException):
             raise
         from atta.observe.lastwords import printable  # not needed, and so not imported, where all goes well
@@ -129,6 +134,13 @@ def main() -> None:
         # with a signal then, and not with the exit code, unless another such text has been executed since.
         namedtuple("Forgotten", ())
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of standard output, such as ``head``, has ended."""
+    output = select.poll()
+    output.register(1, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _leave_last_words(error: BaseException, code: int) -> None:

@@ -15,7 +15,7 @@ import click
 from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.plugins import OpenRegistry, unknown_name, use
-from atta.observe.settings import Option, Setting, SettingField, settings_of
+from atta.observe.settings import Option, Setting, SettingField, named_settings, settings_of
 from atta.wire.parts import AUTO
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -87,18 +87,20 @@ def command(
 
 
 class NameOf(click.Choice[str]):
-    """A name of a registry, a plug-in's among them. Help shows those that come with Atta."""
+    """A name of a registry, a plug-in's among them. Help shows those that come with Atta. ``settings``: it may have some
+    behind it, as ``named_settings`` reads them."""
 
-    def __init__(self, registry: OpenRegistry[Any]) -> None:
+    def __init__(self, registry: OpenRegistry[Any], *, settings: bool = False) -> None:
         super().__init__(sorted(registry))
-        self.registry = registry
+        self.registry, self.settings = registry, settings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take the name, or say which there are."""
+        """Take the text, or say which names there are."""
         try:
-            if value in self.registry:
+            name = named_settings(value)[0] if self.settings else value
+            if name in self.registry:
                 return str(value)
-            self.fail(str(self.registry.unknown(value)), param, ctx)
+            self.fail(str(self.registry.unknown(name)), param, ctx)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
@@ -272,11 +274,17 @@ def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
     if setting.kind is bool:
         names = [f"{name}/--{about.also or f'no-{setting.name}'}" if default else name, setting.field]
         return names, {"help": about.help, "default": default, "is_flag": True}
-    kind = _type(setting)
+    kind = click.STRING if about.repeated else _type(setting)
     if default not in (None, (), AUTO) and (setting.listed or kind.name in ("size", "duration")):
         default = _text(about.unit, default)  # what help shows
-    common = {"help": about.help, "type": kind, "metavar": about.metavar, "show_default": about.unset or None}
+    common: dict[str, Any] = {
+        "help": about.help,
+        "type": kind,
+        "metavar": about.metavar,
+        "show_default": about.unset or None,
+    }
     names = [name, *([f"--{about.also}"] if about.also else []), setting.field]
+    common |= {"multiple": True} if about.repeated else {}
     return names, {**common, **({"required": True} if setting.required else {"default": default})}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -38,6 +39,10 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to ``atta.cli.main``; rich would exit here, with code 1."""
+        raise BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
         """As ``rich.console.Console.render_str``: columns become as wide as what is shown."""
@@ -121,7 +126,8 @@ class _Listed(click.ParamType[tuple[Any, ...]]):
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(self._of(entry.strip()) for entry in str(value).split(","))
+            # A comma before KEY= belongs to an entry with settings: ldg:passes=2,order=bfs.
+            return tuple(self._of(entry.strip()) for entry in re.split(r",(?!\s*\w+=)", str(value)))
         except ValueError:
             self.fail(f"{value!r} is not a list such as {self._example}", param, ctx)
 

@@ -16,13 +16,13 @@ from atta.observe.plugins import OpenRegistry, Plugin, named, registries, use
 
 @command(epilog="Example: atta plugins --plugin my_methods:first")
 @plugin_option
+@click.option("--check", is_flag=True, help="Load each plug-in, and say why one does not load.")
 @json_option
-def plugins(json_file: str | None) -> None:
-    """List strategies, methods, models, formats and operators: those of Atta, and those of installed packages.
-
-    Every plug-in is loaded, and the reason is told if one cannot be."""
-    found = [_described(registry, p) for registry in registries() for p in registry.plugins().values() if p.group]
-    found += [_described(None, plugin) for plugin in named() if not plugin.group]
+def plugins(json_file: str | None, *, check: bool) -> None:
+    """List strategies, methods, models, formats and operators: those of Atta, and those of installed packages."""
+    kinds = [(registry, p) for registry in registries() for p in registry.plugins().values() if p.group]
+    found = [_described(registry, p, _fault(registry, p) if check or not p.place else "") for registry, p in kinds]
+    found += [_described(None, plugin, _fault(None, plugin)) for plugin in named() if not plugin.group]
     if json_file != "-":
         table = Table("kind", "name", "from", box=None)
         own = {registry.kind: (", ".join(registry), f"atta {__version__}") for registry in registries()}
@@ -40,16 +40,20 @@ def plugins(json_file: str | None) -> None:
     write_json(json_file, {"schema": 1, "plugins": found})
 
 
-def _described(registry: OpenRegistry[Any] | None, plugin: Plugin) -> dict[str, Any]:
-    """A plug-in as JSON has it. ``registry``: of its kind; None: it has none."""
-    fault = ""
+def _fault(registry: OpenRegistry[Any] | None, plugin: Plugin) -> str:
+    """Why a plug-in cannot be used; empty: it can. It is loaded."""
     try:
         if registry is not None:
             registry[plugin.name]
         else:
             use(plugin.place)
     except ConfigError as error:
-        fault = str(error)
+        return str(error)
+    return ""
+
+
+def _described(registry: OpenRegistry[Any] | None, plugin: Plugin, fault: str) -> dict[str, Any]:
+    """A plug-in as JSON has it. ``registry``: of its kind; None: it has none."""
     about = {"name": plugin.name, "package": plugin.package, "place": plugin.place}
     return {"kind": "?" if registry is None else registry.kind, **about, "fault": fault}
 

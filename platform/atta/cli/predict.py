@@ -10,6 +10,7 @@ from atta.cli.options import command, config_option, plugin_option, settings_opt
 from atta.cli.output import check_folder, echo, json_option, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
 from atta.observe.packages import need
+from atta.train.settings.common import check_places
 from atta.train.settings.predict import PredictConfig
 
 if TYPE_CHECKING:
@@ -47,19 +48,20 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 
     Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --follow"""
     need("prediction", "torch", "torch_geometric")
-    from atta.train.launching.predictors import follow_as, predict_as
-
     config = PredictConfig(**settings, verbose=not quiet)
-    if config.follow:
-        if json_file is not None:
-            raise ConfigError("--json: does not go with --follow, which has no end")
-        for done in follow_as(config):
-            say(quiet, str(done))
-        return
+    check_places(config.data, config.cluster, checkpoint=config.checkpoint, ids=config.ids, links=config.links)
+    if config.follow and json_file is not None:
+        raise ConfigError("--json: does not go with --follow, which has no end")
     if config.out:
         check_folder("--out", config.out)
         if config.format == "parquet":
             need("--format parquet (npy needs nothing)", "pyarrow")
+    from atta.train.launching.predictors import follow_as, predict_as
+
+    if config.follow:
+        for done in follow_as(config):
+            say(quiet, str(done))
+        return
     with work_progress(quiet) as progress:
         report = predict_as(config, progress)
     if json_file != "-":
@@ -105,6 +107,7 @@ def check(
 
     Example: atta check models:net --cluster cluster.toml --hops 2 --json report.json"""
     need("checking a model", "torch", "torch_geometric")
+    check_places(data, target)
     import atta
     from atta.train.launching.check import imported_model
 

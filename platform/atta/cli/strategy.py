@@ -38,12 +38,13 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         raise ConfigError("--probe: must be more than 0")
     need("planning a strategy", "torch", "torch_geometric")
     from atta.partition.dataset import Dataset
+
+    dataset = Dataset.open(data, verify=False)
     from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
     from atta.train.planning.count import fitted_alpha
     from atta.train.planning.explain import recorded_losses
     from atta.train.planning.probe import device_here, disk_rows_per_s, measure
 
-    dataset = Dataset.open(data, verify=False)
     network, device = _network(dataset, options), device_here()
     question = _question(options)
     question = replace(question, sums=_sums(dataset, network, question, options["aggregate"], device == "cuda"))

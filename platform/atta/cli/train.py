@@ -12,14 +12,14 @@ from click.core import ParameterSource
 
 from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, plugin_option, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_option, quiet_option, write_json
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.observe.packages import need
 from atta.train.config import TrainConfig
 from atta.train.settings import ServerSettings
 from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from atta.train import EpochReport, TrainReport
+    from atta.train import TrainReport
 
 OPTION_GROUPS = {
     "Data": "data cluster task target class-weights regression-loss edge-type reverse-type edge-split split-by",
@@ -34,11 +34,7 @@ OPTION_GROUPS = {
 }
 
 
-@command(
-    cls=StrategyCommand,
-    groups=OPTION_GROUPS,
-    strategies=STRATEGIES,
-)
+@command(cls=StrategyCommand, groups=OPTION_GROUPS, strategies=STRATEGIES)
 @config_option
 @plugin_option
 @settings_options(TrainConfig)
@@ -79,27 +75,30 @@ def train(
         _explain(TrainConfig.from_dict({**settings, **strategy}))
         return
     need("training", "torch", "torch_geometric")
+    config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
+    if settings["checkpoint"] and node_rank == 0:
+        check_folder("--checkpoint", settings["checkpoint"])
+    config.check_named()
     from atta.train import Nodes, TrainReport, fit
 
     # An engine that numbers the machines also starts daemons and trainers in any order.
     placed = click.get_current_context().get_parameter_source("node_rank") is not ParameterSource.DEFAULT
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
-    if settings["checkpoint"] and node_rank == 0:
-        check_folder("--checkpoint", settings["checkpoint"])
-    config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
-    so_far: list[EpochReport] = []
+    report = TrainReport(config)
     try:
-        report = fit(config, nodes, so_far)
-    except BaseException:
-        _draw(plot, TrainReport(config, so_far))
+        report = fit(config, nodes, report)
+    except BaseException as error:
+        report.ended = error
         raise
+    finally:
+        _write(report, json_file, plot)
     if not quiet and json_file != "-":
         _print(report)
-    write_json(json_file, report.to_json())
-    _draw(plot, report)
 
 
-def _draw(plot: str | None, report: TrainReport) -> None:
+def _write(report: TrainReport, json_file: str | None, plot: str | None) -> None:
+    if report.epochs or not isinstance(report.ended, ConfigError | DataError):  # else a report of before stays
+        write_json(json_file, report.to_json())
     if plot is not None and report.epochs:
         from atta.cli.pictures import draw_run
 

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.credentials import ClientChannels, Credentials, TokenHeader, with_hosts
-from atta.wire.identity import OWN, Bound, Contract, Identity, Release, check, check_release, release_of
+from atta.wire.identity import OWN, Bound, Identity, Release, check, check_release, release_of
 from atta.wire.retries import RetryBudget, pause_s
 
 REPORT_S = 5.0
@@ -60,7 +60,7 @@ class Description:
     machine: str
     pid: int
     incarnation: str
-    contract: Contract
+    contract: Mapping[str, str]
     """How the daemon draws."""
     release: Release = OWN
     """What the daemon speaks."""
@@ -229,7 +229,7 @@ class Connection:
             schema = Schema.from_json(json.loads(reply.schema))
         return Description(
             reply.version, reply.dataset_id, range(reply.part, reply.part + reply.parts), reply.num_parts, schema,
-            reply.host, reply.pid, reply.incarnation, Contract(reply.contract, reply.operators), release, reply.draining,
+            reply.host, reply.pid, reply.incarnation, dict(reply.contract), release, reply.draining,
             reply.tables_epoch, reply.tables_replicated, reply.files, reply.broken,
             reply.answers,
         )  # fmt: skip

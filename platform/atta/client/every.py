@@ -122,9 +122,9 @@ def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, cre
 
 
 def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:
-    """One error that names every daemon without an answer; None if all have answered."""
+    """One error that names every daemon of which there is an error; None if there is none."""
     silent = [answer for answer in answers if answer.error is not None]
     if not silent:
         return None
     told = "; ".join(f"part {a.part} at {a.address}: {a.reason}" for a in silent)
-    return AttaError(f"{len(silent)} of {len(answers)} daemons failed to answer: {told}")
+    return AttaError(f"{len(silent)} of {len(answers)} daemons failed: {told}")

@@ -29,9 +29,9 @@ from atta.observe import logs
 from atta.observe.machine.threads import aside
 from atta.observe.metrics import DaemonFigures
 from atta.samplers import kernels
-from atta.samplers.local.contract import operator_fingerprint, sampling_contract
+from atta.samplers.local.contract import sampling_contract
 from atta.wire.clusterfile import check_address
-from atta.wire.identity import Contract, Identity, new_incarnation
+from atta.wire.identity import Identity, new_incarnation
 
 log = structlog.get_logger("atta.daemon")
 SCRAPE_S = 5.0
@@ -112,7 +112,7 @@ class Daemon:
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
         self.config, began = config, time.monotonic()
-        contract = Contract(sampling_contract(), operator_fingerprint())
+        contract = sampling_contract()
         self.front = DaemonFront(config)
         self.graph = DaemonGraph(config, contract, self.front)
         self.batches = DaemonBatches(config, self.graph, self.front)

@@ -136,6 +136,8 @@ class Filler:
         self.left = 0
         """Number of pieces that are not here."""
         self._bytes = self._failures = 0
+        self._said: dict[int, str] = {}
+        """What was logged of each owner since a piece of it came."""
 
     async def fill(self, pieces: Iterable[FillPiece]) -> None:
         """Fetch all pieces, those of an owner in the order in which they are wanted."""
@@ -171,11 +173,16 @@ class Filler:
     async def _fetched(self, piece: FillPiece) -> int | None:
         """The bytes that came; None: the owner is away or refuses."""
         try:
-            return await piece.fetch() if await self._reached(piece.owner) else None
+            came = await piece.fetch() if await self._reached(piece.owner) else None
         except AttaError as error:
             self._failures += 1
-            log.info("not filled yet", owner=piece.owner, error=str(error))
+            if self._said.get(piece.owner) != (said := str(error)):
+                self._said[piece.owner] = said
+                log.info("not filled yet", owner=piece.owner, error=said)
             return None
+        if came is not None:
+            self._said.pop(piece.owner, None)
+        return came
 
     def stats(self) -> dict[str, float]:
         return {

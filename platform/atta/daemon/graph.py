@@ -35,7 +35,6 @@ from atta.partition.graph.needs import (
     plan_memory,
 )
 from atta.samplers.shard import Shard
-from atta.wire.identity import Contract
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
 log = structlog.get_logger("atta.daemon")
@@ -145,7 +144,7 @@ class DaemonGraph:
     """The partitions of one daemon (``OpenedData``), its copies of others, and its way to their daemons; links are None where
     there are none. ``close`` comes after the engine's shutdown."""
 
-    def __init__(self, config: DaemonConfig, contract: Contract, front: DaemonFront) -> None:
+    def __init__(self, config: DaemonConfig, contract: Mapping[str, str], front: DaemonFront) -> None:
         """Load and check the partitions. ``contract``: how this daemon draws. Raises as ``OpenedData.of``."""
         opened = OpenedData.of(config)
         self.dataset, self.owner, resident = opened.dataset, opened.owner, opened.resident

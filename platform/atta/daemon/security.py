@@ -30,6 +30,7 @@ from atta.observe.answering import App, bounded_listener, run_aside
 from atta.observe.machine.threads import aside
 from atta.observe.metrics import metrics_app
 from atta.wire.credentials import Credentials, PemBytes, Stamp, TlsFiles, stamp_of
+from atta.wire.parts import replicas_of
 from atta.wire.tokens import METRICS, TokenFile, read_tokens
 
 SHORT_DAYS = 7.0
@@ -130,6 +131,17 @@ class ServedCertificate:
         except ValueError:
             return math.nan
 
+    def hosts(self) -> list[str]:
+        """The names and addresses that the certificate in the file is for."""
+        from cryptography import x509
+
+        try:
+            found = x509.load_pem_x509_certificate(self._served.now().pem.cert).extensions
+            names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, x509.ExtensionNotFound):
+            return []
+        return [str(name.value).lower() for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
+
     def warn(self, now: float) -> None:
         """Say in the log, once a day, that the certificate has ended or will soon. ``now``: seconds of any clock."""
         days, (warned_at, of), pem = self.days_left(), self._warned, self._served.now().pem
@@ -177,6 +189,7 @@ class DaemonSecurity:
         """Read all files. ``debts``: of connections, which pause after refusals; None: they do not. Raises DataError,
         ConfigError: a file is missing or wrong, or an option lacks another one."""
         _check_complete(config)
+        self._places = _places(config)
         ask = config.tls_callers == "certificate"
         self._certificate = ServedCertificate(TlsFiles(config.tls_ca, config.tls_cert, config.tls_key), ask=ask)
         tokens = WatchedTokens(config.tokens) if config.tokens else None
@@ -200,7 +213,11 @@ class DaemonSecurity:
         return {"certificate_days_left": self._certificate.days_left()}
 
     async def watch_certificate(self) -> None:
-        """Say in the log when the daemon's own certificate ends, until cancelled."""
+        """Say in the log that the daemon's own certificate is for another host, and when it ends, until cancelled."""
+        holds = await aside(self._certificate.hosts)
+        if self._places and not any(map(partial(_names, holds), self._places)):
+            places = ", ".join(self._places)
+            log.warning("certificate is for another host", holds=", ".join(holds) or "no host", served_at=places)
         while True:
             await aside(self._certificate.warn, time.monotonic())
             await asyncio.sleep(WATCH_S)
@@ -226,6 +243,27 @@ class DaemonSecurity:
             return run_aside(_serving(host, port, guarded, self._certificate), "atta-page")
         except OSError as error:
             raise ConfigError(f"{option} {host}:{port}: cannot listen there: {error.strerror or error}") from error
+
+
+def _places(config: DaemonConfig) -> list[str]:
+    """The hosts at which callers look for a daemon: the one that it listens at; if it listens at all, those of the
+    cluster file."""
+    listed = [a for part in config.parts for a in replicas_of(config.peers.get(part, ()))]
+    hosts = [_plain_host(address.rpartition(":")[0]) for address in (config.listen, *listed)]
+    return hosts[:1] if hosts[0] not in ("", "0.0.0.0", "::") else [*dict.fromkeys(hosts[1:])]
+
+
+def _plain_host(host: str) -> str:
+    host = host.strip("[]").partition("%")[0].lower()
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
+
+
+def _names(holds: list[str], host: str) -> bool:
+    """Whether a certificate that ``holds`` such hosts is for ``host``; ``*.x`` is for each name right below ``x``."""
+    return host in holds or f"*.{host.partition('.')[2]}" in holds
 
 
 def _check_complete(config: DaemonConfig) -> None:

@@ -51,6 +51,7 @@ class Option:
         metavar: what help shows in place of the type.
         unset: what None means; help shows it as the default.
         path: the value names a ``file`` to read or a ``folder``.
+        repeated: the option may be given several times, each with an entry of the field, which is a tuple.
     """
 
     help: str
@@ -65,6 +66,7 @@ class Option:
     metavar: str | None = None
     unset: str = ""
     path: Literal["", "file", "folder"] = ""
+    repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,21 @@ def check_bounds(config: object) -> None:
             if option.at_most is not None and entry > option.at_most:
                 reason = f" ({option.too_many})" if option.too_many else ""
                 raise ConfigError(f"{setting.given(entry)}: must be at most {option.at_most}{reason}")
+
+
+def named_settings(text: str) -> tuple[str, dict[str, str]]:
+    """Read ``NAME`` or ``NAME:KEY=VALUE,KEY=VALUE``: the name, and the values by key. A comma without ``KEY=`` behind it
+    belongs to a value. Raises ConfigError."""
+    name, colon, given = text.partition(":")
+    found: dict[str, str] = {}
+    for entry in re.split(r",(?=\s*[\w-]+=)", given) if colon else ():
+        key, equals, value = entry.strip().partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{entry!r} is not KEY=VALUE: write it as {name}:KEY=VALUE,KEY=VALUE")
+        if key in found:
+            raise ConfigError(f"{key}: is given twice")
+        found[key] = value
+    return name, found
 
 
 def amount_of(text: str, units: Mapping[str, float]) -> float | None:

@@ -24,10 +24,11 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
-from atta.train.settings.common import parse_early_stop, parse_logger
+from atta.train.settings.common import MODEL_OPTION, MODELS, check_places, parse_early_stop, parse_logger
 from atta.train.settings.minibatch import UNTABLED
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
+from atta.wire.parts import AUTO
 
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("dropout", lambda value: 0 <= value < 1, "must lie in [0, 1)"),
@@ -55,6 +56,7 @@ class TrainConfig(
     strategy sees only ``own``: the settings that every run has, and its own. ``more``: settings of a plug-in's strategy that
     no other has, by field."""
 
+    model: Annotated[str, MODEL_OPTION] = AUTO
     more: Annotated[dict[str, Any], NoOption("they are written behind the strategy's name")] = field(
         default_factory=dict
     )
@@ -91,7 +93,7 @@ class TrainConfig(
                     "give either --patience (the first figure of the task) or --early-stop METRIC:PATIENCE"
                 )
             parse_early_stop(self.early_stop)
-        for logger in self.logger or ():
+        for logger in self.logger:
             parse_logger(logger)
 
     def _check_belonging(self) -> None:
@@ -121,9 +123,22 @@ class TrainConfig(
         for name in self.more:
             if name not in names or name in shared:
                 raise UnknownNameError.of("setting", name, {*names, *shared})
-        made = kind(**self.more, **{name: shared[name] for name in names if name in shared})
+        given = {**self.more, **{name: shared[name] for name in names if name in shared}}
+        if self.model == AUTO:  # before the graph is known
+            typed = self.target or self.num_neighbors_by_type or self.embedding_lr is not None
+            given["model"] = TYPED_MODELS[0] if typed else MODELS[0]
+        made = kind(**given)
         check_bounds(made)
         return made
+
+    def check_named(self) -> None:
+        """Refuse loggers and paths that are not there, before torch is loaded. Raises ConfigError, DataError."""
+        from atta.train.reports.loggers import check_logger
+
+        for logger in self.logger:
+            check_logger(logger)
+        weights = None if self.class_weights in ("none", "balanced") else self.class_weights
+        check_places(self.data, self.cluster, init_from=self.init_from, class_weights=weights)
 
     def check_parts(self, parts: int) -> None:
         """Raise ConfigError if the settings do not fit the dataset's number of partitions."""

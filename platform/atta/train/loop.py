@@ -137,7 +137,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return epochs
 
     def _run_log(self) -> RunLog:
-        wanted = self.config.logger or () if self.rank == 0 else ()
+        wanted = self.config.logger if self.rank == 0 else ()
         return RunLog([make_logger(text) for text in wanted], asdict(self.config), self.kept, self.done)
 
     def _exporting(self) -> AbstractContextManager[Callable[[EpochReport], None]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from atta.errors import ConfigError, ProtocolError, RestartedError, SamplingContractError, WrongDatasetError
@@ -13,6 +14,8 @@ from atta.observe.packages import __version__
 from atta.protos.v1 import control_pb2
 
 HEADER = "atta-to"
+_TOLD = 3
+"""How many differences a message names."""
 
 
 class Bound(enum.Enum):
@@ -86,27 +89,18 @@ def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """Digests of what a daemon draws from the built-in graph, and of its operators (``atta.samplers.local.contract``)."""
-
-    draws: str = ""
-    operators: str = ""
-
-
-def check_contract(found: Contract, address: str, meant: Contract, other: str) -> None:
-    """Refuse the daemon at ``address`` if it may answer differently from ``other``, whose contract is ``meant``. Raises
-    SamplingContractError: names both and what differs."""
-    for what, one, two in (
-        ("sampling contract has", found.draws, meant.draws),
-        ("operators have", found.operators, meant.operators),
-    ):
-        if one != two:
-            raise SamplingContractError(
-                address,
-                f"would draw other batches than {other}: its {what} the digest {one}, there {two}; run the same release with "
-                "the same operators and neighbour methods on both (atta plugins lists them)",
-            )
+def check_contract(found: Mapping[str, str], address: str, meant: Mapping[str, str], other: str) -> None:
+    """Refuse the daemon at ``address`` if it may answer differently from ``other``, whose contract is ``meant``. Contracts
+    are those of ``atta.samplers.local.contract``. Raises SamplingContractError: names both, and the parts that differ."""
+    names = sorted(name for name in {*found, *meant} if found.get(name) != meant.get(name))
+    if names:
+        told = [f"{name}: {found.get(name, 'missing')}, there {meant.get(name, 'missing')}" for name in names[:_TOLD]]
+        more = [f"and {len(names) - _TOLD} more"] if len(names) > _TOLD else []
+        raise SamplingContractError(
+            address,
+            f"would draw other batches than {other} ({'; '.join(told + more)}): run the same release with the same "
+            "operators and neighbour methods on both (atta plugins lists them)",
+        )
 
 
 @dataclass(frozen=True, slots=True)

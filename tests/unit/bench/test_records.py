@@ -247,6 +247,7 @@ def test_the_command_has_the_same_settings(monkeypatch: pytest.MonkeyPatch, stra
         raise ConfigError("seen enough")
 
     monkeypatch.setattr("atta.train.fit", fit)
+    monkeypatch.setattr(TrainConfig, "check_named", lambda _: None)
     settings = memory.options(strategy, 28, 1000)
     CliRunner().invoke(train, ["--data", "x", *memory.as_arguments(settings)])
     assert seen == [TrainConfig(data="x", **settings)]

@@ -20,7 +20,7 @@ from atta.partition import Dataset
 from atta_bench.pieces import kv
 from atta_bench.pieces.kv import KvBench
 from atta_bench.pieces.kv_rows import GatherConfig, measure_gather
-from atta_bench.results import BenchReport, summary
+from atta_bench.results import BenchReport, _worded, summary
 
 RATES = st.lists(st.floats(1.0, 1e9), min_size=1, max_size=9)
 
@@ -84,6 +84,19 @@ def test_a_failed_peer_is_named_and_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report_of([1.0, 2.0], [3.0, 4.0]).plot(str(tmp_path / "plot.png"))
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        ("seeds_per_s", "seeds per s"),
+        ("epoch_s", "epoch, s"),
+        ("gather/bytes_per_s", "gather: bytes per s"),
+        ("edge_cut", "edge cut"),
+    ],
+)
+def test_an_axis_has_words_and_a_unit(figure: str, words: str) -> None:
+    assert _worded(figure) == words
 
 
 def test_figures_of_a_section_share_a_table() -> None:

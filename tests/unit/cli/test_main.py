@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,24 @@ def test_every_listed_command_exists_and_shows_an_example(name: str) -> None:
             assert f"Example: atta {name}" in verb.get_help(context)
 
 
+@pytest.mark.parametrize(
+    "words", ["--help", "inspect --help", "plugins", "plugins --json -", "train --data x --explain"]
+)
+def test_a_command_whose_output_nobody_reads_ends_quietly(words: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "atta.cli.main", *words.split()]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_another_broken_pipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fail_with(monkeypatch, BrokenPipeError(32, "Broken pipe"))
+    assert ended.value.code == 1
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom atta.cli.main import cli\n"
@@ -103,6 +122,30 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr.strip() == "[]"
     assert all(name in done.stdout for name in root._COMMANDS)
+
+
+def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
+    cases = {
+        f"train --data {tmp_path}/none": "none: no such folder",
+        f"train --cluster {tmp_path}/none.toml": "none.toml: cannot be read",
+        "train --data x --logger tsv": "--logger 'tsv': give NAME or NAME:KEY=VALUE",
+        "train --data x --logger csv": "--logger csv: missing a required argument: 'save_dir'",
+        f"train --cluster a:1 --init-from {tmp_path}/none": "none: --init-from: there is no such file",
+        f"train --cluster a:1 --class-weights {tmp_path}/none": "none: --class-weights: there is no such file",
+        f"predict --cluster a:1 --out {tmp_path}/o --checkpoint {tmp_path}/none": "none: --checkpoint: there is no such",
+        f"predict --data {tmp_path}/none --out {tmp_path}/o --checkpoint {tmp_path}": "none: no such folder",
+        f"check models:net --data {tmp_path}/none": "none: no such folder",
+        f"plan --strategy auto --data {tmp_path}/none": "none: no such folder",
+    }
+    program = (
+        "import sys\nfrom atta.cli.main import cli\nfrom atta.errors import AttaError\n"
+        "for words in sys.argv[1:]:\n    try: cli.main(words.split(), standalone_mode=False)\n"
+        "    except AttaError as error: print(error)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *cases], capture_output=True, text=True, check=True)
+    for said, wanted in zip(done.stdout.splitlines(), cases.values(), strict=True):
+        assert wanted in said
 
 
 @pytest.mark.parametrize("name", list(root._EXTRAS))
@@ -276,6 +319,22 @@ def test_a_bad_graph_is_not_begun_and_figures_are_printed_before_files_are_writt
     with pytest.raises(OSError, match="no space"):
         measuring.hand_out(Measured(), "x.json", "x.png", quiet=False)
     assert "the figures" in capsys.readouterr().out
+
+
+def test_files_are_written_even_if_nobody_reads_what_is_printed(tmp_path: Path) -> None:
+    class Printed(Measured):
+        def show(self) -> str:
+            raise BrokenPipeError
+
+        def to_json(self) -> dict[str, Any]:
+            return {"figures": 1}
+
+        def plot(self, path: str) -> None:
+            Path(path).touch()
+
+    with pytest.raises(BrokenPipeError):
+        measuring.hand_out(Printed(), str(tmp_path / "x.json"), str(tmp_path / "x.png"), quiet=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"x.json", "x.png"}
 
 
 class Measured:

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tarfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,28 @@ def test_one_command_writes_a_new_version_wherever_it_stands(tmp_path: Path) -> 
     for name, count in before.items():
         assert (tmp_path / name).read_text().count("7.8.9") == count > 0, name
         assert version not in (tmp_path / name).read_text(), name
+
+
+def test_the_source_archive_has_what_is_built_and_tested_and_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = pytest.importorskip("scikit_build_core.build")
+    monkeypatch.chdir(ROOT)
+    with tarfile.open(tmp_path / build.build_sdist(str(tmp_path))) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    there = {name.partition("/")[0] for name in names}
+    assert there >= {
+        "platform",
+        "samplers",
+        "partition",
+        "protos",
+        "tests",
+        "bench",
+        "CMakeLists.txt",
+        "constraints.txt",
+    }
+    assert not there & {"findings", ".ci", ".gitignore", ".pre-commit-config.yaml", ".venv", "build", "dist"}
+    assert not [name for name in names if name.startswith("bench/results/") or name.endswith((".so", ".pyc"))]
 
 
 def test_citation_and_changelog_are_of_this_version() -> None:

@@ -121,7 +121,7 @@ def test_the_commands_say_a_missed_bound(tmp_path: Path) -> None:
     graph, earlier, data = graph_in(tmp_path, 20), tmp_path / "earlier", tmp_path / "data"
     partition_graph(graph, earlier, parts=2, method="given", options={"path": str(tmp_path / "owners.npy")})
     line = "balance of train missed by 2: partition 0 has 4 and may have 2 (an even share is 2.0)"
-    words = ("partition", graph, data, "--parts", 2, "--method", "extend", "--option", f"data={earlier}")
+    words = ("partition", graph, data, "--parts", 2, "--method", f"extend:data={earlier}")
     assert f"note: {line}" in run(*words).stderr
     assert line in " ".join(run("inspect", data).stdout.split())
     assert "missed by" not in run("inspect", earlier).stdout  # owners that were given promise nothing

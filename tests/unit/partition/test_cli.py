@@ -118,7 +118,7 @@ def test_the_split_that_a_prediction_begins_with():
 
 @pytest.mark.usefixtures("here")
 def test_a_fallback_is_told():
-    given = ("partition", "g", "d", "--parts", "2", "--method", "given", "--option", "path=none.npy")
+    given = ("partition", "g", "d", "--parts", "2", "--method", "given:path=none.npy")
     done = run(*given, "--fallback", "ldg")
     assert done.stdout == "d: 2 partitions by ldg; look at it with `atta inspect d`\n"
     assert done.stderr == "note: given: none.npy: the file is missing; ldg took its place\n"
@@ -156,8 +156,8 @@ def test_the_engine_ray_says_what_it_needs(monkeypatch):
 @pytest.mark.usefixtures("here")
 def test_what_a_comparison_balances_and_what_it_refuses():
     compare = ("partition", "g", "d", "--parts", "3", "--compare", "ldg,random", "-q")
-    for option in (("--option", "passes=1"), ("--fallback", "random")):
-        refuses(ConfigError, "--compare: goes without --option and --fallback", run, *compare, *option)
+    for option in (("--method", "ldg:passes=1"), ("--fallback", "random")):
+        refuses(ConfigError, "--compare: goes without options of --method and --fallback", run, *compare, *option)
     with pytest.raises(UnknownNameError, match="nonsense"):
         run(*(word.replace("random", "fennel") for word in compare), "--balance", "nonsense")
     with pytest.raises(ConfigError, match="--balance nodes,edges: the method random balances nodes only"):

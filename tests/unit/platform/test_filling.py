@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from atta.daemon import filling
 from atta.daemon.filling import FIRST_RETRY_S, LAST_RETRY_S, EdgeFilling, Filler, FillPiece, FillSource, row_pieces
@@ -75,6 +76,14 @@ def filled(
     came = sum(nbytes for *_, (works, nbytes, _) in asked if works)
     assert filler.stats() == {"filled_bytes": came, "fill_failures": failures, "fill_pieces_left": 0.0}
     return asked
+
+
+def test_what_keeps_an_owner_from_answering_is_said_once_until_it_answers() -> None:
+    works = iter([False, False, False, True, False, False, True])
+    with capture_logs() as lines:
+        asked = filled({1: 2}, lambda _: (next(works), 1, 0.0))
+    assert len(asked) == 7
+    assert [line["event"] for line in lines] == ["not filled yet", "not filled yet", "filled"]
 
 
 def test_owners_take_turns_and_the_one_after_the_own_partition_begins() -> None:

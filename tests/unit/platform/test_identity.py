@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -33,7 +35,6 @@ from atta.samplers.methods import Method
 from atta.wire import rpc
 from atta.wire.identity import (
     Bound,
-    Contract,
     Identity,
     Release,
     check,
@@ -145,17 +146,17 @@ def test_a_daemon_that_stops_is_told_apart_from_one_that_is_away() -> None:
     assert str(found) == "x:1: is stopping and takes no new sessions"
 
 
-MINE = Contract("1234", "abcd")
+MINE = {"draws of labor": "1234", "operator ring": "abcd"}
 
 
 def test_another_process_has_the_same_contract() -> None:
     """Digests depend on neither hash seeds nor addresses in memory."""
-    code = "from atta.samplers.local.contract import *; print(sampling_contract(), operator_fingerprint())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert found == [golden.sampling_contract(), golden.operator_fingerprint()]
+    code = "from atta.samplers.local.contract import *; import json; print(json.dumps(sampling_contract()))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(found) == golden.sampling_contract()
 
 
-def test_a_build_that_draws_differently_has_another_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_draws_differently_has_another_contract_in_what_it_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     before = golden.sampling_contract.__wrapped__()
     real = golden.LocalSampler.sample
 
@@ -163,7 +164,8 @@ def test_a_build_that_draws_differently_has_another_contract(monkeypatch: pytest
         return real(self, seeds, hops, **{**options, "seed": options["seed"] + (self.method is Method.LABOR)})
 
     monkeypatch.setattr(golden.LocalSampler, "sample", other)
-    assert golden.sampling_contract.__wrapped__() != before
+    found = golden.sampling_contract.__wrapped__()
+    assert {name for name, digest in found.items() if digest != before[name]} == {"draws of labor"}
 
 
 OPERATOR = '''
@@ -197,32 +199,40 @@ def test_the_golden_graph_tries_all_kinds_of_vertices() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Contract("9999", "abcd"), "a:1: would draw other batches than b:2: its sampling contract has the digest 9999"),
-        (Contract("1234", "eeee"), "a:1: would draw other batches than b:2: its operators have the digest eeee"),
-        (Contract(), "digest"),
+        (
+            {**MINE, "draws of labor": "9999"},
+            "a:1: would draw other batches than b:2 (draws of labor: 9999, there 1234): run",
+        ),
+        ({**MINE, "operator ring": "eeee"}, "than b:2 (operator ring: eeee, there abcd): run the same release"),
+        ({**MINE, "operator own": "own 2.0"}, "(operator own: own 2.0, there missing)"),
+        ({}, "(draws of labor: missing, there 1234; operator ring: missing, there abcd)"),
+        (
+            {**MINE, **dict.fromkeys("abcde", "1")},
+            "(a: 1, there missing; b: 1, there missing; c: 1, there missing; and 2 more)",
+        ),
     ],
 )
-def test_both_are_named(found: Contract, words: str) -> None:
+def test_all_that_differs_is_named_with_both_values(found: dict[str, str], words: str) -> None:
     check_contract(MINE, "a:1", MINE, "b:2")
-    with pytest.raises(SamplingContractError, match=words):
+    with pytest.raises(SamplingContractError, match=re.escape(words)):
         check_contract(found, "a:1", MINE, "b:2")
 
 
 def test_a_peer_that_draws_differently_is_refused_and_a_replica_is_taken() -> None:
-    mine, alike = {"contract": MINE.draws, "operators": MINE.operators}, Alike(MINE, "me:1")
-    with described(**{**mine, "contract": "9999"}) as one, described(**mine) as two:
+    alike = Alike(MINE, "me:1")
+    with described(contract={**MINE, "draws of labor": "9999"}) as one, described(contract=MINE) as two:
         with pytest.raises(SamplingContractError, match=f"{one}: would draw other batches than me:1"):
             meet(one, alike=alike)
         assert meet(one, two, alike=alike) == two
 
 
 def test_status_tells_replicas_that_draw_differently() -> None:
-    def answer(part: int, address: str, contract: Contract) -> Any:
+    def answer(part: int, address: str, contract: dict[str, str]) -> Any:
         value = {"dataset_id": "d", "num_parts": 2, "parts": range(part, part + 1), "broken": False}
         value["contract"] = contract
         return SimpleNamespace(part=part, address=address, value=SimpleNamespace(**value), error=None)
 
-    other = Contract("9999", "abcd")
+    other = {**MINE, "draws of labor": "9999"}
     found = check_together([answer(0, "a:1", MINE), answer(0, "b:1", other), answer(1, "c:1", MINE)])
     assert [one.error is not None for one in found] == [False, True, False]
     assert isinstance(found[1].error, SamplingContractError)

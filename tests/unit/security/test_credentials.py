@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Mapping
@@ -206,6 +207,33 @@ def run(*words: str) -> str:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.output
+
+
+@pytest.mark.parametrize(
+    ("listen", "peers", "hosts", "fits"),
+    [
+        ("10.0.0.1:70", {}, ("10.0.0.1",), True),
+        ("10.0.0.2:70", {}, ("10.0.0.1", "node1"), False),
+        ("[fd09:0::1]:70", {}, ("fd09::1",), True),
+        ("Node1.example:70", {}, ("*.example",), True),
+        ("a.node1.example:70", {}, ("*.example",), False),
+        ("0.0.0.0:70", {}, ("10.0.0.1",), True),
+        ("0.0.0.0:70", {0: ("node1:70", "node2:70"), 1: "node3:70"}, ("node2",), True),
+        ("[::]:70", {0: "node1:70", 1: "node3:70"}, ("node3",), False),
+        ("10.0.0.2:70", {}, (), False),
+    ],
+)
+def test_a_certificate_for_another_host_is_told_with_both(
+    listen: str, peers: Any, hosts: tuple[str, ...], fits: bool, authority: Authority
+) -> None:
+    own = authority.certificate("-".join(re.sub(r"[*:]", "x", host) for host in ("of", *hosts)), "peer", hosts=hosts)
+    config = DaemonConfig("d", range(1), listen, peers, tls_ca=own.ca, tls_cert=own.cert, tls_key=own.key)
+    security = DaemonSecurity(config)
+    with capture_logs() as lines, contextlib.suppress(TimeoutError):
+        asyncio.run(asyncio.wait_for(security.watch_certificate(), 0.2))
+    told = [(line["holds"], line["served_at"]) for line in lines if "another host" in line["event"]]
+    places = "node1" if peers else listen.rpartition(":")[0].lower()
+    assert told == ([] if fits else [(", ".join(hosts) or "no host", places)])
 
 
 def test_certificates_are_made(tmp_path: Path) -> None:

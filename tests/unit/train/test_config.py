@@ -22,7 +22,7 @@ from atta.cli.train import OPTION_GROUPS, train
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Setting, settings_of
 from atta.samplers.operators import Closure, ExpansionAware
-from atta.train import EpochReport, Nodes, TrainConfig
+from atta.train import Nodes, TrainConfig
 from atta.train.exchange.policies import Cut, doubt
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed
@@ -70,7 +70,7 @@ KEPT = ["resume", "checkpoint_steps", "max_restarts"]
         ({"strategy": "full", "batch_size": 5}, "--batch-size: belongs to --strategy minibatch or historical, not full"),
         ({"eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
-        ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
+        ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not auto"),
         ({"strategy": "sat", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know what each reader has"),
         ({"strategy": "digest", "layers": 1, "model": "gcn"}, "--layers 1: a single layer of gcn reads features only"),
         ({"strategy": "sat", "layers": 1}, "take more layers, or --strategy exchange"),
@@ -188,12 +188,13 @@ def test_settings_survive_the_way_to_the_trainers(settings: dict[str, Any]) -> N
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
     found: list[TrainConfig] = []
 
-    def fit(given_config: TrainConfig, nodes: Nodes, so_far: list[EpochReport]) -> None:
+    def fit(given_config: TrainConfig, nodes: Nodes, so_far: object) -> None:
         assert nodes == Nodes()
         found.append(given_config)
         raise ConfigError("seen enough")
 
     monkeypatch.setattr("atta.train.fit", fit)
+    monkeypatch.setattr(TrainConfig, "check_named", lambda _: None)
     return found
 
 
@@ -238,7 +239,7 @@ def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
         "historical": {"trainers_per_server": 1},
         "dorylus": {"trainers_per_server": 1},
     }.get(name, {})
-    config = TrainConfig(data="x", strategy=name, trainers=4, layers=3, **needed)  # type: ignore[arg-type]
+    config = TrainConfig(data="x", model="gcn", strategy=name, trainers=4, layers=3, **needed)  # type: ignore[arg-type]
     own = config.own
     assert type(own) is STRATEGIES[name].settings
     assert {f: getattr(config, f) for f in vars(own)} == vars(own)
@@ -320,10 +321,12 @@ def test_a_file_is_the_same_as_the_command_line(seen: list[TrainConfig], tmp_pat
     path = tmp_path / "run.toml"
     path.write_text(
         'data = "x"\nstrategy = "cooperative:memory=2GiB,eas=1,15,resample-every=2"\nlr = 0.1\n'
-        "trainers = 4\ntrainers_per_server = 2\n"
+        'trainers = 4\ntrainers_per_server = 2\nlogger = ["csv:save_dir=a,b", "mlflow:save_dir=c"]\n'
     )
-    words = "--data x --strategy cooperative:memory=2GiB,eas=1,15,resample-every=2 --lr 0.1 --trainers 4"
+    words = "--data x --strategy cooperative:memory=2GiB,eas=1,15,resample-every=2 --lr 0.1 --trainers 4 "
+    words += "--logger csv:save_dir=a,b --logger mlflow:save_dir=c"
     CliRunner().invoke(train, ["--config", str(path)])
     CliRunner().invoke(train, [*words.split(), "--trainers-per-server", "2"])
     assert seen[0] == seen[1]
     assert seen[0].memory == 2 << 30
+    assert seen[0].logger == ("csv:save_dir=a,b", "mlflow:save_dir=c"), "each gets everything"

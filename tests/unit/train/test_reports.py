@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.cli.main import cli
 from atta.cli.train import _print
-from atta.errors import ConfigError, DataError, NonFiniteError
+from atta.errors import AttaError, ConfigError, DataError, NonFiniteError
 from atta.train import EpochReport, TrainConfig, TrainReport
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import PHASES, Watched, best_epoch, stalled
@@ -118,6 +120,46 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.parametrize(
+    ("error", "done", "interrupted", "said"),
+    [
+        (KeyboardInterrupt(), 2, True, None),
+        (KeyboardInterrupt(), 0, True, None),
+        (AttaError("rank 1: gone"), 2, False, "rank 1: gone"),
+        (AttaError("rank 1: gone"), 0, False, "rank 1: gone"),
+        (DataError("x.npy", "was changed"), 1, False, "x.npy: was changed"),
+    ],
+)
+def test_a_run_that_breaks_off_leaves_its_report(
+    error: BaseException,
+    done: int,
+    interrupted: bool,
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fit(config: TrainConfig, _: object, so_far: TrainReport) -> None:
+        so_far.config, so_far.epochs = replace(config, task="classes"), epochs([0.5, 0.25])[:done]
+        raise error
+
+    monkeypatch.setattr("atta.train.fit", fit)
+    monkeypatch.setattr(TrainConfig, "check_named", lambda _: None)
+    with pytest.raises(type(error) if said else click.Abort):
+        cli.main(["train", "--data", "x", "--json", str(tmp_path / "r.json")], standalone_mode=False)
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert (found["interrupted"], found["error"], len(found["epochs"])) == (interrupted, said, done)
+    assert (found["best"] is None) == (done == 0)
+    assert found["config"]["task"] == "classes"
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_a_run_that_does_not_begin_leaves_the_report_of_before(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("{}")
+    with pytest.raises(DataError):
+        cli.main(["train", "--data", str(tmp_path), "--json", str(tmp_path / "r.json")], standalone_mode=False)
+    assert (tmp_path / "r.json").read_text() == "{}"
+
+
 def logged(epoch: int, **metrics: float) -> EpochReport:
     return EpochReport(epoch, 1.5, 0.25, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.125)).evaluated(metrics)
 
@@ -139,25 +181,27 @@ class Recorder:
 
 
 def test_a_logger_is_named_with_its_arguments() -> None:
-    several = {"x": 3, "y": True, "z": "two words", "u": "http://h:1/p?q=1"}
+    several = {"x": 3, "y": True, "z": "two words, or more", "u": "http://h:1/p?q=1", "tags": ["a", "b"]}
     for text, *wanted in (
-        ("csv save_dir=runs/a", "csv", {"save_dir": "runs/a"}),
+        ("csv:save_dir=runs/a", "csv", {"save_dir": "runs/a"}),
         ("a.b.C", "a.b.C", {}),
-        ("a.C x=3 y=true z='two words' u=http://h:1/p?q=1", "a.C", several),
+        ('a.C:x=3,y=true, z=two words, or more,u=http://h:1/p?q=1,tags=["a", "b"]', "a.C", several),
     ):
         assert parse_logger(text) == (*wanted,)
         assert TrainConfig(data="x", logger=(text,)).logger == (text,)
 
 
 def test_what_names_or_makes_no_logger_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"csv:save_dir=a.*: give NAME or 'NAME KEY=VALUE \.\.\.'"):
-        TrainConfig(data="x", logger=("csv:save_dir=a",))
-    for text in ("", "tsv", "csv runs", "a..b", "a.b =3", "a.b 'x", "a.b 3x=1"):
+    with pytest.raises(ConfigError, match=r"csv save_dir=a.*: give NAME or NAME:KEY=VALUE,\.\.\.; NAME is csv, "):
+        TrainConfig(data="x", logger=("csv save_dir=a",))
+    with pytest.raises(ConfigError, match="--logger csv:runs: 'runs' is not KEY=VALUE: write it as csv:KEY=VALUE,"):
+        TrainConfig(data="x", logger=("csv:runs",))
+    for text in ("", "tsv", "csv:", "a..b", "a.b:=3", "a.b:'x", "a.b:3x=1", "a.b:x=1,x=2"):
         with pytest.raises(ConfigError, match="--logger"):
             TrainConfig(data="x", logger=(text,))
     for text, words in (
         ("csv", "missing a required argument: 'save_dir'"),
-        ("csv save_dir=a x=1", "unexpected keyword argument 'x'"),
+        ("csv:save_dir=a,x=1", "unexpected keyword argument 'x'"),
         ("atta.nothing.Here", "cannot be imported"),
         ("atta.train.Nothing", "cannot be imported"),
         ("atta.errors.LONGEST_NAME", "no class or function"),
@@ -168,7 +212,7 @@ def test_what_names_or_makes_no_logger_is_refused() -> None:
 
 
 def test_a_class_of_somebody_else_is_told_of_the_run() -> None:
-    logger: Any = make_logger(f"{__name__}.Recorder where=there deep=2")
+    logger: Any = make_logger(f"{__name__}.Recorder:where=there,deep=2")
     with RunLog([logger], {"lr": 0.1}) as log:
         log.epoch(logged(0))
         log.epoch(logged(1))

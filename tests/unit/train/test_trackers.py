@@ -24,7 +24,7 @@ CHILD = """
 import os, sys, time
 from pathlib import Path
 from tests.unit.train.test_trackers import EPOCHS, SETTINGS, RunLog, make_logger
-log = RunLog([make_logger(f"{sys.argv[1]} save_dir={sys.argv[2]}")], SETTINGS)
+log = RunLog([make_logger(f"{sys.argv[1]}:save_dir={sys.argv[2]}")], SETTINGS)
 for epoch in EPOCHS[:3]:
     log.epoch(epoch)
 time.sleep(1)
@@ -39,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def log(kind: str, folder: Path, reports: Sequence[EpochReport], **settings: Any) -> None:
-    with RunLog([make_logger(f"{kind} save_dir={folder}")], {**SETTINGS, **settings}) as told:
+    with RunLog([make_logger(f"{kind}:save_dir={folder}")], {**SETTINGS, **settings}) as told:
         for report in reports:
             told.epoch(report)
 
@@ -144,14 +144,14 @@ def test_a_killed_run_leaves_its_epochs(kind: str, tmp_path: Path) -> None:
 def test_a_missing_package_and_unknown_arguments_are_told(
     kind: str, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    TrainConfig(data="x", logger=(f"{kind} save_dir=x",))  # names nothing that is missing
+    TrainConfig(data="x", logger=(f"{kind}:save_dir=x",))  # names nothing that is missing
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, kind, None)
         with pytest.raises(ConfigError, match=rf"--logger {kind} needs {kind}: install atta\[{kind}\]"):
-            check_logger(f"{kind} save_dir=x")
+            check_logger(f"{kind}:save_dir=x")
     pytest.importorskip(kind)
     with pytest.raises(ConfigError, match=f"--logger {kind}: .*{argument.partition('=')[0]}"):
-        check_logger(f"{kind} save_dir=x {argument}")
+        check_logger(f"{kind}:save_dir=x,{argument}")
 
 
 def test_epochs_so_far_are_those_whose_line_is_complete(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
+from atta.train.launching.launch import with_task
 from atta.train.models.typed import TypedModel
 from atta.train.settings import TYPED_MODELS
 from atta.train.tasks.choice import task_on
@@ -211,7 +213,24 @@ def test_which_type_is_learnt() -> None:
         task_on(two, config("rgcn").own)
     with pytest.raises(ConfigError, match="--model sage: takes graphs with one node type and one edge type, this one"):
         task_on(schema(), config("sage").own)
-    tables = {"node": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}}
-    one = Schema(("node",), ("node__to__node",), {"node": 3}, {"node__to__node": 3}, tables, num_classes=2)
     with pytest.raises(ConfigError, match="--model hgt: takes typed graphs, this one has one node type"):
-        task_on(one, config("hgt").own)
+        task_on(UNTYPED, config("hgt").own)
+
+
+TABLES = {"node": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}}
+UNTYPED = Schema(("node",), ("node__to__node",), {"node": 3}, {"node__to__node": 3}, TABLES, num_classes=2)
+
+
+def test_the_usual_model_is_one_that_fits_the_graph(capfd: pytest.CaptureFixture[str]) -> None:
+    usual = TrainConfig(data="x")
+    assert with_task(usual, UNTYPED, 1).model == "sage"
+    assert capfd.readouterr().err == ""
+    assert with_task(usual, schema(), 1).model == "rgcn"
+    assert capfd.readouterr().err == "atta: the graph has types, so the model is rgcn; --model names another\n"
+    assert with_task(replace(usual, target="paper", num_neighbors_by_type="cites=5"), schema(), 1).model == "rgcn"
+    assert with_task(replace(usual, task="link", edge_type="cites"), schema(), 1).model == "rgcn"
+    assert with_task(replace(usual, model="hgt"), schema(), 1).model == "hgt"
+    with pytest.raises(ConfigError, match="--model rgcn: belongs to --strategy minibatch, not full"):
+        with_task(replace(usual, strategy="full"), schema(), 1)
+    with pytest.raises(ConfigError, match="--target: goes with --model rgcn, hetero-sage, hetero-gat, hgt, not sage"):
+        with_task(replace(usual, target="node"), UNTYPED, 1)

@@ -17,11 +17,13 @@ from atta.cli.output import DURATION, cluster_option, duration, echo, json_optio
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator, check_together, down
 from atta.client.watch import DaemonRates, Watch
-from atta.errors import AttaError
+from atta.errors import AttaError, ProtocolError, SamplingContractError, WrongDatasetError
 from atta.wire.clusterfile import credentials_for, resolve_target
 
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
+_DIFFERS = WrongDatasetError, SamplingContractError, ProtocolError
+"""Errors about a daemon that answers, but serves something else than the others."""
 
 
 @command()
@@ -100,8 +102,10 @@ def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRat
 
 def _state(answer: DaemonAnswer[Description]) -> Text:
 
-    if answer.reason:
-        return Text(f"down: {answer.reason}", style="bold red")
+    if answer.error is not None:
+        broken = answer.value is not None and answer.value.broken
+        word = "differs: " if isinstance(answer.error, _DIFFERS) else "" if broken else "down: "
+        return Text(f"{word}{answer.reason}", style="bold red")
     files = "" if answer.value is None else answer.value.files
     return Text(f"serving; {files}", style="bold yellow") if files else Text("serving")
 

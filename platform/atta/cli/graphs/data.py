@@ -235,12 +235,12 @@ def inspect_(
         found = predict(dataset, num_neighbors, batch_size=batch_size, batches=batches, split=split)
         report["prediction"] = {"num_neighbors": list(num_neighbors), "parts": [asdict(p) for p in found]}
     write_json(json_file, report)
-    if not quiet and json_file != "-":
-        _print_report(report)
     if plot is not None:
         from atta.cli.pictures import draw_graph
 
         draw_graph(plot, report, degree_counts(path, parts or None))
+    if not quiet and json_file != "-":
+        _print_report(report)
 
 
 def _sample(path: str, vertex: str, fan_outs: tuple[int, ...], json_file: str | None, *, quiet: bool) -> None:

@@ -39,6 +39,7 @@ from atta.cli.output import size as size_text
 from atta.cli.strategy import plan_strategy
 from atta.errors import ConfigError
 from atta.observe.machine.memory import total_bytes
+from atta.observe.settings import named_settings
 from atta.partition.cutting.plan import METHODS as PLANNED
 from atta.partition.cutting.plan import Estimate, GraphSize, estimate
 from atta.partition.cutting.run import partition_graph
@@ -47,25 +48,15 @@ from atta.partition.methods import METHODS, check_balance, make_method
 from atta.samplers.local.predict import predict
 from atta.train.settings import MODELS
 
-
-def _pairs(options: tuple[str, ...]) -> dict[str, str]:
-    for text in options:
-        if "=" not in text:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--option")
-    return dict(text.split("=", 1) for text in options)
-
-
 _GROUPS = {
-    "Cutting": "parts method option plugin balance seed fallback engine",
+    "Cutting": "parts method plugin balance seed fallback engine",
     "Comparing methods": "compare num-neighbors plot json",
     "Output": "overwrite quiet config help",
 }
 
 
 @command(
-    "partition",
-    groups=_GROUPS,
-    epilog="Example: atta partition graphs/demo data/demo-2p --parts 2 --method metis",
+    "partition", groups=_GROUPS, epilog="Example: atta partition graphs/demo data/demo-2p --parts 2 --method metis"
 )
 @config_option
 @plugin_option
@@ -74,8 +65,9 @@ _GROUPS = {
 @click.option("--parts", type=int, required=True, help="Number of partitions.")
 @click.option(
     "--method",
-    type=NameOf(METHODS),
+    type=NameOf(METHODS, settings=True),
     default="metis",
+    metavar="NAME[:OPTION=VALUE,...]",
     help="Decides which partition owns which vertices.",
 )
 @click.option(
@@ -84,14 +76,7 @@ _GROUPS = {
     default="local",
     help="Where it runs: in this process, or by tasks on all machines of a Ray cluster (only ldg; same result).",
 )
-@click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the method; may be given several times."
-)
-@click.option(
-    "--fallback",
-    type=NameOf(METHODS),
-    help="Method to use if the first one fails or needs too much memory.",
-)
+@click.option("--fallback", type=NameOf(METHODS), help="Method to use if the first one fails or needs too much memory.")
 @click.option("--seed", type=int, default=0, help="Seed of the method.")
 @click.option(
     "--balance",
@@ -120,7 +105,6 @@ def partition(
     *,
     method: str,
     engine: str,
-    options: tuple[str, ...],
     fallback: str | None,
     methods: tuple[str, ...],
     num_neighbors: tuple[int, ...],
@@ -130,18 +114,19 @@ def partition(
     **given: Any,
 ) -> None:
     """Cut the graph folder SRC into the partitioned dataset DST."""
+    method, options = named_settings(method)
     if engine == "ray" and (method != "ldg" or fallback or methods):
         raise ConfigError("--engine ray: takes --method ldg alone, without --fallback and --compare")
     if methods:
         if options or fallback:
-            raise ConfigError("--compare: goes without --option and --fallback, which belong to one method")
+            raise ConfigError("--compare: goes without options of --method and --fallback, which belong to one method")
         entries = compare(src, dst, methods, num_neighbors=num_neighbors, say=teller(quiet), **given)
         hand_out(_Comparison(given["parts"], num_neighbors, entries), json_file, plot, quiet=quiet)
         return
     if num_neighbors or plot or json_file:
         raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
     with work_progress(quiet) as progress:
-        given |= {"options": _pairs(options), "progress": progress}
+        given |= {"options": options, "progress": progress}
         if engine == "ray":
             from atta.train.launching.on_ray.partitioning import partition as partition_on_ray
 

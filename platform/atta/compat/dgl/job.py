@@ -236,7 +236,7 @@ def _fingerprint(part_config: Path) -> str:
 
 def convert(part_config: str | Path, out: str | Path) -> list[str]:
     """Write DistDGL's partitions as the partitioned dataset ``out``, as ``atta import dgl`` and ``atta partition
-    --method given --option table=part`` do; returns what the user should know. An older ``out`` is replaced."""
+    --method given:table=part`` do; returns what the user should know. An older ``out`` is replaced."""
     out = Path(out)
     with tempfile.TemporaryDirectory(prefix=".atta-", dir=out.parent) as scratch:
         graph = Path(scratch) / "graph"

@@ -25,7 +25,7 @@ from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.clusterfile import ended_daemon, read_cluster
 from atta.wire.credentials import Credentials, Stamp, TokenHeader, open_async_channel, stamp_of, with_hosts
-from atta.wire.identity import Bound, Contract, Identity, check, check_contract, check_release, release_of
+from atta.wire.identity import Bound, Identity, check, check_contract, check_release, release_of
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.retries import patience_of
 
@@ -45,7 +45,7 @@ log = structlog.get_logger("atta.peers")
 class Alike:
     """The contract that peers must have, and who has it."""
 
-    contract: Contract
+    contract: Mapping[str, str]
     address: str
 
 
@@ -307,7 +307,7 @@ class PeerConnection:
                 self.address, f"serves partition {parts_text(served)}, but the cluster file says {meant}"
             )
         if (alike := self._settings.alike) is not None:
-            check_contract(Contract(reply.contract, reply.operators), self.address, alike.contract, alike.address)
+            check_contract(reply.contract, self.address, alike.contract, alike.address)
         return found
 
     async def _connect(self, until: float) -> None:

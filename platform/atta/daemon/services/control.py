@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from atta.daemon.durable.tables import DaemonTables
@@ -18,7 +18,7 @@ from atta.errors import ConfigError
 from atta.observe.figures import DIRECTIONS, MAX_ENTRIES, MAX_REPORT_S, JobFigures, ProcessFigures
 from atta.observe.machine.processor import machine_id
 from atta.protos.v1 import control_pb2
-from atta.wire.identity import OWN, Contract, Identity
+from atta.wire.identity import OWN, Identity
 
 
 class ControlService:
@@ -32,7 +32,7 @@ class ControlService:
     def __init__(
         self,
         identity: Identity,
-        contract: Contract,
+        contract: Mapping[str, str],
         parts: tuple[DaemonGraph, Engine, DaemonTables],
         stats: Callable[[], dict[str, float]],
         stopping: asyncio.Event,
@@ -60,8 +60,7 @@ class ControlService:
             host=machine_id(),
             pid=os.getpid(),
             incarnation=self._identity.incarnation,
-            contract=self._contract.draws,
-            operators=self._contract.operators,
+            contract=self._contract,
             oldest_protocol=OWN.oldest,
             newest_protocol=OWN.newest,
             draining=self._stopping.is_set(),

@@ -25,12 +25,13 @@ from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
 from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
-from atta.train.reports.loggers import check_logger, read_epochs
+from atta.train.reports.loggers import read_epochs
 from atta.train.reports.run import TrainReport
+from atta.train.settings import TYPED_MODELS
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
 from atta.wire.credentials import Credentials
-from atta.wire.parts import Addresses, groups_of, replicas_of
+from atta.wire.parts import AUTO, Addresses, groups_of, replicas_of
 
 CLEAN_S = 5.0
 """How long a daemon may take to answer when what a failed run has left is dropped."""
@@ -40,25 +41,24 @@ SO_FAR = "so-far.jsonl"
 """Where it adds each epoch when it ends."""
 
 
-def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: list[EpochReport] | None = None) -> TrainReport:
+def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | None = None) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
     Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends them, and daemons
     that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with the same
-    ``config`` and its own ``nodes``, and gets the same figures. ``so_far``: gets the epochs that have ended if this raises.
+    ``config`` and its own ``nodes``, and gets the same figures. ``so_far``: gets what is known if this raises.
 
     Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
     message names rank and cause), or other machines did not join."""
-    nodes, so_far = nodes or Nodes(), [] if so_far is None else so_far
+    nodes, so_far = nodes or Nodes(), so_far or TrainReport(config)
     nodes.trainers_here(config)  # refuses what does not fit
-    for logger in config.logger or ():
-        check_logger(logger)
+    config.check_named()
     if config.checkpoint is not None and nodes.rank == 0:
         from atta.train.checkpoint.files import check_folder
 
         check_folder(config.checkpoint)
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
-        config = with_task(config, schema, len(daemons["addresses"]))
+        so_far.config = config = with_task(config, schema, len(daemons["addresses"]))
         task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **daemons}
         attempts = Attempts(config.max_restarts)
         run = partial(_attempt, attempts, config, task, nodes, Path(folder))
@@ -68,7 +68,8 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: list[EpochRepor
             raise AttaError(str(error)) from None
         finally:
             for attempt in range(attempts.failed + 1):
-                so_far[:] = read_epochs(Path(folder, str(attempt), SO_FAR)) or so_far
+                so_far.epochs = read_epochs(Path(folder, str(attempt), SO_FAR)) or so_far.epochs
+            so_far.restarts = attempts.restarts
 
 
 def _attempt(attempts: Attempts, config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path) -> TrainReport:
@@ -125,11 +126,16 @@ def _newest(folder: str) -> str:
 
 
 def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
-    """The settings with the task that fits a dataset. What each trainer would refuse is refused here, once."""
+    """The settings with the model and the task that fit a dataset. What each trainer would refuse is refused here, once."""
     from atta.train.tasks.choice import check_watched, task_on
     from atta.train.tasks.targets import read_weights
+    from atta.train.tasks.types import usual_model
 
     config.check_parts(parts)
+    if config.model == AUTO:
+        config = replace(config, model=usual_model(schema))
+        if config.model in TYPED_MODELS and config.verbose:
+            _tell(f"the graph has types, so the model is {config.model}; --model names another")
     found = task_on(schema, config.own)
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)

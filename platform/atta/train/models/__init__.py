@@ -19,6 +19,7 @@ from atta.errors import ConfigError, PluginError
 from atta.nn import first_layer
 from atta.train.models.deep import DeepGNN
 from atta.train.settings import DEEP_MODELS, MODEL, TrainSettings
+from atta.wire.parts import AUTO
 
 __all__ = ["SampledModel", "adjacency", "build_model", "compile_in_place", "csr_matrix", "takes_one_set", "whole_model"]
 
@@ -34,7 +35,7 @@ def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> to
         deep: dict[str, Any] = {"kind": config.model, "checkpointed": config.checkpoint_layers}
         return DeepGNN(in_channels, config.hidden, num_classes, config.depth, dropout=config.dropout, **deep)
     more: dict[str, Any] = {"heads": config.heads, "v2": False} if config.model == "gat" else {}
-    own = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+    own = {AUTO: GraphSAGE, "sage": GraphSAGE, "gcn": GCN, "gat": GAT}
     kind = own.get(config.model) or MODEL[config.model]
     model: BasicGNN = kind(in_channels, config.hidden, config.depth, num_classes, dropout=config.dropout, **more)
     if config.model not in own:

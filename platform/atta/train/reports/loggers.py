@@ -1,5 +1,5 @@
 """Loggers of training runs: objects with the methods of Lightning's ``Logger``, so Lightning's own need no adapter.
-``--logger`` names one and its arguments: ``csv save_dir=runs/a``, or ``lightning.pytorch.loggers.CometLogger``. Rank 0
+``--logger`` names one and its arguments: ``csv:save_dir=runs/a``, or ``lightning.pytorch.loggers.CometLogger``. Rank 0
 makes it and calls it after each epoch."""
 
 from __future__ import annotations

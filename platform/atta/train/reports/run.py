@@ -15,13 +15,14 @@ from atta.train.tasks.choice import watched_by
 
 @dataclass
 class TrainReport:
-    """A whole run: its settings, the figures of each epoch, and how often trainers were started again, in all and each one
-    alone (``restarts_by_rank``; empty: all start together)."""
+    """A run: its settings, the figures of each epoch, and how often trainers were started again, in all and each one
+    alone (``restarts_by_rank``; empty: all start together). ``ended``: what has ended it before it was done."""
 
     config: TrainConfig
     epochs: list[EpochReport] = field(default_factory=list)
     restarts: int = 0
     restarts_by_rank: list[int] = field(default_factory=list)
+    ended: BaseException | None = None
 
     @property
     def best(self) -> EpochReport:
@@ -42,7 +43,8 @@ class TrainReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as ``atta train --json`` writes it; None for figures that are not finite, which JSON lacks."""
-        best = self.best
+        best = self.best if self.epochs else None
+        stopped = isinstance(self.ended, KeyboardInterrupt)
         return {
             "schema": 1,
             "strategy": self.config.strategy,
@@ -51,8 +53,11 @@ class TrainReport:
             "evaluation": self.config.evaluation,
             "restarts": self.restarts,
             "restarts_by_rank": self.restarts_by_rank,
+            "interrupted": stopped,
+            "error": None if stopped or self.ended is None else str(self.ended),
             "epochs": [_finite(asdict(e)) for e in self.epochs],
-            "best": {
+            "best": best
+            and {
                 "epoch": best.epoch,
                 "val_accuracy": best.val_accuracy,
                 "test_accuracy": best.test_accuracy,

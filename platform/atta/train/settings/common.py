@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.observe.plugins import OpenRegistry
-from atta.observe.settings import NoOption, Option
+from atta.observe.settings import NoOption, Option, named_settings
+from atta.wire.parts import AUTO
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
@@ -17,11 +18,16 @@ TYPED_MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
 MODEL: OpenRegistry[Any] = OpenRegistry(
     "model",
     "atta.models",
-    dict.fromkeys((*MODELS, *TYPED_MODELS)),
+    dict.fromkeys((AUTO, *MODELS, *TYPED_MODELS)),
     "a sub-class of PyG's BasicGNN",
     lambda part: any(base.__name__ == "BasicGNN" for base in getattr(part, "__mro__", ())),
 )
-"""All names of models; ``atta.train.models`` makes those that come with Atta."""
+"""All names of models; ``atta.train.models`` makes those that come with Atta. ``auto`` is the first of those that fit the
+graph."""
+MODEL_OPTION = Option(
+    "auto: first of sage, gcn, gat, resgcn+, deepergcn; typed: rgcn, hetero-sage, hetero-gat, hgt.",
+    choices=MODEL,
+)
 DEVICES = ("auto", "cpu", "cuda")
 LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link", "edge-classes", "unsupervised", "dgi")
 REGRESSION_LOSSES = ("mse", "mae")
@@ -42,8 +48,7 @@ class TrainSettings:
 
     data: Annotated[str | None, Option("Partitioned dataset; its daemons are started here.")] = None
     cluster: Annotated[str | None, Option("Cluster file, or addresses, of running daemons.")] = None
-    model: Annotated[str, Option("sage, gcn, gat; deep: resgcn+, deepergcn; of typed graphs: rgcn, hetero-sage, hetero-gat, hgt.",
-                                 choices=MODEL)] = "sage"  # fmt: skip
+    model: Annotated[str, MODEL_OPTION] = MODELS[0]
     strategy: Annotated[str, NoOption("the command has it, with the strategy's settings behind it")] = "minibatch"
     task: Annotated[
         str,
@@ -100,12 +105,9 @@ class TrainSettings:
         float, Option("A trainer silent for so long is killed.", unit="s", at_least=1, at_most=86_400)
     ] = 60.0
     logger: Annotated[
-        tuple[str, ...] | None,
-        Option(
-            "csv, tensorboard, wandb, mlflow or MODULE.CLASS.",
-            metavar='"NAME KEY=V"',
-        ),
-    ] = None
+        tuple[str, ...],
+        Option("csv, tensorboard, wandb, mlflow or MODULE.CLASS.", metavar="NAME:K=V,K=V", repeated=True),
+    ] = ()
     metrics: Annotated[str, Option("Serve Prometheus metrics of the run, on machine 0.", metavar="HOST:PORT")] = ""
     """Empty: none."""
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
@@ -136,23 +138,37 @@ def patience_of(settings: TrainSettings) -> int | None:
 
 
 def parse_logger(text: str) -> tuple[str, dict[str, Any]]:
-    """Read ``NAME KEY=VALUE KEY=VALUE``: one of ``LOGGERS``, or the module and name of what makes a logger, and what that is
+    """Read ``NAME:KEY=VALUE,KEY=VALUE``: one of ``LOGGERS``, or the module and name of what makes a logger, and what that is
     called with. A value is JSON, or else a text. Nothing is imported. Raises ConfigError."""
     try:
-        name, *given = shlex.split(text)
-    except ValueError:
-        name, given = "", []
+        name, given = named_settings(text)
+    except ConfigError as error:
+        raise ConfigError(f"--logger {text}: {error}") from None
     if name not in LOGGERS and not ("." in name and all(part.isidentifier() for part in name.split("."))):
         raise ConfigError(
-            f"--logger {text!r}: give NAME or 'NAME KEY=VALUE ...'; NAME is {', '.join(LOGGERS)} or MODULE.CLASS"
+            f"--logger {text!r}: give NAME or NAME:KEY=VALUE,...; NAME is {', '.join(LOGGERS)} or MODULE.CLASS"
         )
-    arguments = {}
-    for entry in given:
-        key, equals, value = entry.partition("=")
-        if not equals or not key.isidentifier():
-            raise ConfigError(f"--logger {text!r}: {entry!r} is not KEY=VALUE")
-        try:
-            arguments[key] = json.loads(value)
-        except ValueError:
-            arguments[key] = value
-    return name, arguments
+    return name, {key: _json_or_text(value) for key, value in given.items()}
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def check_places(data: str | None, cluster: str | None, **paths: str | None) -> None:
+    """Refuse a dataset, a cluster file, and ``paths`` by their options, that are not there: at once, as loading torch takes
+    seconds. Raises DataError: one is missing or damaged; ConfigError: a cluster file makes no sense."""
+    from atta.partition.dataset import Dataset
+    from atta.partition.disk.store import is_url
+    from atta.wire.clusterfile import is_file, read_cluster
+
+    if data is not None:
+        Dataset.described(data)
+    if cluster is not None and is_file(cluster):
+        read_cluster(cluster)
+    for option, path in paths.items():
+        if path is not None and not is_url(path) and not Path(path).exists():
+            raise DataError(path, f"--{option.replace('_', '-')}: there is no such file or folder")

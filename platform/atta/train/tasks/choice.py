@@ -16,7 +16,15 @@ from atta.train.settings.common import parse_early_stop
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, SPLITS, UNTABLED, LinkSettings, parse_shares
 from atta.train.tasks.pairs import EdgeClasses, Links, Unlabelled
 from atta.train.tasks.task import LOSS, LearningTask, TargetCounts
-from atta.train.tasks.types import check_link_types, check_model, check_times, check_types, edge_type_of, target_of
+from atta.train.tasks.types import (
+    check_link_types,
+    check_model,
+    check_times,
+    check_types,
+    edge_type_of,
+    target_of,
+    usual_model,
+)
 from atta.train.tasks.vertices import CLASSES, Labels, Regression
 
 AUTO = "auto"
@@ -79,7 +87,7 @@ def _judged(schema: Schema, node_type: str) -> list[str]:
 def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     """A task without a table of targets. Typed graphs have edges to predict, others any of them."""
     task, typed = settings.task, settings.model in TYPED_MODELS
-    if task not in _OF_EDGES and (typed or len(schema.node_types) > 1 or len(schema.edge_types) > 1):
+    if task not in _OF_EDGES and (typed or usual_model(schema) in TYPED_MODELS):
         raise ConfigError(f"--task {task}: takes graphs with one node type and one edge type, and their models")
     edge_type = edge_type_of(schema, settings)
     check_model(schema, settings)

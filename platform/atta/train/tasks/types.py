@@ -80,9 +80,18 @@ class TypeReach:
         return tuple(found)
 
 
+def usual_model(schema: Schema) -> str:
+    """The model of a graph if none is named."""
+    return (TYPED_MODELS if _has_types(schema) else MODELS)[0]
+
+
+def _has_types(schema: Schema) -> bool:
+    return len(schema.node_types) > 1 or len(schema.edge_types) > 1
+
+
 def check_model(schema: Schema, settings: TrainSettings) -> None:
     """Refuse models of typed graphs on others, and the other way round. Raises ConfigError."""
-    several = len(schema.node_types) > 1 or len(schema.edge_types) > 1
+    several = _has_types(schema)
     if several and settings.model not in TYPED_MODELS:
         raise ConfigError(
             f"--model {settings.model}: takes graphs with one node type and one edge type, this one has "
