@@ -1,7 +1,8 @@
 """Commands ``atta`` and METIS processes of this process, forked by ``forker.py``. They are its children, as usual.
 
-They import longer than most tests need them. ``Commands.popen`` replaces ``subprocess.Popen``; commands that need
-their own interpreter, and those of other programs, run as before.
+They import longer than most tests need them; those that train or predict have a process that has imported torch as
+well. ``Commands.popen`` replaces ``subprocess.Popen``; commands that need their own interpreter, and those of other
+programs, run as before.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from typing import Any
 from tests.preloaded.forker import MODULES
 
 _PR_SET_CHILD_SUBREAPER = 36
-_OWN_INTERPRETER = ("PYTHON", "ATTA_NATIVE", "LD_")
-"""Variables that matter as an interpreter starts begin with these."""
+_OWN_INTERPRETER = ("PYTHON", "ATTA_NATIVE", "LD_", "OMP_")
+"""Variables that matter as an interpreter starts, or imports torch, begin with these."""
 
 
 class Commands:
-    """Starts commands in forks of a process that has imported Atta. That process starts with the first of them."""
+    """Starts commands in forks of a process that has imported Atta, or also torch. It starts with the first of them."""
 
     def __init__(self) -> None:
         self.wanted = True
         self._python, self._environment = sys.executable, _of_interpreter(os.environ)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: dict[bool, tuple[subprocess.Popen[bytes], socket.socket]] = {}
 
     def close(self) -> None:
-        if self._process is not None:
-            self._requests.close()
-            assert self._process.wait(20) == 0
+        for process, requests in self._processes.values():
+            requests.close()
+            assert process.wait(20) == 0
 
     @cached_property
     def popen(self) -> type[subprocess.Popen[Any]]:
@@ -86,7 +87,7 @@ class Commands:
         task = {"words": words, "environment": environment, "folder": folder, **own}
         message = json.dumps({**task, "executable": sys.executable}).encode()
         with self._lock:
-            requests = self._requests
+            requests = self._requests(words[1:2] in (["train"], ["predict"]) or "--model" in words)
             _adopt_orphans(True)
             try:
                 socket.send_fds(requests, [message], streams)
@@ -95,14 +96,15 @@ class Commands:
                 _adopt_orphans(False)
         return int(pid)
 
-    @cached_property
-    def _requests(self) -> socket.socket:
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [self._python, str(Path(__file__).parent / "forker.py")]
-            self._process = subprocess.Popen(command, stdin=theirs.fileno())
-        assert mine.recv(5) == b"ready"
-        return mine
+    def _requests(self, torch: bool) -> socket.socket:
+        if torch not in self._processes:
+            mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = [self._python, str(Path(__file__).parent / "forker.py"), *["torch"] * torch]
+            quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+            with theirs:
+                self._processes[torch] = subprocess.Popen(command, stdin=theirs.fileno(), env=quiet), mine
+            assert mine.recv(5) == b"ready"
+        return self._processes[torch][1]
 
 
 def _of_interpreter(environment: Any) -> dict[str, str]:

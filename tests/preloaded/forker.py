@@ -1,4 +1,5 @@
-"""Imports what ``atta`` needs and forks a process for every command: started with a socket as its standard input.
+"""Imports what ``atta`` needs and forks a process for every command: started with a socket as its standard input. With
+the argument ``torch`` it imports that, too.
 
 A message has the command's module and arguments, environment and folder, and its standard streams. The answer is the number of the
 process. Its parent is the process that asked, see ``commands``. The process ends when the socket closes.
@@ -30,7 +31,12 @@ def main() -> bool:
     import atta.client
     import atta.daemon.daemon
     import atta.partition.methods
-    import atta.train  # noqa: F401
+    import atta.train
+
+    if sys.argv[1:]:
+        import torch_geometric.nn  # noqa: F401
+
+        import atta.train.cooperative.trainer  # noqa: F401
 
     gc.freeze()
     with socket.socket(fileno=os.dup(0)) as requests:
