@@ -119,7 +119,9 @@ def test_targets_are_divided_evenly_and_the_same_way_each_time() -> None:
 
 
 def config(**settings: Any) -> TrainConfig:
-    return TrainConfig(**{"data": "x", "strategy": "full", "layers": 3, "hidden": 10, "device": "cpu", **settings})
+    return TrainConfig(
+        **{"data": "x", "strategy": "full", "model": "sage", "layers": 3, "hidden": 10, "device": "cpu", **settings}
+    )
 
 
 def test_the_documented_formula() -> None:
