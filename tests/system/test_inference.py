@@ -494,7 +494,7 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     for options, words in [
         (f"{there} {out} --checkpoint wide", "16 features"),
-        (f"{there} {out} --checkpoint none", "best.pt"),
+        (f"{there} {out} --checkpoint none", "there is no such file or folder"),
         (f"{there} {out} --checkpoint cut", "checksum"),
         (f"{there} {out} --checkpoint labels --what classes", "--task labels"),
         (f"{there} {out} {run} --split trian", "did you mean 'train'"),

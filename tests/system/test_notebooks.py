@@ -71,7 +71,7 @@ def test_what_cells_show_of_results() -> None:
     assert shown(many).endswith("… 999,980 more")
     assert "<i>" not in Predictions(np.array(["<i>", "c"]), np.array([3, 4]))._repr_html_()
     epochs = [EpochReport(n, 2.0, 1 / (n + 1), 3e4, 0.0, 0.0, {}, val_accuracy=n / 50) for n in range(30)]
-    report = TrainReport(TrainConfig(data="data"), epochs)
+    report = TrainReport(TrainConfig(data="data", model="sage"), epochs)
     assert shown(report).startswith("sage, minibatch: 30 epochs, the best is 29epochlossval_accuracysecondsseeds/s10")
     assert "the best" not in shown(TrainReport(TrainConfig(data="data")))
     assert "val_accuracy0.58" in shown(report.best)
