@@ -773,6 +773,103 @@ def test_guesses(tmp_path: Path, make: Callable[[Path], dict[str, Any]]) -> None
     assert set(taken_in("table", tmp_path, tmp_path / "out" / "g").schema.node_types) == set(want["nodes"])
 
 
+def gconstruct(folder: Path) -> dict[str, Any]:
+    """Tables, and what GraphStorm's documentation has one write about them."""
+    paper = {
+        "pid": range(20),
+        "venue": list("abcd") * 5,
+        "pages": range(20),
+        "year": range(1990, 2010),
+        "title": ["t"] * 20,
+    }
+    paper["topic"] = [None, "ml", "db", "ml"] * 5
+    pd.DataFrame(paper).to_csv(folder / "paper.csv", sep="|", index=False)
+    for number in range(2):
+        pd.DataFrame({"aid": [f"a{number}", f"b{number}"], "vector": [[0.5, 1.0]] * 2}).to_parquet(
+            folder / f"a{number}.parquet"
+        )
+    wrote = {"author": ["a0", "b1"], "paper": [3, 4], "weight": [0.5, 1.5], "role": [0, 1]}
+    pd.DataFrame(wrote).to_parquet(folder / "wrote.parquet")
+    scaled = {"feature_col": ["pages", "year"], "feature_name": "n", "transform": {"name": "max_min_norm"}}
+    label = {"label_col": "topic", "task_type": "classification", "split_pct": [0.75, 0.25, 0.0]}
+    ends = {"source_id_col": "author", "dest_id_col": "paper", "relation": ["author", "writes", "paper"]}
+    role = {"label_col": "role", "task_type": "classification", "split_pct": [0.8, 0.2, 0]}
+    return {
+        "version": "gconstruct-v0.1",
+        "nodes": [
+            {"node_type": "paper", "format": {"name": "csv", "separator": "|"}, "files": str(folder / "paper.csv"),
+             "node_id_col": "pid", "labels": [label],
+             "features": [scaled, {"feature_col": "venue", "transform": {"name": "to_categorical"}}]},
+            {"node_type": "author", "format": {"name": "parquet"}, "node_id_col": "aid", "features": [{"feature_col": "vector"}],
+             "files": [str(folder / f"a{number}.parquet") for number in (1, 0)]},
+        ],
+        "edges": [{**ends, "format": {"name": "parquet"}, "files": str(folder / "wrote.parquet"), "labels": [role],
+                   "features": [{"feature_col": "weight"}]}],
+    }  # fmt: skip
+
+
+def test_the_schema_of_graphstorms_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = gconstruct(tmp_path)
+    (tmp_path / "g.json").write_text(json.dumps(said))
+    output = " ".join(run("schema", tmp_path, "--from", tmp_path / "g.json").output.split())
+    assert "pages, year: scaled to mean 0 and deviation 1, where max_min_norm gives 0 to 1" in output
+    assert "train with --task edge-classes --edge-type author__writes__paper --edge-split 0.8,0.2,0" in output
+    graph = taken_in("table", tmp_path, tmp_path / "out" / "g")
+    x, venue = graph.table("paper", "x"), np.eye(4)[np.arange(20) % 4]
+    scaled = (np.arange(20) - 9.5) / np.arange(20).std()
+    np.testing.assert_allclose(x, np.column_stack([scaled, scaled, venue]), rtol=1e-5, atol=1e-6)
+    assert graph.table("paper", "y").tolist() == [-1, 1, 0, 1] * 5
+    assert set(graph.schema.splits["paper"]) == {"train", "val"}
+    assert to_strings(graph.table("author", "name")) == ["a1", "b1", "a0", "b0"]
+    assert graph.table("author", "x").tolist() == [[0.5, 1.0]] * 4
+    edges = graph.edges("author__writes__paper")
+    assert (edges.src.tolist(), edges.dst.tolist()) == ([2, 1], [3, 4])
+    assert (edges.tables["weight"].tolist(), edges.tables["y"].tolist()) == ([0.5, 1.5], [0, 1])
+    monkeypatch.chdir(tmp_path)  # relative paths: to the current folder, not to that of the schema
+    (tmp_path / "s").mkdir()
+    said["edges"] = []
+    said["nodes"] = [said["nodes"][0] | {"files": "paper.csv"}]
+    (tmp_path / "g.json").write_text(json.dumps(said))
+    assert "works" in run("schema", "s", "--from", "g.json").output
+    refuses(
+        ConfigError, "--labels: not with --from", run, "schema", "s", "--from", "g.json", "--labels", "y", "--overwrite"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("nodes", {"format": {"name": "hdf5"}}, "paper: format 'hdf5': tables are Parquet or CSV"),
+        ("nodes", {"node_type": "author"}, "author: has two blocks"),
+        ("nodes", {"files": 5}, r"nodes\[0\]: is not as GraphStorm takes it: 'int' object"),
+        ("nodes", {"extra": 5}, r"nodes\[0\]: a schema has nothing for extra"),
+        ("nodes", {"labels": [{"task_type": "reconstruct_node_feat"}]}, "task_type 'reconstruct_node_feat'"),
+        (
+            "nodes",
+            {"labels": [{"task_type": "regression", "custom_split_filenames": {}}]},
+            "nothing for custom_split_f",
+        ),
+        (
+            "nodes",
+            {"features": [{"feature_col": "title", "transform": {"name": "bert_hf", "max_seq_length": 9}}]},
+            'paper: title: a schema has nothing for the transform {"name": "bert_hf", "max_seq_length": 9}: store',
+        ),
+        ("edges", {"relation": ["author", "paper"]}, "expected a source type, a relation and a destination type"),
+        (
+            "edges",
+            {"labels": [{"task_type": "regression", "label_col": "weight"}]},
+            "a label of task_type 'regression'",
+        ),
+    ],
+)
+def test_what_no_schema_says_of_graphstorms_configuration(tmp_path: Path, kind: str, change: Any, words: str) -> None:
+    said = gconstruct(tmp_path)
+    said[kind][0] |= change
+    (tmp_path / "g.json").write_text(json.dumps(said))
+    refuses(DataError, words, run, "schema", tmp_path, "--from", tmp_path / "g.json")
+    assert not (tmp_path / "schema.json").exists()
+
+
 def test_a_schema_is_not_overwritten(tmp_path: Path) -> None:
     social(tmp_path)
     (tmp_path / "schema.json").write_text("mine")
