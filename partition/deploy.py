@@ -29,12 +29,7 @@ _BLOCK = 16 << 20
 
 
 def deploy(
-    src: str | Path,
-    dst: str | Path,
-    parts: Sequence[int],
-    *,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    src: str | Path, dst: str | Path, parts: Sequence[int], *, overwrite: bool = False, progress: Progress | None = None
 ) -> int:
     """Copy what the daemons of ``parts`` need from the dataset ``src`` to the folder ``dst``; returns the bytes copied.
     ``dst`` appears when it is complete and has the checksums of the manifest. Raises DataError: a file of ``src`` is
@@ -88,11 +83,7 @@ def _copy(source: Path, target: Path, record: FileRecord, progress: Progress) ->
 
 
 def local_dataset(
-    data: str | Path,
-    parts: Sequence[int] | None,
-    *,
-    cache: str | Path = "",
-    progress: Progress | None = None,
+    data: str | Path, parts: Sequence[int] | None, *, cache: str | Path = "", progress: Progress | None = None
 ) -> Path:
     """The folder of a partitioned dataset on this machine. One on object storage is fetched into ``cache`` (default:
     ``~/.cache/atta/data``) as far as ``parts`` need it (None: all; []: only the manifest), and what is there is not

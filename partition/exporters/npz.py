@@ -12,12 +12,7 @@ import numpy as np
 
 from atta.observe.progress import Progress
 from atta.partition.disk.files import NpyAppender, write_json
-from atta.partition.exporters.common import (
-    lost_edge_types,
-    lost_tables,
-    row_chunks,
-    split_mask,
-)
+from atta.partition.exporters.common import lost_edge_types, lost_tables, row_chunks, split_mask
 from atta.partition.graph import NODE_TYPE, Graph
 from atta.partition.importers.npz import edge_array
 from atta.partition.importers.reading.source import Array

@@ -39,15 +39,7 @@ class PartitionMethod(Protocol):
 METHODS: OpenRegistry[type] = OpenRegistry(
     "partition method",
     "atta.partition_methods",
-    {
-        "metis": Metis,
-        "block": Block,
-        "ldg": Ldg,
-        "fennel": Fennel,
-        "random": Random,
-        "given": Given,
-        "extend": Extend,
-    },
+    {"metis": Metis, "block": Block, "ldg": Ldg, "fennel": Fennel, "random": Random, "given": Given, "extend": Extend},
     "a dataclass with assign",
     lambda part: dataclasses.is_dataclass(part) and hasattr(part, "assign"),
 )

@@ -397,10 +397,7 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda said: isinstance(said, dict) and all(map(_is_table, said.values())),
         "an object with a column, or a list of columns, for each table",
     ),
-    "splits": (
-        _are_splits,
-        "an object with a column, or a share (0.8), for each split, or the column that names them",
-    ),
+    "splits": (_are_splits, "an object with a column, or a share (0.8), for each split, or the column that names them"),
     "ignore": (_are_names, "a list of columns"),
     "empty": (_are_names, "a list of texts"),
     "unknown": (lambda said: said == "drop", "'drop'"),

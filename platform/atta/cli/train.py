@@ -34,11 +34,7 @@ OPTION_GROUPS = {
 }
 
 
-@command(
-    cls=StrategyCommand,
-    groups=OPTION_GROUPS,
-    strategies=STRATEGIES,
-)
+@command(cls=StrategyCommand, groups=OPTION_GROUPS, strategies=STRATEGIES)
 @config_option
 @plugin_option
 @settings_options(TrainConfig)

@@ -176,10 +176,7 @@ def _has(roles: set[Role]) -> str:
     return f"has {', '.join(sorted(role.value for role in roles))}" if roles else "has none"
 
 
-_CODES = {
-    Refusal.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED,
-    Refusal.LACKS_ROLE: grpc.StatusCode.PERMISSION_DENIED,
-}
+_CODES = {Refusal.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED, Refusal.LACKS_ROLE: grpc.StatusCode.PERMISSION_DENIED}
 
 
 class CallGuard:

@@ -195,15 +195,11 @@ class DaemonConfig:
     """Number of entries that the daemon keeps of what it did."""
     model: Annotated[str, Option("Checkpoint that answers queries about vertices.", path="folder", metavar="DIR")] = ""
     """Empty: no queries are answered."""
-    table: Annotated[
-        str,
-        Option("Of --model: where atta predict has written rows.", metavar="NAME"),
-    ] = ""
+    table: Annotated[str, Option("Of --model: where atta predict has written rows.", metavar="NAME")] = ""
     """Other kinds of rows than ``what`` are computed when they are asked for; empty: all are."""
     what: Annotated[str, Option("What --table has.", choices=WHAT)] = WHAT[0]
     fan_out: Annotated[
-        tuple[int, ...] | None,
-        Option("Of --model: in-neighbours per layer, or for all.", unset="all"),
+        tuple[int, ...] | None, Option("Of --model: in-neighbours per layer, or for all.", unset="all")
     ] = None
     query_wait_s: Annotated[
         float,

@@ -201,13 +201,7 @@ def roll(
             echo(line, err=json_file == "-")
 
     rolling = Roll(
-        fleet,
-        addresses,
-        allow_pause=allow_pause,
-        timeout_s=timeout,
-        tell=tell,
-        clock=time.monotonic,
-        sleep=time.sleep,
+        fleet, addresses, allow_pause=allow_pause, timeout_s=timeout, tell=tell, clock=time.monotonic, sleep=time.sleep
     )
     try:
         with _patient(tell) as interrupted:

@@ -63,21 +63,14 @@ _GROUPS = {
 
 
 @command(
-    "partition",
-    groups=_GROUPS,
-    epilog="Example: atta partition graphs/demo data/demo-2p --parts 2 --method metis",
+    "partition", groups=_GROUPS, epilog="Example: atta partition graphs/demo data/demo-2p --parts 2 --method metis"
 )
 @config_option
 @plugin_option
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--parts", type=int, required=True, help="Number of partitions.")
-@click.option(
-    "--method",
-    type=NameOf(METHODS),
-    default="metis",
-    help="Decides which partition owns which vertices.",
-)
+@click.option("--method", type=NameOf(METHODS), default="metis", help="Decides which partition owns which vertices.")
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
@@ -87,11 +80,7 @@ _GROUPS = {
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the method; may be given several times."
 )
-@click.option(
-    "--fallback",
-    type=NameOf(METHODS),
-    help="Method to use if the first one fails or needs too much memory.",
-)
+@click.option("--fallback", type=NameOf(METHODS), help="Method to use if the first one fails or needs too much memory.")
 @click.option("--seed", type=int, default=0, help="Seed of the method.")
 @click.option(
     "--balance",

@@ -12,14 +12,7 @@ import grpc
 import structlog
 
 from atta.daemon.peers.connection import Channel
-from atta.errors import (
-    AttaError,
-    DataError,
-    NotAuthenticatedError,
-    RestartedError,
-    StalePrimaryError,
-    UnavailableError,
-)
+from atta.errors import AttaError, DataError, NotAuthenticatedError, RestartedError, StalePrimaryError, UnavailableError
 from atta.kvstore.durable.frames import Buffer, LogPosition
 from atta.kvstore.durable.store import TableStore
 from atta.observe.machine.threads import aside

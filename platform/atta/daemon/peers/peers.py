@@ -325,11 +325,7 @@ class Peers:
     """All other daemons of the cluster, by the parts of the dataset that they own."""
 
     def __init__(
-        self,
-        addresses: Mapping[int, Addresses],
-        dataset: Dataset,
-        settings: PeerSettings,
-        own: str = "this daemon",
+        self, addresses: Mapping[int, Addresses], dataset: Dataset, settings: PeerSettings, own: str = "this daemon"
     ) -> None:
         """``own``: address of this daemon."""
         self._own, self._addresses, self._dataset, self._settings = own, dict(addresses), dataset, settings

@@ -13,14 +13,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.parameter_jobs import ArrivalJob, ParameterJobs, Pushed, Started, SummedJob, WeightsJob
 from atta.kvstore.parameters import ParameterSpec
 from atta.protos.v1 import weights_pb2
-from atta.wire.bulk import (
-    BEGIN_VALUES,
-    CREATE_MOMENTS,
-    CREATE_VALUES,
-    GRADIENT_VALUES,
-    WEIGHTS_MOMENTS,
-    WEIGHTS_VALUES,
-)
+from atta.wire.bulk import BEGIN_VALUES, CREATE_MOMENTS, CREATE_VALUES, GRADIENT_VALUES, WEIGHTS_MOMENTS, WEIGHTS_VALUES
 from atta.wire.rpc import Bulk
 
 log = structlog.get_logger("atta.daemon")

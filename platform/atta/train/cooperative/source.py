@@ -184,11 +184,7 @@ class JoinedSource(Source):
 
 
 def source_inside(
-    view: WorkerView,
-    group: dist.ProcessGroup | None = None,
-    *,
-    device: torch.device | str = "cpu",
-    machines: int = 1,
+    view: WorkerView, group: dist.ProcessGroup | None = None, *, device: torch.device | str = "cpu", machines: int = 1
 ) -> ExactSource | None:
     """The rows of the other trainers of a server; None for a server with one trainer. group: the server's trainers;
     None: the view is that of the only trainer. machines: of the server, which only says which bytes have crossed.

@@ -154,13 +154,7 @@ class ServerData:
     def _divide(self, found: ServerGraph, tries: int) -> Iterator[WorkerView]:
         place = self.groups.place
         return divide(
-            found,
-            place.trainers,
-            place.machines,
-            seed=self.config.seed,
-            tries=tries,
-            halo=self._halo,
-            task=self._task,
+            found, place.trainers, place.machines, seed=self.config.seed, tries=tries, halo=self._halo, task=self._task
         )
 
     def _extract(self, epoch: int) -> ServerGraph:

@@ -47,13 +47,7 @@ class SavedTypedModel:
 
     @classmethod
     def of(
-        cls,
-        saved: SavedModel,
-        cluster: Cluster,
-        device: torch.device,
-        *,
-        types: Sequence[str],
-        hidden: bool,
+        cls, saved: SavedModel, cluster: Cluster, device: torch.device, *, types: Sequence[str], hidden: bool
     ) -> SavedTypedModel:
         """Take the weights of a checkpoint. types: those of ``types_of`` that are asked for; hidden: the rows that the
         decoder of a model of one type reads, not scores. Raises ConfigError: no edges end at the target type;

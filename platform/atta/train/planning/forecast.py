@@ -153,12 +153,7 @@ class Forecaster:
         as of ``Forecast``."""
         work, trainers = self.sizes.exchanged, self.machines.trainers
         given = ",".join(f"{field.replace('_', '-')}={value}" for field, value in (settings or {}).items())
-        words = (
-            "--strategy",
-            f"{strategy}:{given}" if given else strategy,
-            "--trainers-per-server",
-            str(trainers),
-        )
+        words = ("--strategy", f"{strategy}:{given}" if given else strategy, "--trainers-per-server", str(trainers))
         exact = self.shared(strategy, name, work, words, exact=not risk)
         layers = self.model.exchanges / 2
         rows = work.external * layers

@@ -18,14 +18,7 @@ from atta.partition.graph.needs import node_file, plan_disk
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import ExpansionAware
 from atta.scheduler.fine import Line
-from atta.train.cooperative import (
-    CooperativeModel,
-    TrainerBatch,
-    TrainingGraph,
-    backward,
-    split_vertices,
-    worker_view,
-)
+from atta.train.cooperative import CooperativeModel, TrainerBatch, TrainingGraph, backward, split_vertices, worker_view
 from atta.train.models import whole_model
 from atta.train.planning.count import Question, Servers, mini_batch_of, split_trainers
 from atta.train.planning.loopback import internal_bytes_per_s

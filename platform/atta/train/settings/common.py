@@ -100,11 +100,7 @@ class TrainSettings:
         float, Option("A trainer silent for so long is killed.", unit="s", at_least=1, at_most=86_400)
     ] = 60.0
     logger: Annotated[
-        tuple[str, ...] | None,
-        Option(
-            "csv, tensorboard, wandb, mlflow or MODULE.CLASS.",
-            metavar='"NAME KEY=V"',
-        ),
+        tuple[str, ...] | None, Option("csv, tensorboard, wandb, mlflow or MODULE.CLASS.", metavar='"NAME KEY=V"')
     ] = None
     metrics: Annotated[str, Option("Serve Prometheus metrics of the run, on machine 0.", metavar="HOST:PORT")] = ""
     """Empty: none."""

@@ -323,8 +323,7 @@ class HistoricalSettings(StaleSettings):
         int, Setting("In-neighbours per vertex and hop whose rows a batch computes; -1: all.", at_least=-1)
     ] = 5
     max_age: Annotated[
-        int,
-        Setting("Epochs after which a stale row is computed anew; 0: none is read.", at_least=0),
+        int, Setting("Epochs after which a stale row is computed anew; 0: none is read.", at_least=0)
     ] = 1
     momentum: Annotated[float, Setting("How far a stale row moves towards a new one; 1: it is replaced.")] = 1.0
 

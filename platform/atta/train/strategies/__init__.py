@@ -7,12 +7,7 @@ from atta.train.strategies.strategy import TrainingStrategy
 
 __all__ = ["STRATEGIES", "TrainingStrategy", "strategies_with"]
 
-_FILES = (
-    "minibatch",
-    "full",
-    "exchange",
-    "dorylus",
-)
+_FILES = ("minibatch", "full", "exchange", "dorylus")
 
 STRATEGIES: OpenRegistry[TrainingStrategy] = OpenRegistry(
     "strategy",
