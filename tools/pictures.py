@@ -258,12 +258,7 @@ def strategies_picture(lines: Sequence[Timeline]) -> str:
     return _drawn(left + cell * EPOCHS + 10, y + 14, shapes, "Which version of a row is read in which epoch")
 
 
-KINDS = {
-    "compute": "#cfe3f7",
-    "wait": "#f2b0a0",
-    "sum": "#ffe9c7",
-    "travel": "#d7efd3",
-}
+KINDS = {"compute": "#cfe3f7", "wait": "#f2b0a0", "sum": "#ffe9c7", "travel": "#d7efd3"}
 """What a trainer does, and the colour of its bars: it computes, waits for rows, sums gradients up; messages travel."""
 EPOCH = {
     "minibatch": (

@@ -16,14 +16,7 @@ from atta.samplers.methods import Method
 from atta_bench.command import measured
 from atta_bench.lab.netlab import Host
 from atta_bench.lab.processes import Measured
-from atta_bench.lab.rounds import (
-    ComparisonBench,
-    Say,
-    System,
-    atta_on,
-    compared,
-    delivery,
-)
+from atta_bench.lab.rounds import ComparisonBench, Say, System, atta_on, compared, delivery
 from atta_bench.loader.consumer import DELIVERIES
 from atta_bench.results import BenchReport
 

@@ -37,13 +37,7 @@ from atta.scheduler import POLICIES, SchedulerConfig, policy_named
 from atta_bench.command import measured
 from atta_bench.lab.netlab import Host, bits_per_s
 from atta_bench.lab.processes import Measured
-from atta_bench.lab.rounds import (
-    ComparisonBench,
-    Say,
-    System,
-    atta_on,
-    compared,
-)
+from atta_bench.lab.rounds import ComparisonBench, Say, System, atta_on, compared
 from atta_bench.lab.workload import ints
 from atta_bench.loader import benchmark as loader
 from atta_bench.results import BenchReport, Maybe, arguments_of, cell, head, rows_of, write
@@ -67,8 +61,7 @@ class SchedulerBench(ComparisonBench):
     policies: Annotated[tuple[str, ...], Option("Of the daemons' schedulers.")] = tuple(POLICIES)
     depths: Annotated[tuple[int, ...], Option("A policy with a depth runs with each of these.", at_least=1)] = (4,)
     rtt_ms: Annotated[
-        float,
-        Option("Delay that daemons inject into every request to another one.", name="rtt", unit="ms", at_least=0),
+        float, Option("Delay that daemons inject into every request to another one.", name="rtt", unit="ms", at_least=0)
     ] = 0.0
 
     def __post_init__(self) -> None:

@@ -354,12 +354,7 @@ def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], type
         *rows_of(
             ("machines", f"within {BOUND:.0%}", "median error", "largest error"),
             *(
-                (
-                    machines,
-                    _within(some),
-                    f"{statistics.median(map(abs, some)):.1%}",
-                    f"{max(some, key=abs):+.1%}",
-                )
+                (machines, _within(some), f"{statistics.median(map(abs, some)):.1%}", f"{max(some, key=abs):+.1%}")
                 for machines, some in by_machines.items()
             ),
         ),

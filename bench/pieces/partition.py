@@ -52,8 +52,7 @@ class PartitionBench:
         tuple[str, ...], Option("NAME or NAME:KEY=VALUE,KEY=VALUE each; ratios are about the first.")
     ] = ("metis", "metis:tame=no", "ldg", "fennel", "block", "random")
     vs: Annotated[
-        tuple[str, ...],
-        Option("Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).", choices=PEERS),
+        tuple[str, ...], Option("Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).", choices=PEERS)
     ] = ()
     runs: Annotated[int, Option("Rounds; methods alternate within a round.", at_least=1)] = 1
 

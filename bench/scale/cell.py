@@ -235,11 +235,7 @@ def run_cell(
 
 
 def _start(
-    processes: SystemProcesses,
-    cell: Cell,
-    batches: Batches,
-    places: Sequence[tuple[Host, str]],
-    folder: Path,
+    processes: SystemProcesses, cell: Cell, batches: Batches, places: Sequence[tuple[Host, str]], folder: Path
 ) -> None:
     cluster, addresses = folder / "cluster.toml", [address for _, address in places]
     write_cluster(cluster, addresses)

@@ -96,10 +96,7 @@ MODES = {
     "async-s1": "mode=async,staleness=1",
 }
 PRICES = PriceList.parse(  # of Dorylus, section 7.2: c5n.2xlarge is four of the base instance
-    {
-        "instances": {"c5n.2xlarge": 4 * 0.108},
-        "worker": {"per_ms": 0.01125 / 3.6e6, "per_request": 0.20 / 1e6},
-    },
+    {"instances": {"c5n.2xlarge": 4 * 0.108}, "worker": {"per_ms": 0.01125 / 3.6e6, "per_request": 0.20 / 1e6}},
     "the paper",
 )
 

@@ -16,15 +16,7 @@ from atta.partition.dataset import Dataset
 from atta_bench.command import measured
 from atta_bench.lab.netlab import Host
 from atta_bench.lab.processes import Measured
-from atta_bench.lab.rounds import (
-    ComparisonBench,
-    Say,
-    System,
-    atta_on,
-    compared,
-    delivery,
-    need_training,
-)
+from atta_bench.lab.rounds import ComparisonBench, Say, System, atta_on, compared, delivery, need_training
 from atta_bench.lab.workload import Recipe
 from atta_bench.loader import benchmark as loader
 from atta_bench.results import BenchReport

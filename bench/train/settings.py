@@ -129,8 +129,7 @@ class StrategiesBench:
     timeout_s: Annotated[float, Option("Per strategy and round.", name="timeout", unit="s")] = 600.0
     seed: Annotated[int, Option("Of the first round; each round takes the next.", at_least=0, at_most=2**63 - 1)] = 0
     work: Annotated[
-        str | None,
-        Option("Keep converted graphs here.", metavar="DIR", unset="atta in the user's cache folder"),
+        str | None, Option("Keep converted graphs here.", metavar="DIR", unset="atta in the user's cache folder")
     ] = None
 
     def __post_init__(self) -> None:

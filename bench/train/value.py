@@ -84,13 +84,7 @@ class PriceList:
         return cls(instances, instance, WorkerPrice(**worker))
 
     def cost(
-        self,
-        seconds: float,
-        servers: int,
-        *,
-        instance: str | None = None,
-        worker_s: float = 0.0,
-        requests: float = 0.0,
+        self, seconds: float, servers: int, *, instance: str | None = None, worker_s: float = 0.0, requests: float = 0.0
     ) -> float:
         """The cost of a run.
 

@@ -101,10 +101,7 @@ _OTHERS = {
 }
 _PARSES = 100
 """How often the header of an array is parsed before it counts as damaged."""
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 @dataclass(frozen=True)

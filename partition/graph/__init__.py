@@ -4,14 +4,7 @@
 
 from __future__ import annotations
 
-from atta.partition.graph.reading import (
-    MANIFEST,
-    Edges,
-    Graph,
-    check_layout,
-    index_dtype,
-    read_records,
-)
+from atta.partition.graph.reading import MANIFEST, Edges, Graph, check_layout, index_dtype, read_records
 from atta.partition.graph.writing import EdgeAppender, GraphWriter
 from atta.partition.schema import EDGE_TYPE, NODE_TYPE
 

@@ -12,12 +12,7 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.observe import html
-from atta.partition.disk.files import (
-    FileRecord,
-    check_file,
-    map_array,
-    read_sealed,
-)
+from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.disk.store import path_here
 from atta.partition.names import edge_folder, node_folder
 from atta.partition.schema import Schema

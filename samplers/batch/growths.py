@@ -25,14 +25,7 @@ class Growths:
     """The growth of each operator, by node type: the vertices that it has added."""
 
     def __init__(
-        self,
-        plan: Plan,
-        dataset: Dataset,
-        *,
-        home: int,
-        degree: Degree,
-        kept: KeptEdges | None,
-        rows: KeptRows | None,
+        self, plan: Plan, dataset: Dataset, *, home: int, degree: Degree, kept: KeptEdges | None, rows: KeptRows | None
     ) -> None:
         self._plan, self._dataset, self._home, self._degree, self._rows = plan, dataset, home, degree, rows
         hops = [(op.method, plan.drawn_tables(edge_type)) for op in plan.neighborhoods for edge_type, _ in op.fan_outs]

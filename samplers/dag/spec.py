@@ -258,11 +258,7 @@ def _known_edge_type(schema: Schema, edge_type: EdgeType) -> str:
 
 
 def _add_hops(
-    spec: dag_pb2.DagSpec,
-    schema: Schema,
-    inputs: list[str],
-    hops: Hops,
-    wanted: Mapping[str, Sequence[str]],
+    spec: dag_pb2.DagSpec, schema: Schema, inputs: list[str], hops: Hops, wanted: Mapping[str, Sequence[str]]
 ) -> None:
     if hops.frontier not in [*FRONTIERS]:
         raise ConfigError(f"frontier is {hops.frontier!r}, must be 'new' or 'all'")

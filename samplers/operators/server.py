@@ -157,11 +157,7 @@ class _Grown:
 
 
 def _grow(
-    batch: Batch,
-    hops: int,
-    choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]],
-    *,
-    rim: bool = True,
+    batch: Batch, hops: int, choose: Callable[[_Grown, np.ndarray, Neighbors], Program[np.ndarray]], *, rim: bool = True
 ) -> Program[Sampled]:
     """Admit vertices hop by hop. ``choose`` gets a frontier and its in-edges, and says which vertices to admit:
     vertices that are not members, repeats allowed. Those left out may come in a later hop, so all in-edges are kept.

@@ -136,12 +136,7 @@ BUDGETS = tuple(
     for base in SINGLE
     for place in range(len(LEVELS) - 1)
 )
-TRAINED = (
-    *PLAIN,
-    *BUDGETS,
-    *(EXCHANGE, *EXACT, *NO_SLACK, *CHECKPOINTED),
-    *(*DROPPED, *STALE_DROPPED, *RECOMPUTED),
-)
+TRAINED = (*PLAIN, *BUDGETS, *(EXCHANGE, *EXACT, *NO_SLACK, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
 DRIVEN = (
     *(StaleCase("sancus", {"eps": eps, "warmup": 3}, rows=rows) for eps in (0, 1, 3) for rows in ("halo", "all")),
     StaleCase("pipegcn"),

@@ -237,9 +237,8 @@ def test_bad_input_is_refused(world: World, refused: Any, options: str, said: st
 def test_a_run_without_validation_leaves_a_model_with_its_embeddings(tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     with GraphWriter(tmp_path / "graph") as out:
-        x, y = rng.random((60, 3), np.float32), rng.integers(0, 3, 60)
-        out.add_nodes("paper", 60, tables={"x": x, "y": y}, splits={"train": np.arange(40)})
-        out.add_nodes("author", 20)
+        out.add_nodes("paper", 60, tables={"y": rng.integers(0, 3, 60)}, splits={"train": np.arange(40)})
+        out.add_nodes("author", 20)  # no type has features
         out.add_edges("author__writes__paper", rng.integers(0, 20, 200), rng.integers(0, 60, 200))
     partition_graph(tmp_path / "graph", tmp_path / "data", parts=2, method="random")
     with atta.local(tmp_path / "data", threads=1) as cluster:
@@ -250,7 +249,10 @@ def test_a_run_without_validation_leaves_a_model_with_its_embeddings(tmp_path: P
         )  # fmt: skip
         fit(settings)
         saved = load_model(folder)
-        assert saved.embeddings.rows["author"].shape == (20, 4)
+        assert {name: rows.shape for name, rows in saved.embeddings.rows.items()} == {
+            "author": (20, 4),
+            "paper": (60, 4),
+        }
         assert atta.predict(cluster, folder).values.shape == (60, 4)
         again = fit(replace(settings, init_from=str(folder), checkpoint=None, epochs=1))
         assert len(again.epochs) == 1

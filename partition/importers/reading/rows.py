@@ -122,12 +122,7 @@ def npy_edges(path: Path) -> FileRows:
 
 
 def csv_rows(
-    path: Path,
-    dtype: npt.DTypeLike | None = None,
-    *,
-    delimiter: str = ",",
-    skip: int = 0,
-    empty: str | None = None,
+    path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str = ",", skip: int = 0, empty: str | None = None
 ) -> FileRows:
     """The rows [columns] of a file of numbers without a heading, gzipped if its name says so; raises DataError.
     ``dtype``: of the values; by default int64, or float64 if the file has fractions. ``skip``: number of lines before

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import re
 import shlex
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -101,9 +102,11 @@ class ImportOptions:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a library's message, at most 300 printable characters, or the name of the error's class."""
+    """The first line of a library's message, at most 300 printable characters, or the name of the error's class; of text
+    that is no UTF-8 also what helps."""
     line = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in line[:_MESSAGE])
+    cure = "; save the file as UTF-8, as iconv -f latin1 -t utf8 does" if re.search("utf-?8", line, re.I) else ""
+    return "".join(letter if letter.isprintable() else "?" for letter in line[:_MESSAGE]) + cure
 
 
 HEAD_BYTES = 64 << 10

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +193,8 @@ class _Import:
     ) -> None:
         """Write the edges of some relations: ``names`` by number of the class in ``kinds``; of one without it."""
         source, _, target = split_edge_type(files.entry.name)
-        dropped = 0
+        left: Counter[str] = Counter()
+        lowest = [(ColumnReader(ColumnRule(name, fill=0), files), n) for name, n in files.entry.at_least.items()]
         with contextlib.ExitStack() as stack:
             streams: dict[int, EdgeStream] = {}
             for piece in files.pieces():
@@ -204,19 +206,23 @@ class _Import:
                 found = np.zeros(len(src), np.int64) if kinds is None else kinds.values(piece)[0]
                 if self._refusals:
                     continue
-                strange = (src < 0) | (dst < 0)
-                if files.entry.drops_unknown and strange.any():
-                    found = np.where(strange, -1, found)
-                    dropped += int(strange.sum())
+                out = {"an end is empty, or in no node file": (src < 0) | (dst < 0)}
+                for reader, least in lowest:
+                    values, empty = reader.values(piece)
+                    below = ~(np.atleast_2d(values.T) >= least).all(0) | empty
+                    out[f"{reader.rule.name!r} is not at least {least:g}"] = below
+                for why, mask in out.items():
+                    left[why] += int((mask & (found >= 0)).sum())
+                    found = np.where(mask, -1, found)
                 for code, name in names.items() if not streams else ():
                     streams[code] = stack.enter_context(self._stream(name, readers, tables))
                 for code, chosen in _by_class(found):
                     if code in streams:
                         rows = {name: rows[chosen] for name, rows in tables.items()}
                         streams[code].append(src[chosen], dst[chosen], rows)
-        if dropped and 0 in names:
-            note = f"{files.entry.name}: {dropped:,} edges are left out: an end is empty, or in no node file"
-            self._options.notes.append(note)
+        for why, count in left.items():
+            if count and 0 in names:
+                self._options.notes.append(f"{files.entry.name}: {count:,} edges are left out: {why}")
 
     def _stream(self, name: str, readers: Mapping[str, TableReader], tables: Mapping[str, Array]) -> EdgeStream:
         specs = {table: TableSpec(rows.dtype.str, rows.shape[1:]) for table, rows in tables.items()}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from atta.errors import DataError
 from atta.partition.graph.exact import inexact
-from atta.partition.importers.reading.source import Array, Mask, pa, pc
+from atta.partition.importers.reading.source import Array, Mask, first_line, pa, pc
 from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.schema import UNITS, VALUE, ColumnRule
 
@@ -19,6 +20,8 @@ _MAX_CLASSES = 1 << 16
 _ARROW_UNITS = ("s", "ms", "us", "ns")
 _ZONE = r"(?i:z|[-+][0-9]{2}:?[0-9]{2})$"
 _NUMBER = r"^\s*([-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|(?i:nan|inf))?\s*$"
+EPOCH = {10: "s", 13: "ms", 16: "us", 19: "ns"}
+"""Units of numbers that count from 1970, by the digits that they have from 2001 to 2033, the first a 1."""
 _UUID_BYTES = 16
 _DASHES = (8, 12, 16, 20)
 """The digits of a UUID before which a dash stands."""
@@ -75,7 +78,7 @@ def plain(name: str, column: Any) -> Any:
         if category(kind) == TIMES:
             return column.cast(pa.int32()).cast(pa.int64()) if kind.bit_width == 32 else column.cast(pa.int64())
     except pa.ArrowInvalid as error:
-        raise DataError("", f"the column {name!r} holds {kind}: {error}") from None
+        raise DataError("", f"the column {name!r} holds {kind}: {first_line(error)}") from None
     return column
 
 
@@ -86,6 +89,28 @@ def _uuids(column: Any) -> Any:
     text = np.insert(digits, _DASHES, ord("-"), axis=1)
     rows = pa.FixedSizeBinaryArray.from_buffers(pa.binary(text.shape[1]), len(text), [None, pa.py_buffer(text)])
     return pc.if_else(column.is_valid(), rows.cast(pa.large_binary()).cast(pa.large_string()), None)
+
+
+def time_in(text: str, form: str) -> datetime | None:
+    """The time of a text by a format of ``strftime``, UTC unless the text says another zone; None: it is none."""
+    try:
+        found = datetime.strptime(text.strip(), form)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def times_in(column: Any, form: str) -> Any:
+    """A column as Arrow's timestamps: texts by a format, or numbers (in texts, too) that count the unit ``form`` from
+    1970. Null where there is none."""
+    if form not in EPOCH.values():
+        coded = column.cast(pa.large_string()).dictionary_encode()
+        times = [time_in(text, form) for text in coded.dictionary.to_pylist()]
+        return pa.array(times, pa.timestamp("us", "UTC")).take(coded.indices)
+    text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+    whole = pc.match_substring_regex(text, r"^-?[0-9]{1,18}(\.0*)?$|^1[0-9]{18}$")
+    digits = pc.replace_substring_regex(pc.if_else(whole, text, None), r"\..*", "")
+    return digits.cast(pa.int64()).cast(pa.timestamp(form, "UTC"))
 
 
 class ColumnReader:
@@ -100,7 +125,8 @@ class ColumnReader:
         sorts = {category(kind) for kind in kinds}
         if rule.onehot:
             rule = replace(rule, classes=rule.classes or True)
-        if TEXT in sorts and rule.time_unit is None and (labels or all(map(pa.types.is_dictionary, kinds))):
+        named = TEXT in sorts and (labels or all(map(pa.types.is_dictionary, kinds)))
+        if named and not (rule.time_unit or rule.time_format):
             rule = replace(rule, classes=rule.classes or True)
         self.rule, self._files, self._labels = rule, files, labels
         self._unit = rule.time_unit or unit
@@ -139,14 +165,14 @@ class ColumnReader:
             if what in (TEXT, NUMBERS) and not pa.types.is_floating(kind):
                 return np.dtype(np.int64)
             raise DataError("", f"{holds}: classes are text, whole numbers or truth values")
-        if what == TIMES or (what == TEXT and self.rule.time_unit is not None):
+        if what == TIMES or self.rule.time_format or (what == TEXT and self.rule.time_unit is not None):
             return np.dtype(np.int64)
         if what in (TEXT, OTHERS):
             words, accept = "", '"ignore" leaves it out'
             if what == TEXT:
                 words = self._words()
                 accept = (
-                    '"classes": true in schema.json numbers its values, "onehot": true gives each a column, "time_unit" '
+                    '"classes": true in schema.json numbers its values, "onehot": true gives each a column, "time_format" '
                     'reads times, "empty" takes words away'
                 )
             raise DataError("", f"{holds}, wanted are numbers or lists of numbers{words}; {accept}")
@@ -245,7 +271,7 @@ class ColumnReader:
 
     def _numbers(self, piece: FilePiece, column: Any) -> tuple[Array, Mask]:
         """Numbers, and times as numbers, with 0 in empty cells."""
-        if pa.types.is_large_string(column.type):
+        if pa.types.is_large_string(column.type) or (self.rule.time_format and category(column.type) != TIMES):
             column = self._read_times(piece, column)
         kind = column.type
         if pa.types.is_null(kind):
@@ -275,14 +301,24 @@ class ColumnReader:
         return values // factor
 
     def _read_times(self, piece: FilePiece, column: Any) -> Any:
-        text = self._as_names(column)
+        text, form = self._as_names(column), self.rule.time_format
+        if form is None:
+            return self._read_iso(piece, text)
+        times = times_in(text, form)
+        bad = pc.and_not(times.is_null(), text.is_null())
+        what = f"has {VALUE}, which is no time by 'time_format': {form!r}"
+        self._refuse(piece, what, bad.to_numpy(zero_copy_only=False), values=text)
+        return pc.if_else(bad, pa.scalar(0, times.type), times)
+
+    def _read_iso(self, piece: FilePiece, text: Any) -> Any:
         zone = "UTC" if pc.any(pc.match_substring_regex(text, "(?i)[:0-9]{5}" + _ZONE)).as_py() else None
         for unit in _ARROW_UNITS:
             try:
                 return text.cast(pa.string()).cast(pa.timestamp(unit, zone))
             except pa.ArrowInvalid as error:
                 last = str(error)
-        raise DataError(piece.path, f"the column {self.rule.name!r} holds text that is no time in ISO 8601: {last}")
+        cause = f"the column {self.rule.name!r} holds text that is no time in ISO 8601: {last}"
+        raise DataError(piece.path, f'{cause}; "time_format", such as "%d/%m/%Y", reads other times')
 
     def _codes(self, piece: FilePiece, column: Any) -> tuple[Array, Mask]:
         assert self.names is not None, "classes are learnt before they are read"

@@ -17,21 +17,21 @@ import numpy as np
 from atta.errors import ConfigError, DataError
 from atta.observe.packages import load
 from atta.partition.graph.exact import inexact
-from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
+from atta.partition.importers.reading.source import ImportOptions, pa, parquet
 from atta.partition.importers.table import files as reading
 from atta.partition.importers.table import schema as rules
-from atta.partition.importers.table.columns import LISTS, NUMBERS, OTHERS, TEXT, TIMES, category, plain, unit_of
+from atta.partition.importers.table.columns import NUMBERS, TEXT
+from atta.partition.importers.table.looks import ColumnLook
 from atta.partition.importers.table.schema import kind_of
-from atta.partition.names import check_type_name
 from atta.partition.schema import is_table_name, join_edge_type
 
 _MOST_ROWS = 5_000_000
 """At most this many rows of a file are looked at."""
-_SHOWN = 100
-"""A category has at most this many different values."""
+NO_LABELS = "none"
 _SPLIT = re.compile(r"(?:is_|in_)?(train|val|test|valid|validation|dev)(?:ing|ed)?(?:_?mask|_?set)?", re.I)
 _SPLIT_NAMES = {"valid": "val", "validation": "val", "dev": "val"}
 _LABELS = {"y", "label", "labels", "class", "target"}
+_RATINGS = {"rating", "ratings", "rate", "stars", "score", "grade"}
 _RELATIONS = {"type", "rel", "relation", "predicate", "edge_type", "relationship"}
 _ENDS = re.compile(
     r"src|dst|source|target|from|to|head|tail|u|v|who|whom|subject|object|start|end|sender|receiver|parent|manager",
@@ -39,120 +39,13 @@ _ENDS = re.compile(
 )
 _MOST = 0.9
 """A column refers to a file if at least this share of its values are ids there."""
-_LARGE = 10.0
-"""Features with larger numbers than this are scaled: models learn badly from them."""
-_SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Splits of vertices that have labels, if no column names them."""
 _TOLD = {"scaled": "scale", "a column for each value": "onehot", "empty cells are filled": "fill"}
 """What is said of columns whose rule has a key."""
 _ID = re.compile(r"_?id$", re.I)
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
 """Columns that pandas writes for the numbers of rows."""
-
-
-@dataclass(frozen=True)
-class ColumnLook:
-    """A column: its sort, as ``category`` says, and the Arrow type of its values; number of cells, and whether some are
-    empty; the different values, as ``plain`` gives them, None of lists and others."""
-
-    sort: str
-    kind: Any
-    count: int
-    has_empty: bool
-    unique: Any = None
-
-    @classmethod
-    def of(cls, name: str, cells: Any) -> ColumnLook:
-        """What the cells of a column, a chunked array, look like."""
-        sort, whole = category(cells.type), cells.combine_chunks()
-        if sort in (LISTS, OTHERS):
-            return cls(sort, cells.type, len(cells), cells.null_count > 0)
-        values = plain(name, whole)
-        if sort == TEXT:
-            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-        return cls(sort, cells.type, len(values), values.null_count > 0, pc.unique(values.drop_null()))
-
-    @property
-    def distinct(self) -> int:
-        """Number of different values; 0 of lists and others."""
-        return 0 if self.unique is None else len(self.unique)
-
-    @property
-    def is_id(self) -> bool:
-        """Whether every cell has a value of its own."""
-        return self.keys is not None and not self.has_empty and self.distinct == self.count > 0
-
-    @property
-    def is_category(self) -> bool:
-        """Whether few values come again and again."""
-        if self.unique is None or self.distinct > min(_SHOWN, self.count // 2):
-            return False
-        return self.sort == TEXT or pa.types.is_integer(self.unique.type) or pa.types.is_boolean(self.unique.type)
-
-    @property
-    def words(self) -> list[str]:
-        """The different texts, if they are few."""
-        return self.unique.to_pylist() if self.sort == TEXT and self.distinct <= _SHOWN else []
-
-    @property
-    def has_type_names(self) -> bool:
-        """Whether the texts may name types of edges or vertices."""
-        try:
-            return bool(self.words) and all(check_type_name("relation", value) for value in self.words)
-        except ConfigError:
-            return False
-
-    @cached_property
-    def numbers(self) -> Any:
-        """The different numbers."""
-        return self.unique.to_numpy(zero_copy_only=False) if self.sort == NUMBERS and self.distinct else np.zeros(0)
-
-    @property
-    def is_mask(self) -> bool:
-        """Whether all numbers are 0 or 1."""
-        return len(self.numbers) > 0 and bool(np.isin(self.numbers, (0, 1)).all())
-
-    @cached_property
-    def keys(self) -> Any:
-        """Different values as ids: int64 (also of whole floats) or large_string; None if they cannot be ids."""
-        if self.unique is None or pa.types.is_large_string(self.unique.type):
-            return self.unique
-        fits = pa.types.is_integer(self.unique.type) or pa.types.is_floating(self.unique.type)
-        if not fits or not self.distinct or inexact(self.numbers, np.dtype(np.int64)).any():
-            return None
-        return pa.array(self.numbers.astype(np.int64))
-
-    def share_within(self, other: ColumnLook) -> float:
-        """The share of this column's ids that the other has, 0 to 1."""
-        if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
-            return 0.0
-        return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())
-
-    def rule(self, name: str) -> Any:
-        """What the schema says of a column that is a table of its own; None: it is to be ignored."""
-        if self.sort in (LISTS, OTHERS) or (self.sort == TEXT and not self.is_category):
-            return None if self.sort != LISTS or self.has_empty else name
-        rule: dict[str, Any] = {"column": name, **(self._unit() if self.sort == TIMES else {})}
-        if self.sort == TEXT:
-            rule["classes"] = True
-        if self.has_empty:
-            rule["fill"] = "none" if self.sort == TEXT else 0
-        return rule if len(rule) > 1 else name
-
-    def feature(self, name: str) -> Any:
-        """What the schema says of a column of features."""
-        if self.sort == TEXT:
-            return {"column": name, "onehot": True, **({"fill": "none"} if self.has_empty else {})}
-        rule: dict[str, Any] = {"scale": True} if np.abs(self.numbers).max(initial=0) > _LARGE else {}
-        rule |= {"fill": "mean", "known": True} if self.has_empty else {}
-        return {"column": name, **rule} if rule else name
-
-    def _unit(self) -> dict[str, str]:
-        length, times = unit_of(self.kind), self.unique.to_numpy(zero_copy_only=False)
-        for unit in ("s", "ms", "us"):
-            if length >= rules.UNITS[unit] or not (times % (rules.UNITS[unit] // length)).any():
-                return {} if unit == "s" else {"time_unit": unit}
-        return {"time_unit": "ns"}
 
 
 @dataclass(frozen=True)
@@ -193,7 +86,7 @@ class FileLook:
             column = self.columns[name]
             rule = None if _INDEX.fullmatch(name) else column.rule(name)
             if rule is not None:
-                wanted = usual.get(name.lower(), "time" if column.sort == TIMES else name)
+                wanted = usual.get(name.lower(), "time" if column.is_time else name)
                 tables[_table_name(wanted, tables)] = rule
         return tables
 
@@ -226,8 +119,10 @@ class Guess:
                         self.lines.append(f"    {what}: {', '.join(told)}")
         if entry["ignore"] and "tables" in entry:
             self.lines.append(f"  ignored: {', '.join(map(repr, entry['ignore']))}")
+            looks = {name: file.columns[name] for name in entry["ignore"] if name in file.columns}
+            self.lines += [f"    {name!r} {look.doubt}" for name, look in looks.items() if look.doubt]
         if splits := entry.get("splits"):
-            chance = " (by chance, 80, 10 and 10 %: no column names them)" if splits is _SHARES else ""
+            chance = " (by chance, 80, 10 and 10 %: no column names them)" if splits is SHARES else ""
             self.lines.append(f"  splits: {splits if isinstance(splits, str) else ', '.join(splits)}{chance}")
         if lacking := [repr(one.column) for one in ends if not one.is_whole]:
             self.lines.append(f"  edges are left out where there is no vertex for {' or '.join(lacking)}")
@@ -237,9 +132,9 @@ class Guess:
 
 
 def guess_schema(folder: Path, labels: str | None = None) -> Guess:
-    """Guess a schema from the Parquet and CSV files in ``folder``. ``labels``: the column of labels, or ``TYPE/COLUMN``.
-    Raises DataError: there are no such files, none has ids, or one cannot be read; ConfigError: there are no such
-    labels."""
+    """Guess a schema from the Parquet and CSV files in ``folder``. ``labels``: the column of labels, or ``TYPE/COLUMN``;
+    ``none``: there are none; None: columns that are called so. Raises DataError: there are no such files, none has ids,
+    or one cannot be read; ConfigError: there are no such labels."""
     load("reading tables", "pyarrow", "pyarrow.dataset")
     files = _files(folder)
     if not files:
@@ -253,16 +148,13 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         cause = "no file has a column of different ids, so none lists vertices"
         found = "; ".join(f"{file.pattern}: {_lack(file, files)}" for file in files)
         raise DataError(folder, f"{cause} ({found}); atta import edges takes a file of edges alone")
-    columns = [f"{file.name}/{column}" for file in files if file.name in nodes for column in file.columns]
-    chosen = [one for one in columns if labels in (one, one.partition("/")[2])]
-    if labels is not None and len(chosen) != 1:
-        raise ConfigError(f"--labels {labels}: name one column of vertices, of {', '.join(chosen or columns)}")
+    wanted = _wanted(labels, [f"{file.name}/{one}" for file in files if file.name in nodes for one in file.columns])
     cut = [file for file in files if file.count >= _MOST_ROWS]
     guess = Guess([f"{file.pattern}: only the first {file.count:,} rows are looked at" for file in cut])
     for file in files:
         if file.name in nodes:
             refer = [one.column for one in ends[file.name] if one.column != file.key]
-            _add_nodes(guess, file, refer, chosen[0] if labels else None)
+            _add_nodes(guess, file, refer, wanted)
     for file in files:
         known = [one for one in ends[file.name] if one.end in nodes]
         if file.name in nodes:
@@ -273,7 +165,19 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
             _add_edges(guess, file, known)
         else:
             guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {_lack(file, files)}; add it by hand")
+    if labels is None and not any("y" in entry.get("tables", {}) for entry in guess.schema["nodes"].values()):
+        guess.lines.append("no labels: --labels COLUMN names the column of vertices that is to be predicted")
     return guess
+
+
+def _wanted(labels: str | None, columns: Sequence[str]) -> str | None:
+    """Which of ``columns``, each ``TYPE/COLUMN``, has the labels; an empty text: none has; None: their names tell."""
+    if labels in (None, NO_LABELS):
+        return None if labels is None else ""
+    found = [one for one in columns if labels in (one, one.partition("/")[2])]
+    if len(found) != 1:
+        raise ConfigError(f"--labels {labels}: name one column of vertices, of {', '.join(found or columns)}")
+    return found[0]
 
 
 def _implied(files: Sequence[FileLook]) -> list[FileLook]:
@@ -312,7 +216,7 @@ def _files(folder: Path) -> list[FileLook]:
     found: dict[tuple[str, tuple[str, ...]], list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if kind_of(path) is not None and path.name[0] not in "._":
-            found.setdefault((re.sub(r"\d+", "*", path.name), _names(path)), []).append(path)
+            found.setdefault((re.sub(r"\d+", "*", path.name), names_of(path)), []).append(path)
     files: list[FileLook] = []
     for (pattern, names), paths in found.items():
         files.append(_look(paths, pattern if len(paths) > 1 else paths[0].name, names, {file.name for file in files}))
@@ -325,7 +229,8 @@ def _parts(path: Path) -> list[Path]:
     return sorted(one for one in path.iterdir() if kind_of(one) and one.name[0] not in "._" and one.stat().st_size)
 
 
-def _names(path: Path) -> tuple[str, ...]:
+def names_of(path: Path) -> tuple[str, ...]:
+    """The columns of a file, or of the first in a folder; raises DataError."""
     first = (_parts(path) or [path])[0]
     if kind_of(first) == "parquet":
         with reading.reading(first):
@@ -348,7 +253,11 @@ def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: Collec
         rows += piece.rows.num_rows
         if rows >= _MOST_ROWS:
             break
-    columns = {name: ColumnLook.of(name, pa.chunked_array([batch.column(name) for batch in batches])) for name in names}
+    columns: dict[str, ColumnLook] = {}
+    for name in names:
+        with refusals.held(parts[0]):
+            columns[name] = ColumnLook.of(name, pa.chunked_array([batch.column(name) for batch in batches]))
+    refusals.check()
     options = {"delimiter": mark} if mark is not None and mark != reading.usual_delimiter(parts[0]) else {}
     endings = sorted(rules.KINDS, key=len, reverse=True)
     stem = next(pattern[: -len(end)] for end in endings if pattern.lower().endswith(end))
@@ -397,15 +306,13 @@ def _is_end(column: str) -> bool:
 
 
 def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str], wanted: str | None) -> None:
-    """Add vertices. ``wanted``: ``TYPE/COLUMN`` of the labels; None: they are guessed."""
+    """Add vertices. ``wanted``: as ``_wanted`` gives it."""
     rest = [name for name in file.columns if name not in (file.key, *references)]
     guess.lines.append(f"{file.pattern}: vertices {file.name!r}, ids {file.key!r} ({file.count:,} different)")
     splits: Any = _splits(file, rest)
     rest = [name for name in rest if name not in ({splits} if isinstance(splits, str) else splits.values())]
     tables: dict[str, Any] = {}
-    few = [name for name in rest if file.columns[name].is_category and file.columns[name].distinct > 1]
-    named = [name for name in rest if name.lower() in _LABELS and file.columns[name].sort in (NUMBERS, TEXT)]
-    labels = named[:1] or (few if len(few) == 1 else [])
+    labels = [name for name in rest if name.lower() in _LABELS and file.columns[name].sort in (NUMBERS, TEXT)][:1]
     if wanted is not None:
         labels = [name for name in rest if f"{file.name}/{name}" == wanted]
     if labels:
@@ -413,7 +320,7 @@ def _add_nodes(guess: Guess, file: FileLook, references: Sequence[str], wanted: 
         distinct = file.columns[labels[0]].distinct
         moved = "; no feature: move it to x to make it one" if wanted is None else ""
         guess.lines.append(f"  table y, the labels: {labels[0]!r} ({distinct:,} different values{moved})")
-        splits = splits or _SHARES
+        splits = splits or SHARES
     rest = [name for name in rest if name not in labels]
     features = [name for name in rest if not _INDEX.fullmatch(name) and file.columns[name].sort == NUMBERS]
     features = [name for name in features if not inexact(file.columns[name].numbers, np.dtype(np.float32)).any()]
@@ -467,6 +374,12 @@ def _add_edges(guess: Guess, file: FileLook, known: Sequence[_Reference]) -> Non
     guess.lines.append(f"{file.pattern}: edges {edge_type!r}, {ends_said}")
     if kind:
         guess.lines.append(f"  relations: {kind!r}")
+    for name in (name for name in rest if name.lower() in _RATINGS and file.columns[name].distinct > 1):
+        low, high = file.columns[name].numbers.min(), file.columns[name].numbers.max()
+        least = f'"at_least": {{"{name}": {(low + high) / 2:g}}}'
+        guess.lines.append(
+            f"  an edge counts whatever its {name!r} ({low:g} to {high:g}): {least} leaves out lower ones"
+        )
     ignore = _unused(rest, tables, ())
     columns = {"src": source.column, "dst": target.column, "type": kind}
     guess.add("edges", edge_type, file, ends, **columns, tables=tables, ignore=ignore)

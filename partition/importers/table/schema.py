@@ -8,6 +8,7 @@ import glob
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class ColumnRule:
         fill: what empty cells get: a number, a class, or ``"mean"``; None: empty cells are refused.
         known: add a column beside that has 1 where this one has a value, and 0 where it is empty.
         time_unit: unit of dates and times; None: that of the graph.
+        time_format: how texts are times, as ``strftime`` says it; or the unit (s, ms, us, ns) of numbers, also in texts,
+            that count from 1970; None: texts are ISO 8601.
         classes: distinct values become the numbers 0, 1, ...: True: in their order; or the list of their names.
         onehot: each class becomes a column of its own, which has 1 in the rows of that class.
         scale: subtract the mean of the column's values, and divide by their standard deviation.
@@ -50,6 +53,7 @@ class ColumnRule:
     fill: float | int | str | None = None
     known: bool = False
     time_unit: str | None = None
+    time_format: str | None = None
     classes: bool | tuple[str, ...] = False
     onehot: bool = False
     scale: bool = False
@@ -81,6 +85,7 @@ class TypeEntry:
         decimal: what separates the fraction of a number in CSV files.
         empty: texts that stand for an empty cell.
         drops_unknown: whether edges are left out of which an end is empty, or in no node file.
+        at_least: edges are left out whose number in a column is smaller than this one, or missing.
     """
 
     name: str
@@ -95,13 +100,14 @@ class TypeEntry:
     empty: tuple[str, ...] = ()
     drops_unknown: bool = False
     distinct: bool = False
+    at_least: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
         """Every column that is read, once."""
         rules = [rule.name for table in self.tables.values() for rule in table.columns]
         splits = [self.splits] if isinstance(self.splits, str) else filter(_is_name, self.splits.values())
-        return list(dict.fromkeys([*self.ids, *([self.type] if self.type else []), *rules, *splits]))
+        return list(dict.fromkeys([*self.ids, *([self.type] if self.type else []), *rules, *splits, *self.at_least]))
 
 
 @dataclass(frozen=True)
@@ -213,18 +219,23 @@ def read_schema(path: Path) -> GraphSchema:
                     path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is not a node type of 'nodes'"
                 )
     refusals.check()
-    named = [found for kind in entries for entry in said[kind].values() for found in _named(path, entry["files"])]
+    named = [found for kind in entries for entry in said[kind].values() for found in paths_of(path, entry["files"])]
     nodes, edges = map(tuple, entries.values())
     return GraphSchema(path, nodes, edges, tuple(named), said.get("num_classes"), said.get("time_unit", "s"))
 
 
-def _object(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; raises DataError."""
     try:
-        said = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "the file is missing (atta schema FOLDER writes a first one)") from None
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(path, f"not valid JSON: {error}") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    said = read_json(path)
     if not isinstance(said, dict) or not isinstance(said.get("nodes"), dict):
         raise DataError(path, "wanted is an object with 'nodes' and 'edges', and perhaps 'num_classes' and 'time_unit'")
     _check_keys(path, "beside 'nodes' and 'edges'", said, {"nodes", "edges", "num_classes", "time_unit"})
@@ -276,18 +287,20 @@ def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
         tuple(said.get("empty", ())),
         said.get("unknown") == "drop",
         said.get("distinct", False),
+        said.get("at_least", {}),
     )
 
 
-def _named(schema: Path, pattern: str) -> list[Path]:
-    """The files and folders that ``pattern`` names, in the order in which they are read. It is relative to the folder of
-    ``schema``, or absolute."""
-    found = glob.glob(pattern, root_dir=schema.parent, recursive=True, include_hidden=True)
-    return sorted(schema.parent / name for name in found)
+def paths_of(schema: Path, patterns: str | Sequence[str]) -> list[Path]:
+    """The files and folders that a pattern or a list of them names, in the order in which they are read. A pattern is
+    relative to the folder of ``schema``, or absolute."""
+    listed = [patterns] if isinstance(patterns, str) else patterns
+    found = (glob.glob(one, root_dir=schema.parent, recursive=True, include_hidden=True) for one in listed)
+    return list(dict.fromkeys(chain.from_iterable(sorted(schema.parent / name for name in names) for names in found)))
 
 
-def _files(schema: Path, what: str, pattern: str) -> tuple[Path, ...]:
-    found = _named(schema, pattern)
+def _files(schema: Path, what: str, patterns: str | Sequence[str]) -> tuple[Path, ...]:
+    found = paths_of(schema, patterns)
     if not found:
         raise DataError(schema, f"{what}: no such file")
     paths = []
@@ -347,8 +360,8 @@ def _are_names(said: Any) -> bool:
     return isinstance(said, list) and all(map(_is_name, said))
 
 
-def _is_fill(said: Any) -> bool:
-    return isinstance(said, str) or (isinstance(said, int | float) and not isinstance(said, bool) and abs(said) < 2**63)
+def _is_number(said: Any) -> bool:
+    return isinstance(said, int | float) and not isinstance(said, bool) and abs(said) < 2**63
 
 
 def _are_splits(said: Any) -> bool:
@@ -368,7 +381,12 @@ def _is_table(said: Any) -> bool:
 
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "column": (_is_name, "the name of a column"),
-    "fill": (_is_fill, "a number, 'mean' or a class"),
+    "files": (lambda said: _is_name(said) or (_are_names(said) and said), "a pattern, or a list of patterns"),
+    "at_least": (
+        lambda said: isinstance(said, dict) and all(map(_is_number, said.values())),
+        "an object with a number for each column",
+    ),
+    "fill": (lambda said: _is_name(said) or _is_number(said), "a number, 'mean' or a class"),
     **dict.fromkeys(("known", "onehot", "scale", "distinct"), (lambda said: isinstance(said, bool), "true or false")),
     "time_unit": (lambda said: isinstance(said, str) and said in UNITS, f"one of {', '.join(UNITS)}"),
     "classes": (
@@ -379,10 +397,7 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda said: isinstance(said, dict) and all(map(_is_table, said.values())),
         "an object with a column, or a list of columns, for each table",
     ),
-    "splits": (
-        _are_splits,
-        "an object with a column, or a share (0.8), for each split, or the column that names them",
-    ),
+    "splits": (_are_splits, "an object with a column, or a share (0.8), for each split, or the column that names them"),
     "ignore": (_are_names, "a list of columns"),
     "empty": (_are_names, "a list of texts"),
     "unknown": (lambda said: said == "drop", "'drop'"),
@@ -390,10 +405,10 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "decimal": (lambda said: said in (".", ","), "'.' or ','"),
 }
 """What the schema may say under a key of a type or of a column, and how a message calls it; under others a string."""
-_COLUMN_KEYS = {"column", "fill", "known", "time_unit", "classes", "onehot", "scale"}
+_COLUMN_KEYS = {"column", "fill", "known", "time_unit", "time_format", "classes", "onehot", "scale"}
 _COMMON = {"files", "tables", "ignore", "delimiter", "decimal", "empty"}
 _KEYS = {
     "nodes": ({"files", "id"}, _COMMON | {"id", "splits", "distinct"}),
-    "edges": ({"files", "src", "dst"}, _COMMON | {"src", "dst", "type", "unknown"}),
+    "edges": ({"files", "src", "dst"}, _COMMON | {"src", "dst", "type", "unknown", "at_least"}),
 }
 """The keys that a type needs, and those that it may have."""

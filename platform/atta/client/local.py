@@ -318,10 +318,7 @@ def local(
 
 
 def _write(
-    file: Path,
-    places: Mapping[range, tuple[str, ...]],
-    credentials: Credentials | None,
-    ended: Mapping[str, str],
+    file: Path, places: Mapping[range, tuple[str, ...]], credentials: Credentials | None, ended: Mapping[str, str]
 ) -> None:
     """Write the cluster file; ``ended``: how daemons have ended, by address. Readers see a whole file at any time."""
     begun = file.with_suffix(".begun")

@@ -13,14 +13,7 @@ from atta.errors import ConfigError, DeadlineError, RemoteError
 from atta.kvstore.parameters import ParameterSpec
 from atta.protos.v1 import weights_pb2
 from atta.wire import rpc
-from atta.wire.bulk import (
-    BEGIN_VALUES,
-    CREATE_MOMENTS,
-    CREATE_VALUES,
-    GRADIENT_VALUES,
-    WEIGHTS_MOMENTS,
-    WEIGHTS_VALUES,
-)
+from atta.wire.bulk import BEGIN_VALUES, CREATE_MOMENTS, CREATE_VALUES, GRADIENT_VALUES, WEIGHTS_MOMENTS, WEIGHTS_VALUES
 from atta.wire.rpc import Bulk
 
 _MOST_BEGIN_S = 60.0

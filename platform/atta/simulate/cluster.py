@@ -71,11 +71,7 @@ class Outcome:
 FULL = 0.75
 """Share of its capacity from which something counts as a limit. Less than 1, for a run begins and ends with idle
 machines."""
-_LIMITS = (
-    ("cores", "event loop", "link", "disk", "trainer"),
-    ("worker threads", "serving threads"),
-    ("requests",),
-)
+_LIMITS = (("cores", "event loop", "link", "disk", "trainer"), ("worker threads", "serving threads"), ("requests",))
 """What may limit a run. A thread or a request also counts as busy while it waits for something above it, so a lower
 line tells only if nothing above is full."""
 

@@ -215,10 +215,7 @@ class Expanded:
 
     def __add__(self, other: Expanded) -> Expanded:
         return Expanded(
-            self.counts + other.counts,
-            self.edges + other.edges,
-            self.home + other.home,
-            self.vertices + other.vertices,
+            self.counts + other.counts, self.edges + other.edges, self.home + other.home, self.vertices + other.vertices
         )
 
     def side(self, place: int, fan_out: int) -> Side:

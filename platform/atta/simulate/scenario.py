@@ -55,8 +55,7 @@ class Scenario:
         ),
     ] = field(default_factory=lambda: 2)
     neighbours: Annotated[
-        int | None,
-        Option("Most other machines that hold a machine's remote vertices.", at_least=1, unset="all"),
+        int | None, Option("Most other machines that hold a machine's remote vertices.", at_least=1, unset="all")
     ] = None
     peers: Annotated[
         int, Option("Most machines that each asks one by one; beyond, a request stands for several.", at_least=1)

@@ -22,10 +22,7 @@ from atta.simulate.fitting import Measurements, Overheads, ServedDataset, profil
 from atta.simulate.profile import LoopCosts, Profile
 
 TYPICAL = Overheads(
-    batch_s=1.9e-3,
-    request_s=12e-6,
-    byte_s=1e-9,
-    loop=LoopCosts(batch_us=3000.0, answer_us=43.0, us_per_byte=0.00017),
+    batch_s=1.9e-3, request_s=12e-6, byte_s=1e-9, loop=LoopCosts(batch_us=3000.0, answer_us=43.0, us_per_byte=0.00017)
 )
 """CPU of consumers, of the threads of links and of the event loop that asks."""
 

@@ -20,15 +20,7 @@ from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
 from atta_bench.graphs import GraphSource, cut, graph_folder
 from atta_bench.scale.benchmark import ScaleBench
-from atta_bench.scale.cell import (
-    Stretch,
-    check_seeds,
-    counted,
-    epochs_for,
-    figures_of,
-    first_batches,
-    seeds_per_s,
-)
+from atta_bench.scale.cell import Stretch, check_seeds, counted, epochs_for, figures_of, first_batches, seeds_per_s
 from atta_bench.scale.clocks import (
     CODE,
     ProcessorTime,

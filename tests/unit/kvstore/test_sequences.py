@@ -69,9 +69,7 @@ def test_a_number_may_lie_a_window_ahead_at_most() -> None:
     assert sequences.to_json() == [[1, WINDOW + 1, []]]
 
 
-def test_an_error_leaves_the_number_unused_and_nobody_waits_without_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_leaves_the_number_unused_and_nobody_waits_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     sequences = knowing("a")
     with pytest.raises(RuntimeError, match="no"), sequences.once("a", 0):
         raise RuntimeError("no")

@@ -173,8 +173,87 @@ def test_times_in_text(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, {}, {"n": {"files": "n.parquet", "id": "id", "tables": {"at": rule}}}, {})
     want = [0 if not t else int(np.datetime64(t, "ms").astype(np.int64)) for t in at]
     assert graph.table("n", "at").tolist() == want
-    with pytest.raises(DataError, match=r"holds string, wanted are numbers.*time_unit"):
+    with pytest.raises(DataError, match=r"holds string, wanted are numbers.*time_format"):
         graph_of(tmp_path, {}, {"n": {"files": "n.parquet", "id": "id", "tables": {"at": "at"}}}, {})
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("form", "unit", "cells", "want"),
+    [
+        ("%d/%m/%Y", "s", ["31/12/2024", "1/2/2024"], [1735603200, 1706745600]),
+        ("%b %d %Y", "d", ["Dec 31 2024", "Feb 1 2024"], [20088, 19754]),
+        ("%d.%m.%y %H:%M", "min", ["31.12.24 23:59", "01.02.24 00:00"], [28928159, 28445760]),
+        (
+            "%Y-%m-%dT%H:%M:%S.%f%z",
+            "ms",
+            ["2024-02-01T01:00:00.250+01:00", "1970-01-01T00:00:00.0Z"],
+            [1706745600250, 0],
+        ),
+        ("s", "s", ["1706745600", "-5"], [1706745600, -5]),
+        ("ms", "s", ["1706745600000", "0"], [1706745600, 0]),
+    ],
+)
+def test_times_in_a_format(tmp_path: Path, way: str, form: str, unit: str, cells: list[str], want: list[int]) -> None:
+    frame = pd.DataFrame({"id": range(3), "at": [*cells, None]})
+    rule = {"column": "at", "time_format": form, "time_unit": unit, "fill": 7}
+    assert node_graph(tmp_path, frame, way, {"time": rule}).table("n", "time").tolist() == [*want, 7]
+
+
+@pytest.mark.parametrize("way", ["n.csv", "n.parquet"])
+def test_texts_that_are_no_times_by_the_format(tmp_path: Path, way: str) -> None:
+    frame = pd.DataFrame({"id": range(3), "at": ["31/12/2024", "30/02/2024", "12/31/2024"]})
+    words = r"'at' has '30/02/2024', which is no time by 'time_format': '%d/%m/%Y' \(2 rows: 2: .*, 3: '12/31/2024'\)"
+    refuses(DataError, words, node_graph, tmp_path, frame, way, {"t": {"column": "at", "time_format": "%d/%m/%Y"}})
+    refuses(
+        DataError, '"time_format", such as', node_graph, tmp_path, frame, way, {"t": {"column": "at", "time_unit": "s"}}
+    )
+    refuses(
+        DataError,
+        r"'31/12/2024', which is .*: 'ms' \(3 rows[^;]*$",
+        node_graph,
+        tmp_path,
+        frame,
+        way,
+        {"t": {"column": "at", "time_format": "ms"}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "rule"),
+    [
+        (["31/12/2024", "01/02/2024"], {"time_format": "%d/%m/%Y"}),
+        (["12/31/2024 10:00 PM", "01/02/2024 1:30 AM"], {"time_format": "%m/%d/%Y %I:%M %p"}),
+        (["May 3, 2024", "Dec 31, 2024"], {"time_format": "%b %d, %Y"}),
+        (["2024-12", "2025-01"], {"time_format": "%Y-%m"}),
+        (["1600000000123", "1700000000000"], {"time_format": "ms", "time_unit": "ms"}),
+        (["1600000000", "1700000000"], {"time_format": "s"}),
+        (["2024-12-31T10:00:00Z", "2024-12-31T10:00:00+02:00"], {"time_format": "%Y-%m-%dT%H:%M:%S%z"}),
+        (
+            ["2024-12-31 10:00:00.5", "2024-12-31 10:00:00.0"],
+            {"time_format": "%Y-%m-%d %H:%M:%S.%f", "time_unit": "ms"},
+        ),
+        (["01/02/2024", "03/04/2024"], '"time_format": "%d/%m/%Y" or "time_format": "%m/%d/%Y" reads them'),
+        (["1st of Jan 2024", "3rd of Mar 2024"], None),
+        (["Jan 1 2024, noon", "Mar 3 2024, noon"], '"time_format": "%d/%m/%Y" or the like reads them'),
+        (["1,234.50", "$5"], '"decimal": "," reads 1,5; take other signs away before'),
+        (["Toy Story (1995)", "Heat (1995)"], None),
+        (["4915123456", "4930123456"], None),
+    ],
+)
+def test_a_guess_reads_dates_that_leave_no_doubt(
+    tmp_path: Path, cells: list[str], rule: dict[str, str] | str | None
+) -> None:
+    parquet.write_table(pa.table({"id": ["a", "b"] * 3 + ["c", "d"], "at": cells * 4}).slice(4), tmp_path / "n.parquet")
+    said = " ".join(run("schema", tmp_path).output.split())
+    entry = json.loads((tmp_path / "schema.json").read_text())["nodes"]["n"]
+    if isinstance(rule, dict):
+        assert entry["tables"] == {"time": {"column": "at", **rule}}
+        assert taken_in("table", tmp_path, tmp_path / "out" / "g").table("n", "time").dtype == np.int64
+    else:
+        kind = "numbers" if "$5" in cells else "dates"
+        assert (f"'at' looks like {kind}, as {cells[0]!r}: {rule}" in said) if rule else "looks like" not in said
+        assert ("x" in entry.get("tables", {})) == (rule is None)
 
 
 def arrow_ids(kind: str) -> tuple[Any, list[Any]]:
@@ -246,6 +325,38 @@ def test_edges_without_a_vertex_can_be_dropped(tmp_path: Path, way: str, ids: li
     edges = graph.edges("n__to__n")
     assert (edges.src.tolist(), edges.dst.tolist(), edges.tables["w"].tolist()) == ([0, 2, 0], [1, 0, 2], [0, 2, 5])
     assert graph.provenance["notes"] == ["n__to__n: 3 edges are left out: an end is empty, or in no node file"]
+
+
+@pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
+@pytest.mark.parametrize("kind", [None, "kind"])
+def test_edges_with_low_numbers_can_be_left_out(tmp_path: Path, way: str, kind: str | None) -> None:
+    frame = {"s": [1, 2, 3, 9, 1, 3], "t": [2, 3, 1, 1, 3, 2], "stars": [4, 3.5, 5, 5, None, 1], "kind": list("aabbab")}
+    write(pd.DataFrame(frame), tmp_path, way)
+    write(pd.DataFrame({"id": [1, 2, 3]}), tmp_path, "n.csv")
+    entry = {
+        "files": [way],
+        "src": "s",
+        "dst": "t",
+        "tables": {"stars": {"column": "stars", "fill": 0}},
+        "unknown": "drop",
+    }
+    entry |= {"at_least": {"stars": 4}, **({"type": "kind"} if kind else {"ignore": ["kind"]})}
+    graph = graph_of(tmp_path, {}, {"n": {"files": "n.csv", "id": "id"}}, {f"n__{'*' if kind else 'rates'}__n": entry})
+    found = {one: graph.edges(one) for one in graph.schema.edge_types}
+    ends = {one: (e.src.tolist(), e.dst.tolist(), e.tables["stars"].tolist()) for one, e in found.items()}
+    if kind:
+        assert ends == {"n__a__n": ([0], [1], [4.0]), "n__b__n": ([2], [0], [5.0])}
+    else:
+        assert ends == {"n__rates__n": ([0, 2], [1, 0], [4.0, 5.0])}
+        notes = [
+            "1 edges are left out: an end is empty, or in no node file",
+            "3 edges are left out: 'stars' is not at least 4",
+        ]
+        assert graph.provenance["notes"] == [f"n__rates__n: {note}" for note in notes]
+    entry["at_least"] = {"stars": "4"}
+    refuses(
+        DataError, "'at_least' is .*, wanted is an object with a number", graph_of, tmp_path, {}, {}, {"n__x__n": entry}
+    )
 
 
 @pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
@@ -432,7 +543,7 @@ def social(folder: Path) -> dict[str, Any]:
     pd.DataFrame(people).to_csv(folder / "people.csv", index=False)
     follows = pd.DataFrame({"who": RNG.choice(names, 200), "whom": RNG.choice(names, 200)})
     follows.to_csv(folder / "follows.csv", index=False)
-    tables = {"y": "segment", "x": ["age"]}
+    tables = {"x": ["age", "segment"]}
     splits = {"train": "is_train", "val": "validation"}
     return {
         "nodes": {"people": {"files": "people.csv", "id": "user_id", "tables": tables, "splits": splits}},
@@ -656,9 +767,107 @@ def test_guesses(tmp_path: Path, make: Callable[[Path], dict[str, Any]]) -> None
     path = tmp_path / "schema.json"
     assert json.loads(path.read_text()) == want
     assert f"{path}: written; tried: atta import table {tmp_path} GRAPH works" in " ".join(said.split())
+    assert ("an edge counts whatever its 'rating' (0.5 to 4)" in said) == (make is ratings)
     for files in (entry["files"] for kind in want.values() for entry in kind.values()):
         assert files in said
     assert set(taken_in("table", tmp_path, tmp_path / "out" / "g").schema.node_types) == set(want["nodes"])
+
+
+def gconstruct(folder: Path) -> dict[str, Any]:
+    """Tables, and what GraphStorm's documentation has one write about them."""
+    paper = {
+        "pid": range(20),
+        "venue": list("abcd") * 5,
+        "pages": range(20),
+        "year": range(1990, 2010),
+        "title": ["t"] * 20,
+    }
+    paper["topic"] = [None, "ml", "db", "ml"] * 5
+    pd.DataFrame(paper).to_csv(folder / "paper.csv", sep="|", index=False)
+    for number in range(2):
+        pd.DataFrame({"aid": [f"a{number}", f"b{number}"], "vector": [[0.5, 1.0]] * 2}).to_parquet(
+            folder / f"a{number}.parquet"
+        )
+    wrote = {"author": ["a0", "b1"], "paper": [3, 4], "weight": [0.5, 1.5], "role": [0, 1]}
+    pd.DataFrame(wrote).to_parquet(folder / "wrote.parquet")
+    scaled = {"feature_col": ["pages", "year"], "feature_name": "n", "transform": {"name": "max_min_norm"}}
+    label = {"label_col": "topic", "task_type": "classification", "split_pct": [0.75, 0.25, 0.0]}
+    ends = {"source_id_col": "author", "dest_id_col": "paper", "relation": ["author", "writes", "paper"]}
+    role = {"label_col": "role", "task_type": "classification", "split_pct": [0.8, 0.2, 0]}
+    return {
+        "version": "gconstruct-v0.1",
+        "nodes": [
+            {"node_type": "paper", "format": {"name": "csv", "separator": "|"}, "files": str(folder / "paper.csv"),
+             "node_id_col": "pid", "labels": [label],
+             "features": [scaled, {"feature_col": "venue", "transform": {"name": "to_categorical"}}]},
+            {"node_type": "author", "format": {"name": "parquet"}, "node_id_col": "aid", "features": [{"feature_col": "vector"}],
+             "files": [str(folder / f"a{number}.parquet") for number in (1, 0)]},
+        ],
+        "edges": [{**ends, "format": {"name": "parquet"}, "files": str(folder / "wrote.parquet"), "labels": [role],
+                   "features": [{"feature_col": "weight"}]}],
+    }  # fmt: skip
+
+
+def test_the_schema_of_graphstorms_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = gconstruct(tmp_path)
+    (tmp_path / "g.json").write_text(json.dumps(said))
+    output = " ".join(run("schema", tmp_path, "--from", tmp_path / "g.json").output.split())
+    assert "pages, year: scaled to mean 0 and deviation 1, where max_min_norm gives 0 to 1" in output
+    assert "train with --task edge-classes --edge-type author__writes__paper --edge-split 0.8,0.2,0" in output
+    graph = taken_in("table", tmp_path, tmp_path / "out" / "g")
+    x, venue = graph.table("paper", "x"), np.eye(4)[np.arange(20) % 4]
+    scaled = (np.arange(20) - 9.5) / np.arange(20).std()
+    np.testing.assert_allclose(x, np.column_stack([scaled, scaled, venue]), rtol=1e-5, atol=1e-6)
+    assert graph.table("paper", "y").tolist() == [-1, 1, 0, 1] * 5
+    assert set(graph.schema.splits["paper"]) == {"train", "val"}
+    assert to_strings(graph.table("author", "name")) == ["a1", "b1", "a0", "b0"]
+    assert graph.table("author", "x").tolist() == [[0.5, 1.0]] * 4
+    edges = graph.edges("author__writes__paper")
+    assert (edges.src.tolist(), edges.dst.tolist()) == ([2, 1], [3, 4])
+    assert (edges.tables["weight"].tolist(), edges.tables["y"].tolist()) == ([0.5, 1.5], [0, 1])
+    monkeypatch.chdir(tmp_path)  # relative paths: to the current folder, not to that of the schema
+    (tmp_path / "s").mkdir()
+    said["edges"] = []
+    said["nodes"] = [said["nodes"][0] | {"files": "paper.csv"}]
+    (tmp_path / "g.json").write_text(json.dumps(said))
+    assert "works" in run("schema", "s", "--from", "g.json").output
+    refuses(
+        ConfigError, "--labels: not with --from", run, "schema", "s", "--from", "g.json", "--labels", "y", "--overwrite"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("nodes", {"format": {"name": "hdf5"}}, "paper: format 'hdf5': tables are Parquet or CSV"),
+        ("nodes", {"node_type": "author"}, "author: has two blocks"),
+        ("nodes", {"files": 5}, r"nodes\[0\]: is not as GraphStorm takes it: 'int' object"),
+        ("nodes", {"extra": 5}, r"nodes\[0\]: a schema has nothing for extra"),
+        ("nodes", {"labels": [{"task_type": "reconstruct_node_feat"}]}, "task_type 'reconstruct_node_feat'"),
+        (
+            "nodes",
+            {"labels": [{"task_type": "regression", "custom_split_filenames": {}}]},
+            "nothing for custom_split_f",
+        ),
+        (
+            "nodes",
+            {"features": [{"feature_col": "title", "transform": {"name": "bert_hf", "max_seq_length": 9}}]},
+            'paper: title: a schema has nothing for the transform {"name": "bert_hf", "max_seq_length": 9}: store',
+        ),
+        ("edges", {"relation": ["author", "paper"]}, "expected a source type, a relation and a destination type"),
+        (
+            "edges",
+            {"labels": [{"task_type": "regression", "label_col": "weight"}]},
+            "a label of task_type 'regression'",
+        ),
+    ],
+)
+def test_what_no_schema_says_of_graphstorms_configuration(tmp_path: Path, kind: str, change: Any, words: str) -> None:
+    said = gconstruct(tmp_path)
+    said[kind][0] |= change
+    (tmp_path / "g.json").write_text(json.dumps(said))
+    refuses(DataError, words, run, "schema", tmp_path, "--from", tmp_path / "g.json")
+    assert not (tmp_path / "schema.json").exists()
 
 
 def test_a_schema_is_not_overwritten(tmp_path: Path) -> None:
@@ -670,12 +879,30 @@ def test_a_schema_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "schema.json").read_text() != "mine"
 
 
-def test_labels_that_nobody_named_are_told_to_be_no_feature(tmp_path: Path) -> None:
-    (tmp_path / "n.csv").write_text("id,kind\n" + "".join(f"a{n},{'xy'[n % 2]}\n" for n in range(8)))
-    guessed, named = (guess_schema(tmp_path, labels).lines for labels in (None, "kind"))
-    told = "  table y, the labels: 'kind' (2 different values"
-    assert told + "; no feature: move it to x to make it one)" in guessed
-    assert told + ")" in named
+def test_labels_are_called_so_or_named(tmp_path: Path) -> None:
+    rows = "".join(f"a{n},{'xy'[n % 2]},{n % 3}\n" for n in range(12))
+    (tmp_path / "n.csv").write_text("id,kind,label\n" + rows)
+    guesses = {one: guess_schema(tmp_path, one) for one in (None, "kind", "none")}
+    labels = {one: guess.schema["nodes"]["n"]["tables"].get("y") for one, guess in guesses.items()}
+    assert labels == {None: "label", "kind": "kind", "none": None}
+    told = "  table y, the labels: 'label' (3 different values; no feature: move it to x to make it one)"
+    assert told in guesses[None].lines
+    assert not any("labels" in line for line in guesses["none"].lines)
+    assert run("schema", tmp_path, "--labels", "none").exit_code == 0
+    graph = taken_in("table", tmp_path, tmp_path / "out" / "g")
+    assert set(graph.schema.node_tables["n"]) == {"x", "name"}
+    assert graph.table("n", "x")[:3].tolist() == [[0, 1, 0], [1, 0, 1], [2, 1, 0]]
+    (tmp_path / "n.csv").write_text("id,kind,v\n" + rows)
+    lines = guess_schema(tmp_path).lines
+    assert lines[-1] == "no labels: --labels COLUMN names the column of vertices that is to be predicted"
+
+
+@pytest.mark.parametrize("text", ["id,größe\n1,2\n2,3\n", "id,name\n1,Größe\n2,b\n"])
+def test_files_that_are_no_utf_8(tmp_path: Path, text: str) -> None:
+    (tmp_path / "n.csv").write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match="save the file as UTF-8, as iconv -f latin1 -t utf8 does") as caught:
+        guess_schema(tmp_path)
+    assert caught.value.path == str(tmp_path / "n.csv")
 
 
 def test_what_has_no_ids(tmp_path: Path) -> None:

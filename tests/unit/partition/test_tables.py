@@ -91,7 +91,7 @@ def test_round_trip(folder: Path, tmp_path: Path) -> None:
             (lambda s, n=number: s.update(num_classes=n), f"json: 'num_classes' is {number!r}, wanted is a number")
             for number in (2**70, -5, float("nan"), "7", True, 2.0)
         ),
-        (lambda s: s["nodes"]["user"].update(files=["users.parquet"]), "'files' is .*, wanted is a string"),
+        (lambda s: s["nodes"]["user"].update(files=[]), "'files' is .*, wanted is a pattern, or a list of patterns"),
         *(
             (lambda s, t=tables: s["nodes"]["user"].update(tables=t), "'tables' is .*, wanted is an object")
             for tables in (["age"], {"x": []}, {"x": 3})

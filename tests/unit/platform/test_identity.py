@@ -33,15 +33,7 @@ from atta.partition.schema import Schema
 from atta.samplers.local import contract as golden
 from atta.samplers.methods import Method
 from atta.wire import rpc
-from atta.wire.identity import (
-    Bound,
-    Identity,
-    Release,
-    check,
-    check_contract,
-    check_release,
-    new_incarnation,
-)
+from atta.wire.identity import Bound, Identity, Release, check, check_contract, check_release, new_incarnation
 from tests.unit.platform.answers import described
 from tests.unit.platform.table_owner import Refused
 

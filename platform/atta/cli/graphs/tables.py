@@ -15,6 +15,7 @@ from atta.partition.deploy import deploy
 from atta.partition.disk.store import path_here
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
 from atta.partition.importers import import_graph
+from atta.partition.importers.table.graphstorm import schema_from_graphstorm
 from atta.partition.importers.table.guess import guess_schema
 from atta.partition.importers.table.schema import SCHEMA
 
@@ -24,13 +25,15 @@ _CHECKED_BYTES = 256 << 20
 
 @command("schema", epilog="Example: atta schema tables/social --labels segment")
 @click.argument("folder", type=click.Path())
-@click.option("--labels", metavar="COLUMN", help="Column of vertices that is to be predicted: COLUMN, or TYPE/COLUMN.")
+@click.option("--labels", metavar="COLUMN", help="Column of vertices to be predicted: COLUMN, TYPE/COLUMN, or none.")
+@click.option("--from", "origin", metavar="FILE", help="Do not guess: take what GraphStorm's gconstruct JSON says.")
 @overwrite_option
 @quiet_option
-def schema(folder: str, *, labels: str | None, overwrite: bool, quiet: bool) -> None:
+def schema(folder: str, *, labels: str | None, origin: str | None, overwrite: bool, quiet: bool) -> None:
     """Guess FOLDER/schema.json, which `atta import table` needs, from the Parquet and CSV files in FOLDER.
 
     Files with ids become vertices, files with two columns of such ids edges. Read the file, and edit what it guessed.
+    With --from, paths are relative to the current folder, as for GraphStorm.
     """
     where = path_here(folder, "schema")
     if not where.is_dir():
@@ -38,7 +41,9 @@ def schema(folder: str, *, labels: str | None, overwrite: bool, quiet: bool) -> 
     path = where / SCHEMA
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} exists; --overwrite replaces it")
-    guess = guess_schema(where, labels)
+    if origin is not None and labels is not None:
+        raise ConfigError("--labels: not with --from, whose file names them")
+    guess = guess_schema(where, labels) if origin is None else schema_from_graphstorm(Path(origin), where)
     for line in guess.lines:
         say(quiet, line)
     path.write_text(json.dumps(guess.schema, indent=1, ensure_ascii=False) + "\n")

@@ -15,15 +15,7 @@ from atta.client.inference.block import Floats
 from atta.client.inference.reading import BlockReader, InferenceTables
 from atta.client.inference.sinks import ShareWriter, Sink
 from atta.client.inference.stages import Rows, Stage, unread
-from atta.client.inference.task import (
-    BestTargets,
-    Ids,
-    InferencePlan,
-    InferenceTask,
-    TopTargets,
-    UserIds,
-    target_count,
-)
+from atta.client.inference.task import BestTargets, Ids, InferencePlan, InferenceTask, TopTargets, UserIds, target_count
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, UnknownNameError
 from atta.observe.progress import Progress, shown

@@ -15,13 +15,7 @@ from atta.client.loaders.arguments import shows
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import vertex_ids
 from atta.client.loaders.norms import count_norms
-from atta.client.loaders.seeds import (
-    InputNodes,
-    edge_type_name,
-    node_seeds,
-    sized_seeds,
-    tables_by_type,
-)
+from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, sized_seeds, tables_by_type
 from atta.client.sessions.cursor import StreamPlace
 from atta.errors import ConfigError
 from atta.samplers.arguments import names, whole

@@ -115,9 +115,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
         schema = self._cluster.schema
         return [
             EdgeAttr(
-                split_edge_type(name),
-                EdgeLayout.COO,
-                size=tuple(schema.node_counts[t] for t in schema.endpoints(name)),
+                split_edge_type(name), EdgeLayout.COO, size=tuple(schema.node_counts[t] for t in schema.endpoints(name))
             )
             for name in schema.edge_types
         ]

@@ -172,10 +172,7 @@ class BatchStream(Iterator[RawBatch]):
 
     def _ask(self) -> None:
         request = session_pb2.NextRequest(
-            session=self.session,
-            sequence=self._sequence,
-            released=self._state.released(),
-            train_ms=self._pace.ms,
+            session=self.session, sequence=self._sequence, released=self._state.released(), train_ms=self._pace.ms
         )
         # The reader gets no reference to the stream: a stream that nobody else holds is to be collected and closed.
         if self._state.nearby is not None and self._state.nearby.ask(request):

@@ -145,10 +145,7 @@ class LogRead(LogReader):
         """The records in order; raises DataError at damage, naming the file and the place."""
         yield from super().__iter__()
         if self.damage:
-            raise DataError(
-                self.path,
-                f"{self.damage}, at byte {self.end} of {self.nbytes}.{self.ADVICE}".rstrip("."),
-            )
+            raise DataError(self.path, f"{self.damage}, at byte {self.end} of {self.nbytes}.{self.ADVICE}".rstrip("."))
 
 
 @contextlib.contextmanager

@@ -61,13 +61,7 @@ class Push:
 
     @classmethod
     def checked(
-        cls,
-        spec: MutableSpec,
-        span: range,
-        rows: np.ndarray,
-        values: Values,
-        op: str,
-        **options: Unpack[PushOptions],
+        cls, spec: MutableSpec, span: range, rows: np.ndarray, values: Values, op: str, **options: Unpack[PushOptions]
     ) -> Push:
         """Check a client's push to the shard with the rows ``span``; raises ConfigError."""
         version, step, array = options.get("version"), options.get("step"), options.get("array", "")

@@ -25,8 +25,7 @@ MODEL: OpenRegistry[Any] = OpenRegistry(
 """All names of models; ``atta.train.models`` makes those that come with Atta. ``auto`` is the first of those that fit the
 graph."""
 MODEL_OPTION = Option(
-    "auto: first of sage, gcn, gat, resgcn+, deepergcn; typed: rgcn, hetero-sage, hetero-gat, hgt.",
-    choices=MODEL,
+    "auto: first of sage, gcn, gat, resgcn+, deepergcn; typed: rgcn, hetero-sage, hetero-gat, hgt.", choices=MODEL
 )
 DEVICES = ("auto", "cpu", "cuda")
 LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link", "edge-classes", "unsupervised", "dgi")

@@ -40,6 +40,7 @@ AGGREGATES = {"sage": "mean", "gcn": "sum"}
 """What the first layers of models make of the rows of in-neighbours; edges of a GCN have its weights."""
 _ROW_NS, _BYTE_NS = 20.0, 0.06
 _COPY_BYTE_NS = 0.1  # from host to GPU
+_LEARNT = TableSpec("<f4")  # rows of a type without features
 
 
 def summing_pays(edges: int, vertices: int, row_bytes: int, gpu: bool) -> bool:
@@ -83,8 +84,8 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         )
         able = isinstance(self.model, SampledModel) and self.sums_rows
         schema, gpu = cluster.schema, device.type == "cuda"
-        features, vertices = schema.node_tables[self.node_type]["x"], schema.node_counts[self.node_type]
-        self.aggregate = aggregate_of(config, features, vertices, gpu=gpu, able=able)
+        features = schema.node_tables[self.node_type].get("x", _LEARNT)
+        self.aggregate = aggregate_of(config, features, schema.node_counts[self.node_type], gpu=gpu, able=able)
         self._clock = SyncClock(Stopwatch(device))
         self.parallel.register_comm_hook(self._clock, timed_all_reduce)
         self.train_loader = self.train_batches()

@@ -55,8 +55,6 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     tables = schema.node_tables[node_type]
     if settings.model in TYPED_MODELS:
         check_types(schema, settings, node_type)
-    elif "x" not in tables or "y" not in tables:
-        raise ConfigError("training needs the node tables x (features) and y (integer labels, or other targets)")
     task = task_named(settings, _evident(tables["y"]) if settings.task == AUTO else settings.task)
     if not task.weighs and settings.class_weights != "none":
         raise ConfigError(f"--class-weights {settings.class_weights}: --task {task.name} has no classes to weigh")
@@ -74,7 +72,10 @@ def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:
         return 0
     spec = schema.node_tables[node_type].get("x")
     if spec is None:
-        raise ConfigError("training needs the node table x with one row of features per vertex")
+        raise ConfigError(
+            f"--model {settings.model}: needs the node table x, a row of features for each vertex; models of typed graphs "
+            f"({', '.join(TYPED_MODELS)}) learn rows where there are none, and atta import --reverse makes any graph typed"
+        )
     if len(spec.row_shape) != 1:
         raise ConfigError(f"training needs one row of features per vertex, x has rows of shape {spec.row_shape}")
     return spec.row_shape[0]

@@ -109,15 +109,16 @@ def target_of(schema: Schema, settings: TrainSettings) -> str:
     model does not go with the graph, or not exactly one type has targets."""
     check_model(schema, settings)
     given = getattr(settings, "target", None)
-    if given is None and settings.model not in TYPED_MODELS:
-        return schema.node_types[0]
     able = [t for t in schema.node_types if "y" in schema.node_tables[t]]
     if given is not None:
         if schema.check_node_type(given) not in able:
             raise ConfigError(f"--target {given}: has no table y to learn from; {', '.join(able) or 'no type'} has")
         return str(given)
     if not able:
-        raise ConfigError("no node type has table y: there is nothing to learn")
+        raise ConfigError(
+            f"--task {settings.task}: the graph has no labels, for no node type has table y: import it with a column of "
+            "them (atta schema --labels COLUMN), or take a task that needs none: --task link, unsupervised, dgi"
+        )
     chosen = [t for t in able if schema.splits[t].get("train")] or able
     if len(chosen) > 1:
         raise ConfigError(f"--target: name the node type to learn, one of {', '.join(chosen)}")

@@ -154,11 +154,7 @@ class SparseAdam(_SparseOptimiser):
     """Adam in which every row counts its own steps, as in DGL."""
 
     def __init__(
-        self,
-        params: Iterable[DistEmbedding],
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-08,
+        self, params: Iterable[DistEmbedding], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-08
     ) -> None:
         super().__init__(params, OptimiserSpec.row_adam(lr, betas=(betas[0], betas[1]), eps=eps))
 

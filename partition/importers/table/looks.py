@@ -1,0 +1,198 @@
+"""What a column of a file looks like: an id, a category, numbers, times. Texts are times if one format reads them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.partition.graph.exact import inexact
+from atta.partition.importers.reading.source import pa, pc
+from atta.partition.importers.table import columns
+from atta.partition.importers.table.schema import UNITS
+from atta.partition.names import check_type_name
+
+_SHOWN = 100
+"""A category has at most this many different values."""
+_LARGE = 10.0
+"""Features with larger numbers than this are scaled: models learn badly from them."""
+_DAYS = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%b %d %Y", "%b %d, %Y", "%d %b %Y", "%d-%b-%Y", "%B %d %Y", "%B %d, %Y", "%d %B %Y"),
+    *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%b-%y", "%Y-%m", "%Y/%m", "%m/%Y"),
+)
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%H:%M:%S%z", "%H:%M:%S.%f%z", "%H:%M:%S %z")
+_FORMATS = (
+    *_DAYS,
+    *(day + mark + clock for day, clock, mark in product(_DAYS, _CLOCKS, (" ", "T"))),
+    *("%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S %z", "%d/%b/%Y:%H:%M:%S %z"),
+)
+_MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_DATE = (
+    r"\b\d{1,2}([-/.])\d{1,2}\1\d{4}\b|\b\d{4}([-/.])\d{1,2}\2\d{1,2}\b|\b\d{1,2}/\d{1,2}/\d{2}\b|"
+    rf"\b{_MONTH}[-. ,]+\d{{1,2}}\b|\b\d{{1,2}}[-. ]+{_MONTH}\b"
+)
+_NUMBER = r"^(?=.*[,$€£%'])[-+$€£]?\d{1,3}([ ,.']\d{3})*([.,]\d+)?[%€$£]?$"
+_DOUBTS = {
+    "dates": (re.compile(_DATE, re.I), '"time_format": "%d/%m/%Y" or the like reads them'),
+    "numbers": (re.compile(_NUMBER), '"decimal": "," reads 1,5; take other signs away before'),
+}
+"""Texts that are something else, and what to do."""
+_MOST = 0.9
+_LOOKED_AT = 100_000
+
+
+@dataclass(frozen=True)
+class ColumnLook:
+    """A column: its sort, as ``category`` says, and the Arrow type of its values; number of cells, and whether some are
+    empty; the different values, as ``plain`` gives them, None of lists and others."""
+
+    sort: str
+    kind: Any
+    count: int
+    has_empty: bool
+    unique: Any = None
+
+    @classmethod
+    def of(cls, name: str, cells: Any) -> ColumnLook:
+        """What the cells of a column, a chunked array, look like."""
+        sort, whole = columns.category(cells.type), cells.combine_chunks()
+        if sort in (columns.LISTS, columns.OTHERS):
+            return cls(sort, cells.type, len(cells), cells.null_count > 0)
+        values = columns.plain(name, whole)
+        if sort == columns.TEXT:
+            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+        return cls(sort, cells.type, len(values), values.null_count > 0, pc.unique(values.drop_null()))
+
+    @property
+    def distinct(self) -> int:
+        """Number of different values; 0 of lists and others."""
+        return 0 if self.unique is None else len(self.unique)
+
+    @property
+    def is_id(self) -> bool:
+        """Whether every cell has a value of its own."""
+        return self.keys is not None and not self.has_empty and self.distinct == self.count > 0
+
+    @cached_property
+    def formats(self) -> list[str]:
+        """What ``time_format`` may be, if these are times in texts: one, or several if the texts leave that open."""
+        return formats_of(self.unique.to_pylist()) if self.sort == columns.TEXT and self.distinct else []
+
+    @property
+    def is_time(self) -> bool:
+        """Whether these are dates or times for sure."""
+        return self.sort == columns.TIMES or len(self.formats) == 1
+
+    @cached_property
+    def doubt(self) -> str | None:
+        """What to say of texts that look like dates or numbers, and are not read as such."""
+        texts = [] if self.sort != columns.TEXT or self.is_time else self.unique.to_pylist()[:_LOOKED_AT]
+        for what, (form, cure) in _DOUBTS.items():
+            if texts and sum(form.search(one) is not None for one in texts) >= _MOST * len(texts):
+                ways = [f'"time_format": "{one}"' for one in self.formats]
+                return f"looks like {what}, as {texts[0]!r}: {' or '.join(ways) + ' reads them' if ways else cure}"
+        return None
+
+    @property
+    def is_category(self) -> bool:
+        """Whether few values come again and again."""
+        if self.unique is None or self.is_time or self.doubt or self.distinct > min(_SHOWN, self.count // 2):
+            return False
+        kind = self.unique.type
+        return self.sort == columns.TEXT or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+
+    @property
+    def words(self) -> list[str]:
+        """The different texts, if they are few."""
+        return self.unique.to_pylist() if self.sort == columns.TEXT and self.distinct <= _SHOWN else []
+
+    @property
+    def has_type_names(self) -> bool:
+        """Whether the texts may name types of edges or vertices."""
+        try:
+            return bool(self.words) and all(check_type_name("relation", value) for value in self.words)
+        except ConfigError:
+            return False
+
+    @cached_property
+    def numbers(self) -> Any:
+        """The different numbers."""
+        return (
+            self.unique.to_numpy(zero_copy_only=False)
+            if self.sort == columns.NUMBERS and self.distinct
+            else np.zeros(0)
+        )
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether all numbers are 0 or 1."""
+        return len(self.numbers) > 0 and bool(np.isin(self.numbers, (0, 1)).all())
+
+    @cached_property
+    def keys(self) -> Any:
+        """Different values as ids: int64 (also of whole floats) or large_string; None if they cannot be ids."""
+        if self.unique is None or pa.types.is_large_string(self.unique.type):
+            return self.unique
+        fits = pa.types.is_integer(self.unique.type) or pa.types.is_floating(self.unique.type)
+        if not fits or not self.distinct or inexact(self.numbers, np.dtype(np.int64)).any():
+            return None
+        return pa.array(self.numbers.astype(np.int64))
+
+    def share_within(self, other: ColumnLook) -> float:
+        """The share of this column's ids that the other has, 0 to 1."""
+        if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
+            return 0.0
+        return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())
+
+    def rule(self, name: str) -> Any:
+        """What the schema says of a column that is a table of its own; None: it is to be ignored."""
+        if self.sort in (columns.LISTS, columns.OTHERS) or (
+            self.sort == columns.TEXT and not (self.is_category or self.is_time)
+        ):
+            return None if self.sort != columns.LISTS or self.has_empty else name
+        rule: dict[str, Any] = {"column": name}
+        if self.is_time:
+            rule |= self._time()
+        elif self.sort == columns.TEXT:
+            rule["classes"] = True
+        if self.has_empty:
+            rule["fill"] = "none" if "classes" in rule else 0
+        return rule if len(rule) > 1 else name
+
+    def feature(self, name: str) -> Any:
+        """What the schema says of a column of features."""
+        if self.sort == columns.TEXT:
+            return {"column": name, "onehot": True, **({"fill": "none"} if self.has_empty else {})}
+        rule: dict[str, Any] = {"scale": True} if np.abs(self.numbers).max(initial=0) > _LARGE else {}
+        rule |= {"fill": "mean", "known": True} if self.has_empty else {}
+        return {"column": name, **rule} if rule else name
+
+    def _time(self) -> dict[str, str]:
+        form = {"time_format": self.formats[0]} if self.formats else {}
+        found = columns.times_in(self.unique, self.formats[0]) if form else self.unique
+        length = columns.unit_of(found.type if form else self.kind)
+        times = found.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        for unit in ("s", "ms", "us"):
+            if length >= UNITS[unit] or not (times % (UNITS[unit] // length)).any():
+                return form if unit == "s" else {**form, "time_unit": unit}
+        return {**form, "time_unit": "ns"}
+
+
+def formats_of(texts: Sequence[str]) -> list[str]:
+    """What ``time_format`` may be, so that all texts are times; one of those that say the same. Several: texts such as
+    01/02/2024 do not tell day from month."""
+    texts, found = texts[:_LOOKED_AT], dict[Any, str]()
+    digits = {len(text) if re.fullmatch("1[0-9]+", text) else 0 for text in texts}
+    if len(digits) == 1 and digits <= columns.EPOCH.keys():
+        return [columns.EPOCH[digits.pop()]]
+    for form in _FORMATS:
+        if all(columns.time_in(text, form) for text in texts):
+            found.setdefault(tuple(columns.time_in(text, form) for text in texts), form)
+    return list(found.values())
