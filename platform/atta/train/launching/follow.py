@@ -42,8 +42,6 @@ _LOOK_S = 0.5
 _SHARE_VERTICES = 1 << 13
 """At least so many vertices are worth a session of their own."""
 _IDS_AT_ONCE = 1 << 14
-_MOST_MOVING = 0.5
-"""If more of what a stage reads has changed, its totals are dropped: rows are computed from all edges at less cost."""
 _MOST_OF_ALL = 0.7
 """If more of all vertices are affected, all are computed: their ids need not be sent."""
 
@@ -196,10 +194,6 @@ class InferenceFollower:
         if changes is not None:
             read = self._read(stage, changes, moved)
             as_before = all((t or self._own, self._task.features) not in changes.rows for t in stage.features)
-            moving = sum(int(marks.sum()) for marks in read.values()) / sum(map(len, read.values()))
-            if totals is not None and moving > _MOST_MOVING:
-                totals.drop()
-                totals = None
             if totals is not None and as_before and not again:
                 of = StageChanges(read, changes.edges, self._state, version, partial(self._features, stage, version))
                 todo = yield from totals.added(of)

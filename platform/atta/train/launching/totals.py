@@ -2,8 +2,8 @@
 edges out of changed vertices, and edges that came or went, add and take away.
 
 Totals are float64, as is what is added: a sum that takes away what it once added is right to 1e-16 of its largest addend, so
-they need no refresh. They are computed anew, from all edges, if a version was begun and never completed, if they are no
-numbers (an infinite addend cannot be taken away), and after most sources of a layer have changed at once."""
+they need no refresh. They are computed anew, from all edges, if a version was begun and never completed, and if they are no
+numbers: an infinite addend cannot be taken away."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def summed(messages: Doubles, sources: Ids, targets: Ids, count: int, weights: D
     """float64 [count, width]: what edges bring to each target. ``messages`` [n, width] of the ``sources``; ``targets`` ascend;
     ``weights``: None: 1 each."""
     ones = np.ones(len(sources)) if weights is None else weights
-    ends = (torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in (sources, targets, ones))
-    return np.asarray((adjacency(*ends, (count, len(messages))) @ torch.from_numpy(messages)).numpy())
+    columns, rows, values = (torch.from_numpy(np.require(a, requirements=["C", "W"])) for a in (sources, targets, ones))
+    return np.asarray((adjacency(columns, rows, values, (count, len(messages))) @ torch.from_numpy(messages)).numpy())
 
 
 def block_totals(sums: LayerSums, block: LayerBlock | TypedBlock) -> Doubles:
@@ -90,11 +90,6 @@ class RunningTotals:
         totals, degrees = block_totals(self._sums, block), _degrees(block)
         self._tables.rows(self._rows).push(at, totals, version=version).wait()
         return self._sums.update(x[:count], totals, None if degrees is None else degrees[:count])
-
-    def drop(self) -> None:
-        """From now on nobody has totals; those of vertices that are touched are computed anew."""
-        self._cluster.tables.delete(f"{self._tables.name}.{self._rows.name}")
-        self._tables.create(self._rows, self._own, "<f8", totals=True)
 
     def added(self, changes: StageChanges) -> Generator[NewRows, None, Marks]:
         """Yield the rows that a version changes, whose totals are written; returns the vertices whose totals are to be computed
