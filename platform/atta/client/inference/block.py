@@ -78,7 +78,7 @@ class TypedBlock:
 
 
 @dataclass(frozen=True)
-class LayerSums:
+class SummedLayer:
     """A layer that reads its in-neighbours as their total alone: what each of them adds, and what the layer makes of it. So
     who keeps totals can go on from them.
 
@@ -122,7 +122,7 @@ class Layer(Protocol):
         """Whether it makes a row per edge in memory. Other layers sum up rows as they read them."""
 
     @property
-    def sums(self) -> LayerSums | None:
+    def sums(self) -> SummedLayer | None:
         """The same layer by totals; None: it reads more of its in-neighbours."""
 
     def __call__(self, block: LayerBlock) -> Floats:

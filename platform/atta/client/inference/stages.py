@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, LayerSums, TypedBlock, in_degrees
+from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, SummedLayer, TypedBlock, in_degrees
 from atta.errors import ConfigError
 
 Targets = npt.NDArray[np.int64] | str | None
@@ -47,7 +47,7 @@ class TypedLayer:
     reads: tuple[str, ...]
     edge_types: tuple[str, ...]
     compute: Callable[[TypedBlock], Floats]
-    sums: LayerSums | None = None
+    sums: SummedLayer | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Stage:
     edge_tables: Mapping[str, str] = field(default_factory=dict)
     weighed: bool = False
     row_per_edge: bool = False
-    sums: LayerSums | None = None
+    sums: SummedLayer | None = None
     writes: Rows | None = None
     ends: tuple[Rows, Rows] | None = None
 
@@ -260,11 +260,11 @@ def _count(rule: DegreeRule, block: LayerBlock) -> Floats:
     return in_degrees(block, rule)[: block.targets]
 
 
-def _ones(rule: DegreeRule) -> LayerSums | None:
+def _ones(rule: DegreeRule) -> SummedLayer | None:
     """In-degrees by totals: each edge adds 1."""
     if rule.weights is not None:
         return None
-    return LayerSums(
+    return SummedLayer(
         {"": 1},
         lambda _, rows, __: np.ones((len(rows), 1)),
         lambda _, totals, __: (totals[:, 0] + (rule.loop or 0)).astype(np.float32),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from atta.client.cluster import Cluster
-from atta.client.inference.block import Doubles, Floats, LayerBlock, LayerSums, TypedBlock, one_prepared
+from atta.client.inference.block import Doubles, Floats, LayerBlock, SummedLayer, TypedBlock, one_prepared
 from atta.client.inference.followed import MOST_EDGES, FollowedState, FollowedTables, Marks, edges_from, those
 from atta.client.inference.stages import Rows, Stage
 from atta.partition.schema import split_edge_type
@@ -56,7 +56,7 @@ def summed(messages: Doubles, sources: Ids, targets: Ids, count: int, weights: D
     return np.asarray((adjacency(columns, rows, values, (count, len(messages))) @ torch.from_numpy(messages)).numpy())
 
 
-def block_totals(sums: LayerSums, block: LayerBlock | TypedBlock) -> Doubles:
+def block_totals(sums: SummedLayer, block: LayerBlock | TypedBlock) -> Doubles:
     """float64 [targets, width]: the totals of a block's targets, from all of their in-edges."""
     found = []
     for name in sums.widths:

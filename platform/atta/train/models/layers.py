@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch_geometric.nn import GCNConv, Linear, SAGEConv
 
-from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, LayerSums, self_loops, with_company
+from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, SummedLayer, self_loops, with_company
 from atta.errors import ConfigError, DataError
 from atta.train.checkpoint.files import SavedModel
 from atta.train.models import adjacency, whole_model
@@ -38,7 +38,7 @@ class TorchLayer:
         row_per_edge: bool = True,
         needs_edges: bool = False,
         dtype: torch.dtype = torch.float32,
-        sums: LayerSums | None = None,
+        sums: SummedLayer | None = None,
     ) -> None:
         self.rows, self._device, self.dtype, self.sums = rows, device, dtype, sums
         self.hops, self.degrees, self.edge_arguments = hops, degrees, tuple(edge_arguments)

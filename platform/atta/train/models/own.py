@@ -15,7 +15,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn import GCNConv, MessagePassing, SGConv
 
-from atta.client.inference.block import Doubles, Floats, Layer, LayerBlock, LayerSums
+from atta.client.inference.block import Doubles, Floats, Layer, LayerBlock, SummedLayer
 from atta.client.inference.trial import CANNOT, LayerFault, tried
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
@@ -121,7 +121,7 @@ def _fused(parts: Sequence[TorchLayer]) -> TorchLayer:
     return fused
 
 
-def _updated(sums: LayerSums, after: TorchLayer, rows: Floats, totals: Doubles, degrees: Floats | None) -> Floats:
+def _updated(sums: SummedLayer, after: TorchLayer, rows: Floats, totals: Doubles, degrees: Floats | None) -> Floats:
     found = sums.update(rows, totals, degrees)
     return after(LayerBlock(found, np.empty((2, 0), np.int64), len(found)))
 

@@ -1,4 +1,4 @@
-"""Layers of PyG by totals (``LayerSums``): those that add rows up, or take their mean, before or after a linear layer."""
+"""Layers of PyG by totals (``SummedLayer``): those that add rows up, or take their mean, before or after a linear layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch_geometric.nn import GCNConv, GraphConv, Linear, SAGEConv
 
-from atta.client.inference.block import Doubles, Floats, LayerSums
+from atta.client.inference.block import Doubles, Floats, SummedLayer
 from atta.errors import ConfigError
 from atta.nn import aggregate_of, first_layer
 
@@ -28,7 +28,7 @@ def is_stock(conv: torch.nn.Module) -> bool:
     return not any(hooks) and not any(replaced)
 
 
-def layer_sums(conv: Any, device: torch.device, then: Then | None = None) -> LayerSums | None:
+def layer_sums(conv: Any, device: torch.device, then: Then | None = None) -> SummedLayer | None:
     """A layer of PyG by totals; ``then``: what comes after it. None: it is not stock, or does more with rows of in-neighbours
     than to add them up. Of a mean, the last number of a total counts the edges."""
     try:
@@ -70,4 +70,4 @@ def layer_sums(conv: Any, device: torch.device, then: Then | None = None) -> Lay
         out = first_layer(after, moved(rows, linear.weight.dtype), total.to(linear.weight.dtype))
         return np.asarray((out if then is None else then(out)).float().cpu().numpy())
 
-    return LayerSums({"": min(weight.shape) + (how == "mean")}, message, update, loops=how != "gcn")
+    return SummedLayer({"": min(weight.shape) + (how == "mean")}, message, update, loops=how != "gcn")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from atta.client.cluster import Cluster
-from atta.client.inference.block import Doubles, Floats, LayerSums, TypedBlock
+from atta.client.inference.block import Doubles, Floats, SummedLayer, TypedBlock
 from atta.client.inference.stages import Stage, Targets, TypedLayer, typed_stages
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
@@ -145,7 +145,9 @@ class SavedTypedModel:
         sums = None
         if names and hasattr(self.model.layers[number], "of_means"):
             widths = dict.fromkeys(names, self.model.hidden_width + 1)  # the last number counts edges
-            sums = LayerSums(widths, partial(self._message, number), partial(self._of_means, number, node_type, names))
+            sums = SummedLayer(
+                widths, partial(self._message, number), partial(self._of_means, number, node_type, names)
+            )
         return TypedLayer(node_type, reads, names, partial(self._compute, number, node_type), sums)
 
     @torch.no_grad()
