@@ -31,7 +31,6 @@ DEGREE_SAMPLE = 2048
 TIMELY = "(timely)"
 """What may be asked for like an edge table: of each drawn edge, how many edges of its target are not hidden at the time of the
 row. No table of a user has this name."""
-_EDGES_AT_ONCE = 1 << 22
 _LAST_BITS = (1 << 16) - 1
 """By these bits of an id edges are chosen that may be seed edges."""
 
@@ -262,18 +261,21 @@ class Shard:
         with self._blaming(edge_type):
             return kernels.has_edges(csc.indptr, csc.indices, keys, rows, sources)
 
-    def targets(self, edge_type: str, sources: np.ndarray) -> np.ndarray:
-        """bool [core rows]: which have an in-edge from one of ``sources``, bool by internal id. Reads all edges, some at a
-        time."""
-        csc = self.drawn(edge_type)
-        indptr, found = np.asarray(csc.indptr), np.zeros(len(csc.indptr) - 1, np.bool_)
-        cuts = np.unique(np.searchsorted(indptr, np.arange(0, indptr[-1] + 1, _EDGES_AT_ONCE), side="right") - 1)
-        for low, high in pairwise([*cuts.tolist(), len(found)]):
-            hit = sources[csc.indices[indptr[low] : indptr[high]]]
-            rows = low + np.flatnonzero(np.diff(indptr[low : high + 1]))
-            if hit.any():
-                found[rows] = np.logical_or.reduceat(hit, indptr[rows] - indptr[low])
-        return found
+    def edges_from(self, edge_type: str, sources: np.ndarray, rows: range, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """The edges from ``sources``, bool by internal id, into core ``rows`` one after another, until there are ``most``: int64
+        [rows], the numbers of these of each, and where they come from. Those of a row stay together."""
+        csc, total = self.drawn(edge_type), 0
+        indptr = np.asarray(csc.indptr)[rows.start : rows.stop + 1]
+        counts, found = [np.empty(0, np.int64)], [csc.indices[:0]]
+        steps: np.ndarray = np.arange(indptr[0], indptr[-1], most) if len(indptr) else indptr
+        for low, high in pairwise(np.unique([0, *np.searchsorted(indptr, steps), max(0, len(indptr) - 1)]).tolist()):
+            ends = csc.indices[indptr[low] : indptr[high]]
+            at = np.flatnonzero(sources[ends])
+            counts.append(np.diff(np.searchsorted(at, indptr[low : high + 1] - indptr[low])))
+            found.append(ends[at])
+            if (total := total + len(at)) >= most:
+                break
+        return np.concatenate(counts), np.concatenate(found)
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x61tta/v1/update.proto\x12\x07\x61tta.v1\"\x87\x01\n\x0ePublishRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12,\n\x05phase\x18\x02 \x01(\x0e\x32\x1d.atta.v1.PublishRequest.Phase\x12\n\n\x02id\x18\x03 \x01(\t\"+\n\x05Phase\x12\x0b\n\x07PREPARE\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\t\n\x05\x41\x42ORT\x10\x02\"-\n\x0cPublishReply\x12\x0e\n\x06newest\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\x11\n\x0fVersionsRequest\"A\n\rVersionsReply\x12\x0e\n\x06newest\x18\x01 \x01(\x04\x12\x10\n\x08versions\x18\x02 \x03(\x04\x12\x0e\n\x06in_use\x18\x03 \x03(\x04\".\n\x0e\x43hangesRequest\x12\r\n\x05since\x18\x01 \x01(\x04\x12\r\n\x05until\x18\x02 \x01(\x04\"?\n\x0c\x43hangesReply\x12\r\n\x05known\x18\x01 \x01(\x08\x12 \n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x0f.atta.v1.Change\"6\n\x06\x43hange\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08vertices\x18\x03 \x01(\x0c\"E\n\x0eTargetsRequest\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x04\" \n\x0cTargetsReply\x12\x10\n\x08vertices\x18\x01 \x01(\x0c\x32\xfe\x01\n\rUpdateService\x12\x39\n\x07Publish\x12\x17.atta.v1.PublishRequest\x1a\x15.atta.v1.PublishReply\x12<\n\x08Versions\x12\x18.atta.v1.VersionsRequest\x1a\x16.atta.v1.VersionsReply\x12\x39\n\x07\x43hanges\x12\x17.atta.v1.ChangesRequest\x1a\x15.atta.v1.ChangesReply\x12\x39\n\x07Targets\x12\x17.atta.v1.TargetsRequest\x1a\x15.atta.v1.TargetsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x61tta/v1/update.proto\x12\x07\x61tta.v1\"\x87\x01\n\x0ePublishRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12,\n\x05phase\x18\x02 \x01(\x0e\x32\x1d.atta.v1.PublishRequest.Phase\x12\n\n\x02id\x18\x03 \x01(\t\"+\n\x05Phase\x12\x0b\n\x07PREPARE\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\t\n\x05\x41\x42ORT\x10\x02\"-\n\x0cPublishReply\x12\x0e\n\x06newest\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\x11\n\x0fVersionsRequest\"A\n\rVersionsReply\x12\x0e\n\x06newest\x18\x01 \x01(\x04\x12\x10\n\x08versions\x18\x02 \x03(\x04\x12\x0e\n\x06in_use\x18\x03 \x03(\x04\".\n\x0e\x43hangesRequest\x12\r\n\x05since\x18\x01 \x01(\x04\x12\r\n\x05until\x18\x02 \x01(\x04\"?\n\x0c\x43hangesReply\x12\r\n\x05known\x18\x01 \x01(\x08\x12 \n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x0f.atta.v1.Change\"5\n\x06\x43hange\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63hanged\x18\x03 \x01(\x0c\"s\n\x10\x45\x64gesFromRequest\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\r\n\x05\x66irst\x18\x04 \x01(\x04\x12\x0c\n\x04stop\x18\x05 \x01(\x04\x12\r\n\x05\x65\x64ges\x18\x06 \x01(\x04\"J\n\x0e\x45\x64gesFromReply\x12\x0e\n\x06\x63ounts\x18\x01 \x01(\x0c\x12\x0c\n\x04\x65nds\x18\x02 \x01(\x0c\x12\x0c\n\x04wide\x18\x03 \x01(\x08\x12\x0c\n\x04more\x18\x04 \x01(\x08\x32\x84\x02\n\rUpdateService\x12\x39\n\x07Publish\x12\x17.atta.v1.PublishRequest\x1a\x15.atta.v1.PublishReply\x12<\n\x08Versions\x12\x18.atta.v1.VersionsRequest\x1a\x16.atta.v1.VersionsReply\x12\x39\n\x07\x43hanges\x12\x17.atta.v1.ChangesRequest\x1a\x15.atta.v1.ChangesReply\x12?\n\tEdgesFrom\x12\x19.atta.v1.EdgesFromRequest\x1a\x17.atta.v1.EdgesFromReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,11 +46,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHANGESREPLY']._serialized_start=352
   _globals['_CHANGESREPLY']._serialized_end=415
   _globals['_CHANGE']._serialized_start=417
-  _globals['_CHANGE']._serialized_end=471
-  _globals['_TARGETSREQUEST']._serialized_start=473
-  _globals['_TARGETSREQUEST']._serialized_end=542
-  _globals['_TARGETSREPLY']._serialized_start=544
-  _globals['_TARGETSREPLY']._serialized_end=576
-  _globals['_UPDATESERVICE']._serialized_start=579
-  _globals['_UPDATESERVICE']._serialized_end=833
+  _globals['_CHANGE']._serialized_end=470
+  _globals['_EDGESFROMREQUEST']._serialized_start=472
+  _globals['_EDGESFROMREQUEST']._serialized_end=587
+  _globals['_EDGESFROMREPLY']._serialized_start=589
+  _globals['_EDGESFROMREPLY']._serialized_end=663
+  _globals['_UPDATESERVICE']._serialized_start=666
+  _globals['_UPDATESERVICE']._serialized_end=926
 # @@protoc_insertion_point(module_scope)

@@ -64,27 +64,39 @@ class ChangesReply(_message.Message):
     def __init__(self, known: _Optional[bool] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("type", "name", "vertices")
+    __slots__ = ("type", "name", "changed")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    VERTICES_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
     type: str
     name: str
-    vertices: bytes
-    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ..., vertices: _Optional[bytes] = ...) -> None: ...
+    changed: bytes
+    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ..., changed: _Optional[bytes] = ...) -> None: ...
 
-class TargetsRequest(_message.Message):
-    __slots__ = ("edge_type", "sources", "version")
+class EdgesFromRequest(_message.Message):
+    __slots__ = ("edge_type", "sources", "version", "first", "stop", "edges")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     sources: bytes
     version: int
-    def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+    first: int
+    stop: int
+    edges: int
+    def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[bytes] = ..., version: _Optional[int] = ..., first: _Optional[int] = ..., stop: _Optional[int] = ..., edges: _Optional[int] = ...) -> None: ...
 
-class TargetsReply(_message.Message):
-    __slots__ = ("vertices",)
-    VERTICES_FIELD_NUMBER: _ClassVar[int]
-    vertices: bytes
-    def __init__(self, vertices: _Optional[bytes] = ...) -> None: ...
+class EdgesFromReply(_message.Message):
+    __slots__ = ("counts", "ends", "wide", "more")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    WIDE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    counts: bytes
+    ends: bytes
+    wide: bool
+    more: bool
+    def __init__(self, counts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., wide: _Optional[bool] = ..., more: _Optional[bool] = ...) -> None: ...

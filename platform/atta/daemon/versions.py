@@ -37,7 +37,7 @@ from atta.samplers import kernels
 from atta.samplers.batch.items import EDGES, TIME
 from atta.samplers.batch.state import NO_SOURCES
 from atta.samplers.shard import PartEdges, Shard
-from atta.wire.bulk import bits_of, marks_of
+from atta.wire.bulk import ARRAYS_BYTES, marks_of, rows_to_wire
 
 log = structlog.get_logger("atta.daemon")
 LOOK_S = 5.0
@@ -169,9 +169,9 @@ class LiveVersions:
         return self._edges.of(sources)[1]
 
     async def changes(self, since: int, until: int) -> dict[TableName, np.ndarray] | None:
-        """By table and edges what differs between two versions: this daemon's vertices with another row, or other in-edges,
-        bool by internal id. None: the files of a version between them have gone. Raises UnknownNameError: there is no version
-        ``until``; DataError: a file is damaged."""
+        """By table and edges what differs between two versions of what this daemon has, as ``VersionFolder.changed`` tells it.
+        None: the files of a version between them have gone. Raises UnknownNameError: there is no version ``until``;
+        DataError: a file is damaged."""
         await self._asked_sources(until)
         return await asyncio.to_thread(self._changes, since, until)
 
@@ -186,18 +186,21 @@ class LiveVersions:
                 return None
             if told is None:
                 return None
-            of, rows = told
-            found[of] = found[of] | rows if of in found else rows
+            of, changed = told
+            found[of] = np.concatenate([found[of], changed], axis=-1) if of in found else changed
         return found
 
-    async def targets(self, edge_type: str, sources: np.ndarray, version: int) -> np.ndarray:
-        """This daemon's vertices with an in-edge from one of ``sources``; both bool by internal id. Errors as ``graph``."""
+    async def edges_from(
+        self, edge_type: str, sources: np.ndarray, version: int, targets: range, most: int
+    ) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Edges of a version into ``targets``, internal ids, as far as this daemon has them, as ``Shard.edges_from``; and whether
+        some targets are left. Errors as ``graph``."""
         source = (await self._asked_sources(version)).get((edge_type, EDGES), 0)
-        shard, target = await self.graph(edge_type, source), self._dataset.schema.endpoints(edge_type)[1]
-        found = np.zeros(self._dataset.schema.node_counts[target], np.bool_)
-        low, high = self._dataset.book.range(target, self._owner)
-        found[low:high] = await asyncio.to_thread(shard.targets, edge_type, sources)
-        return found
+        shard = await self.graph(edge_type, source)
+        low, high = self._dataset.book.range(self._dataset.schema.endpoints(edge_type)[1], self._owner)
+        rows = range(max(targets.start - low, 0), max(min(targets.stop, high) - low, 0))
+        counts, found = await asyncio.to_thread(shard.edges_from, edge_type, sources, rows, most)
+        return counts, found, len(counts) < len(rows)
 
     async def _asked_sources(self, version: int) -> Sources:
         """Where a version is that a peer names, which may have learnt of it first."""
@@ -354,6 +357,8 @@ class LiveVersions:
         return {number: files.sources for number, files in self._folder.committed().items()}
 
 
+MOST_EDGES = 1 << 20
+"""About as many are told at a time: a vertex' edges stay together."""
 MOST_NUMBER = 10**9
 """Numbers of versions are below this: their folders have names of at most nine digits."""
 
@@ -387,13 +392,16 @@ class UpdateService:
             raise ConfigError(f"changes since version {request.since} until {request.until}: there are none")
         found = await self._versions.changes(request.since, request.until)
         changes = [
-            update_pb2.Change(type=of, name=name, vertices=bits_of(rows)) for (of, name), rows in (found or {}).items()
+            update_pb2.Change(type=of, name=name, changed=told.tobytes()) for (of, name), told in (found or {}).items()
         ]
-        return update_pb2.ChangesReply(known=found is not None, changes=changes)
+        reply = update_pb2.ChangesReply(known=found is not None, changes=changes)
+        return reply if reply.ByteSize() <= ARRAYS_BYTES else update_pb2.ChangesReply()
 
-    async def targets(self, request: update_pb2.TargetsRequest, context: Context) -> update_pb2.TargetsReply:
+    async def edges_from(self, request: update_pb2.EdgesFromRequest, context: Context) -> update_pb2.EdgesFromReply:
         schema = self._versions.own.dataset.schema
         source, _ = schema.endpoints(schema.check_edge_type(request.edge_type))
         marks = marks_of(request.sources, schema.node_counts[source])
-        found = await self._versions.targets(request.edge_type, marks, request.version)
-        return update_pb2.TargetsReply(vertices=bits_of(found))
+        targets, most = range(request.first, request.stop), min(max(1, request.edges), MOST_EDGES)
+        counts, found, more = await self._versions.edges_from(request.edge_type, marks, request.version, targets, most)
+        ends, wide = rows_to_wire(found)
+        return update_pb2.EdgesFromReply(counts=counts.astype(np.int32).tobytes(), ends=ends, wide=wide, more=more)

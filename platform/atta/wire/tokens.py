@@ -62,7 +62,7 @@ ROLES: dict[str, frozenset[Role]] = {
     **_methods(_TABLE, [Role.OPERATOR], "Delete", "Save", "Load"),
     **_methods(_UPDATE, [Role.OPERATOR], "Publish"),
     **_methods(_UPDATE, _FIGURES, "Versions"),
-    **_methods(_UPDATE, [Role.READER, Role.WRITER], "Changes", "Targets"),
+    **_methods(_UPDATE, [Role.READER, Role.WRITER], "Changes", "EdgesFrom"),
     **_methods(_WEIGHTS, [Role.WRITER], "Create", "Join", "Begin", "Push", "Renew", "Leave", "Drop"),
     **_methods(_WEIGHTS, [Role.READER, Role.WRITER], "Pull"),
     **_methods(_SESSION, [Role.READER], "Open", "Next", "Renew", "Close"),

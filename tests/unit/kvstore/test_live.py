@@ -6,6 +6,7 @@ import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,10 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
             new_rows = NewRows(rng.integers(0, 9, A), None)
             folder.commit(write_version(folder, dataset, ("a", "x"), new_rows).number)
             by_id = dict(zip(sorted(dataset.ids("a").tolist()), (new_rows.rows != rows).tolist(), strict=True))
-            assert changed(dataset, folder, number) == (("a", "x"), [by_id[v] for v in dataset.ids("a").tolist()])
+            assert changed(dataset, folder, number) == (
+                ("a", "x"),
+                sorted(v for v, differs in by_id.items() if differs),
+            )
             rows = new_rows.rows
             continue
         new = drawn(rng, dataset, edge_type, int(rng.integers(0, 8)) if step != "r" else 0)
@@ -117,9 +121,9 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
         folder.commit(number)
         left = [] if replaces else [e for e in truth[edge_type] if e[2] not in set(removed.tolist())]
         first = 0 if replaces else next_id[edge_type]
-        ends = {e[1] for e in truth[edge_type] if replaces or e not in left} | set(new.targets.tolist())
-        told = [v in ends for v in dataset.ids(OF[edge_type][1]).tolist()]
-        assert changed(dataset, folder, number) == ((edge_type, "edges"), told)
+        went = [(e[1], e[0], -1) for e in truth[edge_type] if replaces or e not in left]
+        came = [(target, source, 1) for source, target in zip(new.sources.tolist(), new.targets.tolist(), strict=True)]
+        assert changed(dataset, folder, number) == ((edge_type, "edges"), sorted([*went, *came]))
         columns = new.sources.tolist(), new.targets.tolist(), range(first, first + len(new))
         truth[edge_type] = [*left, *zip(*columns, new.tables["weight"].tolist(), strict=True)]
         next_id[edge_type], latest[edge_type] = first + len(new), number
@@ -136,15 +140,19 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
         assert stored(joined, folder, edge_type, latest[edge_type]) == found
 
 
-def changed(dataset: Dataset, folder: VersionFolder, number: int) -> tuple[tuple[str, str], list[bool]]:
-    """What a version says that it changed, and for which vertices: of all partitions, each for itself and as one."""
-    (of, *_), marks = zip(
+def changed(dataset: Dataset, folder: VersionFolder, number: int) -> tuple[tuple[str, str], list[Any]]:
+    """What a version says that it changed, by user ids: of all partitions, each for itself and as one."""
+    (of, *_), told = zip(
         *(folder.changed(dataset, owner, number) or () for owner in range(dataset.num_parts)), strict=True
     )
     whole = folder.changed(dataset.joined([range(dataset.num_parts)]), 0, number)
     assert whole is not None
-    assert np.sum(marks, axis=0).tolist() == whole[1].astype(int).tolist()  # each vertex in one partition
-    return of, whole[1].tolist()
+    assert np.concatenate(told, axis=-1).tolist() == whole[1].tolist()
+    if of[1] != "edges":
+        return of, sorted(dataset.ids(of[0])[whole[1]].tolist())
+    (targets, sources, signs), (source, target) = whole[1], OF[of[0]]
+    columns = dataset.ids(target)[targets].tolist(), dataset.ids(source)[sources].tolist(), signs.tolist()
+    return of, sorted(zip(*columns, strict=True))
 
 
 def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: list[Edge]) -> None:

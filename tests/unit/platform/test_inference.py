@@ -165,6 +165,7 @@ class Layer:
     row_per_edge: bool = False
     hops: int = 1
     edge_arguments: tuple[str, ...] = ()
+    sums: None = None
 
 
 class Sum(Layer):

@@ -121,7 +121,7 @@ def needed(method: str) -> set[str]:
         return {"reader", "writer", "peer", "operator"}
     if name in {"Stats", "Sessions", "List", "Describe", "Snapshots", "Versions"}:
         return {"reader", "writer", "operator"}
-    both = kind == "IdService" or name in {"Pull", "Locate", "Changes", "Targets"}
+    both = kind == "IdService" or name in {"Pull", "Locate", "Changes", "EdgesFrom"}
     return {"reader", "writer"} if both else {"writer"}
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -75,6 +77,31 @@ class TypedBlock:
     edges_per_hop: Mapping[str, Sequence[int]]
 
 
+@dataclass(frozen=True)
+class SummedLayer:
+    """A layer that reads its in-neighbours as their total alone: what each of them adds, and what the layer makes of it. So
+    who keeps totals can go on from them.
+
+    Attributes:
+        widths: by edge type, how many numbers of a total come along it; empty: the only one. They stand one after another.
+        message: float64 [n, width], what vertices add along an edge type to each vertex that an edge leads to, from their
+            rows [n, channels] and in-degrees [n] (None: the layer has no ``degrees``).
+        update: float32 rows [n, out channels] from the vertices' own rows, totals and in-degrees.
+        loops: whether an edge from a vertex to itself counts.
+    """
+
+    widths: Mapping[str, int]
+    message: Callable[[str, Floats, Floats | None], Doubles]
+    update: Callable[[Floats, Doubles, Floats | None], Floats]
+    loops: bool = True
+
+    @property
+    def columns(self) -> dict[str, slice]:
+        """By edge type, which numbers of a total come along it."""
+        ends = np.cumsum([0, *self.widths.values()]).tolist()
+        return {name: slice(*bounds) for name, bounds in zip(self.widths, pairwise(ends), strict=True)}
+
+
 class Layer(Protocol):
     """A layer of a model: computes a row for each target of a block from the rows that the block has."""
 
@@ -93,6 +120,10 @@ class Layer(Protocol):
     @property
     def row_per_edge(self) -> bool:
         """Whether it makes a row per edge in memory. Other layers sum up rows as they read them."""
+
+    @property
+    def sums(self) -> SummedLayer | None:
+        """The same layer by totals; None: it reads more of its in-neighbours."""
 
     def __call__(self, block: LayerBlock) -> Floats:
         """float32 [targets, out channels]."""

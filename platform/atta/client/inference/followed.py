@@ -9,7 +9,7 @@ begun."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,13 +23,15 @@ from atta.errors import AttaError, ConfigError, StaleRowError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import update_pb2
 from atta.samplers.batch.items import EDGES
-from atta.wire.bulk import bits_of, marks_of
+from atta.wire.bulk import as_array, bits_of
 
 Marks = npt.NDArray[np.bool_]
 """Some vertices of a type: bool [vertices], by their rows in tables."""
 RESULT = ""
 """Name of the rows that a follower gives. Those of layers are named as in ``Stage``."""
 _TRIES = 100
+MOST_EDGES = 1 << 20
+"""Edges that a daemon tells at a time."""
 
 
 # -- which rows change ---------------------------------------------------------------------------------------------------
@@ -73,17 +75,25 @@ def differing(new: npt.NDArray[Any], old: npt.NDArray[Any], tolerance: float = 0
     return ~np.asarray(off <= tolerance * size)  # so a NaN has changed
 
 
+def those(
+    marks: Marks, at: npt.NDArray[np.int64], rows: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """The marked ones of places and rows, which are not copied if they are all."""
+    return (at, rows) if marks.all() else (at[marks], rows[marks])
+
+
 @dataclass(frozen=True)
 class DatasetChanges:
     """What differs between two versions of a dataset.
 
     Attributes:
-        rows: by node type and table, the vertices that have another row.
-        edges: by edge type, the vertices that have other in-edges.
+        rows: by node type and table, the vertices that have another row, int64 [n].
+        edges: by edge type, int64 [3, n]: targets, in ascending order, and sources of edges that came, with 1, or went,
+            with -1. Vertices are rows of tables.
     """
 
-    rows: Mapping[tuple[str, str], Marks]
-    edges: Mapping[str, Marks]
+    rows: Mapping[tuple[str, str], npt.NDArray[np.int64]]
+    edges: Mapping[str, npt.NDArray[np.int64]]
 
     @classmethod
     def between(cls, cluster: Cluster, since: int, until: int) -> DatasetChanges | None:
@@ -92,14 +102,13 @@ class DatasetChanges:
         replies = cluster.tables.ask_all("UpdateService.Changes", update_pb2.ChangesRequest(since=since, until=until))
         if not all(reply.known for reply in replies):
             return None
-        found: dict[tuple[str, str], Marks] = {}
+        found: dict[tuple[str, str], list[npt.NDArray[np.int64]]] = {}
         for change in (change for reply in replies for change in reply.changes):
-            of, schema = (change.type, change.name), cluster.schema
-            node_type = schema.endpoints(change.type)[1] if change.name == EDGES else change.type
-            marks = marks_of(change.vertices, schema.node_counts[node_type])
-            found[of] = found[of] | marks if of in found else marks
-        rows = {of: marks for of, marks in found.items() if of[1] != EDGES}
-        return cls(rows, {of: marks for (of, name), marks in found.items() if name == EDGES})
+            told = as_array(change.changed, wide=True).reshape((3, -1) if change.name == EDGES else -1)
+            found.setdefault((change.type, change.name), []).append(told)
+        joined = {of: np.concatenate(parts, axis=-1) for of, parts in found.items()}
+        edges = {of[0]: told[:, np.argsort(told[0], kind="stable")] for of, told in joined.items() if of[1] == EDGES}
+        return cls({of: told for of, told in joined.items() if of[1] != EDGES}, edges)
 
 
 def newest_version(cluster: Cluster) -> int:
@@ -108,13 +117,23 @@ def newest_version(cluster: Cluster) -> int:
     return max(int(reply.newest) for reply in replies)
 
 
-def targets_of(cluster: Cluster, version: int, edge_type: str, sources: Marks) -> Marks:
-    """The vertices to which edges of a type lead from some vertices. Each daemon reads its edges once. Raises as
-    ``between``."""
-    request = update_pb2.TargetsRequest(edge_type=edge_type, sources=bits_of(sources), version=version)
-    replies = cluster.tables.ask_all("UpdateService.Targets", request)
-    count = cluster.schema.node_counts[cluster.schema.endpoints(edge_type)[1]]
-    return np.asarray(np.any([marks_of(reply.vertices, count) for reply in replies], axis=0))
+def edges_from(
+    cluster: Cluster, edge_type: str, sources: Marks, version: int, targets: range, *, most: int = MOST_EDGES
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The edges of a version from some vertices, int64 [2, n] their sources and targets, which ascend; about ``most`` at a time.
+    ``targets``: into which vertices, by rows of tables. Each daemon reads its edges once. Raises RemoteError."""
+    request = update_pb2.EdgesFromRequest(edge_type=edge_type, sources=bits_of(sources), version=version, edges=most)
+    request.first, request.stop = targets.start, targets.stop
+    while request.first < targets.stop:
+        found = []
+        for reply in cluster.tables.ask_all("UpdateService.EdgesFrom", request):
+            counts, at = as_array(reply.counts, wide=False), int(request.first)
+            ends = np.repeat(np.arange(at, at + len(counts)), counts)
+            found.append(np.stack([as_array(reply.ends, wide=reply.wide), ends]))
+            request.first += len(counts)
+            if reply.more:
+                break
+        yield np.concatenate(found, axis=1)
 
 
 # -- tables --------------------------------------------------------------------------------------------------------------
@@ -202,14 +221,15 @@ class FollowedTables:
 
     # -- rows --------------------------------------------------------------------------------------------------------------
 
-    def create(self, rows: Rows, node_type: str, dtype: str = "<f4") -> None:
-        """Create the tables of the rows of one layer, or open them. ``node_type``: if ``rows`` name none. Raises ConfigError:
-        there is another table of that name; QuotaExceededError: no room."""
+    def create(self, rows: Rows, node_type: str, dtype: str = "<f4", *, totals: bool = False) -> None:
+        """Create the tables of the rows of one layer, or open them. ``node_type``: if ``rows`` name none. ``totals``: those
+        before are not kept. Raises ConfigError: there is another table of that name; QuotaExceededError: no room."""
         node_type = rows.node_type or node_type
         count, shape = self._cluster.schema.node_counts[node_type], () if rows.width is None else (rows.width,)
         spec = MutableSpec(self._name(rows), count, dtype, shape, versioned=True, policy=f"nodes:{node_type}")
         self._created(spec)
-        self._created(replace(spec, name=f"{spec.name}.before", versioned=False))
+        if not totals:
+            self._created(replace(spec, name=f"{spec.name}.before", versioned=False))
 
     def rows(self, rows: Rows) -> RemoteTable:
         """The table of the rows of one layer, with what is newest of each."""
@@ -235,7 +255,7 @@ class FollowedTables:
             state = self.state()
             wanted = state.version if version is None else version
             self._check(state, wanted)
-            values = self.at(rows, at, wanted)
+            values = self.both(rows, at, wanted)[1]
             if state.undisturbed(wanted, self.state()):
                 return values, wanted
         raise StaleRowError(f"table {self.name}: versions come faster than rows can be read")
@@ -246,13 +266,18 @@ class FollowedTables:
         if wanted != state.version and (wanted != state.before or state.begun != state.done):
             raise StaleRowError(f"table {self.name}: has version {state.version}, not {wanted}")
 
-    def at(self, rows: Rows, at: npt.NDArray[np.int64], version: int) -> npt.NDArray[Any]:
-        """The same by rows of the table, unless a version is begun meanwhile."""
+    def both(self, rows: Rows, at: npt.NDArray[np.int64], version: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The newest rows [n, ...] by rows of the table, and those of ``version``, unless a version is begun meanwhile. These are
+        the same array if they are the same rows."""
         found = self.rows(rows).pull(at, versions=True)
         assert found.versions is not None
-        if (late := np.flatnonzero(found.versions > version)).size:
-            found.values[late] = self._table(f"{self._name(rows)}.before").pull(at[late]).values
-        return found.values
+        late, before = np.flatnonzero(found.versions > version), found.values
+        if len(late):
+            kept = self._table(f"{self._name(rows)}.before").pull(at[late]).values
+            before = kept if len(late) == len(at) else before.copy()
+            if before is not kept:
+                before[late] = kept
+        return found.values, before
 
     def write(
         self,
@@ -273,8 +298,8 @@ class FollowedTables:
             if tolerance is not None:
                 changed = differing(new, found.values, tolerance)
             kept = changed & (found.versions <= state.version)
-            self._table(f"{self._name(rows)}.before").push(at[kept], found.values[kept]).wait()
-        table.push(at[changed], new[changed], version=version).wait()
+            self._table(f"{self._name(rows)}.before").push(*those(kept, at, found.values)).wait()
+        table.push(*those(changed, at, new), version=version).wait()
         return changed
 
     def _name(self, rows: Rows) -> str:

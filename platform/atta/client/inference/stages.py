@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, TypedBlock, in_degrees
+from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, SummedLayer, TypedBlock, in_degrees
 from atta.errors import ConfigError
 
 Targets = npt.NDArray[np.int64] | str | None
@@ -40,12 +40,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class TypedLayer:
-    """One node type of a layer: the node types and edge types that it reads, and what gives a block's targets rows."""
+    """One node type of a layer: the node types and edge types that it reads, and what gives a block's targets rows.
+    ``sums``: as of a ``Stage``."""
 
     node_type: str
     reads: tuple[str, ...]
     edge_types: tuple[str, ...]
     compute: Callable[[TypedBlock], Floats]
+    sums: SummedLayer | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Stage:
         edge_tables: the edge tables that it reads, by the argument of layers that takes them.
         weighed: whether its edges are weighed by degrees of the whole graph, for layers that ask for these.
         row_per_edge: whether ``compute`` makes a row per edge.
+        sums: ``compute`` by totals; None: it needs all edges.
         writes: the rows that it writes; None: the result.
         ends: of a stage that scores pairs, the rows of sources and of targets.
     """
@@ -79,6 +82,7 @@ class Stage:
     edge_tables: Mapping[str, str] = field(default_factory=dict)
     weighed: bool = False
     row_per_edge: bool = False
+    sums: SummedLayer | None = None
     writes: Rows | None = None
     ends: tuple[Rows, Rows] | None = None
 
@@ -118,6 +122,7 @@ def layerwise_stages(
             degrees={rule: rows for rule, rows in degrees.items() if rule == layer.degrees},
             edge_tables={name: tables[name] for name in layer.edge_arguments},
             row_per_edge=layer.row_per_edge,
+            sums=layer.sums,
             writes=Rows(f"rows-{number}", widths[number]),
         )
         stages.append(stage)
@@ -178,6 +183,7 @@ def _counting(degrees: Mapping[DegreeRule, Rows], edge_tables: Mapping[str, str]
             fan_outs=(-1,),
             compute=partial(_count, rule),
             edge_tables={} if rule.weights is None else {rule.weights: edge_tables[rule.weights]},
+            sums=_ones(rule),
             writes=rows,
         )
         for rule, rows in degrees.items()
@@ -230,7 +236,7 @@ def _naming(layers: Sequence[Sequence[TypedLayer]], widths: Sequence[int]) -> Ca
 def _typed(layer: TypedLayer, title: str, rows: Rows) -> Stage:
     return Stage(
         title, None, rows.width, layer.node_type, compute=layer.compute, edge_types=layer.edge_types, row_per_edge=True,
-        writes=rows,
+        sums=layer.sums, writes=rows,
     )  # fmt: skip
 
 
@@ -252,6 +258,18 @@ def unread(stages: Sequence[Stage], current: int) -> set[Rows]:
 
 def _count(rule: DegreeRule, block: LayerBlock) -> Floats:
     return in_degrees(block, rule)[: block.targets]
+
+
+def _ones(rule: DegreeRule) -> SummedLayer | None:
+    """In-degrees by totals: each edge adds 1."""
+    if rule.weights is not None:
+        return None
+    return SummedLayer(
+        {"": 1},
+        lambda _, rows, __: np.ones((len(rows), 1)),
+        lambda _, totals, __: (totals[:, 0] + (rule.loop or 0)).astype(np.float32),
+        loops=rule.loop is None,
+    )
 
 
 def _through(layers: Sequence[Layer], block: LayerBlock) -> Floats:

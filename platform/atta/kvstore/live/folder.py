@@ -2,7 +2,8 @@
 
     0001/version.json             what the version changes, and size and checksum of its files
     0001/part-0000/  0001/shared/ the changed rows and edges, as in the dataset
-    0001/part-0000/changed.npy    int64, the core rows that have another row than before, or other in-edges
+    0001/part-0000/changed.npy    int64 [n], the core rows that have another row than before; of edges [3, n], the core rows
+                                  that they lead to, their sources, and 1 if they came or -1 if they went
     0001/committed                empty; the version counts since this file is there
     lock                          held by the command that writes and publishes a version
 
@@ -201,21 +202,24 @@ class VersionFolder:
         return found
 
     def changed(self, dataset: Dataset, owner: int, number: int) -> tuple[TableName, np.ndarray] | None:
-        """What version ``number`` changed, and for which vertices of ``owner``: their row of the table, or their in-edges;
-        bool by internal id. None: it does not say so, or is another dataset's. Errors as ``edges``."""
+        """What version ``number`` changed of what ``owner`` has: int64 [n], vertices with another row of the table; int64
+        [3, n], targets and sources of edges, and 1 if they came or -1 if they went. Vertices are internal ids. None: it does
+        not say so, or is another dataset's. Errors as ``edges``."""
         version = self._version(number)
         if not version.id or f"{part_folder(0)}/{CHANGED}" not in version.files:
             return None
         of = next(name for name, source in version.sources.items() if source == number)
         node_type = dataset.schema.endpoints(of[0])[1] if of[1] == EDGES else of[0]
-        found = np.zeros(dataset.schema.node_counts[node_type], np.bool_)
+        found = []
         for part in dataset.groups[owner]:
             low, high = dataset.partitions.range(node_type, part)
-            rows = _checked(version, version.path / part_folder(part) / CHANGED)
+            told = np.array(_checked(version, version.path / part_folder(part) / CHANGED), np.int64)
+            rows = told[0] if of[1] == EDGES else told
             if len(rows) and not 0 <= rows.min() <= rows.max() < high - low:
                 raise DataError(version.path / part_folder(part) / CHANGED, "has rows that do not exist")
-            found[low + rows] = True
-        return of, found
+            rows += low
+            found.append(told)
+        return of, np.concatenate(found, axis=-1)
 
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
         """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""

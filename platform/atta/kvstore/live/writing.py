@@ -265,8 +265,8 @@ class NewEdges:
     def _merged(
         self, present: Present, part: int, sources: np.ndarray, targets: np.ndarray, first: int
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The arrays of one partition, and the rows of vertices whose in-edges change. ``sources``, ``targets``: int64,
-        internal ids; ``first``: the id of the first edge that is added, which the others follow."""
+        """The arrays of one partition, and the edges that come and go, as ``CHANGED`` has them. ``sources``, ``targets``:
+        int64, internal ids; ``first``: the id of the first edge that is added, which the others follow."""
         dataset, edge_type = present.dataset, present.of[0]
         source_type, target_type = dataset.schema.endpoints(edge_type)
         low, high = dataset.partitions.range(target_type, part)
@@ -275,12 +275,11 @@ class NewEdges:
         indptr, edge_ids = np.asarray(csc.indptr), csc.edge_ids.astype(index_dtype(first + len(self)), copy=False)
         old = {"indices": csc.indices, "edge_ids": edge_ids}
         old |= {name: before.edge_table(edge_type, name) for name in tables}
-        gone = np.flatnonzero(np.diff(indptr)) if self.replaces else _no_ids()
-        if self.replaces:
-            indptr, old = np.zeros_like(indptr), {name: array[:0] for name, array in old.items()}
-        elif len(self.removed):
-            stays = ~np.isin(csc.edge_ids, self.removed)
-            gone = np.searchsorted(indptr, np.flatnonzero(~stays), side="right") - 1
+        gone = np.empty((2, 0), np.int64)
+        if self.replaces or len(self.removed):
+            stays = np.zeros(len(edge_ids), np.bool_) if self.replaces else ~np.isin(edge_ids, self.removed)
+            at = np.flatnonzero(~stays)
+            gone = np.stack([np.searchsorted(indptr, at, side="right") - 1, csc.indices[at]])
             indptr = np.concatenate([[0], np.cumsum(stays)])[indptr]
             old = {name: array[stays] for name, array in old.items()}
         mine = np.flatnonzero((targets >= low) & (targets < high))
@@ -292,7 +291,8 @@ class NewEdges:
         merged = {name: np.insert(array, at, new[name].astype(array.dtype), axis=0) for name, array in old.items()}
         degrees = np.bincount(rows, minlength=high - low)
         merged["indptr"] = (indptr + np.concatenate([[0], np.cumsum(degrees)])).astype(np.int64)
-        return merged, np.union1d(gone, rows)
+        both = np.concatenate([gone, [rows, sources[mine]]], axis=1)
+        return merged, np.concatenate([both, [np.repeat([-1, 1], [gone.shape[1], len(mine)])]])
 
 
 def _ends(dataset: Dataset, edge_type: str, added: Path) -> list[np.ndarray]:

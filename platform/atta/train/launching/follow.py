@@ -22,10 +22,10 @@ from atta.client.inference.followed import (
     FollowedTables,
     Marks,
     affected,
+    edges_from,
     newest_version,
-    targets_of,
 )
-from atta.client.inference.reading import BlockReader, pin
+from atta.client.inference.reading import BlockReader, Prepared, pin
 from atta.client.inference.sinks import MemorySink, Sink
 from atta.client.inference.stages import Rows, Stage, Targets
 from atta.client.loaders.neighbor import NeighborLoader
@@ -33,6 +33,7 @@ from atta.errors import AttaError, ConfigError, RemoteError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.samplers.arguments import number
 from atta.train.launching.predict import PredictJob
+from atta.train.launching.totals import NewRows, RunningTotals, StageChanges
 
 PATIENCE_S = 300.0
 """How long daemons that do not answer are waited for."""
@@ -124,6 +125,11 @@ class InferenceFollower:
         for stage in self._stages:
             dtype = "<i8" if stage is self._stages[-1] and what == "classes" else "<f4"
             self.tables.create(_written(stage), self._own, dtype)
+        self._totals = {
+            number: RunningTotals(cluster, self.tables, stage, self._type(stage), f"totals-{number}")
+            for number, stage in enumerate(self._stages, 1)
+            if stage.sums is not None
+        }
         self._state = self.tables.state()
         self._ids: dict[str, npt.NDArray[np.int64]] = {}
 
@@ -169,62 +175,118 @@ class InferenceFollower:
             changes = DatasetChanges.between(self._cluster, state.version, version) if state.done else None
             self._state, again = self.tables.begin(), state.begun > state.done
             moved, computed = dict[Rows, Marks](), 0
-            for stage in self._stages:
-                todo = None if changes is None else self._affected(stage, version, changes, moved)
+            for number, stage in enumerate(self._stages, 1):
                 # Rows of a version that was begun before may be there: then all that may differ is written.
                 tolerance = None if again else 0.0 if changes is None else self._tolerance
-                moved[_written(stage)] = self._computed(stage, todo, version, tolerance)
-                computed += self._count(stage) if todo is None else int(todo.sum())
+                new = self._new_rows(number, version, changes, moved, again=again)
+                moved[_written(stage)], count = self._write(stage, new, version, tolerance)
+                computed += count
             self._state = self.tables.commit(version)
         changed = int(moved[_written(self._stages[-1])].sum())
         since = None if changes is None else state.version
         return FollowedVersion(version, since, computed, changed, time.monotonic() - began)
 
-    def _affected(self, stage: Stage, version: int, changes: DatasetChanges, moved: Mapping[Rows, Marks]) -> Marks:
-        """The vertices of a stage whose rows may differ. ``moved``: those that differ in what earlier stages have written."""
+    def _new_rows(
+        self, number: int, version: int, changes: DatasetChanges | None, moved: Mapping[Rows, Marks], *, again: bool
+    ) -> Iterator[NewRows]:
+        """The rows of a stage that may differ. ``moved``: those that differ in what earlier stages have written."""
+        stage, todo, totals = self._stages[number - 1], None, self._totals.get(number)
+        if changes is not None:
+            read = self._read(stage, changes, moved)
+            as_before = all((t or self._own, self._task.features) not in changes.rows for t in stage.features)
+            if totals is not None and as_before and not again:
+                of = StageChanges(read, changes.edges, self._state, version, partial(self._features, stage, version))
+                todo = yield from totals.added(of)
+            else:
+                todo = self._affected(stage, version, changes, read)
+        yield from self._computed(stage, totals, todo, version)
+
+    def _read(self, stage: Stage, changes: DatasetChanges, moved: Mapping[Rows, Marks]) -> dict[str, Marks]:
+        """By node type, the vertices whose rows that a stage reads have changed."""
         own, counts = self._type(stage), self._schema.node_counts
 
         def differ(node_type: str, rows: Rows | None) -> Marks:
             if rows is not None:
                 return moved[rows]
-            return changes.rows.get((node_type, self._task.features), np.zeros(counts[node_type], np.bool_))
+            marks = np.zeros(counts[node_type], np.bool_)
+            marks[changes.rows.get((node_type, self._task.features), [])] = True
+            return marks
 
         read = {own: np.zeros(counts[own], np.bool_)}
         reads = [(node_type or own, rows) for node_type, rows in stage.reads.items()]
         for node_type, rows in [*reads, *((own, rows) for rows in stage.degrees.values())]:
             read[node_type] = differ(node_type, rows) | read.get(node_type, np.False_)
-        edges = {}
+        return read
+
+    def _affected(self, stage: Stage, version: int, changes: DatasetChanges, read: Mapping[str, Marks]) -> Marks:
+        """The vertices of a stage whose rows may differ."""
+        edges, everywhere = {}, range(self._count(stage))
+
+        def targets(edge_type: str, sources: Marks) -> Marks:
+            found = np.zeros(self._count(stage), np.bool_)
+            for ends in edges_from(self._cluster, edge_type, sources, version, everywhere):
+                found[ends[1]] = True
+            return found
+
         for edge_type in self._schema.edge_types if stage.edge_types is None else stage.edge_types:
             source, target = self._schema.endpoints(edge_type)
-            edges[edge_type] = source, changes.edges.get(edge_type, np.zeros(counts[target], np.bool_))
-        return affected(len(stage.fan_outs), own, read, edges, partial(targets_of, self._cluster, version))
+            changed = np.zeros(self._schema.node_counts[target], np.bool_)
+            changed[changes.edges.get(edge_type, [[]])[0]] = True
+            edges[edge_type] = source, changed
+        return affected(len(stage.fan_outs), self._type(stage), read, edges, targets)
 
-    def _computed(self, stage: Stage, todo: Marks | None, version: int, tolerance: float | None) -> Marks:
-        """Compute rows of a stage and write them; returns those that differ. ``todo``: None: all."""
-        own, last = self._type(stage), stage is self._stages[-1]
-        changed = np.zeros(self._count(stage), np.bool_)
-        count = len(changed) if todo is None else int(todo.sum())
+    def _computed(
+        self, stage: Stage, totals: RunningTotals | None, todo: Marks | None, version: int
+    ) -> Iterator[NewRows]:
+        """Rows of a stage from all that it reads, and ``totals`` if they are kept. ``todo``: None: all."""
+        count = self._count(stage) if todo is None else int(todo.sum())
         if not count:
-            return changed
-        nodes = None if todo is None or count > _MOST_OF_ALL * len(todo) else self._user_ids(own)[todo]
-        shares = min(self._cluster.num_parts, 1 + count // _SHARE_VERTICES)
-        task = replace(self._task, version=version, shares=shares)
-        reader = BlockReader(self._cluster, task, self.tables, None, pinned=True)
+            return
+        nodes = None if todo is None or count > _MOST_OF_ALL * len(todo) else self._user_ids(self._type(stage))[todo]
         self._progress.stage(stage.title, count)
-        assert stage.compute is not None
-        for share in range(shares):
-            for prepared in reader.blocks(share, replace(stage, nodes=nodes)):
-                self._check()
-                values: npt.NDArray[Any] = stage.compute(prepared.block)
-                if last:
-                    values, tolerance = self._task.finish(values), tolerance and 0.0
-                at = prepared.rows
-                differ = self.tables.write(
-                    _written(stage), at, values, state=self._state, version=version, tolerance=tolerance
-                )
-                changed[at[differ]] = True
-                self._progress.advance(len(at))
-        return changed
+        for prepared in self._blocks(replace(stage, nodes=nodes), version, 1 + count // _SHARE_VERTICES):
+            assert stage.compute is not None
+            if totals is not None:
+                yield prepared.rows, totals.computed(prepared.block, prepared.rows, version)
+            else:
+                yield prepared.rows, stage.compute(prepared.block)
+
+    def _blocks(self, stage: Stage, version: int, shares: int) -> Iterator[Prepared]:
+        task = replace(self._task, version=version, shares=min(self._cluster.num_parts, shares))
+        reader = BlockReader(self._cluster, task, self.tables, None, pinned=True)
+        for share in range(task.shares):
+            yield from reader.blocks(share, stage)
+
+    def _features(
+        self, stage: Stage, version: int, node_type: str, at: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """float32 [n, channels]: features of vertices of a type, by rows of tables."""
+        ids, typed = self._user_ids(node_type)[at], stage.edge_types is not None
+        (width,) = self._schema.table(node_type, self._task.features).row_shape
+        found, order = np.empty((len(at), width), np.float32), np.argsort(ids)
+        if len(at):
+            reads, edge_types = {node_type if typed else "": None}, () if typed else None
+            alone = Stage("features", ids, width, node_type, reads=reads, edge_types=edge_types)
+            for prepared in self._blocks(alone, version, 1):
+                x: Any = prepared.block.x
+                found[order[np.searchsorted(ids[order], prepared.ids)]] = x[node_type] if typed else x
+        return found
+
+    def _write(self, stage: Stage, new: Iterator[NewRows], version: int, tolerance: float | None) -> tuple[Marks, int]:
+        """Write rows of a stage; returns which of them differ, and how many there were."""
+        changed, count = np.zeros(self._count(stage), np.bool_), 0
+        for at, rows in new:
+            self._check()
+            values: npt.NDArray[Any] = rows
+            if stage is self._stages[-1]:
+                values, tolerance = self._task.finish(values), tolerance and 0.0
+            differ = self.tables.write(
+                _written(stage), at, values, state=self._state, version=version, tolerance=tolerance
+            )
+            changed[at[differ]] = True
+            count += len(at)
+            self._progress.advance(len(at))
+        return changed, count
 
     def _keep(self, version: int, sessions: contextlib.ExitStack) -> bool:
         """Have all daemons keep a version: each has one of ``sessions`` that reads it. False: it has gone, there are newer

@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from torch_geometric.nn import GCNConv, Linear, SAGEConv
 
-from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, self_loops, with_company
+from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, SummedLayer, self_loops, with_company
 from atta.errors import ConfigError, DataError
 from atta.train.checkpoint.files import SavedModel
 from atta.train.models import adjacency, whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER, UNFIT
+from atta.train.models.sums import is_stock, layer_sums
 from atta.train.settings import TrainSettings
 
 RowsOf = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
-_FORWARD_HOOKS = ("forward_hooks", "forward_pre_hooks")
-"""Ends of the names that torch and PyG keep a module's hooks by."""
 
 
 class TorchLayer:
@@ -39,8 +38,9 @@ class TorchLayer:
         row_per_edge: bool = True,
         needs_edges: bool = False,
         dtype: torch.dtype = torch.float32,
+        sums: SummedLayer | None = None,
     ) -> None:
-        self.rows, self._device, self.dtype = rows, device, dtype
+        self.rows, self._device, self.dtype, self.sums = rows, device, dtype, sums
         self.hops, self.degrees, self.edge_arguments = hops, degrees, tuple(edge_arguments)
         self.row_per_edge, self.needs_edges = row_per_edge, needs_edges
 
@@ -77,7 +77,8 @@ def _conv(conv: Any, act: Callable[[torch.Tensor], torch.Tensor] | None, device:
         out = gcn_rows(conv, degrees, x, block) if of_gcn else pair_rows(conv, x, block)
         return out if act is None else act(out)
 
-    return TorchLayer(rows, device, degrees=degrees, row_per_edge=not of_gcn and not sums_rows(conv, device))
+    in_rows = of_gcn or sums_rows(conv, device)
+    return TorchLayer(rows, device, degrees=degrees, row_per_edge=not in_rows, sums=layer_sums(conv, device, act))
 
 
 def pair_rows(conv: Any, x: torch.Tensor, block: LayerBlock, **edge_rows: torch.Tensor) -> torch.Tensor:
@@ -103,13 +104,6 @@ def edges_of(block: LayerBlock, device: torch.device) -> torch.Tensor:
 def sums_rows(conv: Any, device: torch.device) -> bool:
     """Whether PyG sums up rows of the layer as a sparse matrix reads them."""
     return type(conv) is SAGEConv and conv.aggr in ("add", "sum", "mean") and device.type == "cpu" and is_stock(conv)
-
-
-def is_stock(conv: torch.nn.Module) -> bool:
-    """Whether a layer computes what its class says: it has no hooks, and nobody has replaced one of its functions."""
-    hooks = (held for part in conv.modules() for name, held in vars(part).items() if name.endswith(_FORWARD_HOOKS))
-    replaced = (callable(held) and hasattr(type(conv), name) for name, held in vars(conv).items())
-    return not any(hooks) and not any(replaced)
 
 
 def is_stock_gcn(conv: torch.nn.Module) -> bool:

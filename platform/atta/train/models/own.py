@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import MessagePassing
+from torch.nn.parameter import is_lazy
+from torch_geometric.nn import GCNConv, MessagePassing, SGConv
 
-from atta.client.inference.block import Layer, LayerBlock
+from atta.client.inference.block import Doubles, Floats, Layer, LayerBlock, SummedLayer
 from atta.client.inference.trial import CANNOT, LayerFault, tried
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
 from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, is_stock_gcn, pair_rows, sums_rows
+from atta.train.models.sums import is_stock, layer_sums
 
 MOST_HOPS = 4
 """How far a layer may read."""
@@ -70,8 +72,21 @@ def _listed(modules: Sequence[Any] | torch.nn.Module, device: torch.device) -> l
     for number, module in enumerate(modules, 1):
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(f"layer {number}: {type(module).__name__} is not a torch module")
-        found.append(_OwnModule(f"layer {number} ({type(module).__name__})", module.eval().to(device), device))
+        title = f"layer {number} ({type(module).__name__})"
+        found += [_OwnModule(title, part.eval().to(device), device) for part in _by_hop(module)]
     return found
+
+
+def _by_hop(module: Any) -> list[torch.nn.Module]:
+    """``SGConv`` as a layer per hop, which gets in-degrees of the whole graph; others as they are."""
+    stock = type(module) is SGConv and is_stock(module) and not module.cached and not is_lazy(module.lin.weight)
+    if not stock or module.aggr not in ("add", "sum") or module.flow != "source_to_target":
+        return [module]
+    outputs, inputs = module.lin.weight.shape
+    first, last = (GCNConv(inputs, n, add_self_loops=module.add_self_loops, bias=False) for n in (inputs, outputs))
+    first.lin.weight = torch.nn.Parameter(torch.eye(inputs, dtype=module.lin.weight.dtype))
+    last.lin.weight, last.bias = module.lin.weight, module.lin.bias
+    return [*[first] * (module.K - 1), last]
 
 
 def _checked(
@@ -88,8 +103,8 @@ def _checked(
 
 
 def _fused(parts: Sequence[TorchLayer]) -> TorchLayer:
-    """One layer of several, of which one reads neighbours."""
-    (reader,) = (part for part in parts if part.hops)
+    """One layer of several, of which at most one reads neighbours."""
+    (reader,) = [part for part in parts if part.hops] or parts[:1]
 
     def rows(x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
         for part in parts:
@@ -99,7 +114,16 @@ def _fused(parts: Sequence[TorchLayer]) -> TorchLayer:
     fused = copy.copy(reader)
     fused.rows = rows
     fused.dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
+    if reader is not parts[0]:
+        fused.sums = None
+    elif reader.sums is not None and len(parts) > 1:
+        fused.sums = replace(reader.sums, update=partial(_updated, reader.sums, _fused(parts[1:])))
     return fused
+
+
+def _updated(sums: SummedLayer, after: TorchLayer, rows: Floats, totals: Doubles, degrees: Floats | None) -> Floats:
+    found = sums.update(rows, totals, degrees)
+    return after(LayerBlock(found, np.empty((2, 0), np.int64), len(found)))
 
 
 @dataclass(frozen=True)
@@ -119,6 +143,8 @@ class _OwnModule:
             verdict = tried(layer, channels, tables)
             if verdict.fault is None:
                 layer.needs_edges = verdict.needs_edges
+                if layer.hops == 1 and not layer.edge_arguments:
+                    layer.sums = layer_sums(self.module, self.device)
                 return layer, verdict.width
             faults.append((called, verdict.fault))
             if verdict.fault.kind in _FINAL:

@@ -16,6 +16,7 @@ from torch_geometric.nn import GATConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
 from torch_geometric.nn.module_dict import ModuleDict
 
 from atta.partition.names import module_name
+from atta.partition.schema import join_edge_type
 from atta.train.settings import TrainSettings
 from atta.train.tasks.types import EdgeTriple, TypeReach
 
@@ -154,6 +155,11 @@ class _Relational(torch.nn.Module):
         rows = torch.cat([x[t] for t in self._read]), torch.cat([x[t][:n] for t, n in computed.items()])
         out = F.relu(self.conv(rows, torch.cat(moved, 1), relation))
         return dict(zip(computed, out.split(list(computed.values())), strict=True))
+
+    def of_means(self, x: torch.Tensor, means: Rows) -> torch.Tensor:
+        """The same of one type, whose own rows are ``x``, from the mean rows of their in-neighbours by edge type."""
+        weights = dict(zip((join_edge_type(*e) for e in self._edge_types), self.conv.weight, strict=True))
+        return F.relu(x @ self.conv.root + self.conv.bias + sum(rows @ weights[e] for e, rows in means.items()))
 
 
 class _Transformer(torch.nn.Module):

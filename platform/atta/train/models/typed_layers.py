@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from atta.client.cluster import Cluster
-from atta.client.inference.block import Floats, TypedBlock
+from atta.client.inference.block import Doubles, Floats, SummedLayer, TypedBlock
 from atta.client.inference.stages import Stage, Targets, TypedLayer, typed_stages
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
@@ -134,16 +135,40 @@ class SavedTypedModel:
     def _layer(self, number: int, node_type: str) -> TypedLayer:
         edges = [e for e in self.model.reach.edges(number) if e[2] == node_type]
         reads = tuple(sorted({node_type, *(e[0] for e in edges)}))
-        return TypedLayer(
-            node_type, reads, tuple(join_edge_type(*e) for e in edges), partial(self._compute, number, node_type)
-        )
+        names = tuple(join_edge_type(*e) for e in edges)
+        sums = None
+        if names and hasattr(self.model.layers[number], "of_means"):
+            widths = dict.fromkeys(names, self.model.hidden_width + 1)  # the last number counts edges
+            sums = SummedLayer(
+                widths, partial(self._message, number), partial(self._of_means, number, node_type, names)
+            )
+        return TypedLayer(node_type, reads, names, partial(self._compute, number, node_type), sums)
+
+    @torch.no_grad()
+    def _message(self, number: int, edge_type: str, rows: Floats, _: Floats | None) -> Doubles:
+        x, source = self._moved(rows).double(), split_edge_type(edge_type)[0]
+        if number == 0 and source in self.model.encoders:
+            encoder = self.model.encoders[source]
+            x = F.relu(F.linear(x, encoder.weight.double(), encoder.bias.double()))
+        return np.asarray(torch.cat([x, torch.ones(len(x), 1).to(x)], 1).cpu().numpy())
+
+    @torch.no_grad()
+    def _of_means(
+        self, number: int, node_type: str, names: Sequence[str], rows: Floats, totals: Doubles, _: Floats | None
+    ) -> Floats:
+        x, parts = self._encoded(number, node_type, rows), self._moved(totals).split(self.model.hidden_width + 1, 1)
+        means = {
+            name: (part[:, :-1] / part[:, -1:].clamp(min=1)).to(x) for name, part in zip(names, parts, strict=True)
+        }
+        out = cast("Any", self.model.layers[number]).of_means(x, means)
+        return self._written(node_type, out) if number == self.model.reach.depth - 1 else _on_cpu(out)
 
     @torch.no_grad()
     def _compute(self, number: int, node_type: str, block: TypedBlock) -> Floats:
         """Rows of one type. Layers are called with all types that they know; the others have no rows here."""
         reach = self.model.reach
         nothing = torch.zeros(0, self.model.hidden_width, device=self.device)
-        x = {t: self._rows(number, t, block) if t in block.x else nothing for t in reach.read(number)}
+        x = {t: self._encoded(number, t, block.x[t]) if t in block.x else nothing for t in reach.read(number)}
         computed = {t: block.targets if t == node_type else 0 for t in reach.computed(number)}
         edges = {e: self._edges(e, block, node_type) for e in reach.edges(number)}
         out: torch.Tensor = self.model.layers[number](x, computed, edges)[node_type]
@@ -165,8 +190,8 @@ class SavedTypedModel:
     def _moved(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.require(np.ascontiguousarray(array), requirements="W")).to(self.device)
 
-    def _rows(self, number: int, node_type: str, block: TypedBlock) -> torch.Tensor:
-        rows = self._moved(block.x[node_type])
+    def _encoded(self, number: int, node_type: str, x: Floats) -> torch.Tensor:
+        rows = self._moved(x)
         encodes = number == 0 and node_type in self.model.encoders
         return F.relu(self.model.encoders[node_type](rows)) if encodes else rows
 
