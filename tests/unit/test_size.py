@@ -12,9 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 64_600,
-    "docstring_lines": 12_150,
-    "files": 518,
+    "code_lines": 65_050,
+    "docstring_lines": 12_200,
+    "files": 519,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,
