@@ -61,7 +61,7 @@ class TableReader:
             return np.zeros(piece.rows.num_rows, self.dtype)
         if not self.is_wide:
             rows = found[0]
-        elif len({part.shape for part in found}) == 1 and not any(column.rule.onehot for column in self.columns):
+        elif all(part.ndim == 1 for part in found):
             rows = np.stack(found, axis=1)
         else:
             rows = np.concatenate([part.reshape(len(part), -1) for part in found], axis=1)
