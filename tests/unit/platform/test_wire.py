@@ -136,7 +136,7 @@ def fill(message: Any, rng: random.Random) -> None:
             continue
         value = getattr(message, field.name)
         if is_map(field):
-            value["key"] = 3
+            value["key"] = value_of(field.message_type.fields_by_name["value"], rng)
         elif field.is_repeated:
             for _ in range(rng.randrange(4)):
                 if field.message_type is not None:

@@ -145,7 +145,7 @@ class Followed:
             np.testing.assert_allclose(self.kept[f"totals-{number}"].values, wanted, rtol=1e-12, atol=1e-12)
             rows = stage.compute(block).reshape(self.count, -1)
             off, size = np.linalg.norm(found.reshape(rows.shape) - rows, axis=1), np.linalg.norm(rows, axis=1)
-            assert (off <= 1e-5 * np.maximum(size, 1e-3)).all()
+            assert (off <= 1e-5 * np.maximum(size, 0.1)).all()  # values near 1 may leave little of each other
 
 
 SUMMED = {

@@ -129,7 +129,7 @@ async def test_peers_are_asked_whether_they_are_there_while_a_step_takes_long() 
 
 async def test_an_owner_that_still_sends_is_not_silent() -> None:
     """It owes an answer for long, but something comes all the time: here a little of a piece, again and again."""
-    async with asking(2.5 * ASK_AFTER_S) as me:
+    async with asking(6 * ASK_AFTER_S) as me:
         long = asyncio.ensure_future(me.ask(MUTE))
         await asyncio.sleep(0)  # it is asked
         answer = Frame(PULLED, np.zeros(len(ROWS) * 100, np.uint8).tobytes(), request=1, rows=len(ROWS)).encoded()
