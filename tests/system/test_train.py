@@ -96,7 +96,9 @@ def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainRepor
         fit(replace(first, hidden=8))
 
 
-def test_a_run_that_begins_anew_leaves_no_best_model_of_another(config: TrainConfig, tmp_path: Path) -> None:
+def test_a_run_that_begins_anew_leaves_no_best_model_of_another(
+    config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The second run has no validation, so no epoch of it is the best: ``atta predict`` takes its last one."""
     here = replace(config, epochs=1, checkpoint=str(tmp_path / "run"), resume=True)
     fit(here)
@@ -105,7 +107,8 @@ def test_a_run_that_begins_anew_leaves_no_best_model_of_another(config: TrainCon
     options = GenerateOptions(nodes=200, edges=1000, features=20, classes=CLASSES, train=0.5, val=0.0, test=0.5)
     generate("sbm", tmp_path / "graph", options)
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
-    fit(replace(here, data=str(tmp_path / "parts"), hidden=8, resume=False))
+    fit(replace(here, data=str(tmp_path / "parts"), hidden=8, resume=False, verbose=True))
+    assert f"{tmp_path / 'run'} holds a run, which this one replaces" in capfd.readouterr().err
     assert [path.name for path in (tmp_path / "run").iterdir()] == [LAST]
     assert load_model(tmp_path / "run").shape["hidden"] == 8
 

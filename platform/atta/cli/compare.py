@@ -10,6 +10,7 @@ import click
 from atta.cli.figures import hand_out
 from atta.cli.options import command
 from atta.cli.output import json_option, plot_option, quiet_option, size
+from atta.observe.packages import need
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,6 +30,7 @@ def compare(runs: tuple[str, ...], json_file: str | None, plot: str | None, quie
 
     Runs that differ only in the seed are a group, shown by mean and standard deviation. Each group is compared with the
     first one by Welch's t-test over seeds (three at least), multiplied by the number of tests (Bonferroni)."""
+    need("atta compare", "torch")
     from atta.train.reports.comparison import compare_runs, read_report
 
     hand_out(_Shown(compare_runs({run: read_report(run) for run in runs})), json_file, plot, quiet=quiet)

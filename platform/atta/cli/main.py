@@ -49,8 +49,8 @@ _COMMANDS = {
     "plugins": ("plugins", "List methods, models and others, and the packages that they come from."),
 }
 """By name: the module of a command (empty: another package registers it), and a sentence about it."""
-_EXTRAS = {"bench": "bench", "chaos": "bench"}
-"""Commands that another package registers, and the extra of Atta that installs it."""
+_BENCH = ("bench", "chaos")
+"""Commands that the package in ``bench`` registers."""
 
 
 class _LazyGroup(click.Group):
@@ -84,8 +84,8 @@ def _registered(name: str) -> click.Command | None:
     for point in entry_points(group="atta.commands", name=name):
         command: click.Command = point.load()
         return command
-    if name in _EXTRAS:
-        raise ConfigError(f"atta {name} is in a package of its own: pip install 'atta[{_EXTRAS[name]}]'")
+    if name in _BENCH:
+        raise ConfigError(f"atta {name} is in a package of its own: pip install ./bench, in a clone of Atta")
     return None
 
 

@@ -129,7 +129,8 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         f"train --data {tmp_path}/none": "none: no such folder",
         f"train --cluster {tmp_path}/none.toml": "none.toml: cannot be read",
         "train --data x --logger tsv": "--logger 'tsv': give NAME or NAME:KEY=VALUE",
-        "train --data x --logger csv": "--logger csv: missing a required argument: 'save_dir'",
+        "train --data x --logger csv": "argument: 'save_dir'; it takes save_dir: --logger csv:save_dir=VALUE",
+        f"schema {tmp_path}/a.csv": "a.csv: is a file: name the folder that it is in",
         f"train --cluster a:1 --init-from {tmp_path}/none": "none: --init-from: there is no such file",
         f"train --cluster a:1 --class-weights {tmp_path}/none": "none: --class-weights: there is no such file",
         f"predict --cluster a:1 --out {tmp_path}/o --checkpoint {tmp_path}/none": "none: --checkpoint: there is no such",
@@ -137,6 +138,7 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         f"check models:net --data {tmp_path}/none": "none: no such folder",
         f"plan --strategy auto --data {tmp_path}/none": "none: no such folder",
     }
+    (tmp_path / "a.csv").write_text("user,item\n")
     program = (
         "import sys\nfrom atta.cli.main import cli\nfrom atta.errors import AttaError\n"
         "for words in sys.argv[1:]:\n    try: cli.main(words.split(), standalone_mode=False)\n"
@@ -148,10 +150,10 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         assert wanted in said
 
 
-@pytest.mark.parametrize("name", list(root._EXTRAS))
-def test_commands_of_extras_say_how_to_install_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", root._BENCH)
+def test_commands_of_the_bench_say_how_to_install_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
-    with pytest.raises(errors.ConfigError, match=rf"atta {name} .*: pip install 'atta\[bench\]'"):
+    with pytest.raises(errors.ConfigError, match=rf"atta {name} .*: pip install \./bench"):
         root.cli.main([name, "--help"], standalone_mode=False)
     with pytest.raises(click.UsageError, match="No such command"):
         root.cli.main(["benches"], standalone_mode=False)

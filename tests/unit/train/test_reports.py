@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +80,13 @@ def test_losses_are_finite_and_lines_go_to_terminals_and_files(monkeypatch: pyte
     assert "2/2" in found[0]
     assert found[0].endswith("epoch 3 is done\n")
     assert found[1:] == ["epoch 3 is done\n", ""]
+    read, written = os.pipe()
+    os.close(read)
+    with contextlib.suppress(BrokenPipeError), open(written, "w") as nobody:  # closing it fails, too
+        monkeypatch.setattr(sys, "stderr", nobody)
+        Display(True).line("epoch 4 is done")
+        found.append("nobody reads it")
+    assert found[-1] == "nobody reads it"
 
 
 def test_json_holds_what_scripts_read() -> None:

@@ -37,7 +37,7 @@ def schema(folder: str, *, labels: str | None, origin: str | None, overwrite: bo
     """
     where = path_here(folder, "schema")
     if not where.is_dir():
-        raise DataError(where, "no such folder")
+        raise DataError(where, "is a file: name the folder that it is in" if where.exists() else "no such folder")
     path = where / SCHEMA
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} exists; --overwrite replaces it")

@@ -57,6 +57,8 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | N
         from atta.train.checkpoint.files import check_folder
 
         check_folder(config.checkpoint)
+        if config.verbose and not config.resume and _newest(config.checkpoint):
+            _tell(f"{config.checkpoint} holds a run, which this one replaces; --resume would go on with it")
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
         so_far.config = config = with_task(config, schema, len(daemons["addresses"]))
         task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **daemons}
@@ -201,4 +203,5 @@ def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta
 
 
 def _tell(sentence: str) -> None:
-    print(printable(f"atta: {sentence}"), file=sys.stderr, flush=True)
+    with contextlib.suppress(BrokenPipeError):
+        print(printable(f"atta: {sentence}"), file=sys.stderr, flush=True)

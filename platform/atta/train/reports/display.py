@@ -27,9 +27,10 @@ class Display:
         self._bars = enabled and sys.stderr.isatty()
 
     def line(self, text: str) -> None:
-        """Print a line."""
+        """Print a line. Training goes on where nobody reads it any more."""
         if self._enabled:
-            print(printable(text), file=sys.stderr, flush=True)
+            with contextlib.suppress(BrokenPipeError):
+                print(printable(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def batches(self, what: str, total: int) -> Iterator[Callable[[], None]]:
