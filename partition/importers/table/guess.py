@@ -378,7 +378,8 @@ def _add_edges(guess: Guess, file: FileLook, known: Sequence[_Reference]) -> Non
         low, high = file.columns[name].numbers.min(), file.columns[name].numbers.max()
         least = f'"at_least": {{"{name}": {(low + high) / 2:g}}}'
         guess.lines.append(
-            f"  an edge counts whatever its {name!r} ({low:g} to {high:g}): {least} leaves out lower ones"
+            f"  an edge counts whatever its {name!r} ({low:g} to {high:g}): {least} in {rules.SCHEMA}, beside the 'files' "
+            "of these edges, leaves out lower ones"
         )
     ignore = _unused(rest, tables, ())
     columns = {"src": source.column, "dst": target.column, "type": kind}

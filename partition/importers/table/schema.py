@@ -231,7 +231,12 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise DataError(path, "the file is missing (atta schema FOLDER writes a first one)") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(path, f"not valid JSON: {error}") from None
+        how = (
+            ""
+            if path.suffix == ".json"
+            else " (name the folder of the tables; atta schema FOLDER describes them first)"
+        )
+        raise DataError(path, f"not valid JSON: {error}{how}") from None
 
 
 def _object(path: Path) -> dict[str, Any]:

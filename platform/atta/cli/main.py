@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from atta.cli import INTERRUPTED
-from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError
+from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError, UnknownNameError
 from atta.observe.machine.ending import heed_interrupts
 
 _COMMANDS = {
@@ -77,8 +77,8 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
-def _registered(name: str) -> click.Command | None:
-    """The command that another package registers under ``name``; None: there is none."""
+def _registered(name: str) -> click.Command:
+    """The command that another package registers under ``name``. Raises UnknownNameError: there is none."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="atta.commands", name=name):
@@ -86,7 +86,7 @@ def _registered(name: str) -> click.Command | None:
         return command
     if name in _BENCH:
         raise ConfigError(f"atta {name} is in a package of its own: pip install ./bench, in a clone of Atta")
-    return None
+    raise UnknownNameError.of("command", name, _COMMANDS)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

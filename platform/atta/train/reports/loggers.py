@@ -50,9 +50,9 @@ def check_logger(text: str) -> Callable[[], Any]:
     try:
         inspect.signature(make).bind(**arguments)
     except TypeError as error:
-        taken = [*inspect.signature(make).parameters]
-        how = f"; it takes {', '.join(taken)}: --logger {name}:{taken[0]}=VALUE" if taken else ""
-        raise ConfigError(f"--logger {name}: {error}{how}") from None
+        raise ConfigError(
+            f"--logger {name}: {error}; it takes {', '.join(inspect.signature(make).parameters)}"
+        ) from None
     return partial(make, **arguments)
 
 

@@ -89,7 +89,9 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     """A task without a table of targets. Typed graphs have edges to predict, others any of them."""
     task, typed = settings.task, settings.model in TYPED_MODELS
     if task not in _OF_EDGES and (typed or usual_model(schema) in TYPED_MODELS):
-        raise ConfigError(f"--task {task}: takes graphs with one node type and one edge type, and their models")
+        raise ConfigError(
+            f"--task {task}: takes graphs with one node type and one edge type; --task link learns from typed edges"
+        )
     edge_type = edge_type_of(schema, settings)
     check_model(schema, settings)
     node_type = schema.endpoints(edge_type)[1]
