@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import product, takewhile
 from typing import Any
 
 import numpy as np
@@ -193,6 +193,7 @@ def formats_of(texts: Sequence[str]) -> list[str]:
     if len(digits) == 1 and digits <= columns.EPOCH.keys():
         return [columns.EPOCH[digits.pop()]]
     for form in _FORMATS:
-        if all(columns.time_in(text, form) for text in texts):
-            found.setdefault(tuple(columns.time_in(text, form) for text in texts), form)
+        times = tuple(takewhile(bool, (columns.time_in(text, form) for text in texts)))
+        if len(times) == len(texts):
+            found.setdefault(times, form)
     return list(found.values())

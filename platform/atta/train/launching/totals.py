@@ -92,8 +92,8 @@ class RunningTotals:
         return self._sums.update(x[:count], totals, None if degrees is None else degrees[:count])
 
     def added(self, changes: StageChanges) -> Generator[NewRows, None, Marks]:
-        """Yield the rows that a version changes, whose totals are written; returns the vertices whose totals are to be computed
-        anew. Raises as ``edges_from``."""
+        """Yield the rows that a version changes, once their totals are written. Returns marks of the vertices whose totals must
+        be computed anew. Raises as ``edges_from``."""
         count = len(changes.moved[self._own])
         anew, step = np.zeros(count, np.bool_), max(1, _BLOCK_BYTES // (8 * self._width))
         blocks = (range(at, min(at + step, count)) for at in range(0, count, step))
