@@ -14,7 +14,7 @@
     ├── StaleRowError          a row of another trainer is older, or newer, than the reader may use
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
-        │   ├── DrainingError  the daemon is stopping and takes no new sessions
+        │   ├── DrainingError  the daemon is stopping, and takes no new sessions or changes of tables
         │   └── DaemonEndedError  the daemon's process has ended, and who started it says how
         ├── DeadlineError      no answer within the deadline
         ├── PeerLostError      it waited in vain for another daemon
@@ -164,9 +164,9 @@ class UnavailableError(RemoteError):
 
 
 class DrainingError(UnavailableError):
-    """The daemon is stopping. A replica, or the daemon that is started after it, takes new sessions."""
+    """The daemon is stopping. A replica, or the daemon that is started after it, takes new sessions and changes."""
 
-    CAUSE = "is stopping and takes no new sessions"
+    CAUSE = "is stopping, and takes no new sessions or changes of tables"
 
     def __init__(self, peer: str, cause: str = CAUSE) -> None:
         super().__init__(peer, cause)

@@ -6,10 +6,11 @@ import contextlib
 import copy
 import json
 import random
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,59 @@ def drain(call: Iterable[object]) -> None:
             deque(call, maxlen=0)
 
     threading.Thread(target=read, name="atta-drain", daemon=True).start()
+
+
+@contextlib.contextmanager
+def uninterrupted(stop: Callable[[], object] | None = None) -> Iterator[None]:
+    """Hold the first Ctrl-C back until the block ends, which ``stop`` may hasten: a KeyboardInterrupt in the middle of
+    gRPC's code leaves locks taken that the threads of its channel wait for, forever. The second one comes at once."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came: list[Any] = []
+
+    def hold(*args: Any) -> None:
+        if came:
+            handler(*args)
+        came.extend(args)
+        if stop is not None:  # on a thread of its own: this one may have the call's lock
+            threading.Thread(target=stop, name="atta-stop", daemon=True).start()
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[:2])
+
+
+class Call:
+    """A call under way; a Ctrl-C that comes while the main thread waits for it cancels it, and is raised then. It ends
+    as gRPC's own calls do: ``result`` and iteration raise ``grpc.RpcError``."""
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        """``begin`` makes gRPC's call."""
+        with uninterrupted():
+            self._call = begin()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with uninterrupted(self._call.cancel):
+            return next(self._call)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """``result``, ``code``, ``done``, ``cancel`` and ``add_done_callback``, as gRPC's call has them."""
+        method = getattr(self._call, name)
+
+        def whole(*args: Any) -> Any:
+            with uninterrupted(self._call.cancel):
+                return method(*args)
+
+        return whole
 
 
 @dataclass(frozen=True)
@@ -131,7 +185,7 @@ class Connection:
         self._pinned: Connection | None = None
         self.takes_lent = self.reads_lent = False
         """Whether the daemon may write answers into memory of this process; whether it may read pushes from there."""
-        self._reporting: Any = None  # gRPC gives up a call that nobody holds
+        self._reporting: Call | None = None  # gRPC gives up a call that nobody holds
 
     def meet(self, found: Description) -> None:
         """From now on address requests to the daemon with this description. Raises WrongDatasetError: it contradicts
@@ -148,16 +202,19 @@ class Connection:
             self._pinned = copy.copy(self)
         return self._pinned
 
-    def start(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
-        """Begin a streaming call; iterating it raises ``grpc.RpcError``. Who wants no more of it must ``cancel`` it, or
-        ``drain`` it if its messages are received by those who iterate (``wire.credentials.READ_BY_CALLERS``)."""
+    def start(self, name: str, request: Any, *, timeout: float | None = None) -> Call:
+        """Begin a streaming call. Who wants no more of it must ``cancel`` it, or ``drain`` it if its messages are received
+        by those who iterate (``wire.credentials.READ_BY_CALLERS``)."""
         self._budget.asked()
-        return self._stub(name)(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
+        ask, header = self._stub(name), self._header(name)
+        return Call(lambda: ask(request, timeout=timeout or self.deadline_s, metadata=header))
 
-    def begin(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
-        """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
+    def begin(self, name: str, request: Any, *, timeout: float | None = None, wait: bool = False) -> Call:
+        """Begin a unary call. ``wait``: see ``call``."""
         self._budget.asked()
-        return self._stub(name).future(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
+        ask, header = self._stub(name), self._header(name)
+        options = {"timeout": timeout or self.deadline_s, "wait_for_ready": wait, "metadata": header}
+        return Call(lambda: ask.future(request, **options))
 
     def call(
         self,
@@ -166,7 +223,7 @@ class Connection:
         *,
         wait: bool = False,
         timeout: float | None = None,
-        begun: Callable[[Any], None] | None = None,
+        begun: Callable[[Call], None] | None = None,
     ) -> Any:
         """One unary call, e.g. ``call("ControlService.Describe", ...)``. ``wait``: wait for a daemon that is starting.
         ``begun`` gets the call, and may cancel it from another thread: that is UnavailableError here.
@@ -175,17 +232,11 @@ class Connection:
         That is safe: every request may be repeated. Repetitions have a budget (``RetryBudget``); beyond it, each comes
         half a second to a second after its failure."""
         patience = self.patience() if timeout is None else Patience(0, self._budget)
-        timeout, header = timeout or self.deadline_s, self._header(name)
         while True:
-            ask = self._stub(name)
-            self._budget.asked()
-            try:
-                if begun is None:
-                    return rpc.answered(
-                        self.address, ask(request, timeout=timeout, wait_for_ready=wait, metadata=header)
-                    )
-                call = ask.future(request, timeout=timeout, wait_for_ready=wait, metadata=header)
+            call = self.begin(name, request, timeout=timeout, wait=wait)
+            if begun is not None:
                 begun(call)
+            try:
                 return rpc.answered(self.address, call.result())
             except grpc.FutureCancelledError:
                 raise UnavailableError(self.address, "the request was cancelled") from None
@@ -196,10 +247,11 @@ class Connection:
                     try:
                         raise error from failure
                     finally:  # an error that its own frame holds keeps all callers' variables until garbage is collected
-                        del error
+                        del error, call
 
     def error_from(self, failure: grpc.RpcError, timeout: float | None = None) -> AttaError:
         """The typed error of a call. ``timeout``: its own, if it had one."""
+        failure.__traceback__ = None  # it is the call itself, which frames hold, and with it all callers' variables
         if self._closed.is_set():
             return ConfigError(CLOSED)
         error = rpc.error_from(self.address, failure, timeout or self.deadline_s)
@@ -293,9 +345,10 @@ class Connection:
         """Close the channels, after the latest report has arrived or failed."""
         self._finish_report()
         self._closed.set()
-        self._channels.close()
+        with uninterrupted():
+            self._channels.close()
 
     def _finish_report(self) -> None:
         if self._reporting is not None:
-            with contextlib.suppress(grpc.FutureCancelledError, grpc.FutureTimeoutError):
-                self._reporting.exception(REPORT_S)
+            with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
+                self._reporting.result(REPORT_S)

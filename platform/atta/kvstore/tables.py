@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 
-from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.kvstore.durable.entries import ChangeKind, TableChange, TableRecorder
 from atta.kvstore.durable.frames import LogHeader
 from atta.kvstore.durable.logfile import TABLES_FILE
@@ -390,7 +390,7 @@ class Tables:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise QuotaExceededError("the daemon is stopping: its tables do not change any more")
+            raise DrainingError("the daemon")
 
     def _check_room(self, what: str, more: int, *, for_a_while: int = 0) -> None:
         used = self.used_bytes + self.lingering_bytes + self._beside()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.kvstore import tables as module
 from atta.kvstore.durable.entries import Entry
 from atta.kvstore.spec import Constant, MutableSpec, OptimiserSpec
@@ -172,7 +172,7 @@ def test_closed_tables_do_not_change(tmp_path: Path) -> None:
         lambda: tables.delete("users"),
         lambda: tables.adopt(tables.prepare(tmp_path / "before"), 0, {}),
     ):
-        with pytest.raises(QuotaExceededError, match="stopping"):
+        with pytest.raises(DrainingError, match="stopping"):
             change()
     tables.snapshot(tmp_path / "after")
     assert tables.create(SPEC) is table  # opening changes nothing
@@ -254,7 +254,7 @@ def test_a_change_that_waits_for_a_backup_holds_no_other_for_long(monkeypatch: p
     last = begun("last")
     tables.close()
     held.register(1)
-    with pytest.raises(QuotaExceededError, match="takes no more pushes"):
+    with pytest.raises(DrainingError, match="stopping"):
         held.push(np.array([1]), np.ones((1, 4), np.float32), "write", client=1, sequence=0)
     back.set()
     last.join(10)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.client.control import Connection
+from atta.client.control import Call, Connection, uninterrupted
 from atta.client.every import check_together
 from atta.daemon.peers.connection import Alike, PeerConnection, PeerSettings
 from atta.errors import (
@@ -129,13 +131,51 @@ def test_clients_and_peers_refuse_what_they_cannot_speak_with(call: Any, monkeyp
             assert (found.version, found.oldest, found.newest) == tuple(about.values())
 
 
+class Answering:
+    """A call whose answer comes when it is cancelled, and that Ctrl-C must not leave in the middle."""
+
+    def __init__(self) -> None:
+        self.ended, self.whole = threading.Event(), 0
+
+    def cancel(self) -> None:
+        self.ended.set()
+
+    def result(self, timeout: float | None = None) -> str:
+        signal.raise_signal(signal.SIGINT)
+        assert self.ended.wait(10)
+        self.whole += 1
+        return "an answer"
+
+
+@pytest.mark.skipif(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="this process ignores Ctrl-C")
+def test_ctrl_c_cancels_the_call_that_the_main_thread_waits_for_and_is_raised_when_it_has_ended() -> None:
+    answering = Answering()
+    call = Call(lambda: answering)
+    with pytest.raises(KeyboardInterrupt):
+        call.result()
+    assert answering.whole == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    steps = []
+
+    def twice() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("held back")
+            signal.raise_signal(signal.SIGINT)
+            steps.append("the second one comes at once")
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    assert steps == ["held back"]
+
+
 def test_a_daemon_that_stops_is_told_apart_from_one_that_is_away() -> None:
     failure = Refused(DrainingError("x:1"))
     assert failure.code() is grpc.StatusCode.UNAVAILABLE
     found = rpc.error_from("x:1", failure, 2.5)
     assert isinstance(found, DrainingError)
     assert isinstance(found, UnavailableError)
-    assert str(found) == "x:1: is stopping and takes no new sessions"
+    assert str(found) == "x:1: is stopping, and takes no new sessions or changes of tables"
 
 
 MINE = {"draws of labor": "1234", "operator ring": "abcd"}

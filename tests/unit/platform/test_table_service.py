@@ -21,7 +21,14 @@ from atta.client.tables import cluster
 from atta.daemon.durable import journal as journal_module
 from atta.daemon.durable.journal import Journal
 from atta.daemon.services.tables import TableService
-from atta.errors import ConfigError, QuotaExceededError, StaleRowError, UnknownClientError, UnknownNameError
+from atta.errors import (
+    ConfigError,
+    DrainingError,
+    QuotaExceededError,
+    StaleRowError,
+    UnknownClientError,
+    UnknownNameError,
+)
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.owners import span_of
 from atta.kvstore.spec import MutableSpec
@@ -111,7 +118,7 @@ async def test_a_daemon_that_ends_takes_no_more_pushes_and_keeps_its_tables(tmp_
             if number == 5:
                 finishing.append(asyncio.ensure_future(service.finish()))
 
-    with pytest.raises(QuotaExceededError, match="stopping"):
+    with pytest.raises(DrainingError, match="stopping"):
         await push_on()
     await asyncio.gather(*finishing)
     assert await pulled(service, 10) == 10 * number  # the service answers until it ends
@@ -345,7 +352,7 @@ async def test_a_daemon_that_ends_refuses_what_comes_later(tmp_path: Path) -> No
         await kept.push(0)
         kept.running.cancel()
         await asyncio.wait([kept.running])
-        with pytest.raises(QuotaExceededError, match="the daemon is stopping"):
+        with pytest.raises(DrainingError, match="stopping"):
             await kept.push(1)
         assert kept.first() == 1
 

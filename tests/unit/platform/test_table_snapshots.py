@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from atta.daemon.services.table_snapshots import PushHold, TableSnapshots, lineage
-from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.kvstore.durable.frames import VERSION
 from atta.kvstore.durable.saved import TablesWriter
 from atta.kvstore.spec import Constant, MutableSpec
@@ -225,7 +225,7 @@ def test_daemons_that_end_leave_parts_that_belong_together(tmp_path: Path) -> No
     later = [owner.snapshots.ids("shutdown") for owner in second]
     assert later[0] == [lineage(second[0].tables.list()), *ids[0]]
     assert later[1] == ids[1]  # so that the older one is there as a whole
-    with pytest.raises(QuotaExceededError, match="stopping"):
+    with pytest.raises(DrainingError, match="stopping"):
         second[0].tables.create(MutableSpec("late", 1))
 
 

@@ -237,7 +237,7 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
 def _asked(state: SessionState, request: session_pb2.NextRequest) -> Iterator[Any]:
     call = state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
     state.awaits(call)
-    return call  # type: ignore[no-any-return]
+    return call
 
 
 def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2.NextRequest) -> RawBatch | None:

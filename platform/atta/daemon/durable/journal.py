@@ -21,7 +21,7 @@ import structlog
 
 from atta.daemon.durable.shipping import Shipping
 from atta.daemon.peers.peers import SMALL_BYTES
-from atta.errors import AttaError, QuotaExceededError, StalePrimaryError
+from atta.errors import AttaError, DrainingError, QuotaExceededError, StalePrimaryError
 from atta.kvstore.durable.entries import ChangeKind, Entry, RowsPushed, TableChange
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
 from atta.kvstore.durable.store import TableStore
@@ -189,7 +189,7 @@ class Journal:
         if self._stale is not None:
             _refuse(change, self._stale)
         elif self._ended:
-            _refuse(change, QuotaExceededError("the daemon is stopping: its tables do not change any more"))
+            _refuse(change, DrainingError("the daemon"))
         else:
             self._waiting.append(change)
             self._come.set()
@@ -233,7 +233,7 @@ class Journal:
         finally:
             self._ended = True
             while self._waiting:
-                _refuse(self._waiting.popleft(), QuotaExceededError("the daemon is stopping: nothing was changed"))
+                _refuse(self._waiting.popleft(), DrainingError("the daemon"))
             self._changes.notify()
             if self._shipping is not None:
                 await self._shipping.close()

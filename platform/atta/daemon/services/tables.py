@@ -30,7 +30,7 @@ from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services.data import AnswerMaker
 from atta.daemon.services.handling import Context, check_named
 from atta.daemon.services.table_snapshots import TableSnapshots
-from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.kvstore.codecs import check_codec
 from atta.kvstore.mutable.owners import EdgeIndex, span_of
 from atta.kvstore.mutable.requests import LentLayout, Pulled, Push
@@ -277,7 +277,7 @@ class TableService:
         while True:
             await asyncio.sleep(every_s)
             if self._tables.is_lease_over(now()):
-                with contextlib.suppress(QuotaExceededError):  # another change is under way: next time
+                with contextlib.suppress(QuotaExceededError, DrainingError):  # another change is under way: next time
                     for name in await aside(self._tables.end_leases, now()):
                         log.warning("lease ran out", table=name, part=self._part)
 

@@ -15,7 +15,7 @@ from typing import Unpack
 import numpy as np
 
 from atta import _native
-from atta.errors import ConfigError, QuotaExceededError, StaleRowError
+from atta.errors import ConfigError, DrainingError, StaleRowError
 from atta.kvstore.durable.saved import SLOW_S, Saved, TablesWriter
 from atta.kvstore.mutable.requests import Pulled, Push, PushOptions, Values, check_array, local_rows
 from atta.kvstore.mutable.sequences import Changes, Claim, Client, Gate, Sequences
@@ -253,7 +253,8 @@ class MutableTable:
         Raises:
             ConfigError: the request contradicts the table.
             UnknownClientError: the client is not registered, or registered before a snapshot was loaded.
-            QuotaExceededError: too many earlier pushes of the client are missing, or the table is closed.
+            QuotaExceededError: too many earlier pushes of the client are missing.
+            DrainingError: the table is closed.
         """
         with self._gate.shared():
             self._check_open()
@@ -373,4 +374,4 @@ class MutableTable:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise QuotaExceededError(f"table {self.spec.name}: the daemon is stopping and takes no more pushes")
+            raise DrainingError("the daemon")
