@@ -166,7 +166,7 @@ def test_bad_credentials_are_named(guarded: Guarded, tmp_path: Path) -> None:
 
 
 def test_a_daemon_without_tls_is_no_daemon_for_a_caller_with_it(guarded: Guarded, plain: atta.LocalCluster) -> None:
-    with pytest.raises(atta.NotAuthenticatedError, match="WRONG_VERSION_NUMBER"):
+    with pytest.raises(atta.NotAuthenticatedError, match="the daemon has none; start it with --tls-cert"):
         atta.connect(plain.addresses, credentials=guarded.with_token(guarded.tokens["all"]))
 
 

@@ -39,9 +39,11 @@ _ENDS = re.compile(
 )
 _MOST = 0.9
 """A column refers to a file if at least this share of its values are ids there."""
+_MOSTLY = 0.5
+"""A category with a larger share of empty cells may be what is to be predicted."""
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Splits of vertices that have labels, if no column names them."""
-_TOLD = {"scaled": "scale", "a column for each value": "onehot", "empty cells are filled": "fill"}
+_TOLD = {"scaled": "scale", "a column for each value": "onehot"}
 """What is said of columns whose rule has a key."""
 _ID = re.compile(r"_?id$", re.I)
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
@@ -117,6 +119,12 @@ class Guess:
                 for what, key in _TOLD.items():
                     if told := [one["column"] for one in listed if isinstance(one, dict) and key in one]:
                         self.lines.append(f"    {what}: {', '.join(told)}")
+                filled: dict[str, list[str]] = {}
+                for column, one in zip(names, listed, strict=True):
+                    if isinstance(one, dict) and "fill" in one:
+                        what = "1970-01-01" if file.columns[column].is_time else one["fill"]
+                        filled.setdefault(what, []).append(column)
+                self.lines += [f"    empty cells become {what}: {', '.join(told)}" for what, told in filled.items()]
         if entry["ignore"] and "tables" in entry:
             self.lines.append(f"  ignored: {', '.join(map(repr, entry['ignore']))}")
             looks = {name: file.columns[name] for name in entry["ignore"] if name in file.columns}
@@ -166,7 +174,16 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         else:
             guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {_lack(file, files)}; add it by hand")
     if labels is None and not any("y" in entry.get("tables", {}) for entry in guess.schema["nodes"].values()):
-        guess.lines.append("no labels: --labels COLUMN names the column of vertices that is to be predicted")
+        guess.lines.append(
+            "no labels: --labels COLUMN (with --overwrite) names the column of vertices that is to be predicted"
+        )
+        guess.lines += [
+            f"  it may be {name!r}: {column.empty / column.count:.0%} of its cells are empty"
+            for file in files
+            if file.name in nodes
+            for name, column in file.columns.items()
+            if column.is_category and column.empty > _MOSTLY * column.count
+        ]
     return guess
 
 
@@ -190,7 +207,7 @@ def _implied(files: Sequence[FileLook]) -> list[FileLook]:
         listed = any(one.name.lower().startswith(kind.lower()) for kind in types for one in files)
         if file.key is None and not listed and len(ends) + len(named) == 2:
             for name, kind in zip(named, types, strict=True):
-                column = replace(file.columns[name], count=file.columns[name].distinct, has_empty=False)
+                column = replace(file.columns[name], count=file.columns[name].distinct, empty=0)
                 rest = [other for other in file.columns if other != name]
                 found.append(FileLook(kind, file.pattern, {name: column}, column.count, file.options, rest))
     return found
@@ -297,7 +314,7 @@ def _references(file: FileLook, files: Sequence[FileLook]) -> list[_Reference]:
         if _is_end(name) or column.sort == TEXT or (len(file.columns) == 2 and file.key is None):
             likely += fitting
         if likely:
-            found.append(_Reference(name, likely[0], shares[likely[0]] == 1 and not column.has_empty))
+            found.append(_Reference(name, likely[0], shares[likely[0]] == 1 and not column.empty))
     return found
 
 

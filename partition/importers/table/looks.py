@@ -50,13 +50,13 @@ _LOOKED_AT = 100_000
 
 @dataclass(frozen=True)
 class ColumnLook:
-    """A column: its sort, as ``category`` says, and the Arrow type of its values; number of cells, and whether some are
-    empty; the different values, as ``plain`` gives them, None of lists and others."""
+    """A column: its sort, as ``category`` says, and the Arrow type of its values; number of cells, and of empty ones; the
+    different values, as ``plain`` gives them, None of lists and others."""
 
     sort: str
     kind: Any
     count: int
-    has_empty: bool
+    empty: int
     unique: Any = None
 
     @classmethod
@@ -64,11 +64,11 @@ class ColumnLook:
         """What the cells of a column, a chunked array, look like."""
         sort, whole = columns.category(cells.type), cells.combine_chunks()
         if sort in (columns.LISTS, columns.OTHERS):
-            return cls(sort, cells.type, len(cells), cells.null_count > 0)
+            return cls(sort, cells.type, len(cells), cells.null_count)
         values = columns.plain(name, whole)
         if sort == columns.TEXT:
             values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-        return cls(sort, cells.type, len(values), values.null_count > 0, pc.unique(values.drop_null()))
+        return cls(sort, cells.type, len(values), values.null_count, pc.unique(values.drop_null()))
 
     @property
     def distinct(self) -> int:
@@ -78,7 +78,7 @@ class ColumnLook:
     @property
     def is_id(self) -> bool:
         """Whether every cell has a value of its own."""
-        return self.keys is not None and not self.has_empty and self.distinct == self.count > 0
+        return self.keys is not None and not self.empty and self.distinct == self.count > 0
 
     @cached_property
     def formats(self) -> list[str]:
@@ -156,22 +156,22 @@ class ColumnLook:
         if self.sort in (columns.LISTS, columns.OTHERS) or (
             self.sort == columns.TEXT and not (self.is_category or self.is_time)
         ):
-            return None if self.sort != columns.LISTS or self.has_empty else name
+            return None if self.sort != columns.LISTS or self.empty else name
         rule: dict[str, Any] = {"column": name}
         if self.is_time:
             rule |= self._time()
         elif self.sort == columns.TEXT:
             rule["classes"] = True
-        if self.has_empty:
+        if self.empty:
             rule["fill"] = "none" if "classes" in rule else 0
         return rule if len(rule) > 1 else name
 
     def feature(self, name: str) -> Any:
         """What the schema says of a column of features."""
         if self.sort == columns.TEXT:
-            return {"column": name, "onehot": True, **({"fill": "none"} if self.has_empty else {})}
+            return {"column": name, "onehot": True, **({"fill": "none"} if self.empty else {})}
         rule: dict[str, Any] = {"scale": True} if np.abs(self.numbers).max(initial=0) > _LARGE else {}
-        rule |= {"fill": "mean", "known": True} if self.has_empty else {}
+        rule |= {"fill": "mean", "known": True} if self.empty else {}
         return {"column": name, **rule} if rule else name
 
     def _time(self) -> dict[str, str]:

@@ -149,7 +149,7 @@ def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) ->
         return Refused("unknown", Refusal.UNKNOWN, "the call brings neither a certificate nor a token")
     caller = " and ".join(names)
     if not allowed(method, roles):
-        return Refused(caller, Refusal.LACKS_ROLE, f"{method} needs the role {_needed(method)}; {caller} {_has(roles)}")
+        return Refused(caller, Refusal.LACKS_ROLE, f"this needs the role {_needed(method)}; {caller} {_has(roles)}")
     return Admitted(caller, frozenset(roles))
 
 

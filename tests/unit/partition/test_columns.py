@@ -895,7 +895,13 @@ def test_labels_are_called_so_or_named(tmp_path: Path) -> None:
     assert graph.table("n", "x")[:3].tolist() == [[0, 1, 0], [1, 0, 1], [2, 1, 0]]
     (tmp_path / "n.csv").write_text("id,kind,v\n" + rows)
     lines = guess_schema(tmp_path).lines
-    assert lines[-1] == "no labels: --labels COLUMN names the column of vertices that is to be predicted"
+    assert lines[-1].startswith("no labels: --labels COLUMN (with --overwrite) names the column of vertices")
+    (tmp_path / "n.csv").write_text(
+        "id,joined,kind\n" + "".join(f"a{n},{'2024-01-02' * (n > 2)},{'xy'[n % 2] * (n > 6)}\n" for n in range(12))
+    )
+    lines = guess_schema(tmp_path).lines
+    assert "    empty cells become 1970-01-01: joined" in lines
+    assert lines[-1] == "  it may be 'kind': 58% of its cells are empty"
 
 
 @pytest.mark.parametrize("text", ["id,größe\n1,2\n2,3\n", "id,name\n1,Größe\n2,b\n"])

@@ -161,7 +161,8 @@ def stop(target: str) -> None:
     check_operator(addresses, deadline_s=DEADLINE_S, credentials=credentials)
     answers = ask_all(addresses, Connection.stop, deadline_s=DEADLINE_S, credentials=credentials)
     for answer in answers:
-        echo(f"part {answer.part} at {answer.address}: {answer.reason or 'stopping'}")
+        if answer.error is None:
+            echo(f"part {answer.part} at {answer.address}: stopping")
     if error := down(answers):
         raise error
 
