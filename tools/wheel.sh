@@ -11,6 +11,7 @@ rm -f dist/atta*.whl
 : >"$log"
 logged() { "$@" >>"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
 for python in "${@:-python3.11}"; do
+  echo "== building for $python: this takes minutes, and $log says what happens"
   tools=$work/$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   test -x "$tools/bin/python" || "$python" -m venv "$tools"
   "$tools/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt \
@@ -26,3 +27,4 @@ for python in "${@:-python3.11}"; do
 done
 ln -sfn "$tools" "$work/tools" # of the last Python, for tools/release.sh
 (cd dist && sha256sum atta*.whl | tee SHA256SUMS)
+for wheel in dist/atta-*.whl; do echo "== pip install '$wheel[train,table]'"; done

@@ -16,6 +16,7 @@ import stat
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -297,7 +298,7 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
     replacement of the folder that was cut short."""
     recover(path.parent)
     if not path.parent.is_dir():
-        raise DataError(path.parent, f"no such folder; not {what}")
+        raise DataError(path.parent, f"no such folder; not {what}{_near(path.parent)}")
     try:
         with open_regular(path) as file:
             content = file.read()
@@ -309,6 +310,12 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
     if found != xxhash.xxh3_64(text).hexdigest():
         raise DataError(path, "altered: its checksum differs from its content")
     return value
+
+
+def _near(folder: Path) -> str:
+    """A question whether another folder beside this one, which does not exist, is meant."""
+    beside = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
+    return "".join(f"; did you mean {folder.parent / name}?" for name in get_close_matches(folder.name, beside, n=1))
 
 
 def _parsed(path: Path, content: bytes, what: str, fmt: str, version: int) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class Graph:
         DataError naming the file."""
         path = path_here(path, "Graph.open")
         manifest = path / MANIFEST
+        if not manifest.exists() and (path / "manifest.json").is_file():
+            raise DataError(path, "is a partitioned dataset, not a graph folder: name the graph that it was made of")
         value = read_sealed(manifest, "a graph folder", FORMAT, VERSION)
         try:
             schema = Schema.from_json(value.get("schema"))

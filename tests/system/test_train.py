@@ -177,6 +177,7 @@ def test_an_interrupted_run_and_its_resumption_are_drawn(
                 break
         said = running.stderr.read()
     assert (running.returncode, said.splitlines()[-1]) == (130, "atta: interrupted")
+    assert f"{tmp_path / 'saved'} holds the run; --resume goes on with it" in said
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
     left = json.loads((tmp_path / "i.json").read_text())
     assert (left["interrupted"], left["error"], left["config"]["task"]) == (True, None, "classes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -172,7 +173,11 @@ def _verdict(error: BaseException) -> tuple[str, int]:
         case click.exceptions.NoArgsIsHelpError():
             return error.format_message(), 2
         case click.UsageError(ctx=click.Context(command_path=command)):
-            return f"atta: error: {_line(error.format_message())} (see: {command} --help)", 2
+            said = _line(error.format_message())
+            lists = (
+                "; numbers of one list have commas between them: 15,10,5" if re.search(r"extra .*\(\d", said) else ""
+            )
+            return f"atta: error: {said}{lists} (see: {command} --help)", 2
         case click.ClickException():
             return f"atta: error: {_line(error.format_message())}", 2
         case DiskFullError():

@@ -23,6 +23,7 @@ def plugins(json_file: str | None, *, check: bool) -> None:
     kinds = [(registry, p) for registry in registries() for p in registry.plugins().values() if p.group]
     found = [_described(registry, p, _fault(registry, p) if check or not p.place else "") for registry, p in kinds]
     found += [_described(None, plugin, _fault(None, plugin)) for plugin in named() if not plugin.group]
+    write_json(json_file, {"schema": 1, "plugins": found})
     if json_file != "-":
         table = Table("kind", "name", "from", box=None)
         own = {registry.kind: (", ".join(registry), f"atta {__version__}") for registry in registries()}
@@ -37,7 +38,6 @@ def plugins(json_file: str | None, *, check: bool) -> None:
                         one["fault"] or f"{one['package'] or '--plugin'} ({one['place']})",
                     )
         printer().print(table)
-    write_json(json_file, {"schema": 1, "plugins": found})
 
 
 def _fault(registry: OpenRegistry[Any] | None, plugin: Plugin) -> str:

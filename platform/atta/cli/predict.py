@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _GROUPS = {
     "Model and data": "checkpoint plugin data cluster",
     "What is computed": "what split ids links top relation node-type",
-    "Output": "out table format files json quiet",
+    "Output": "out overwrite table format files json quiet",
     "How": "processes device threads batch-size mode num-neighbors seed follow tolerance",
     "Other options": "config help",
 }
@@ -30,9 +30,10 @@ _GROUPS = {
 @config_option
 @plugin_option
 @settings_options(PredictConfig)
+@click.option("--overwrite", is_flag=True, help="Remove what --out holds of earlier predictions first.")
 @json_option
 @quiet_option
-def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> None:
+def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, quiet: bool) -> None:
     """Compute embeddings, scores or classes of vertices with a trained model.
 
     Every layer is computed for all vertices over all their in-neighbours before the next layer begins. A command that
@@ -56,6 +57,10 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
         check_folder("--out", config.out)
         if config.format == "parquet":
             need("--format parquet (npy needs nothing)", "pyarrow")
+        if overwrite:
+            from atta.client.inference.sinks import discard
+
+            discard(config.out)
     from atta.train.launching.predictors import follow_as, predict_as
 
     if config.follow:
@@ -64,9 +69,9 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
         return
     with work_progress(quiet) as progress:
         report = predict_as(config, progress)
+    write_json(json_file, report.to_json())
     if json_file != "-":
         say(quiet, _summary(report))
-    write_json(json_file, report.to_json())
 
 
 def _summary(report: PredictReport) -> str:
@@ -114,9 +119,9 @@ def check(
     own = imported_model(model)
     with _connected(data, target) as cluster:
         report = atta.check(own, cluster, hops=hops, features=features, seed=seed)
+    write_json(json_file, report.to_json())
     if json_file != "-":
         echo(str(report))
-    write_json(json_file, report.to_json())
     if not report.ok:
         click.get_current_context().exit(1)
 

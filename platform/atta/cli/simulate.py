@@ -183,9 +183,9 @@ def _run(scenarios: Mapping[str, Scenario], option: str, source: str, json_file:
             _warn_of_length(scenario)
         for unknown in dict.fromkeys(run.scenario.unknown for run in runs if run.scenario.unknown):
             echo(f"atta: warning: {unknown}", err=True)
+    write_json(json_file, document(runs, option, source))
     if not quiet and json_file != "-":
         printer().print(table(runs, option))
-    write_json(json_file, document(runs, option, source))
 
 
 def _warn_of_length(scenario: Scenario) -> None:
@@ -260,10 +260,10 @@ COMMANDS = [simulate]
 def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bool) -> None:
     """Simulate a pipeline, and show what it did."""
     outcome = simulate_pipeline(scenario)
-    if not quiet and json_file != "-":
-        _print_pipeline(scenario, outcome)
     plain = asdict(scenario) | {"link": None if scenario.link == float("inf") else scenario.link}
     write_json(json_file, {"schema": 1, "scenario": plain, "outcome": asdict(outcome)})
+    if not quiet and json_file != "-":
+        _print_pipeline(scenario, outcome)
 
 
 def _print_pipeline(scenario: PipelineScenario, outcome: PipelineOutcome) -> None:

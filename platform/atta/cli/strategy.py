@@ -71,6 +71,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         "because": list(advice.sentences),
         "command": command,
     }
+    write_json(json_file, document)
     if not quiet and json_file != "-":
         _print(ranked, advice, sizes, alpha)
         for reason in _left_out(options, sizes):
@@ -83,7 +84,6 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
                 f"# on {servers} machines, each with a running daemon: --cluster FILE instead of --data, and on each of them\n"
                 f"# --nnodes {servers} --node-rank N --rdzv-endpoint HOST:PORT, with the address of the first"
             )
-    write_json(json_file, document)
 
 
 def _network(dataset: Any, options: dict[str, Any]) -> PlannedModel:

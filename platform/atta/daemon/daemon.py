@@ -165,6 +165,8 @@ class Daemon:
                 self._begin(name, chore)
         self._draining = asyncio.get_running_loop().create_task(self._drain_when_asked(), name="drain")
         self._draining.add_done_callback(self._drained)
+        if not self.config.peers and len(self.config.parts) < self.graph.dataset.num_parts:
+            log.warning("no --peers: batches that need other partitions will fail")
         log.info(
             "serving",
             address=self.address,

@@ -89,7 +89,12 @@ def need(what: str, *packages: str) -> None:
     """Check that the ``packages`` for ``what``, all of one extra, are installed. ConfigError names the extra to
     install."""
     if missing(*packages):
-        raise ConfigError(f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}]")
+        raise ConfigError(f"{what} needs {' and '.join(packages)}: install {_extra(packages[0])}")
+
+
+def _extra(package: str) -> str:
+    late = EXTRAS[package] == "dgl" and sys.version_info >= (3, 12)
+    return f"atta[{EXTRAS[package]}]" + (" under Python 3.11, the latest that DGL has packages for" if late else "")
 
 
 def load(what: str, *modules: str) -> Any:
@@ -99,9 +104,7 @@ def load(what: str, *modules: str) -> Any:
     try:
         found = [import_module(name) for name in modules]
     except ImportError as error:
-        raise ConfigError(
-            f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}] ({error})"
-        ) from None
+        raise ConfigError(f"{what} needs {' and '.join(packages)}: install {_extra(packages[0])} ({error})") from None
     return found[0]
 
 

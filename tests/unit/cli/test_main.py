@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -107,6 +108,22 @@ def test_a_command_whose_output_nobody_reads_ends_quietly(words: str) -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+def test_figures_are_written_where_nobody_reads_what_is_printed(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "atta.cli.main", "plugins", "--json", str(tmp_path / "plugins.json")]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    assert json.loads((tmp_path / "plugins.json").read_text())["schema"] == 1
+
+
+def test_numbers_of_a_list_without_commas_are_told_of() -> None:
+    done = run("train", "--data", "x", "--num-neighbors", "15", "10", "5")
+    assert done.returncode == 2
+    assert "extra arguments (10 5); numbers of one list have commas between them: 15,10,5 (see:" in done.stderr
+
+
 def test_another_broken_pipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         fail_with(monkeypatch, BrokenPipeError(32, "Broken pipe"))
@@ -129,7 +146,7 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         f"train --data {tmp_path}/none": "none: no such folder",
         f"train --cluster {tmp_path}/none.toml": "none.toml: cannot be read",
         "train --data x --logger tsv": "--logger 'tsv': give NAME or NAME:KEY=VALUE",
-        "train --data x --logger csv": "argument: 'save_dir'; it takes save_dir",
+        "train --data x --logger csv": "argument: 'save_dir'; write --logger csv:save_dir=...",
         f"schema {tmp_path}/a.csv": "a.csv: is a file: name the folder that it is in",
         f"train --cluster a:1 --init-from {tmp_path}/none": "none: --init-from: there is no such file",
         f"train --cluster a:1 --class-weights {tmp_path}/none": "none: --class-weights: there is no such file",
@@ -137,7 +154,11 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         f"predict --data {tmp_path}/none --out {tmp_path}/o --checkpoint {tmp_path}": "none: no such folder",
         f"check models:net --data {tmp_path}/none": "none: no such folder",
         f"plan --strategy auto --data {tmp_path}/none": "none: no such folder",
+        f"train --data {tmp_path}/demo-2": f"no such folder; not a partitioned dataset; did you mean {tmp_path}/demo-2p?",
+        f"partition {tmp_path}/demo-2p {tmp_path}/x --parts 2": "demo-2p: is a partitioned dataset, not a graph folder",
     }
+    (tmp_path / "demo-2p").mkdir()
+    (tmp_path / "demo-2p/manifest.json").write_text("{}")
     (tmp_path / "a.csv").write_text("user,item\n")
     program = (
         "import sys\nfrom atta.cli.main import cli\nfrom atta.errors import AttaError\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from random import Random
 
 import networkx as nx
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from atta.client.inference.block import DegreeRule, Floats, LayerBlock, in_degrees, one_prepared
 from atta.client.inference.followed import Marks, affected, differing
+from atta.client.inference.sinks import DESCRIPTION, FileSink, discard
 from atta.client.inference.stages import Stage, layerwise_stages, sampled_stages, unread
 from atta.client.inference.task import BestTargets, InferencePlan, InferenceStep, TargetBlock, block_size, share_count
 from atta.client.inference.trial import largest_difference, layer_widths
@@ -325,3 +327,22 @@ def test_rows_that_differ() -> None:
     assert differing(new, old).tolist() == [True, False, False, True, True, True]
     assert differing(new, old, 0.1).tolist() == [False, False, False, True, True, True]
     assert differing(np.array([3, 5]), np.array([3, 4])).tolist() == [False, True]
+
+
+def test_predictions_are_replaced_when_that_is_asked_for_and_other_folders_are_not(tmp_path: Path) -> None:
+    def begun(what: str, name: str = "out") -> FileSink:
+        return FileSink(tmp_path / name, "npy", 1, what, {"what": what})
+
+    begun("scores")
+    (tmp_path / "out" / "part-00000-of-00001.npy").write_bytes(b"rows")
+    with pytest.raises(ConfigError, match="predictions with another column, what; choose another folder, or --overwrite"):
+        begun("classes")
+    discard(str(tmp_path / "out"))
+    begun("classes")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [DESCRIPTION]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "part-00000-of-00001.npy").write_bytes(b"mine")
+    for name in ("mine", "absent", "s3://bucket/rows"):
+        discard(name if "://" in name else str(tmp_path / name))
+    with pytest.raises(ConfigError, match="holds other files"):
+        begun("scores", "mine")

@@ -46,12 +46,12 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
         found = watch.look()
     known = [_as_of_now(answer, daemon) for answer, daemon in zip(known, found, strict=True)]
     now = datetime.now().astimezone()
+    write_json(json_file, _document(known, found, now))
     if json_file != "-":
         console = printer()
         console.print(_table(known, found, now))
         if everything:
             console.print(_counters(found))
-    write_json(json_file, _document(known, found, now))
     if error := down(known):
         raise error
 

@@ -175,10 +175,10 @@ def _once(watch: Watch, target: str, interval: float, json_file: str | None) -> 
     time.sleep(interval)
     daemons = watch.look()
     document = {"schema": 1, "interval_s": interval, "daemons": [daemon.to_dict() for daemon in daemons]}
+    write_json(json_file, document)
     if json_file != "-":
         console = printer()
         console.print(picture(target, daemons, console.width))
-    write_json(json_file, document)
     if all(daemon.sample.error for daemon in daemons):
         click.get_current_context().exit(1)
 

@@ -333,9 +333,9 @@ def plan_(
         "machine_memory": here,
         "methods": [asdict(e) | {"fits": e.memory <= here} for e in found],
     }
+    write_json(json_file, report)
     if not quiet and json_file != "-":
         _print_plan(size, found, parts, here)
-    write_json(json_file, report)
 
 
 def _print_plan(size: GraphSize, found: list[Estimate], parts: int, here: int) -> None:

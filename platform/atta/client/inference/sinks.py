@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -24,6 +25,7 @@ from atta.observe.packages import load, need
 from atta.partition.disk.files import NpyAppender
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
+from atta.partition.disk.store import is_url
 
 
 class ShareWriter(Protocol):
@@ -120,6 +122,12 @@ _ATTEMPTS, _PAUSE_S = 20, 0.1
 """How often, and how long apart, a process tries to write the description that another one is writing."""
 
 
+def discard(folder: str) -> None:
+    """Remove a folder on this machine if it holds predictions; any other is left alone."""
+    if not is_url(folder) and described(folder) is not None:
+        shutil.rmtree(folder)
+
+
 def described(folder: str | Path) -> dict[str, Any] | None:
     """What the files of a folder are, as the run that began them has written it; None if nothing is there. Raises
     DataError."""
@@ -168,7 +176,9 @@ class FileSink(Sink):
             found = described(folder) or {}  # another process may have been first
         other = sorted(name for name in (about.keys() | found.keys()) - {_RUN} if about.get(name) != found.get(name))
         if other:
-            raise ConfigError(f"{folder}: holds predictions with another {', '.join(other)}; choose another folder")
+            raise ConfigError(
+                f"{folder}: holds predictions with another {', '.join(other)}; choose another folder, or --overwrite"
+            )
         return found
 
     def finished(self, share: int) -> bool:

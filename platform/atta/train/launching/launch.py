@@ -14,7 +14,7 @@ from typing import Any
 
 import atta
 from atta.client.cluster import connect_all
-from atta.errors import AttaError
+from atta.errors import AttaError, ConfigError
 from atta.observe.lastwords import printable
 from atta.observe.machine.held import OwnFolder
 from atta.partition.disk.mirror import Mirror
@@ -68,6 +68,10 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | N
             return attempts.until_done(run, lambda error: _tell(_restart(attempts, config, error)))
         except StoppedError as error:
             raise AttaError(str(error)) from None
+        except KeyboardInterrupt:
+            if config.verbose and config.checkpoint is not None and nodes.rank == 0 and _newest(config.checkpoint):
+                _tell(f"{config.checkpoint} holds the run; --resume goes on with it")
+            raise
         finally:
             for attempt in range(attempts.failed + 1):
                 so_far.epochs = read_epochs(Path(folder, str(attempt), SO_FAR)) or so_far.epochs
@@ -135,7 +139,11 @@ def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
 
     config.check_parts(parts)
     if config.model == AUTO:
-        config = replace(config, model=usual_model(schema))
+        usual = usual_model(schema)
+        try:
+            config = replace(config, model=usual)
+        except ConfigError as error:
+            raise ConfigError(f"the graph has types, so the model is {usual}, but {error}") from None
         if config.model in TYPED_MODELS and config.verbose:
             _tell(f"the graph has types, so the model is {config.model}; --model names another")
     found = task_on(schema, config.own)

@@ -50,9 +50,8 @@ def check_logger(text: str) -> Callable[[], Any]:
     try:
         inspect.signature(make).bind(**arguments)
     except TypeError as error:
-        raise ConfigError(
-            f"--logger {name}: {error}; it takes {', '.join(inspect.signature(make).parameters)}"
-        ) from None
+        takes = ",".join(f"{one}=..." for one in inspect.signature(make).parameters)
+        raise ConfigError(f"--logger {name}: {error}; write --logger {name}:{takes}") from None
     return partial(make, **arguments)
 
 
