@@ -25,12 +25,13 @@ from atta.cli.output import (
 from atta.cli.sizing import OPTIONS as SIZING
 from atta.cli.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
-from atta.scheduler import POLICIES, SchedulerConfig, policy_named
-from atta.scheduler.config import link_threads
-from atta.simulate import Profile, Scenario, load_profile, save_profile
-from atta.simulate import simulate as simulated
+from atta.scheduler.config import SchedulerConfig, link_threads
+from atta.scheduler.policies import POLICIES, policy_named
 from atta.simulate.cluster import SimulatedRun, document, table
+from atta.simulate.cluster import simulate as simulated
 from atta.simulate.pipeline import PipelineOutcome, PipelineScenario, planned_costs, simulate_pipeline
+from atta.simulate.profile import Profile, load_profile, save_profile
+from atta.simulate.scenario import Scenario
 
 COUNT = click.IntRange(min=1)
 

@@ -8,22 +8,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
-from atta.scheduler import (
+from atta.scheduler.events import (
     BatchReady,
     BatchTaken,
     Event,
     LaunchDag,
     RunTask,
-    Scheduler,
     SessionClosed,
     SessionOpened,
     TaskDone,
     Tick,
     Utilisation,
     WakeAt,
-    policy_named,
 )
 from atta.scheduler.fine import brief_us, is_brief
+from atta.scheduler.policies import policy_named
+from atta.scheduler.scheduler import Scheduler
 from atta.simulate.profile import Linear, Remote
 from atta.simulate.resources import Clock, Cores, Pool, Port, Switch
 from atta.simulate.scenario import BatchModel

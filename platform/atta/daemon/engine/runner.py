@@ -30,8 +30,8 @@ from atta.observe.machine.threads import name_thread, named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
-from atta.scheduler import policy_named
 from atta.scheduler.fine import brief_us, is_brief
+from atta.scheduler.policies import policy_named
 
 P = ParamSpec("P")
 T = TypeVar("T")
