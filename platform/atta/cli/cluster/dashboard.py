@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -75,9 +74,7 @@ class Watching:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(10)
         self._watch.close()
