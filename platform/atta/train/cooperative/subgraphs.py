@@ -192,8 +192,7 @@ class ServerData:
         wanted = np.zeros(found.num_nodes, np.bool_)
         for split in splits:
             wanted |= found.splits.get(split, False)
-        members: Longs = np.flatnonzero(wanted & found.inner)
-        return members
+        return np.flatnonzero(wanted & found.inner)
 
     def _bytes_needed(self, batches: int, targets: Longs, need: Callable[[WorkerView], int]) -> int:
         assert self._found is not None

@@ -10,16 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
+from atta.train.exchange import policies
 from atta.train.exchange.budget import BudgetPolicy, explained
-from atta.train.exchange.policies import (
-    AsyncDigestPolicy,
-    DigestPolicy,
-    PipeGcnPolicy,
-    RowPolicy,
-    SancusPolicy,
-    SatPolicy,
-    policy_of,
-)
 from atta.train.settings import (
     DEEP_MODELS,
     AsyncDigestSettings,
@@ -69,7 +61,7 @@ def reading_rows(
     name: str,
     sentence: str,
     settings: type[ExchangeSettings],
-    policy: type[RowPolicy],
+    policy: type[policies.RowPolicy],
     *,
     forecasts: Forecasts = no_forecasts,
     trainer: str = "exchange.trainer:ExchangeTrainer",
@@ -80,12 +72,12 @@ def reading_rows(
 
     def make(settings: Any, cluster: atta.Cluster, device: torch.device) -> Any:
         if getattr(settings, "budget", 0):
-            return trainer_at(_BUDGETED)(settings, cluster, device, policy_of(BudgetPolicy, settings))
-        return trainer_at(trainer)(settings, cluster, device, policy_of(policy, settings))
+            return trainer_at(_BUDGETED)(settings, cluster, device, policies.policy_of(BudgetPolicy, settings))
+        return trainer_at(trainer)(settings, cluster, device, policies.policy_of(policy, settings))
 
     def checks(settings: Any) -> None:
         check(settings)
-        policy_of(policy, settings)
+        policies.policy_of(policy, settings)
 
     return TrainingStrategy(
         name=name,
@@ -219,7 +211,7 @@ def _historical_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
 
 _EXACT = "the first half of the epochs, at most 50, is exact"
 _SPEEDS = "owners that compute slowly send sooner, as readers would be ahead of them"
-_EVERY, _WINDOW = DigestPolicy.sync_every, SatSettings.window
+_EVERY, _WINDOW = policies.DigestPolicy.sync_every, SatSettings.window
 _COSTS = {"sancus": 1.4, "gap": 1.25, "pipegcn": 2.4, "digest": 1.8}
 """Epochs beside one of exact training to within 1 point of its best accuracy, or 3 points where 1 was not reached: the
 worst of the graphs in bench/results/stale-accuracy.md."""
@@ -239,7 +231,7 @@ STRATEGIES = (
         "exchange",
         "all vertices in one step, each computed once; rows travel between servers, exact unless --accuracy-loss is given",
         BudgetSettings,
-        RowPolicy,
+        policies.RowPolicy,
         check=_check_budget,
         explain=explained,
         forecasts=_forecasts({"strategy": "exchange", "name": "exchange", "forward": 1, "backward": 1}),
@@ -248,7 +240,7 @@ STRATEGIES = (
         "sancus",
         "as exchange, but rows are sent only when the copies of their readers are too old",
         SancusSettings,
-        SancusPolicy,
+        policies.SancusPolicy,
         forecasts=_forecasts(
             *(
                 _BOUNDED
@@ -286,7 +278,7 @@ STRATEGIES = (
         "pipegcn",
         "as exchange, with rows and gradients of the epoch before, sent while this one computes",
         PipeGcnSettings,
-        PipeGcnPolicy,
+        policies.PipeGcnPolicy,
         forecasts=_forecasts(
             {
                 "strategy": "pipegcn",
@@ -306,7 +298,7 @@ STRATEGIES = (
         "digest",
         "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
         DigestSettings,
-        DigestPolicy,
+        policies.DigestPolicy,
         trainer="exchange.trainer:DigestTrainer",
         check=_check_digest,
         forecasts=_forecasts(
@@ -318,7 +310,7 @@ STRATEGIES = (
         "sat",
         "as digest, with rows predicted from their past where that is better",
         SatSettings,
-        SatPolicy,
+        policies.SatPolicy,
         trainer="exchange.trainer:SatTrainer",
         check=_check_sat,
         forecasts=_forecasts(
@@ -337,7 +329,7 @@ STRATEGIES = (
         "digest-async",
         "as digest, but no trainer waits for others: weights change whenever a gradient comes",
         AsyncDigestSettings,
-        AsyncDigestPolicy,
+        policies.AsyncDigestPolicy,
         trainer="exchange.asynchronous:AsyncDigestTrainer",
         check=_check_async,
         restarts=_restarts,
