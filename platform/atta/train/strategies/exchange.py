@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
@@ -57,6 +58,15 @@ def check_server_parts(settings: ServerSettings, parts: int) -> None:
         )
 
 
+whole_graph = partial(
+    TrainingStrategy,
+    evaluation=lambda settings: "whole graph",
+    counted="training vertices",
+    check_parts=check_server_parts,
+)
+"""The record of a strategy that trains on the whole graph, with a server for each partition."""
+
+
 def reading_rows(
     name: str,
     sentence: str,
@@ -79,17 +89,8 @@ def reading_rows(
         check(settings)
         policies.policy_of(policy, settings)
 
-    return TrainingStrategy(
-        name=name,
-        sentence=sentence,
-        settings=settings,
-        trainer=make,
-        check=checks,
-        evaluation=lambda settings: "whole graph",
-        counted="training vertices",
-        check_parts=check_server_parts,
-        forecasts=forecasts,
-        **more,
+    return whole_graph(
+        name=name, sentence=sentence, settings=settings, trainer=make, check=checks, forecasts=forecasts, **more
     )
 
 
@@ -347,15 +348,12 @@ STRATEGIES = (
             alone=True,
         ),
     ),
-    TrainingStrategy(
+    whole_graph(
         name="historical",
         sentence="sampled mini-batches of own vertices, with stale rows of all neighbours that were not sampled",
         settings=HistoricalSettings,
         trainer=trainer_at("exchange.historical:HistoricalTrainer"),
         check=_check_historical,
-        evaluation=lambda settings: "whole graph",
-        counted="training vertices",
-        check_parts=check_server_parts,
         forecasts=_historical_forecasts,
     ),
 )
