@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE
+from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE, Parsed
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.plugins import OpenRegistry, unknown_name, use
 from atta.observe.settings import Option, Setting, SettingField, named_settings, settings_of
@@ -105,20 +105,9 @@ class NameOf(click.Choice[str]):
             self.fail(str(error), param, ctx)
 
 
-class _PluginType(click.ParamType[str]):
-    name = "plugin"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            use(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
-
-
 def plugin_option(command: Decorated) -> Decorated:
     """Give a command ``--plugin``: what it names is known before all other options are read."""
-    about: dict[str, Any] = {"type": _PluginType(), "multiple": True, "is_eager": True, "expose_value": False}
+    about: dict[str, Any] = {"type": Parsed("plugin", use), "multiple": True, "is_eager": True, "expose_value": False}
     text = "Use a part of your own that is not installed."
     return click.option("--plugin", metavar="MODULE:OBJECT", help=text, **about)(command)
 

@@ -27,7 +27,6 @@ from atta.observe.settings import SIZES, amount_of
 from atta.wire.parts import AUTO, NODE_VARIABLES, PART_VARIABLES, as_parts, own_number, parse_parts
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress as Bars
 
     from atta.observe.progress import Progress
@@ -166,42 +165,39 @@ class _NamedColumns(click.ParamType[dict[str, str]]):
 COLUMNS = _NamedColumns()
 
 
-class _Partitions(click.ParamType[range]):
-    """Consecutive partitions, or ``auto`` for the one that the environment tells."""
+class Parsed(click.ParamType[Any]):
+    """What ``read`` makes of a text, or of a default; it raises ConfigError."""
 
-    name = "partitions"
+    def __init__(self, name: str, read: Callable[[Any], Any]) -> None:
+        self.name, self._read = name, read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        """Parse text such as ``0``, ``0-2``, ``0,1,2`` or ``auto``. Ranges pass through unchanged."""
-        if isinstance(value, range):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what was read."""
         try:
-            if value == AUTO:
-                return as_parts([own_number(os.environ, socket.gethostname(), PART_VARIABLES)])
-            return parse_parts(str(value))
+            return self._read(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
 
-PARTS = _Partitions()
+def _partitions(value: str | range) -> range:
+    """Consecutive partitions from text such as ``0``, ``0-2`` or ``0,1,2``, or ``auto`` for the one that the environment
+    tells. Ranges pass through unchanged."""
+    if isinstance(value, range):
+        return value
+    if value == AUTO:
+        return as_parts([own_number(os.environ, socket.gethostname(), PART_VARIABLES)])
+    return parse_parts(value)
 
 
-class _NodeRank(click.ParamType[int]):
+def _node_rank(value: Any) -> int:
     """The number of a machine, or ``auto`` for the one that the environment tells."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a number or ``auto``."""
-        if value != AUTO:
-            return int(click.INT.convert(value, param, ctx))
-        try:
-            return own_number(os.environ, socket.gethostname(), NODE_VARIABLES)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
+    if value == AUTO:
+        return own_number(os.environ, socket.gethostname(), NODE_VARIABLES)
+    return int(click.INT.convert(value, None, None))
 
 
-NODE_RANK = _NodeRank()
+PARTS = Parsed("partitions", _partitions)  # -> range
+NODE_RANK = Parsed("integer", _node_rank)  # -> int
 
 
 class _ToWrite(click.ParamType[str]):
