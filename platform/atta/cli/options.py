@@ -33,13 +33,9 @@ _METAVARS = {
 }  # fmt: skip
 
 
-class _AutoOrDuration(click.ParamType[str]):
+def _auto_or_duration(value: Any) -> str:
     """``auto``, or a duration, which becomes its number of seconds as a text."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return AUTO if value == AUTO else f"{DURATION.convert(value, param, ctx):g}"
+    return AUTO if value == AUTO else f"{DURATION.convert(value, None, None):g}"
 
 
 class _Percent(click.FloatRange):
@@ -316,7 +312,7 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
     if about.choices:
         return click.Choice(tuple(about.choices))
     if about.unit == "s" and setting.kind is str:
-        return _AutoOrDuration()
+        return Parsed("duration", _auto_or_duration)
     if about.unit in _QUANTITIES:
         quantity = _QUANTITIES[about.unit]
         return quantity.at_least(_text(about.unit, about.at_least)) if about.at_least else quantity

@@ -146,25 +146,6 @@ NUMBERS = _Listed("numbers", float, "1,2.5,10")  # -> tuple[float, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 
-class _NamedColumns(click.ParamType[dict[str, str]]):
-    """Comma-separated pairs of a name and the column that has it."""
-
-    name = "columns"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
-        """Parse text such as ``src=a,dst=b``. Dictionaries, which are defaults, pass through unchanged."""
-        if isinstance(value, dict):
-            return value
-        pairs = [entry.partition("=") for entry in str(value).split(",")]
-        found = {name.strip(): column.strip() for name, _, column in pairs}
-        if len(found) < len(pairs) or not all(name and column for name, column in found.items()):
-            self.fail(f"{value!r} is not a list such as src=a,dst=b", param, ctx)
-        return found
-
-
-COLUMNS = _NamedColumns()
-
-
 class Parsed(click.ParamType[Any]):
     """What ``read`` makes of a text, or of a default; it raises ConfigError."""
 
@@ -177,6 +158,18 @@ class Parsed(click.ParamType[Any]):
             return self._read(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+
+
+def _named_columns(value: str | dict[str, str]) -> dict[str, str]:
+    """Pairs of a name and the column that has it, from text such as ``src=a,dst=b``. Dictionaries, which are defaults, pass
+    through unchanged."""
+    if isinstance(value, dict):
+        return value
+    pairs = [entry.partition("=") for entry in value.split(",")]
+    found = {name.strip(): column.strip() for name, _, column in pairs}
+    if len(found) < len(pairs) or not all(name and column for name, column in found.items()):
+        raise ConfigError(f"{value!r} is not a list such as src=a,dst=b")
+    return found
 
 
 def _partitions(value: str | range) -> range:
@@ -196,6 +189,7 @@ def _node_rank(value: Any) -> int:
     return int(click.INT.convert(value, None, None))
 
 
+COLUMNS = Parsed("columns", _named_columns)  # -> dict[str, str]
 PARTS = Parsed("partitions", _partitions)  # -> range
 NODE_RANK = Parsed("integer", _node_rank)  # -> int
 
