@@ -8,17 +8,19 @@ import dataclasses
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atta.client.tables.embedding import Gradients
 from atta.client.tables.remote import RemoteTable
 from atta.compat.dgl.distributed.book import PartitionPolicy
 from atta.compat.dgl.distributed.tensor import InitFunc, MutableRows, create, drop, pieces, policy_of
 from atta.compat.dgl.job import Job, barrier, meeting, present
 from atta.errors import ConfigError
 from atta.kvstore.spec import OptimiserSpec
+
+if TYPE_CHECKING:
+    from atta.client.tables.embedding import Gradients
 
 
 class LearnedRows:
