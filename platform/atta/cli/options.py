@@ -101,9 +101,15 @@ class NameOf(click.Choice[str]):
             self.fail(str(error), param, ctx)
 
 
+def _used(text: str) -> str:
+    """``text``, whose part is known from now on. A value of a file of options is read twice."""
+    use(text)
+    return text
+
+
 def plugin_option(command: Decorated) -> Decorated:
     """Give a command ``--plugin``: what it names is known before all other options are read."""
-    about: dict[str, Any] = {"type": Parsed("plugin", use), "multiple": True, "is_eager": True, "expose_value": False}
+    about: dict[str, Any] = {"type": Parsed("plugin", _used), "multiple": True, "is_eager": True, "expose_value": False}
     text = "Use a part of your own that is not installed."
     return click.option("--plugin", metavar="MODULE:OBJECT", help=text, **about)(command)
 
