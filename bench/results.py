@@ -24,7 +24,7 @@ from rich.text import Text
 
 from atta.cli.figures import COLOURS, figure
 from atta.errors import ConfigError
-from atta.observe.packages import machine, versions
+from atta.observe.packages import EXTRAS, machine, missing, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -316,6 +316,14 @@ class BenchReport:
         """Note why a system could not run. The report gives this cause, and drops the rounds that it had finished."""
         self.errors[system] = why
         self.rounds.pop(system, None)
+
+    def lacks(self, system: str, *packages: str) -> bool:
+        """Whether some of the ``packages`` that a system needs are not installed; notes which, and the extras."""
+        if lacking := missing(*packages):
+            extras = sorted({f"atta[{EXTRAS[package]}]" for package in lacking if package in EXTRAS})
+            install = f": install {' and '.join(extras)}" if extras else ""
+            self.fail(system, f"not installed: {', '.join(lacking)}{install}")
+        return bool(lacking)
 
     def ratios(self) -> dict[str, dict[str, float]]:
         """Figure -> other system (or "limit") -> median over rounds of ours / theirs, of costs theirs / ours."""

@@ -6,26 +6,21 @@ import contextlib
 import copy
 import dataclasses
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.partition.schema import TableSpec
+from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
+from atta.partition.schema import Schema, TableSpec
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
 from atta.samplers.methods.base import Tables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
-    from atta.partition.schema import Schema
-
 
 DEGREE_SAMPLE = 2048
 TIMELY = "(timely)"

@@ -64,8 +64,7 @@ class ChaosGraph:
     @property
     def seeds(self) -> np.ndarray:
         """int64 [TRAIN]: ascending user ids of the training vertices, the seeds of loaders of vertices."""
-        found: np.ndarray = np.sort(self.ids[self.train])
-        return found
+        return np.sort(self.ids[self.train])
 
     @property
     def links(self) -> np.ndarray:
@@ -79,8 +78,7 @@ class ChaosGraph:
     def positions(self, ids: Any) -> np.ndarray:
         """Positions of user ids."""
         order = np.argsort(self.ids)
-        found: np.ndarray = order[np.searchsorted(self.ids[order], np.asarray(ids))]
-        return found
+        return order[np.searchsorted(self.ids[order], np.asarray(ids))]
 
 
 HOPS, SEED = (5, 5), 3

@@ -18,7 +18,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any
 
 from atta.errors import AttaError, ConfigError
@@ -143,9 +142,7 @@ class NetLab:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._destroy()
 
     def _build(self) -> None:

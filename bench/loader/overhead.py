@@ -30,7 +30,9 @@ from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import Kind, OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
-from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.events import BatchReady, BatchTaken, Event, RunTask, SessionOpened, TaskDone
+from atta.scheduler.scheduler import Scheduler
 from atta_bench.results import arguments_of, document, head, rows_of, write
 
 NODES = 20_000

@@ -33,7 +33,8 @@ from typing import Annotated, Any
 from atta.errors import AttaError, ConfigError
 from atta.observe.settings import NoOption, Option
 from atta.partition.dataset import Dataset
-from atta.scheduler import POLICIES, SchedulerConfig, policy_named
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.policies import POLICIES, policy_named
 from atta_bench.command import measured
 from atta_bench.lab.netlab import Host, bits_per_s
 from atta_bench.lab.processes import Measured

@@ -27,10 +27,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from atta.scheduler import POLICIES, SchedulerConfig
-from atta.scheduler.config import link_threads
-from atta.simulate import Outcome, Profile, Scenario, load_profile, save_profile, simulate
+from atta.scheduler.config import SchedulerConfig, link_threads
+from atta.scheduler.policies import POLICIES
+from atta.simulate.cluster import Outcome, simulate
 from atta.simulate.measure import measure
+from atta.simulate.profile import Profile, load_profile, save_profile
+from atta.simulate.scenario import Scenario
 from atta.wire.clusterfile import write_cluster
 from atta_bench.lab.netlab import Host, NetLab, bits_per_s
 from atta_bench.lab.rounds import cache_options, run_atta, serve_command

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from atta.errors import AttaError, ConfigError, DataError
-from atta.observe.packages import missing, not_installed
 from atta.observe.settings import Option, check_bounds
 from atta.partition import Dataset, GraphWriter, partition_graph
 from atta_bench.command import measured
@@ -99,8 +98,7 @@ def run(bench: KvBench, say: Callable[[str], None] = lambda _: None) -> BenchRep
     bounds = {"link/bytes_per_s": "link_capacity_bytes_per_s"} if bench.link else {}
     report = BenchReport("kv", config, drawn="gather/bytes_per_s", limit_of=bounds)
     for package in ("torch", *bench.vs):
-        if missing(package):
-            report.fail(package, not_installed(package))
+        report.lacks(package, package)
     say("generating the table, unless it is there")
     dataset = prepare(bench)
     with contextlib.ExitStack() as stack:

@@ -29,7 +29,6 @@ from typing import Annotated, Any
 import psutil
 
 from atta.errors import AttaError, ConfigError
-from atta.observe.packages import missing, not_installed
 from atta.observe.settings import Option, check_bounds, named_settings
 from atta.partition import Dataset, Graph
 from atta.partition.generate import GenerateOptions, generate
@@ -74,8 +73,7 @@ def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> B
     sizes = {"nodes": sum(graph.schema.node_counts.values()), "edges": sum(graph.schema.edge_counts.values())}
     report = BenchReport("partition", {**asdict(bench), **sizes}, ours=bench.methods[0], drawn="edge_cut")
     for peer in bench.vs:
-        if missing(peer):
-            report.fail(peer, not_installed(peer))
+        report.lacks(peer, peer)
     names = [*bench.methods, *(peer for peer in bench.vs if peer not in report.errors)]
     systems: dict[str, Callable[[Path], dict[str, float]]] = {name: partial(_measure, bench, name) for name in names}
     alternate(systems, bench.runs, report, lambda found: found, say=say)

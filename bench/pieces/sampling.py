@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from atta.errors import AttaError, ConfigError
-from atta.observe.packages import missing, not_installed
 from atta.observe.settings import Option, check_bounds
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
@@ -92,9 +91,7 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
     report = BenchReport("sampling", config, drawn="edges_per_s", limit_of=bounds)
     runs = [("atta", n) for n in bench.threads] + [(f"atta-{variant}", bench.threads[0]) for variant in bench.variants]
     for peer in bench.vs:
-        if lacking := missing(*_NEEDS[peer]):
-            report.fail(peer, not_installed(*lacking))
-        else:
+        if not report.lacks(peer, *_NEEDS[peer]):
             runs += [(peer, n) for n in bench.threads]
     systems: dict[str, Callable[[Path], dict[str, float]]] = {
         name if threads == bench.threads[0] else f"{name}-{threads}-threads": partial(_measure, bench, name, threads)

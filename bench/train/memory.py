@@ -74,7 +74,7 @@ def options(strategy: str, layers: int, batch: int) -> dict[str, Any]:
 
 def as_arguments(settings: dict[str, Any]) -> list[str]:
     """The same settings as options of ``atta train``."""
-    from atta.train.config import option_words
+    from atta_bench.train.settings import option_words
 
     return option_words(settings)
 

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import NoOption, Option, check_bounds
-from atta.train.config import TrainConfig, option_words
+from atta.observe.settings import NoOption, Option, Setting, check_bounds, settings_of
+from atta.train.config import TrainConfig
 from atta.train.settings import MODELS
 from atta.train.strategies import STRATEGIES as TRAINING
 from atta_bench.lab.netlab import bits_per_s
@@ -310,3 +310,19 @@ VARIANT = _VariantType()
 SHARE = _ShareType()
 PRICES = _Read("file", PriceList.load)
 STOP = _Read("pattern", StopPattern.parse)
+
+
+def option_words(settings: Mapping[str, Any]) -> list[str]:
+    """The options of ``atta train`` that give these settings of ``TrainConfig``."""
+    words, own = list[str](), list[str]()
+    known = {setting.field: setting for setting in settings_of(TrainConfig)}
+    for name, value in settings.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        if isinstance(known[name].option, Setting):
+            own.append(known[name].given(text))
+        elif name != "strategy":
+            words += [f"--{known[name].name}"] if value is True else [f"--{known[name].name}", text]
+    if own or "strategy" in settings:
+        name = settings.get("strategy", TrainConfig.strategy)
+        words += ["--strategy", f"{name}:{','.join(own)}" if own else name]
+    return words

@@ -28,7 +28,6 @@ from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from atta.partition.generate import GenerateOptions
@@ -72,9 +71,7 @@ class TrainerPool:
     def __enter__(self) -> TrainerPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
         for process in self._processes:

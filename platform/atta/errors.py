@@ -35,33 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = [
-    "AttaError",
-    "ChangedFileError",
-    "ConfigError",
-    "DaemonEndedError",
-    "DataError",
-    "DeadlineError",
-    "DiskFullError",
-    "DrainingError",
-    "NonFiniteError",
-    "NotAllowedError",
-    "NotAuthenticatedError",
-    "PeerLostError",
-    "PluginError",
-    "ProtocolError",
-    "QuotaExceededError",
-    "RemoteError",
-    "RestartedError",
-    "SamplingContractError",
-    "StalePrimaryError",
-    "StaleRowError",
-    "TrainerLostError",
-    "UnavailableError",
-    "UnknownClientError",
-    "UnknownNameError",
-    "WrongDatasetError",
-]
 
 LONGEST_NAME = 256
 """Characters of an unknown name that are compared and shown."""

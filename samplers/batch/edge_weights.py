@@ -3,25 +3,19 @@ the graph's value, exactly where all in-neighbours come, else on average over dr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.partition.graph.part import inverse_roots
+from atta.partition.dataset import Dataset
+from atta.partition.graph.part import GraphDegrees, inverse_roots
 from atta.samplers import kernels
-from atta.samplers.dag.plan import EdgeNorm, EdgeUse, EdgeWeights
+from atta.samplers.batch.vertices import NewVertices, Vertices
+from atta.samplers.dag.plan import EdgeNorm, EdgeUse, EdgeWeights, Plan, PlanOp
 from atta.samplers.methods.base import DrawnEdges
 from atta.samplers.shard import TIMELY, Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from atta.partition.dataset import Dataset
-    from atta.partition.graph.part import GraphDegrees
-    from atta.samplers.batch.vertices import NewVertices, Vertices
-    from atta.samplers.dag.plan import Plan, PlanOp
 
 FACTOR = ""
 """The table of an answer that says what each drawn edge stands for. No table of a user has this name."""

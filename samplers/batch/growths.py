@@ -4,21 +4,17 @@ becomes of drawn edges that do not just join."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.partition.dataset import Dataset
 from atta.samplers.batch.items import Joined
 from atta.samplers.batch.vertices import Degree, KeptEdges, KeptRows, NewVertices, Vertices, grouped, together
 from atta.samplers.dag.instance import Kind, OwnedVertices
+from atta.samplers.dag.spec import Plan, PlanOp
 from atta.samplers.operators.draws import draw, streams, unit
 from atta.samplers.shard import Answer, only
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
-    from atta.samplers.batch.vertices import Vertices
-    from atta.samplers.dag.spec import Plan, PlanOp
 
 
 class Growths:

@@ -6,19 +6,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from atta.partition.schema import Schema
+from atta.samplers.dag.instance import OwnedVertices
+from atta.samplers.dag.spec import PlanOp
 from atta.samplers.hashing import hash_string, stream_of
-
-if TYPE_CHECKING:
-    from atta.partition.schema import Schema
-    from atta.samplers.dag.instance import OwnedVertices
-    from atta.samplers.dag.spec import PlanOp
-    from atta.samplers.methods import Method
-    from atta.samplers.operators.base import Sampled
-    from atta.samplers.shard import Answer
+from atta.samplers.methods import Method
+from atta.samplers.operators.base import Sampled
+from atta.samplers.shard import Answer
 
 EDGES = "edges"
 """What versions call the edges of a type: their key is (edge type, EDGES), that of a table (node type, name)."""

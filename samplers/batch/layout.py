@@ -4,24 +4,18 @@ own page-aligned region, so hops can append to all arrays in any order."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from atta.errors import ConfigError
+from atta.partition.schema import Schema
 from atta.samplers.dag.plan import EdgeUse
-from atta.samplers.dag.spec import Kind
+from atta.samplers.dag.spec import Kind, Plan, PlanOp
 from atta.samplers.operators.base import Bounds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from atta.partition.schema import Schema
-    from atta.samplers.dag.spec import Plan, PlanOp
-
 
 PAGE = 4096
 _NO_BOUND = 1 << 31

@@ -6,18 +6,16 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.partition.dataset import VertexTimes
 from atta.samplers import kernels
 from atta.samplers.arguments import number
 from atta.samplers.hashing import mix64
 from atta.samplers.requests import Contains, DegreeSums, Program
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import VertexTimes
 
 _ATTEMPTS = 64
 """At most this many draws per pair. After them all targets of the pair's source are tried in turn."""

@@ -11,11 +11,12 @@ per node type as they are first reached. So the new vertices of a hop are a rang
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.batch.edge_weights import FACTOR, WeighedEdges
 from atta.samplers.batch.growths import Growths, Votes, among, rows_of_edges
@@ -30,21 +31,18 @@ from atta.samplers.batch.items import (
     SampleItem,
     StreamPosition,
 )
+from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
 from atta.samplers.batch.sums import RowsAtHome, RowSums, WantedSums, last_edges, leaves_last_hop
 from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
+from atta.samplers.dag.spec import Plan, PlanOp
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.kernels.sums import LastEdges
 from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
+from atta.samplers.requests import Program
 from atta.samplers.shard import Answer, places, without_edges
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
-    from atta.samplers.batch.layout import BatchArrays
-    from atta.samplers.dag.spec import Plan, PlanOp
-    from atta.samplers.requests import Program
 
 NO_SOURCES: Mapping[tuple[str, str], int] = {}
 """All rows and edges are the dataset's own."""

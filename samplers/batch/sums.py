@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta.partition.schema import Schema
 from atta.samplers.batch.items import FeatureItem, SumItem
+from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.scratch import Scratch
+from atta.samplers.batch.vertices import NewVertices, TaskRows, Vertices
 from atta.samplers.dag.plan import Reduce
+from atta.samplers.dag.spec import Plan
 from atta.samplers.kernels.sums import LastEdges, Sums, edges_in_order, plan_sums, reduce_rows, shifts_for, width_of
-
-if TYPE_CHECKING:
-    from atta.partition.schema import Schema
-    from atta.samplers.batch.layout import BatchArrays
-    from atta.samplers.batch.vertices import NewVertices, TaskRows, Vertices
-    from atta.samplers.dag.spec import Plan
-    from atta.samplers.shard import Answer
+from atta.samplers.shard import Answer
 
 RowsAtHome = Callable[[str, str], tuple[np.ndarray, np.ndarray | None]]
 """The rows of a node type's table that are the partition's own, and those that are kept of others'."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from atta.samplers import kernels
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.instance import OTHERS, Task, chunk_range
-
-if TYPE_CHECKING:
-    from atta.samplers.methods import Method
+from atta.samplers.methods import Method
 
 
 class Vertices:

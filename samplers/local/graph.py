@@ -6,16 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.arguments import integers, whole
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
 
 
 @contextlib.contextmanager

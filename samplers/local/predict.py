@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.dataset import Dataset
+from atta.partition.schema import Schema
 from atta.samplers import kernels
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.shard import Shard
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
-    from atta.partition.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,7 @@ def _unbiased(drawn: DrawnEdges) -> np.ndarray:
     # Who gets all of its edges gets them in no order of draws. Edges of weight 0 never come.
     most = np.bincount(of, weights=drawn.weight, minlength=len(counts))
     every = (counts < fan_out) | (drawn.degree <= fan_out) | (most >= drawn.total * (1 - _ROUNDING))
-    weights: np.ndarray = np.where(every[of], 1.0, ((1 - before) / share + later) / fan_out)
-    return weights
+    return np.where(every[of], 1.0, ((1 - before) / share + later) / fan_out)
 
 
 METHOD = NeighborMethod(number=1, prepare=_prepare, table="weight", needs_table=True, weigh_edges=_unbiased)

@@ -14,8 +14,6 @@ from atta.samplers.operators.base import MAX_EDGES, Batch, Bounds, Sampled, chec
 from atta.samplers.operators.draws import draw, draw_edges, streams, unit
 from atta.samplers.requests import Expand, Neighbors, Program
 
-__all__ = ["FastGcn", "Ladies"]
-
 
 @dataclass(frozen=True)
 class Ladies:

@@ -20,8 +20,6 @@ from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import MAX_EDGES, MAX_VERTICES, Batch, Bounds, Sampled, first_seen
 from atta.samplers.requests import Degrees, Expand, Neighbors, Program
 
-__all__ = ["Closure", "ExpansionAware"]
-
 _MAX_HOPS = 1024
 """At most this many hops. The deepest network of the paper has 112 layers; hops beyond the graph's diameter cost nothing."""
 _SELECTIONS = ("uniform", "degree")

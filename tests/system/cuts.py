@@ -17,8 +17,8 @@ from atta.partition import Graph
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint.files import LAST
 from atta.train.checkpoint.run import place_in
-from atta.train.config import option_words
 from atta.train.launching.trainers import pulse_file
+from atta_bench.train.settings import option_words
 
 WITHIN_S = 180  # a busy machine is not a failure
 

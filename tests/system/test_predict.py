@@ -26,13 +26,14 @@ from atta.partition import Dataset, GraphWriter, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph.strings import to_rows
 from atta.samplers.local.predict import predict
-from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
 from atta.simulate import measure as measuring
+from atta.simulate.cluster import simulate
 from atta.simulate.consumers import Consumers
 from atta.simulate.measure import measure
-from atta.simulate.scenario import BatchModel
+from atta.simulate.profile import Profile, load_profile, save_profile
+from atta.simulate.scenario import BatchModel, Scenario
 from atta.simulate.traced import profile_of_trace
-from atta.train.planning import Question, count_sizes, open_servers
+from atta.train.planning.count import Question, count_sizes, open_servers
 from tests.system.conftest import SmallGraph
 
 

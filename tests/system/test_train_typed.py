@@ -126,7 +126,9 @@ def test_a_typed_graph_trains_without_any_option(world: World, name: str, capfd:
     report = fit(TrainConfig(cluster=world.clusters[name], epochs=1, device="cpu"))
     assert (report.config.model, len(report.epochs)) == ("rgcn", 1)
     assert capfd.readouterr().err.count("so the model is rgcn") == 1
-    with pytest.raises(atta.ConfigError, match=r"so the model is rgcn, but .* belongs to --strategy minibatch, not full"):
+    with pytest.raises(
+        atta.ConfigError, match=r"so the model is rgcn, but .* belongs to --strategy minibatch, not full"
+    ):
         fit(TrainConfig(cluster=world.clusters[name], strategy="full"))
 
 

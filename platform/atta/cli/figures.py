@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from rich.console import RenderableType
 
 from atta.cli.output import printer, write_json
 from atta.observe.packages import load
 from atta.partition.disk.staging import StagedFile
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Those of Okabe and Ito, which colour-blind readers tell apart, but for their yellow, which is faint on white."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE
+from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE, Parsed
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.plugins import OpenRegistry, unknown_name, use
 from atta.observe.settings import Option, Setting, SettingField, named_settings, settings_of
@@ -33,13 +33,9 @@ _METAVARS = {
 }  # fmt: skip
 
 
-class _AutoOrDuration(click.ParamType[str]):
+def _auto_or_duration(value: Any) -> str:
     """``auto``, or a duration, which becomes its number of seconds as a text."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return AUTO if value == AUTO else f"{DURATION.convert(value, param, ctx):g}"
+    return AUTO if value == AUTO else f"{DURATION.convert(value, None, None):g}"
 
 
 class _Percent(click.FloatRange):
@@ -105,20 +101,15 @@ class NameOf(click.Choice[str]):
             self.fail(str(error), param, ctx)
 
 
-class _PluginType(click.ParamType[str]):
-    name = "plugin"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            use(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
+def _used(text: str) -> str:
+    """``text``, whose part is known from now on. A value of a file of options is read twice."""
+    use(text)
+    return text
 
 
 def plugin_option(command: Decorated) -> Decorated:
     """Give a command ``--plugin``: what it names is known before all other options are read."""
-    about: dict[str, Any] = {"type": _PluginType(), "multiple": True, "is_eager": True, "expose_value": False}
+    about: dict[str, Any] = {"type": Parsed("plugin", _used), "multiple": True, "is_eager": True, "expose_value": False}
     text = "Use a part of your own that is not installed."
     return click.option("--plugin", metavar="MODULE:OBJECT", help=text, **about)(command)
 
@@ -327,7 +318,7 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
     if about.choices:
         return click.Choice(tuple(about.choices))
     if about.unit == "s" and setting.kind is str:
-        return _AutoOrDuration()
+        return Parsed("duration", _auto_or_duration)
     if about.unit in _QUANTITIES:
         quantity = _QUANTITIES[about.unit]
         return quantity.at_least(_text(about.unit, about.at_least)) if about.at_least else quantity

@@ -27,7 +27,6 @@ from atta.observe.settings import SIZES, amount_of
 from atta.wire.parts import AUTO, NODE_VARIABLES, PART_VARIABLES, as_parts, own_number, parse_parts
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress as Bars
 
     from atta.observe.progress import Progress
@@ -147,61 +146,52 @@ NUMBERS = _Listed("numbers", float, "1,2.5,10")  # -> tuple[float, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 
-class _NamedColumns(click.ParamType[dict[str, str]]):
-    """Comma-separated pairs of a name and the column that has it."""
+class Parsed(click.ParamType[Any]):
+    """What ``read`` makes of a text, or of a default; it raises ConfigError."""
 
-    name = "columns"
+    def __init__(self, name: str, read: Callable[[Any], Any]) -> None:
+        self.name, self._read = name, read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
-        """Parse text such as ``src=a,dst=b``. Dictionaries, which are defaults, pass through unchanged."""
-        if isinstance(value, dict):
-            return value
-        pairs = [entry.partition("=") for entry in str(value).split(",")]
-        found = {name.strip(): column.strip() for name, _, column in pairs}
-        if len(found) < len(pairs) or not all(name and column for name, column in found.items()):
-            self.fail(f"{value!r} is not a list such as src=a,dst=b", param, ctx)
-        return found
-
-
-COLUMNS = _NamedColumns()
-
-
-class _Partitions(click.ParamType[range]):
-    """Consecutive partitions, or ``auto`` for the one that the environment tells."""
-
-    name = "partitions"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        """Parse text such as ``0``, ``0-2``, ``0,1,2`` or ``auto``. Ranges pass through unchanged."""
-        if isinstance(value, range):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what was read."""
         try:
-            if value == AUTO:
-                return as_parts([own_number(os.environ, socket.gethostname(), PART_VARIABLES)])
-            return parse_parts(str(value))
+            return self._read(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
 
-PARTS = _Partitions()
+def _named_columns(value: str | dict[str, str]) -> dict[str, str]:
+    """Pairs of a name and the column that has it, from text such as ``src=a,dst=b``. Dictionaries, which are defaults, pass
+    through unchanged."""
+    if isinstance(value, dict):
+        return value
+    pairs = [entry.partition("=") for entry in value.split(",")]
+    found = {name.strip(): column.strip() for name, _, column in pairs}
+    if len(found) < len(pairs) or not all(name and column for name, column in found.items()):
+        raise ConfigError(f"{value!r} is not a list such as src=a,dst=b")
+    return found
 
 
-class _NodeRank(click.ParamType[int]):
+def _partitions(value: str | range) -> range:
+    """Consecutive partitions from text such as ``0``, ``0-2`` or ``0,1,2``, or ``auto`` for the one that the environment
+    tells. Ranges pass through unchanged."""
+    if isinstance(value, range):
+        return value
+    if value == AUTO:
+        return as_parts([own_number(os.environ, socket.gethostname(), PART_VARIABLES)])
+    return parse_parts(value)
+
+
+def _node_rank(value: Any) -> int:
     """The number of a machine, or ``auto`` for the one that the environment tells."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a number or ``auto``."""
-        if value != AUTO:
-            return int(click.INT.convert(value, param, ctx))
-        try:
-            return own_number(os.environ, socket.gethostname(), NODE_VARIABLES)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
+    if value == AUTO:
+        return own_number(os.environ, socket.gethostname(), NODE_VARIABLES)
+    return int(click.INT.convert(value, None, None))
 
 
-NODE_RANK = _NodeRank()
+COLUMNS = Parsed("columns", _named_columns)  # -> dict[str, str]
+PARTS = Parsed("partitions", _partitions)  # -> range
+NODE_RANK = Parsed("integer", _node_rank)  # -> int
 
 
 class _ToWrite(click.ParamType[str]):

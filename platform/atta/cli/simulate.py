@@ -9,28 +9,18 @@ from typing import Any
 
 import click
 
+from atta.cli import output
 from atta.cli.options import STRATEGY, StrategyCommand, StrategyHelp, command, config_option, settings_options
-from atta.cli.output import (
-    NAMES,
-    SIZE,
-    TO_WRITE,
-    echo,
-    json_option,
-    printer,
-    quiet_option,
-    refuse_given,
-    teller,
-    write_json,
-)
 from atta.cli.sizing import OPTIONS as SIZING
 from atta.cli.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
-from atta.scheduler import POLICIES, SchedulerConfig, policy_named
-from atta.scheduler.config import link_threads
-from atta.simulate import Profile, Scenario, load_profile, save_profile
-from atta.simulate import simulate as simulated
+from atta.scheduler.config import SchedulerConfig, link_threads
+from atta.scheduler.policies import POLICIES, policy_named
 from atta.simulate.cluster import SimulatedRun, document, table
+from atta.simulate.cluster import simulate as simulated
 from atta.simulate.pipeline import PipelineOutcome, PipelineScenario, planned_costs, simulate_pipeline
+from atta.simulate.profile import Profile, load_profile, save_profile
+from atta.simulate.scenario import Scenario
 
 COUNT = click.IntRange(min=1)
 
@@ -73,11 +63,11 @@ _GROUPS = {
 )
 @click.option("--prefetch", type=COUNT, show_default="4", help="Depth of the policy `prefetch`.")
 @click.option("--requests", type=COUNT, show_default="16", help="Requests to other daemons at once.")
-@click.option("--queue", type=SIZE, show_default="1GiB", help="Most bytes of batches in flight or waiting.")
+@click.option("--queue", type=output.SIZE, show_default="1GiB", help="Most bytes of batches in flight or waiting.")
 @click.option("--train-ms", type=click.FloatRange(min=0), default=0.0, help="Training on one batch.")
 @click.option("--sweep", metavar="OPTION=A,B,...", help=f"Simulate for several values of one of: {', '.join(_SWEPT)}.")
 @click.option("--measure", "source", metavar="DATASET|CLUSTER", help="Make a profile by a real run instead; see --out.")
-@click.option("--out", type=TO_WRITE, metavar="FILE", help="With --measure: the profile to write.")
+@click.option("--out", type=output.TO_WRITE, metavar="FILE", help="With --measure: the profile to write.")
 @click.option(
     "--epochs",
     type=COUNT,
@@ -101,8 +91,8 @@ _GROUPS = {
     help="Training, not sampling; `atta simulate --strategy dorylus --help` lists its settings.",
 )
 @sizing_options
-@json_option
-@quiet_option
+@output.json_option
+@output.quiet_option
 def simulate(
     profile_file: str | None,
     trace_file: str | None,
@@ -123,8 +113,8 @@ def simulate(
     """
     options |= settings
     if (strategy := options.pop("strategy")) is not None:
-        refuse_given({"profile_file", "trace_file", "source"}, "--strategy needs no profile")
-        refuse_given({"out", *options} - _PIPELINE, "does not go with --strategy")
+        output.refuse_given({"profile_file", "trace_file", "source"}, "--strategy needs no profile")
+        output.refuse_given({"out", *options} - _PIPELINE, "does not go with --strategy")
         given = {name: options[name] for name in _PIPELINE if options[name] is not None}
         del strategy["strategy"]
         if plan := strategy.get("plan"):
@@ -134,19 +124,21 @@ def simulate(
     if source is not None:
         if out is None or profile_file is not None or trace_file is not None:
             raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")
-        refuse_given({"json_file", *options} - _MEASURING, "does not go with --measure")
+        output.refuse_given({"json_file", *options} - _MEASURING, "does not go with --measure")
         idle, kind = ({"data"}, "CLUSTER") if Path(source).is_dir() else ({"threads", *_DAEMON}, "DATASET")
-        refuse_given(idle, f"goes with --measure {kind}")
+        output.refuse_given(idle, f"goes with --measure {kind}")
         if options["cache_share"] is None:
-            refuse_given({"cache_rank", *([] if options["memory"] else ["window"])}, "needs --cache-share")
+            output.refuse_given({"cache_rank", *([] if options["memory"] else ["window"])}, "needs --cache-share")
         _measure(source, out, options, quiet=quiet)
         return
-    refuse_given({"out", "split", "data", *_LOADER, "cache_share", "cache_rank", "memory"}, "goes with --measure")
-    refuse_given({"epochs"}, "goes with --measure and --strategy")
+    output.refuse_given(
+        {"out", "split", "data", *_LOADER, "cache_share", "cache_rank", "memory"}, "goes with --measure"
+    )
+    output.refuse_given({"epochs"}, "goes with --measure and --strategy")
     check_sizing(options["instances"])
     profile = _profile(profile_file, trace_file, options)
     option, swept, values = _sweep(options.pop("sweep"))
-    refuse_given({swept}, f"--sweep {option} varies it")
+    output.refuse_given({swept}, f"--sweep {option} varies it")
     _check_depth(swept, [value for _, value in values] if swept == "policy" else [options["policy"]])
     if (instances := options["instances"]) is not None:
         base, given = _scenario(profile, options), {name: options[name] for name in SIZING}
@@ -159,7 +151,7 @@ def simulate(
 def _check_depth(swept: str, policies: Sequence[str | None]) -> None:
     """Refuse a depth where no policy that is simulated has one."""
     if not any(policy_named(policy or SchedulerConfig.policy).has_depth for policy in policies):
-        refuse_given({"sweep"} if swept == "prefetch" else {"prefetch"}, "the depth goes with --policy prefetch")
+        output.refuse_given({"sweep"} if swept == "prefetch" else {"prefetch"}, "the depth goes with --policy prefetch")
 
 
 def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[str, Any]) -> Profile:
@@ -182,17 +174,17 @@ def _run(scenarios: Mapping[str, Scenario], option: str, source: str, json_file:
         for scenario in {run.scenario.epoch_batches: run.scenario for run in runs}.values():
             _warn_of_length(scenario)
         for unknown in dict.fromkeys(run.scenario.unknown for run in runs if run.scenario.unknown):
-            echo(f"atta: warning: {unknown}", err=True)
-    write_json(json_file, document(runs, option, source))
+            output.echo(f"atta: warning: {unknown}", err=True)
+    output.write_json(json_file, document(runs, option, source))
     if not quiet and json_file != "-":
-        printer().print(table(runs, option))
+        output.printer().print(table(runs, option))
 
 
 def _warn_of_length(scenario: Scenario) -> None:
     """Warn if a scenario is longer than an epoch: a loader would end there and start again."""
     most, seeds = scenario.epoch_batches, scenario.epoch_seeds
     if most is not None and scenario.batches > most:
-        echo(
+        output.echo(
             f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of "
             f"{scenario.seeds} on each of {scenario.machines} machines; beyond, more of the same are simulated",
             err=True,
@@ -211,7 +203,7 @@ def _sweep(text: str | None) -> tuple[str, str, list[tuple[str, Any]]]:
         raise UnknownNameError.of("option to sweep", option, _SWEPT)
     (param,) = (p for p in click.get_current_context().command.params if f"--{option}" in p.opts)
     try:
-        values = [(entry, param.type.convert(entry, None, None)) for entry in NAMES.convert(listed, None, None)]
+        values = [(entry, param.type.convert(entry, None, None)) for entry in output.NAMES.convert(listed, None, None)]
     except click.BadParameter as error:
         raise ConfigError(f"--sweep {text}: {error.message}") from None
     return option, str(param.name), values
@@ -249,7 +241,7 @@ def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) 
             if options[name] is not None
             for word in (f"--{name.replace('_', '-')}", str(options[name]))
         ],
-        say=teller(quiet),
+        say=output.teller(quiet),
     )
     save_profile(out, profile)
 
@@ -261,18 +253,18 @@ def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bo
     """Simulate a pipeline, and show what it did."""
     outcome = simulate_pipeline(scenario)
     plain = asdict(scenario) | {"link": None if scenario.link == float("inf") else scenario.link}
-    write_json(json_file, {"schema": 1, "scenario": plain, "outcome": asdict(outcome)})
+    output.write_json(json_file, {"schema": 1, "scenario": plain, "outcome": asdict(outcome)})
     if not quiet and json_file != "-":
         _print_pipeline(scenario, outcome)
 
 
 def _print_pipeline(scenario: PipelineScenario, outcome: PipelineOutcome) -> None:
     later = outcome.epoch_s[1:] or outcome.epoch_s
-    printer().print(
+    output.printer().print(
         f"{scenario.mode}: {sum(later) / len(later):.4g} s per epoch after the first ({outcome.epoch_s[0]:.4g} s); rows at "
         f"most {outcome.oldest} epochs old"
     )
-    printer().print(
+    output.printer().print(
         f"{outcome.workers} workers, {100 * outcome.working:.0f} % of their time at work; "
         f"trainers busy {100 * outcome.busy:.0f} %; "
         f"{outcome.relaunched} tasks relaunched, {outcome.lost} workers lost, {outcome.ignored} results ignored"

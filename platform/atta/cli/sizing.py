@@ -12,7 +12,7 @@ from rich.table import Table
 from atta.cli.output import DURATION, RATE, SIZE, echo, printer, progress_bars, refuse_given, write_json
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
-from atta.simulate import Scenario
+from atta.simulate.scenario import Scenario
 from atta.simulate.sizing import (
     COUNTS,
     ClusterChoice,

@@ -16,7 +16,10 @@ from atta.observe.machine.memory import total_bytes
 from atta.observe.packages import need
 
 if TYPE_CHECKING:
-    from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes
+    from atta.train.planning.count import Question
+    from atta.train.planning.explain import Advice
+    from atta.train.planning.forecast import Forecast
+    from atta.train.planning.sizes import Expansion, PlannedModel, Sizes
 
 _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
 _FEW_CLASSES = 1000
@@ -40,10 +43,10 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     from atta.partition.dataset import Dataset
 
     dataset = Dataset.open(data, verify=False)
-    from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
-    from atta.train.planning.count import fitted_alpha
-    from atta.train.planning.explain import recorded_losses
+    from atta.train.planning.count import count_sizes, fitted_alpha, open_servers
+    from atta.train.planning.explain import advise, forecasts, recorded_losses
     from atta.train.planning.probe import device_here, disk_rows_per_s, measure
+    from atta.train.planning.sizes import Machines
 
     network, device = _network(dataset, options), device_here()
     question = _question(options)
@@ -87,7 +90,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
 
 
 def _network(dataset: Any, options: dict[str, Any]) -> PlannedModel:
-    from atta.train.planning import PlannedModel
+    from atta.train.planning.sizes import PlannedModel
 
     tables = dataset.schema.node_tables[dataset.schema.node_types[0]]
     shape: tuple[int, ...] = tables["x"].row_shape if "x" in tables else ()
@@ -103,8 +106,7 @@ def _network(dataset: Any, options: dict[str, Any]) -> PlannedModel:
 
 
 def _question(options: dict[str, Any]) -> Question:
-    from atta.train.planning import Question
-    from atta.train.planning.count import EXPANSIONS
+    from atta.train.planning.count import EXPANSIONS, Question
 
     layers = options["layers"]
     fan_outs = options["num_neighbors"] or (_FAN_OUTS if layers == len(_FAN_OUTS) else _FAN_OUTS[1:2])
@@ -151,7 +153,7 @@ def _of_batches(sizes: Sizes, servers: int, aggregate: str) -> list[str]:
 
 def _settings(given: tuple[tuple[int, ...], ...]) -> list[Expansion]:
     from atta.samplers.operators.server import ExpansionAware
-    from atta.train.planning import Expansion
+    from atta.train.planning.sizes import Expansion
 
     for pair in given:
         if len(pair) != 2:

@@ -13,7 +13,8 @@ from atta.observe.machine.memory import total_bytes
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.partition.graph.needs import memory_size
-from atta.scheduler import POLICIES, SchedulerConfig
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.policies import POLICIES
 from atta.wire.clusterfile import listening_at
 from atta.wire.parts import Addresses, replicas_of
 

@@ -24,16 +24,7 @@ from atta.observe.machine.memory import available_bytes, claim, machine_room
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.files import read_page_by_page
 from atta.partition.disk.watching import WatchedFiles
-from atta.partition.graph.needs import (
-    DiskPlan,
-    MachineRoom,
-    MemoryPlan,
-    MemoryWish,
-    Needs,
-    needs_of,
-    plan_disk,
-    plan_memory,
-)
+from atta.partition.graph import needs
 from atta.samplers.shard import Shard
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
@@ -61,9 +52,9 @@ class OpenedData:
     owner: int
     peers: Mapping[int, Addresses]
     resident: bool
-    memory: MemoryPlan
+    memory: needs.MemoryPlan
     files: WatchedFiles
-    disk: DiskPlan | None = None
+    disk: needs.DiskPlan | None = None
 
     @classmethod
     def of(cls, config: DaemonConfig) -> OpenedData:
@@ -72,13 +63,13 @@ class OpenedData:
         the cluster file spreads the partitions in another way, or what is served does not fit into memory."""
         parts = [*config.parts]
         dataset = Dataset.open(config.data, parts=parts, verify=False)
-        need = needs_of(dataset, [config.parts])[0]
+        need = needs.needs_of(dataset, [config.parts])[0]
         log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=need.partition // 1_000_000)
         groups = spread(config.parts, config.peers, dataset.num_parts)
         memory, disk = _divided(config, need), None
         if memory.bound:
             buffer = config.most_buffer_bytes
-            disk = plan_disk(dataset, parts[0], memory.bound, cache=config.cache_bytes, buffer=buffer)
+            disk = needs.plan_disk(dataset, parts[0], memory.bound, cache=config.cache_bytes, buffer=buffer)
             memory = replace(memory, cache=disk.cache)
         resident = memory.copies and len(parts) == 1
         files = _watched(dataset, config.parts, copied=memory.copies)
@@ -99,31 +90,31 @@ def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
     return WatchedFiles(dataset.path, MANIFEST, {name: dataset.files[name] for name in names})
 
 
-def _divided(config: DaemonConfig, need: Needs) -> MemoryPlan:
+def _divided(config: DaemonConfig, need: needs.Needs) -> needs.MemoryPlan:
     """What this daemon takes; others on this machine learn of it. Arrays of several partitions are in memory as soon as
     they are joined."""
     joined = len(config.parts) > 1
     if joined:
         _check_joinable(config, need.partition)
     memory = "copy" if joined else config.memory
-    wish = MemoryWish(memory, config.cache_bytes, config.buffer_bytes)
+    wish = needs.MemoryWish(memory, config.cache_bytes, config.buffer_bytes)
     with machine_room() as (limit, free):
-        plan = _planned(need, MachineRoom(limit, free), wish)
+        plan = _planned(need, needs.MachineRoom(limit, free), wish)
         claim(plan.total)
     return plan
 
 
-def _planned(need: Needs, room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
+def _planned(need: needs.Needs, room: needs.MachineRoom, wish: needs.MemoryWish) -> needs.MemoryPlan:
     """What one daemon takes: what was asked for, or as little as possible where others have been promised all free
     memory. Raises ConfigError: what is to be loaded does not fit."""
     if wish.memory != "auto" and wish.cache is not None:
-        return plan_memory([need], MachineRoom(ALL, ALL), wish)
+        return needs.plan_memory([need], needs.MachineRoom(ALL, ALL), wish)
     try:
-        return plan_memory([need], room, wish)
+        return needs.plan_memory([need], room, wish)
     except ConfigError:
         if wish.memory == "copy":
             raise
-    return plan_memory([need], MachineRoom(ALL, ALL), replace(wish, memory="map", cache=wish.cache or 0))
+    return needs.plan_memory([need], needs.MachineRoom(ALL, ALL), replace(wish, memory="map", cache=wish.cache or 0))
 
 
 def _check_joinable(config: DaemonConfig, nbytes: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +12,9 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore import codecs
 from atta.kvstore.disk import NOTHING_ON_DISK, DiskTable
 from atta.kvstore.live.book import Rows
+from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.kernels.sums import largest, pack_sums
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
 
 
 def known_codec(codec: str) -> str:

@@ -79,12 +79,6 @@ def missing(*packages: str) -> list[str]:
     return [package for package in packages if not _installed(package)]
 
 
-def not_installed(*packages: str) -> str:
-    """A message about missing ``packages``: their names and the extras to install."""
-    extras = sorted({f"atta[{EXTRAS[package]}]" for package in packages if package in EXTRAS})
-    return f"not installed: {', '.join(packages)}" + (f": install {' and '.join(extras)}" if extras else "")
-
-
 def need(what: str, *packages: str) -> None:
     """Check that the ``packages`` for ``what``, all of one extra, are installed. ConfigError names the extra to
     install."""

@@ -6,26 +6,9 @@ import math
 from collections import deque
 
 from atta.samplers.dag.instance import DagInstance, Kind, Lane, Task
+from atta.scheduler import events
 from atta.scheduler.coarse import Load, Pace, PaceMemory, ScheduledSession, SessionView, WakeUps, view
 from atta.scheduler.config import SchedulerConfig
-from atta.scheduler.events import (
-    Action,
-    BatchReady,
-    BatchTaken,
-    CancelDag,
-    ConsumersHold,
-    Event,
-    FailSession,
-    LaunchDag,
-    RunTask,
-    SessionClosed,
-    SessionOpened,
-    TaskDone,
-    TaskFailed,
-    Tick,
-    Utilisation,
-    WakeAt,
-)
 from atta.scheduler.fine import CostModel, Dag, LaneQueue
 from atta.scheduler.policies import policy_named
 
@@ -65,36 +48,36 @@ class Scheduler:
         self._cramped: dict[str, ScheduledSession] = {}  # have no room for another batch
         self._wakeups = WakeUps()
         self._now = 0.0  # time of the latest event
-        self._log: deque[tuple[float, Event, tuple[Action, ...]]] = deque(maxlen=config.log_events)
+        self._log: deque[tuple[float, events.Event, tuple[events.Action, ...]]] = deque(maxlen=config.log_events)
         self._finished = 0
         self._cancelled = 0
         self._most_bytes = 0  # largest number of bytes that finished batches ever took
         self._taken_bytes = 0  # of batches that consumers have taken and still read; not negative
 
-    def on(self, event: Event, now: float) -> list[Action]:
+    def on(self, event: events.Event, now: float) -> list[events.Action]:
         """Take in one event at time ``now`` (seconds of any monotonic clock); return what to do, in this order. Raises
         SchedulerError or DagError when the event contradicts what was asked for."""
-        actions: list[Action] = []
+        actions: list[events.Action] = []
         self._now = now
         match event:
-            case TaskDone():
+            case events.TaskDone():
                 self._task_done(event, now, actions)
-            case BatchTaken():
+            case events.BatchTaken():
                 self._batch_taken(event, now, actions)
-            case Tick():
+            case events.Tick():
                 self._wakeups.arrived()
-            case Utilisation():
+            case events.Utilisation():
                 self._load.sample(event.percent, now)
                 self._consider_refused(now, actions)
-            case SessionOpened():
+            case events.SessionOpened():
                 self._session_opened(event, now, actions)
-            case SessionClosed():
+            case events.SessionClosed():
                 self._session_closed(event, now, actions)
                 self._consider_cramped(now, actions)
-            case TaskFailed():
+            case events.TaskFailed():
                 self._task_failed(event, now, actions)
                 self._consider_cramped(now, actions)
-            case ConsumersHold():
+            case events.ConsumersHold():
                 freed, self._taken_bytes = event.nbytes < self._taken_bytes, event.nbytes
                 if freed:
                     self._consider_cramped(now, actions)
@@ -105,12 +88,12 @@ class Scheduler:
         self._run_ready_tasks(actions)
         self._consider_held_back(now, actions)
         if (wake := self._wakeups.next(now)) is not None:
-            actions.append(WakeAt(wake))
+            actions.append(events.WakeAt(wake))
         self._log.append((now, event, tuple(actions)))
         return actions
 
     @property
-    def log(self) -> tuple[tuple[float, Event, tuple[Action, ...]], ...]:
+    def log(self) -> tuple[tuple[float, events.Event, tuple[events.Action, ...]], ...]:
         """The last decisions, oldest first: (time, event, the actions it caused)."""
         return tuple(self._log)
 
@@ -140,7 +123,7 @@ class Scheduler:
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    def _session_opened(self, event: SessionOpened, now: float, actions: list[Action]) -> None:
+    def _session_opened(self, event: events.SessionOpened, now: float, actions: list[events.Action]) -> None:
         if event.session in self._sessions:
             raise SchedulerError(f"session {event.session!r} is open already")
         if not 0 < event.share < math.inf:
@@ -165,12 +148,12 @@ class Scheduler:
         running = [s.pace for s in self._sessions.values() if s.loader == loader and s.pace.finished]
         return running[-1] if running else self._paces.get(loader)
 
-    def _session_closed(self, event: SessionClosed, now: float, actions: list[Action]) -> None:
+    def _session_closed(self, event: events.SessionClosed, now: float, actions: list[events.Action]) -> None:
         session = self._sessions.get(event.session)
         if session is not None:
             self._close(session, now, actions)
 
-    def _close(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
+    def _close(self, session: ScheduledSession, now: float, actions: list[events.Action]) -> None:
         del self._sessions[session.name]
         self._held_back.pop(session.name, None)
         self._cramped.pop(session.name, None)
@@ -179,7 +162,7 @@ class Scheduler:
         self._paces.keep(session.loader, session.pace)
         for number in session.dags:
             self._cancelled += 1
-            actions.append(CancelDag(number))
+            actions.append(events.CancelDag(number))
             dag = self._dags.get(number)  # None: finished, waiting for an earlier batch
             if dag is not None:
                 dag.cancelled, dag.parked = True, []
@@ -189,12 +172,12 @@ class Scheduler:
             lane.drop_cancelled()
         self._consider_followers(session, now, actions)
 
-    def _consider_followers(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
+    def _consider_followers(self, session: ScheduledSession, now: float, actions: list[events.Action]) -> None:
         """Their consumer has fewer batches before theirs, and no event of their own would say so."""
         for follower in [s for s in self._sessions.values() if s.before is session]:
             self._consider(follower, now, actions)
 
-    def _batch_taken(self, event: BatchTaken, now: float, actions: list[Action]) -> None:
+    def _batch_taken(self, event: events.BatchTaken, now: float, actions: list[events.Action]) -> None:
         session = self._sessions.get(event.session)
         if session is None:  # closed in the meantime
             return
@@ -209,7 +192,7 @@ class Scheduler:
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
-    def _task_done(self, event: TaskDone, now: float, actions: list[Action]) -> None:
+    def _task_done(self, event: events.TaskDone, now: float, actions: list[events.Action]) -> None:
         dag = self._answered(event.dag, event.task)
         ready: list[Task] = []
         for done in (event, *event.then):
@@ -236,7 +219,7 @@ class Scheduler:
         if dag.instance.finished:
             self._dag_finished(dag, (event.then or [event])[-1].nbytes, now, actions)
 
-    def _dag_sampled(self, dag: Dag, now: float, actions: list[Action]) -> None:
+    def _dag_sampled(self, dag: Dag, now: float, actions: list[events.Action]) -> None:
         """All of the batch is known. Earlier ones may have waited for that, before they fetch rows."""
         session, dag.sampled = dag.session, True
         if not self._config.window:
@@ -268,10 +251,10 @@ class Scheduler:
             self._lanes[task.lane].push(dag, task, now)
         dag.parked = []
 
-    def _task_failed(self, event: TaskFailed, now: float, actions: list[Action]) -> None:
+    def _task_failed(self, event: events.TaskFailed, now: float, actions: list[events.Action]) -> None:
         dag = self._answered(event.dag, event.task)
         if dag is not None:
-            actions.append(FailSession(dag.session.name, dag.id, event.task))
+            actions.append(events.FailSession(dag.session.name, dag.id, event.task))
             self._close(dag.session, now, actions)
 
     def _answered(self, number: int, task: Task) -> Dag | None:
@@ -289,7 +272,7 @@ class Scheduler:
             del self._dags[number]
         return None
 
-    def _dag_finished(self, dag: Dag, nbytes: int, now: float, actions: list[Action]) -> None:
+    def _dag_finished(self, dag: Dag, nbytes: int, now: float, actions: list[events.Action]) -> None:
         del self._dags[dag.id]
         session = dag.session
         session.in_flight -= 1
@@ -307,12 +290,12 @@ class Scheduler:
             session.queue[batch] = size
             session.announced += 1
             del session.dags[number]
-            actions.append(BatchReady(session.name, batch, number))
+            actions.append(events.BatchReady(session.name, batch, number))
         self._consider(session, now, actions)
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
-    def _consider(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
+    def _consider(self, session: ScheduledSession, now: float, actions: list[events.Action]) -> None:
         """Launch what is due in a session, and note when to look again."""
         session.check_at = math.inf
         self._held_back.pop(session.name, None)
@@ -334,7 +317,7 @@ class Scheduler:
                 return
             self._launch(session, now, actions)
 
-    def _consider_refused(self, now: float, actions: list[Action]) -> None:
+    def _consider_refused(self, now: float, actions: list[events.Action]) -> None:
         """The utilisation is another: consider the sessions whose launch the score has refused until later."""
         for session in [s for s in self._sessions.values() if s.check_at < math.inf]:
             self._consider(session, now, actions)
@@ -344,7 +327,7 @@ class Scheduler:
         cpu, net = self._lanes[Lane.CPU], self._lanes[Lane.NET]
         return cpu.backlog >= cpu.width or net.backlog > 0 or net.fetching >= self._config.fetch_bytes
 
-    def _consider_held_back(self, now: float, actions: list[Action]) -> None:
+    def _consider_held_back(self, now: float, actions: list[events.Action]) -> None:
         """Lanes have run low: consider the sessions that waited for it, in turn."""
         while not self._saturated() and (able := self._able()):
             self._consider(min(able, key=lambda s: s.turn), now, actions)
@@ -373,7 +356,7 @@ class Scheduler:
         found = self._sessions.get(session)
         return found is not None and found.hungry and found.in_flight + found.finished == 0
 
-    def _consider_cramped(self, now: float, actions: list[Action]) -> None:
+    def _consider_cramped(self, now: float, actions: list[events.Action]) -> None:
         """Buffers are free again: consider the sessions that had no room, the one that holds least first."""
         if self._config.buffer_bytes:
             for session in sorted(self._cramped.values(), key=lambda s: s.held_bytes):
@@ -389,7 +372,7 @@ class Scheduler:
         unknown = largest * sum(s.in_flight for s in sessions if s.pace.batch_bytes is None)
         return self._config.buffer_bytes - self._taken_bytes - unknown - sum(s.held_bytes for s in sessions)
 
-    def _launch(self, session: ScheduledSession, now: float, actions: list[Action]) -> None:
+    def _launch(self, session: ScheduledSession, now: float, actions: list[events.Action]) -> None:
         number = self._next_dag
         self._next_dag += 1
         batch, index = session.batches[session.launched], session.launched
@@ -403,12 +386,12 @@ class Scheduler:
         if session.plan.summed is None:
             dag.waits_for = min(self._config.window, index, len(session.batches) - 1 - index)
         self._turn = session.charge(self._turn)
-        actions.append(LaunchDag(number, session.name, batch))
+        actions.append(events.LaunchDag(number, session.name, batch))
         for task in dag.instance.start():
             self._lanes[task.lane].push(dag, task, now)
 
-    def _run_ready_tasks(self, actions: list[Action]) -> None:
+    def _run_ready_tasks(self, actions: list[events.Action]) -> None:
         for lane in self._lanes.values():
             while (taken := lane.take()) is not None:
                 dag, task, ready = taken
-                actions.append(RunTask(dag.id, task, ready, dag.instance.owners_of(task)))
+                actions.append(events.RunTask(dag.id, task, ready, dag.instance.owners_of(task)))

@@ -16,21 +16,3 @@ same figures. docs/internals/simulator.md says what is modelled and what is not.
 
 Reading order: ``profile``, ``scenario``, ``resources`` (what tasks compete for), ``machine``, ``cluster``.
 """
-
-from atta.simulate.cluster import Outcome, SimulatedCluster, simulate
-from atta.simulate.profile import HopSize, Linear, LoopCosts, Profile, Remote, load_profile, save_profile
-from atta.simulate.scenario import Scenario
-
-__all__ = [
-    "HopSize",
-    "Linear",
-    "LoopCosts",
-    "Outcome",
-    "Profile",
-    "Remote",
-    "Scenario",
-    "SimulatedCluster",
-    "load_profile",
-    "save_profile",
-    "simulate",
-]

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 from typing import Any
 
 import atta
@@ -90,9 +89,7 @@ class Consumers:
     def __enter__(self) -> Consumers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:  # others may be in the midst of an epoch
             for process in self._processes:
                 process.kill()

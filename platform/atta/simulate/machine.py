@@ -8,22 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
-from atta.scheduler import (
-    BatchReady,
-    BatchTaken,
-    Event,
-    LaunchDag,
-    RunTask,
-    Scheduler,
-    SessionClosed,
-    SessionOpened,
-    TaskDone,
-    Tick,
-    Utilisation,
-    WakeAt,
-    policy_named,
-)
+from atta.scheduler import events
 from atta.scheduler.fine import brief_us, is_brief
+from atta.scheduler.policies import policy_named
+from atta.scheduler.scheduler import Scheduler
 from atta.simulate.profile import Linear, Remote
 from atta.simulate.resources import Clock, Cores, Pool, Port, Switch
 from atta.simulate.scenario import BatchModel
@@ -110,7 +98,7 @@ class Machine:
         number, count = self._opened, self._scenario.session_batches
         self._opened += 1
         batches = range(number * count, (number + 1) * count)
-        opened = SessionOpened(f"s{number}", self._model.plan, batches, batch_bytes=known, loader="loader")
+        opened = events.SessionOpened(f"s{number}", self._model.plan, batches, batch_bytes=known, loader="loader")
         outside = self._model.second * self._model.profile.session_us
         if outside:
             self.cores.run(outside, self._on_loop, self._costs.session_us, self._send, opened)
@@ -119,21 +107,21 @@ class Machine:
 
     # -- the daemon ----------------------------------------------------------------------------------------------------
 
-    def _send(self, event: Event) -> None:
+    def _send(self, event: events.Event) -> None:
         for action in self._scheduler.on(event, self._clock.now):
             match action:
-                case RunTask(dag=dag, task=task, owners=owners):
+                case events.RunTask(dag=dag, task=task, owners=owners):
                     if task.lane is Lane.CPU:
                         self._run(dag, task)
                     else:
                         self._ask(dag, task, owners)
-                case LaunchDag(dag=dag, batch=batch):
+                case events.LaunchDag(dag=dag, batch=batch):
                     self._dags[dag] = batch, self._clock.now
                     self.held += 1
                     self.most_held = max(self.most_held, self.held)
-                case BatchReady(batch=batch):
+                case events.BatchReady(batch=batch):
                     self._on_loop(self._costs.batch_us, self._hand_over, batch)
-                case WakeAt(when=when):
+                case events.WakeAt(when=when):
                     self._wake += 1
                     self._clock.at(when, self._tick, self._wake)
                 case _:
@@ -160,7 +148,7 @@ class Machine:
 
     def _tick(self, number: int) -> None:
         if number == self._wake:
-            self._send(Tick())
+            self._send(events.Tick())
 
     def _on_loop(self, us: float, then: Callable[..., None], *args: Any) -> None:
         """Call ``then(*args)`` after the event loop has spent ``us`` of the profile on it. It does one thing at a time."""
@@ -187,7 +175,7 @@ class Machine:
             nbytes = self._model.batch_bytes(self._scales[batch], batch)
             self.bytes += nbytes
             self.most_bytes = max(self.most_bytes, self.bytes)
-        self._send(TaskDone(dag, task, growth, None, nbytes, seconds))
+        self._send(events.TaskDone(dag, task, growth, None, nbytes, seconds))
 
     def _sample_utilisation(self) -> None:
         if self.finished:
@@ -196,7 +184,7 @@ class Machine:
         percent = 100.0 * (used - self._used_s) / (self.cores.count * UTILISATION_PERIOD_S)
         self._used_s = used
         self._clock.at(self._clock.now + UTILISATION_PERIOD_S, self._sample_utilisation)
-        self._send(Utilisation(percent))
+        self._send(events.Utilisation(percent))
 
     # -- other daemons: request, queue and CPU at the owner, answer, CPU of receiving ----------------------------------
 
@@ -302,7 +290,7 @@ class Machine:
                 self.cores.run(self._scenario.train_s, self._trained_thread, left, started)
         else:
             self._clock.at(started + self._scenario.train_s, self._trained, started)
-        self._send(BatchTaken(f"s{batch // self._scenario.session_batches}", batch, self._train_ms))
+        self._send(events.BatchTaken(f"s{batch // self._scenario.session_batches}", batch, self._train_ms))
 
     def _trained_thread(self, left: list[int], started: float) -> None:
         left[0] -= 1
@@ -335,4 +323,4 @@ class Machine:
         if self._opened == number + 1 < self._scenario.epochs and not self._scheduler.unlaunched(f"s{number}"):
             self._open()
         if self._consumed % self._scenario.session_batches == 0 and not self.finished:
-            self._send(SessionClosed(f"s{number}"))
+            self._send(events.SessionClosed(f"s{number}"))

@@ -15,7 +15,8 @@ from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.dag.plan import Plan, Reduce
 from atta.samplers.dag.spec import Hops, neighbor_spec
-from atta.scheduler import SchedulerConfig, policy_named
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.policies import policy_named
 from atta.simulate.profile import HopSize, Linear, Profile, Remote, leaves_home
 from atta.simulate.reach import Overlap, Reach, edges_per_vertex
 

@@ -24,8 +24,7 @@ from atta.errors import ConfigError
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.disk.files import FileRecord
 from atta.partition.graph.needs import BARE_BYTES
-from atta.scheduler import SchedulerConfig
-from atta.scheduler.config import link_threads
+from atta.scheduler.config import SchedulerConfig, link_threads
 from atta.simulate.cluster import Outcome, simulate
 from atta.simulate.scenario import Scenario
 

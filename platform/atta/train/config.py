@@ -162,21 +162,3 @@ class TrainConfig(
         known = {f.name for f in dataclasses.fields(cls)}
         more = {name: values.pop(name) for name in [*values] if name not in known}
         return cls(**values, more=more)
-
-
-def option_words(settings: Mapping[str, Any]) -> list[str]:
-    """The options of ``atta train`` that give these settings of ``TrainConfig``."""
-    words, own = list[str](), list[str]()
-    known = {setting.field: setting for setting in settings_of(TrainConfig)}
-    for name, value in settings.items():
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        if isinstance(known[name].option, Setting):
-            own.append(known[name].given(text))
-        elif name != "strategy":
-            words += [f"--{known[name].name}"] if value is True else [f"--{known[name].name}", text]
-    if own or "strategy" in settings:
-        words += [
-            "--strategy",
-            ":".join((settings.get("strategy", TrainConfig.strategy), *([",".join(own)] if own else ()))),
-        ]
-    return words

@@ -7,10 +7,10 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from atta import errors
@@ -31,9 +31,6 @@ from atta.wire import bulk
 from atta.wire.bulk import ARRAYS_BYTES, check_fields, check_size
 from atta.wire.identity import Bound
 from atta.wire.pieces import MethodStub
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 ACCESS = "access refused: "
 """How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from atta.cli.train import train
 from atta.errors import ConfigError
-from atta.simulate import LoopCosts, simulate
+from atta.simulate.cluster import simulate
+from atta.simulate.profile import LoopCosts
 from atta.train import Nodes, TrainConfig
 from atta_bench import claims
 from atta_bench.chaos import command as reliability

@@ -201,7 +201,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.setattr(kv, "_ask", made.ask)
     monkeypatch.setattr(kv, "_served", made.served)
     monkeypatch.setattr(kv, "_limits", lambda *_: {"tcp_bytes_per_s": 5.0})
-    monkeypatch.setattr(kv, "missing", lambda _: [])
+    monkeypatch.setattr("atta_bench.results.missing", lambda _: [])
     return made
 
 
@@ -236,7 +236,7 @@ def test_a_broken_or_missing_peer_is_named_and_broken_atta_ends_it(
     assert measured.asked.count(("dgl", 1)) == 1
     assert len(report.rounds["atta"]) == 2
     measured.asked.clear()
-    monkeypatch.setattr(kv, "missing", lambda name: [name] if name == "dgl" else [])
+    monkeypatch.setattr("atta_bench.results.missing", lambda name: [name] if name == "dgl" else [])
     document = kv.run(peers(small)).to_json()
     assert document["results"]["dgl"] == {"error": "not installed: dgl: install atta[dgl]"}
     assert {system for system, _ in measured.asked} == {"atta"}

@@ -16,7 +16,7 @@ from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, settings_of
-from atta.scheduler import SchedulerConfig
+from atta.scheduler.config import SchedulerConfig
 
 OPTIONS = {
     "data": "data", "data-cache": "data_cache", "part": "parts", "listen": "listen",

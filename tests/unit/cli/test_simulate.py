@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError, DataError
-from atta.simulate import save_profile
+from atta.simulate.profile import save_profile
 from tests.unit.simulate.scenarios import PROFILE
 
 

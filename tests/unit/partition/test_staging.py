@@ -29,7 +29,7 @@ from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.disk import staging
 from atta.partition.disk.staging import StagedFile, Staging, recover
 from atta.partition.exporters import EXPORTERS, export_graph
-from atta.simulate import HopSize, Profile, save_profile
+from atta.simulate.profile import HopSize, Profile, save_profile
 from tests.unit.partition.exports import need, target
 from tests.unit.partition.oracles import files_of, refuses
 

@@ -106,7 +106,7 @@ def test_what_is_refused(data: Path, words: str) -> None:
 
 def test_a_piece_has_the_degrees_of_the_graph_and_partitioning_is_planned(data: Path) -> None:
     from atta.partition.dataset import Dataset
-    from atta.train.planning import open_servers
+    from atta.train.planning.count import open_servers
 
     whole = open_servers(Dataset.open(data), 2)
     some = piece(whole, PlannedModel("sage", 2, 8, inputs=8))

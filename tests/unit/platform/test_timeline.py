@@ -26,7 +26,7 @@ from atta.observe.recording import (
 )
 from atta.observe.timeline import covered_s, document, rows, trace_events
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
-from atta.scheduler import SessionView
+from atta.scheduler.coarse import SessionView
 
 STATS = {"utilisation": 40.0, "ready_cpu": 1.0, "ready_net": 2.0, "running_cpu": 3.0, "running_net": 4.0}
 

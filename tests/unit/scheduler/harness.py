@@ -9,7 +9,8 @@ from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
-from atta.scheduler import (
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.events import (
     Action,
     BatchReady,
     BatchTaken,
@@ -19,8 +20,6 @@ from atta.scheduler import (
     FailSession,
     LaunchDag,
     RunTask,
-    Scheduler,
-    SchedulerConfig,
     SessionClosed,
     SessionOpened,
     TaskDone,
@@ -28,6 +27,7 @@ from atta.scheduler import (
     Tick,
     WakeAt,
 )
+from atta.scheduler.scheduler import Scheduler
 from tests.unit.dag.schemas import PLAIN
 
 HOME = 0

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError
 from atta.samplers.dag.instance import Kind, Lane, Task
-from atta.scheduler import SchedulerConfig
 from atta.scheduler.coarse import (
     KEPT_PACES,
     SIZE_MARGIN,
@@ -23,6 +22,7 @@ from atta.scheduler.coarse import (
     headroom,
     launch_score,
 )
+from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.fine import ENOUGH, FORGETTING, CostModel, Line
 from atta.scheduler.policies import by_score
 from tests.unit.scheduler.harness import PLANS

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from atta.scheduler import SchedulerConfig, Tick, Utilisation
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.events import Tick, Utilisation
 from tests.unit.scheduler.harness import PLANS, Shell
 
 

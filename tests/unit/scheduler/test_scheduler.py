@@ -8,7 +8,9 @@ from collections import deque
 import pytest
 
 from atta.samplers.dag.instance import OTHERS, DagError, Kind, Lane, OwnedVertices, Task
-from atta.scheduler import (
+from atta.scheduler.coarse import launch_score
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.events import (
     Action,
     BatchReady,
     BatchTaken,
@@ -17,8 +19,6 @@ from atta.scheduler import (
     Event,
     LaunchDag,
     RunTask,
-    Scheduler,
-    SchedulerConfig,
     SessionClosed,
     SessionOpened,
     TaskDone,
@@ -26,8 +26,7 @@ from atta.scheduler import (
     Utilisation,
     WakeAt,
 )
-from atta.scheduler.coarse import launch_score
-from atta.scheduler.scheduler import SchedulerError
+from atta.scheduler.scheduler import Scheduler, SchedulerError
 from tests.unit.scheduler.harness import PLANS, Shell
 
 

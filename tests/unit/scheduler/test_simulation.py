@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from atta.cli.simulate import simulate as simulate_command
 from atta.errors import UnknownNameError
-from atta.scheduler import POLICIES, Policy, Scheduler, SchedulerConfig, policy_named
 from atta.scheduler.coarse import Load, ScheduledSession
-from atta.scheduler.policies import oldest_then_cheapest
-from atta.simulate import HopSize, Linear, Outcome, Profile, Scenario, simulate
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.policies import POLICIES, Policy, oldest_then_cheapest, policy_named
+from atta.scheduler.scheduler import Scheduler
+from atta.simulate.cluster import Outcome, simulate
+from atta.simulate.profile import HopSize, Linear, Profile
+from atta.simulate.scenario import Scenario
 from atta_bench.loader.scheduler import SchedulerBench, scheduler
 from tests.unit.scheduler.harness import Shell
 from tests.unit.simulate.scenarios import PROFILE

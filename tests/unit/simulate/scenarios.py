@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from atta.scheduler import SchedulerConfig
-from atta.simulate import HopSize, Linear, Profile, Remote, Scenario
+from atta.scheduler.config import SchedulerConfig
+from atta.simulate.profile import HopSize, Linear, Profile, Remote
+from atta.simulate.scenario import Scenario
 
 PROFILE = Profile(
     batch_size=1024,

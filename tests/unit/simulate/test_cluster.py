@@ -14,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
-from atta.scheduler import POLICIES, RunTask, Scheduler
-from atta.simulate import HopSize, Linear, LoopCosts, Profile, Remote, SimulatedCluster, simulate
+from atta.scheduler.events import RunTask
+from atta.scheduler.policies import POLICIES
+from atta.scheduler.scheduler import Scheduler
+from atta.simulate.cluster import SimulatedCluster, simulate
 from atta.simulate.machine import Machine
+from atta.simulate.profile import HopSize, Linear, LoopCosts, Profile, Remote
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
 
 

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.scheduler import POLICIES, SchedulerConfig
 from atta.scheduler.coarse import Load, ScheduledSession
-from atta.scheduler.policies import Policy, by_score, oldest_then_cheapest
-from atta.simulate import HopSize, Linear, LoopCosts, Outcome, Profile, Remote, Scenario, SimulatedCluster, simulate
-from atta.simulate.cluster import limit_of
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.policies import POLICIES, Policy, by_score, oldest_then_cheapest
+from atta.simulate.cluster import Outcome, SimulatedCluster, limit_of, simulate
+from atta.simulate.profile import HopSize, Linear, LoopCosts, Profile, Remote
 from atta.simulate.reach import Overlap
+from atta.simulate.scenario import Scenario
 from tests.unit.simulate.scenarios import PROFILE, REPEATS, scenario
 
 FREE = replace(PROFILE, local={}, remote={}, batch_us=0.0, spread=0.0)

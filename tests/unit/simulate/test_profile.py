@@ -18,10 +18,12 @@ from atta.observe.recording import Entry, Recording, SessionMark, TaskSpan
 from atta.observe.timeline import document, trace_events
 from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, Task
-from atta.scheduler import SchedulerConfig
+from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.fine import Line
-from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
+from atta.simulate.cluster import simulate
 from atta.simulate.fitting import Measurements, ServedDataset, Waits, profile_of
+from atta.simulate.profile import Profile, load_profile, save_profile
+from atta.simulate.scenario import Scenario
 from atta.simulate.traced import TYPICAL, profile_of_trace
 from tests.unit.simulate.scenarios import PROFILE
 

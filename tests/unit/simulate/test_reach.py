@@ -22,10 +22,10 @@ from atta.partition.dataset import Dataset
 from atta.partition.graph.needs import BARE_BYTES
 from atta.partition.graph.writing import GraphWriter
 from atta.samplers import LocalBatch, LocalGraph, LocalSampler
-from atta.scheduler import SchedulerConfig
-from atta.simulate import HopSize, Linear, Profile, Scenario, save_profile
+from atta.scheduler.config import SchedulerConfig
+from atta.simulate.profile import HopSize, Linear, Profile, save_profile
 from atta.simulate.reach import Expanded, Reach, draws_of, expanded_by_hop
-from atta.simulate.scenario import BatchModel
+from atta.simulate.scenario import BatchModel, Scenario
 from atta.simulate.sizing import (
     MOST_MACHINES,
     UNEVEN,

@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -37,16 +36,10 @@ class Watching:
     are asked once."""
 
     def __init__(
-        self,
-        target: str | Sequence[str],
-        trainers: Sequence[str],
-        interval_s: float,
-        *,
-        name: str = "",
-        now: bool = True,
+        self, target: str | Sequence[str], trainers: Sequence[str], interval_s: float, *, now: bool = True
     ) -> None:
-        """``name``: of the cluster on the page. ``now``: look before this returns; else after the first interval."""
-        self._name, self._interval_s = name or str(target), interval_s
+        """``target``: also its name on the page. ``now``: look before this returns; else after the first interval."""
+        self._name, self._interval_s = str(target), interval_s
         self._watch = Watch(target)
         self._trainers = [TrainerHistory(address) for address in trainers]
         self._end = threading.Event()
@@ -75,9 +68,7 @@ class Watching:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(10)
         self._watch.close()

@@ -67,11 +67,9 @@ class RunningFleet:
         if self._local:
             self._captured[daemon.address] = LocalProcess(daemon)
         self._pids[daemon.address] = daemon.pid
-        connection = Connection(daemon.address, ANSWER_S, part=daemon.part, credentials=self._credentials)
-        try:
+        asked = Connection(daemon.address, ANSWER_S, part=daemon.part, credentials=self._credentials)
+        with contextlib.closing(asked) as connection:
             connection.stop()
-        finally:
-            connection.close()
 
     def start(self, daemon: Seen) -> None:
         """Run the command, or start the process that ran here; else a supervisor does."""

@@ -65,7 +65,8 @@ def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | N
     daemons, or they record nothing; AttaError: none answers."""
 
     credentials = credentials_for(target)
-    known = _describe_all(target, credentials)
+    asked = ask_all(resolve_target(target), Connection.describe, deadline_s=DEADLINE_S, credentials=credentials)
+    known = check_together(asked)
     answers = _record(known, seconds, credentials)
     recordings = [answer.value for answer in answers if answer.value is not None]
     if not recordings:
@@ -76,12 +77,6 @@ def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | N
     text = document(events, {"writer": f"atta {__version__}", **_about(known, credentials)})
     number = sum(event["ph"] != "M" for event in events)  # metadata are names
     return text, _summary(recordings, seconds, events=number), down(known) or down(answers)
-
-
-def _describe_all(target: str, credentials: Credentials | None) -> list[DaemonAnswer[Description]]:
-
-    addresses = resolve_target(target)
-    return check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
 
 
 def _alive(known: Sequence[DaemonAnswer[Description]]) -> dict[int, Addresses]:

@@ -11,22 +11,8 @@ from typing import Any
 import click
 from rich.table import Table
 
+from atta.cli import output
 from atta.cli.options import NameOf, command, plugin_option
-from atta.cli.output import (
-    COLUMNS,
-    INTS,
-    echo,
-    json_option,
-    overwrite_option,
-    plot_option,
-    printer,
-    quiet_option,
-    refuse_given,
-    say,
-    work_progress,
-    write_json,
-)
-from atta.cli.output import size as size_text
 from atta.errors import ConfigError
 from atta.partition.cutting.balance import missed_lines
 from atta.partition.dataset import Dataset
@@ -84,7 +70,7 @@ refused by name. An edge list may have several files SRC, which are read in this
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @click.option(
     "--columns",
-    type=COLUMNS,
+    type=output.COLUMNS,
     default={},
     metavar="NAME=COLUMN,...",
     help="What is which column of an edge list, such as src=a,dst=b,weight=3: its name, or its number from 1.",
@@ -103,18 +89,18 @@ refused by name. An edge list may have several files SRC, which are read in this
     help="Leave out NAME, which a graph folder cannot hold.",
 )
 @rename_option
-@overwrite_option
-@quiet_option
+@output.overwrite_option
+@output.quiet_option
 def _import(paths: tuple[str, ...], *, format_: str | None, quiet: bool, **options: Any) -> None:
     format_, sources, dst = _format_and_paths(paths, format_, quiet=quiet)
     written: list[Schema] = []
-    with work_progress(quiet) as progress:
+    with output.work_progress(quiet) as progress:
         notes = import_graph(format_, sources, dst, progress=progress, contents=written.append, **options)
     for note in notes:
-        echo(f"note: {note}", err=True)
+        output.echo(f"note: {note}", err=True)
     if not quiet:
-        printer().print(*(_types_table(schema.to_json(), _MOST_TYPES) for schema in written))
-    say(quiet, f"{dst}: imported from {', '.join(sources)}")
+        output.printer().print(*(_types_table(schema.to_json(), _MOST_TYPES) for schema in written))
+    output.say(quiet, f"{dst}: imported from {', '.join(sources)}")
 
 
 def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: bool) -> tuple[str, tuple[str, ...], str]:
@@ -127,7 +113,7 @@ def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: boo
         format_ = guess(paths[0])
         if not quiet:
             what = called(paths[0], format_)
-            echo(f"{paths[0]}: taken for {format_} ({what}); --format corrects this", err=True)
+            output.echo(f"{paths[0]}: taken for {format_} ({what}); --format corrects this", err=True)
     return format_, tuple(paths[:-1]), paths[-1]
 
 
@@ -161,13 +147,13 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("dst", type=click.Path())
 @_generate_options
-@overwrite_option
-@quiet_option
+@output.overwrite_option
+@output.quiet_option
 def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: Any) -> None:
     """Generate the graph folder DST with features, labels and splits that a GNN can learn from."""
-    with work_progress(quiet) as progress:
+    with output.work_progress(quiet) as progress:
         generate(kind, dst, GenerateOptions(**options), overwrite=overwrite, progress=progress)
-    say(quiet, f"{dst}: generated")
+    output.say(quiet, f"{dst}: generated")
 
 
 @command("inspect", epilog="Example: atta inspect data/demo-2p --num-neighbors 15,10,5 --json -")
@@ -175,7 +161,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 @click.option("--part", "parts", type=int, multiple=True, show_default="all", help="Check only these partitions.")
 @click.option(
     "--num-neighbors",
-    type=INTS,
+    type=output.INTS,
     default=(),
     help="Also predict what batches with these fan-outs need from other partitions.",
 )
@@ -198,9 +184,9 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     help="Draw the sampled tree of this vertex (an id, or TYPE:ID) with the owners of its vertices, and nothing else; "
     "fan-outs: --num-neighbors, or 3,2.",
 )
-@json_option
-@plot_option("Draw degrees, and the sizes and edge cut of partitions.")
-@quiet_option
+@output.json_option
+@output.plot_option("Draw degrees, and the sizes and edge cut of partitions.")
+@output.quiet_option
 def inspect_(
     path: str,
     parts: tuple[int, ...],
@@ -217,7 +203,7 @@ def inspect_(
 ) -> None:
     """Verify and describe the graph folder or partitioned dataset PATH."""
     if sample is not None:
-        refuse_given({"plot"}, "goes without --sample")
+        output.refuse_given({"plot"}, "goes without --sample")
         _sample(path, sample, num_neighbors or (3, 2), json_file, quiet=quiet)
         return
     report = describe(path, parts or None)
@@ -234,7 +220,7 @@ def inspect_(
         dataset = Dataset.open(path, verify=False)
         found = predict(dataset, num_neighbors, batch_size=batch_size, batches=batches, split=split)
         report["prediction"] = {"num_neighbors": list(num_neighbors), "parts": [asdict(p) for p in found]}
-    write_json(json_file, report)
+    output.write_json(json_file, report)
     if plot is not None:
         from atta.cli.pictures import draw_graph
 
@@ -247,16 +233,16 @@ def _sample(path: str, vertex: str, fan_outs: tuple[int, ...], json_file: str | 
     from atta.cli.graphs.tree import draw_tree, sample_tree
 
     drawn = sample_tree(path, vertex, fan_outs)
-    write_json(json_file, {"schema": 1, "kind": "sample", "num_neighbors": list(fan_outs), **drawn.to_json()})
+    output.write_json(json_file, {"schema": 1, "kind": "sample", "num_neighbors": list(fan_outs), **drawn.to_json()})
     if not quiet and json_file != "-":
-        printer().print(draw_tree(drawn))
+        output.printer().print(draw_tree(drawn))
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    console = printer()
+    console = output.printer()
     what = "graph" if report["kind"] == "graph" else f"dataset {report['dataset_id']}, {report['num_parts']} partitions"
     console.print(
-        f"{report['path']}: {what}; {report['files']} files, {size_text(report['bytes'])}, checksums verified"
+        f"{report['path']}: {what}; {report['files']} files, {output.size(report['bytes'])}, checksums verified"
     )
     console.print(_types_table(report))
     if report["kind"] == "dataset":
@@ -294,7 +280,7 @@ def _prediction_table(prediction: dict[str, Any]) -> Table:
             f"{rows[0]:,.0f} ± {rows[1]:,.0f}",
             f"{remote[0]:,.0f} ± {remote[1]:,.0f}",
             f"{remote[0] / max(1.0, rows[0]):.1%}",
-            size_text(data[0]),
+            output.size(data[0]),
             f"{frontier[0]:,.0f}",
             ", ".join(f"{h:.1%}" for h in part["halo_per_hop"]),
         )
@@ -330,7 +316,7 @@ def _parts_table(report: dict[str, Any]) -> Table:
         per_split = (sum(sizes.get(s, 0) for sizes in part["splits"].values()) for s in splits)
         sums = (sum(part[key].values()) for key in ("nodes", "edges"))
         figures = (*sums, *per_split, sum(part["halo"].values()), part["cut_edges"])
-        sizes = (size_text(report["parts"][index][key]) for key in ("disk_bytes", "memory_bytes"))
+        sizes = (output.size(report["parts"][index][key]) for key in ("disk_bytes", "memory_bytes"))
         table.add_row(str(index), *(f"{figure:,}" for figure in figures), *sizes)
     return table
 

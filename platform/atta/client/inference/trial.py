@@ -144,9 +144,7 @@ class _TrialGraph:
 
     def reordered(self, rng: np.random.Generator) -> _TrialGraph:
         """The same graph with the edges of each vertex in another order."""
-        return self._with_edges(np.lexsort((rng.random(self.edges.shape[1]), self.edges[1])))
-
-    def _with_edges(self, order: npt.NDArray[np.int64]) -> _TrialGraph:
+        order = np.lexsort((rng.random(self.edges.shape[1]), self.edges[1]))
         return _TrialGraph(self.x, self.edges[:, order], {name: rows[order] for name, rows in self.edge_rows.items()})
 
     def beside(self, other: _TrialGraph) -> _TrialGraph:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from atta.client.loaders.sampled import Origin, SampledBatch
 from atta.errors import ConfigError
 from atta.samplers import kernels
-
-if TYPE_CHECKING:
-    from atta.client.loaders.sampled import Origin, SampledBatch
 
 Relation = tuple[str, str, str]
 """(Source type, edge type, target type)."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Container
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from atta.client.loaders.sampled import SampledBatch
 from atta.partition.schema import split_edge_type
-
-if TYPE_CHECKING:
-    from atta.client.loaders.sampled import SampledBatch
 
 warnings.filterwarnings("ignore", "There exist type names in the 'HeteroData' object", UserWarning)
 """Names of types are the users' own: PyG warns of "__" in them at every batch."""

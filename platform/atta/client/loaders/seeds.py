@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from atta.client.tables.string_ids import StringIds
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph.strings import as_strings
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.arguments import integers, names, whole
 from atta.samplers.seed_plan import SeedPolicy, count_batches, count_sized
-
-if TYPE_CHECKING:
-    from atta.client.tables.string_ids import StringIds
 
 MAX_BATCHES = 1 << 31
 """Most batches per epoch of an operator that draws them by itself."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import vertex_ids
 from atta.client.loaders.seeds import edge_type_name, part_seeds, sized_seeds
+from atta.client.sessions.stream import RawBatch
 from atta.errors import ConfigError
 from atta.samplers.dag.spec import batch_spec
 from atta.samplers.local.server import DEFAULT_RULE, Rule, ServerGraph
 from atta.samplers.operators.server import Closure
-
-if TYPE_CHECKING:
-    from atta.client.cluster import Cluster
-    from atta.client.sessions.stream import RawBatch
 
 
 class ServerLoader(DagLoader):

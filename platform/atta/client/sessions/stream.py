@@ -6,15 +6,13 @@ import math
 import re
 import secrets
 import sys
-import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import numpy as np
@@ -32,6 +30,7 @@ from atta.errors import (
     RestartedError,
     UnavailableError,
 )
+from atta.observe.machine.threads import begun
 from atta.protos.v1 import session_pb2
 from atta.wire import rpc
 from atta.wire.bulk import BATCH_DATA
@@ -46,7 +45,6 @@ LISTS = frozenset({"input_id", "n_id", "e_id", "row", "col", "hops", "tree", "li
 DTYPE = re.compile(r"[<>|][biufcSU][1-9][0-9]{0,8}")
 """How numpy names the type of an array of numbers or texts. It takes other names for programs, and parses them."""
 OTHER_END = {"row": "col", "col": "row"}
-T = TypeVar("T")
 _NEW = 0.2
 """Weight of the newest batch in the running mean."""
 _OPEN = 16
@@ -180,7 +178,7 @@ class BatchStream(Iterator[RawBatch]):
             self._read = partial(_read_nearby, self._state, self._state.nearby, request)
             return
         read = partial(_read, self._state, _asked(self._state, request), self._sequence)
-        self._read = _begun(read) if self._from_afar else read
+        self._read = begun(read, "atta-batch").result if self._from_afar else read
 
     def _answer(self) -> RawBatch | None:
         if self._read is None:  # nothing was asked for ahead
@@ -218,20 +216,6 @@ class BatchStream(Iterator[RawBatch]):
 
 def _owing(what: str, patience_s: float) -> str:
     return f"owes {what}, and a question had no answer for {patience_s:g} s"
-
-
-def _begun(function: Callable[[], T]) -> Callable[[], T]:
-    """Start ``function`` on a thread. The result, when called, waits for it and returns or raises what it does."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="atta-batch", daemon=True).start()
-    return future.result
 
 
 def _asked(state: SessionState, request: session_pb2.NextRequest) -> Iterator[Any]:

@@ -3,6 +3,7 @@ have two phases."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import time
@@ -337,12 +338,9 @@ def promote(target: str, part: int, address: str | None = None) -> tuple[str, in
         raise ConfigError(f"partition {part} has the daemons {', '.join(replicas)}; name the backup with --to")
     if address not in replicas:
         raise ConfigError(f"partition {part} has no daemon at {address}, but at {', '.join(replicas)}")
-    connection = Connection(address, PROMOTION_S, credentials=credentials_for(target))
-    try:
+    with contextlib.closing(Connection(address, PROMOTION_S, credentials=credentials_for(target))) as connection:
         connection.meet(connection.describe())
         reply = connection.call("BackupService.Promote", backup_pb2.PromoteRequest(), timeout=PROMOTION_S)
-    finally:
-        connection.close()
     if Path(target).is_file():
         prefer(target, part, address)
     return address, int(reply.tables)

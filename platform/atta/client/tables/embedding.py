@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from atta.client.cluster import Cluster
+from atta.client.tables.pulls import RowsPull
+from atta.client.tables.pushes import Ticket
 from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DeadlineError
 from atta.kvstore.codecs import check_codec
-from atta.kvstore.spec import STATE_NAMES, MutableSpec, Normal, OptimiserSpec
+from atta.kvstore.spec import STATE_NAMES, Initialiser, MutableSpec, Normal, OptimiserSpec
 from atta.samplers.arguments import integers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from atta.client.cluster import Cluster
-    from atta.client.tables.pulls import RowsPull
-    from atta.client.tables.pushes import Ticket
-    from atta.kvstore.spec import Initialiser
 
 _ROWS = 1 << 16
 _STATE_VERSION = 1

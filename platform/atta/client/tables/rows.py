@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from atta.client.cluster import Cluster
 from atta.client.loaders.neighbor import vertex_ids, vertices_alone
 from atta.errors import ConfigError
-
-if TYPE_CHECKING:
-    from atta.client.cluster import Cluster
 
 _IN_A_SESSION = 1 << 20
 """Ids in one request."""

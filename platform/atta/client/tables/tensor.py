@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from atta.client.cluster import Cluster
 from atta.client.tables.remote import PIECE_BYTES
 from atta.errors import ConfigError
 from atta.kvstore.codecs import check_codec
-from atta.kvstore.spec import MutableSpec, Zeros
+from atta.kvstore.spec import Initialiser, MutableSpec, Zeros
 from atta.observe import html
 from atta.samplers.arguments import integers
-
-if TYPE_CHECKING:
-    from atta.client.cluster import Cluster
-    from atta.kvstore.spec import Initialiser
 
 
 class DistTensor:

@@ -16,24 +16,12 @@ from atta.kvstore.cache import EdgeCache
 from atta.kvstore.store import Store
 from atta.partition.schema import Schema
 from atta.protos.v1 import graph_pb2
-from atta.samplers import kernels
+from atta.samplers import kernels, requests
 from atta.samplers.batch.items import EDGES, SampleItem
 from atta.samplers.batch.state import NO_SOURCES
 from atta.samplers.dag.spec import Plan
 from atta.samplers.kernels.sums import shifts_of
 from atta.samplers.methods import Method
-from atta.samplers.requests import (
-    Contains,
-    Degrees,
-    DegreeSums,
-    Expand,
-    Neighbors,
-    Program,
-    Request,
-    Step,
-    degree_sums,
-    only_within,
-)
 from atta.samplers.shard import Answer, Shard, places
 
 T = TypeVar("T")
@@ -49,13 +37,13 @@ class ClusterAccess:
         """``pool`` runs long work, so that the event loop stays free. ``sources``: as for ``BatchState``; ``shard`` has
         the edges that they name."""
         self.shard, self.peers, self.pool, self._sources = shard, peers, pool, sources
-        self._sums: dict[tuple[str, DegreeSums], asyncio.Future[np.ndarray]] = {}
+        self._sums: dict[tuple[str, requests.DegreeSums], asyncio.Future[np.ndarray]] = {}
 
     def of(self, edge_type: str) -> Conversation:
         """Questions about the edges of one type."""
         return Conversation(self, edge_type, self._sources.get((edge_type, EDGES), 0))
 
-    async def degree_sums(self, edge_type: str, request: DegreeSums) -> np.ndarray:
+    async def degree_sums(self, edge_type: str, request: requests.DegreeSums) -> np.ndarray:
         """Collected from all owners once per edge type and order."""
         key = edge_type, request
         if key not in self._sums:
@@ -66,15 +54,15 @@ class ClusterAccess:
             self._sums.pop(key, None)  # the peer may be back for the next batch
             raise
 
-    async def _collect(self, edge_type: str, request: DegreeSums) -> np.ndarray:
+    async def _collect(self, edge_type: str, request: requests.DegreeSums) -> np.ndarray:
         dataset = self.shard.dataset
         _, target = dataset.schema.endpoints(edge_type)
         since = dataset.times(target) if request.by_time else None
         if request.by_time and since is None:
             raise ConfigError(f"degree sums by time: vertices of type {target!r} have no times")
         everything = np.arange(dataset.schema.node_counts[target])
-        degrees = await self.of(edge_type).answer(Degrees(everything))
-        return degree_sums(degrees[dataset.sorted_internal(target) if since is None else since.order])
+        degrees = await self.of(edge_type).answer(requests.Degrees(everything))
+        return requests.degree_sums(degrees[dataset.sorted_internal(target) if since is None else since.order])
 
 
 class Conversation:
@@ -87,7 +75,7 @@ class Conversation:
         _, target = dataset.schema.endpoints(edge_type)
         self._offsets = dataset.book.offsets[target]
 
-    async def run(self, program: Program[T]) -> T:
+    async def run(self, program: requests.Program[T]) -> T:
         """Drive ``program`` to its end."""
         value: Any = None
         while True:
@@ -97,20 +85,20 @@ class Conversation:
                 return done
             value = await self.answer(request)
 
-    async def answer(self, request: Request) -> Any:
+    async def answer(self, request: requests.Request) -> Any:
         """The answer that the request's docstring describes. Raises ConfigError: a vertex that does not exist."""
         match request:
-            case Expand():
+            case requests.Expand():
                 found = await self._expand(request)
-                return await on_pool(self._access.pool, only_within, found, request.within)
-            case Step():
+                return await on_pool(self._access.pool, requests.only_within, found, request.within)
+            case requests.Step():
                 return await self._probe(_QUESTION.STEP, request.vertices, request.bits)
-            case Contains():
+            case requests.Contains():
                 edges = await self._probe(_QUESTION.CONTAINS, request.targets, request.sources)
                 return edges.astype(np.bool_)
-            case Degrees():
+            case requests.Degrees():
                 return await self._probe(_QUESTION.DEGREE, request.vertices, None)
-            case DegreeSums():
+            case requests.DegreeSums():
                 return await self._access.degree_sums(self._edge_type, request)
             case _:
                 raise ConfigError(f"an operator asks with {type(request).__name__}, which is not a question to a graph")
@@ -135,7 +123,7 @@ class Conversation:
         await self._by_owner(vertices, ask)
         return out
 
-    async def _expand(self, request: Expand) -> Neighbors:
+    async def _expand(self, request: requests.Expand) -> requests.Neighbors:
         groups: list[tuple[np.ndarray, Answer]] = []
 
         async def ask(part: int, rows: np.ndarray, at: np.ndarray) -> None:
@@ -151,7 +139,7 @@ class Conversation:
             self.remote_rows += len(rows)
 
         await self._by_owner(request.vertices, ask)
-        joined: Neighbors = await on_pool(self._access.pool, _join, groups, len(request.vertices))
+        joined: requests.Neighbors = await on_pool(self._access.pool, _join, groups, len(request.vertices))
         return joined
 
     async def _by_owner(
@@ -230,7 +218,7 @@ def probed(shard: Shard, question: Any, edge_type: str, rows: np.ndarray, operan
     raise ConfigError(f"unknown question {question}")
 
 
-def _advance(program: Program[Any], value: Any) -> tuple[Request | None, Any]:
+def _advance(program: requests.Program[Any], value: Any) -> tuple[requests.Request | None, Any]:
     """The program's next request, or None and its result: a StopIteration cannot cross a future."""
     try:
         return program.send(value), None
@@ -238,11 +226,11 @@ def _advance(program: Program[Any], value: Any) -> tuple[Request | None, Any]:
         return None, done.value
 
 
-def _join(groups: list[tuple[np.ndarray, Answer]], vertices: int) -> Neighbors:
+def _join(groups: list[tuple[np.ndarray, Answer]], vertices: int) -> requests.Neighbors:
     counts = np.zeros(vertices, dtype=np.int32)
     for at, answer in groups:
         counts[at] = answer.counts
     sources, edge_ids = (np.empty(int(counts.sum()), dtype=np.int64) for _ in range(2))
     for at, answer in places(groups, 0, vertices):
         sources[at], edge_ids[at] = answer.neighbors, answer.edge_ids
-    return Neighbors(counts, sources, edge_ids)
+    return requests.Neighbors(counts, sources, edge_ids)

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import structlog
 
-from atta import scheduler as sched
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import LargestNumbers
 from atta.daemon.engine.recorder import Recorder
@@ -33,6 +32,10 @@ from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.scheduler import events as sched
+from atta.scheduler.config import SchedulerConfig
+from atta.scheduler.policies import policy_named
+from atta.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
@@ -68,7 +71,7 @@ class Engine:
         self.counters: defaultdict[str, float] = defaultdict(float)
         firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
         self.recorder = Recorder(config.trace_events, firsts=firsts)
-        of_scheduler = sched.SchedulerConfig(
+        of_scheduler = SchedulerConfig(
             workers=config.threads,
             at_hand=-(-config.threads // WORKERS_PER_SPARE),
             net_in_flight=config.requests,
@@ -80,7 +83,7 @@ class Engine:
             own_rows=disk is not None,
         )
         self._window = of_scheduler.window
-        self._scheduler = sched.Scheduler(of_scheduler, shard.part)
+        self._scheduler = Scheduler(of_scheduler, shard.part)
         self._runner = TaskRunner(
             config,
             shard,
@@ -91,7 +94,7 @@ class Engine:
             waits=disk is not None,
         )
         self._threads = config.threads
-        self._may_carry = disk is None and sched.policy_named(config.policy).oldest_first
+        self._may_carry = disk is None and policy_named(config.policy).oldest_first
         self._alone = False  # whether the last batch asked no other daemon, and took workers some time
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}

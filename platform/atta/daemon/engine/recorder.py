@@ -11,7 +11,7 @@ from typing import Any
 from atta.daemon.engine.tasks import TaskResult
 from atta.observe.recording import ServedSpan, to_lines
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
-from atta.scheduler import SessionView
+from atta.scheduler.coarse import SessionView
 
 CHUNK_CHARS = 256 << 10
 """About how many characters of entries one message holds. Making it takes the event loop a few milliseconds."""

@@ -26,12 +26,12 @@ from atta.daemon.peers.owners import Owners, PullsUnderWay
 from atta.daemon.peers.peers import Peers, moved_at_once
 from atta.daemon.versions import VersionView
 from atta.kvstore.cache import RowsAhead
-from atta.observe.machine.threads import name_thread, named_threads
+from atta.observe.machine.threads import fulfil, name_thread, named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
-from atta.scheduler import policy_named
 from atta.scheduler.fine import brief_us, is_brief
+from atta.scheduler.policies import policy_named
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,12 +77,8 @@ class Workers(Executor):
 
 
 def _fulfil(future: Future[T], function: Callable[[], T]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
+    if future.set_running_or_notify_cancel():
+        fulfil(future, function)
 
 
 _NAMES = ("n", "x", "xx", "y", "xy", "r")

@@ -22,7 +22,7 @@ from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, Layout
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
-from atta.scheduler import SessionView
+from atta.scheduler.coarse import SessionView
 from atta.wire.memfiles import TOKEN_BYTES
 
 MAX_HELD_SLOTS = 4

@@ -131,11 +131,6 @@ class Slot:
         """Where a process of the same user on this machine can open the slot's arena."""
         return self.arena.path
 
-    @property
-    def touched_bytes(self) -> int:
-        """Memory of the slot's pages as the kernel counts it."""
-        return sum(stop - start for start, stop in self.touched())
-
     def touched(self) -> list[tuple[int, int]]:
         """Where the slot has pages: (start, stop), ascending."""
         return self.arena.touched(self.offset, _pages(self.capacity))
@@ -347,7 +342,7 @@ class SlotPool:
         held = promised = 0
         for slot in [*(slot for slots in self._free.values() for slot in slots), *self._out]:
             making = slot.populating or (slot in self._out and slot not in self._lent)
-            touched = slot.touched_bytes
+            touched = sum(stop - start for start, stop in slot.touched())
             more = max(0, self._usual.get(slot.capacity, 0) - touched) if making else 0
             held, promised = held + touched + more, promised + more
         return held, promised

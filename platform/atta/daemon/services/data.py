@@ -26,7 +26,7 @@ from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError, DataError, WrongDatasetError
 from atta.kvstore.store import Store, Table, known_codec, wire_bytes
-from atta.observe.machine.threads import named_threads
+from atta.observe.machine.threads import fulfil, named_threads
 from atta.partition.dataset import Dataset
 from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.protos.v1 import graph_pb2, ids_pb2, kv_pb2
@@ -77,12 +77,8 @@ class TurnPool:
     def _next(self) -> None:
         with self._lock:
             _, _, (future, work) = heapq.heappop(self._waiting)
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
+        if future.set_running_or_notify_cancel():
+            fulfil(future, work)
 
     def shutdown(self) -> None:
         """Finish what was submitted, and end."""

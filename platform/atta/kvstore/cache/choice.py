@@ -15,17 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError, UnknownNameError
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
-    from atta.partition.schema import Schema
-
+from atta.partition.dataset import Dataset
+from atta.partition.schema import Schema
 
 RANKS = ("degree", "access", "recent")
 """Policies of the cache; see ``RowCache``."""

@@ -6,18 +6,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atta.kvstore.cache.choice import VERTEX_BYTES, HotVertices, edge_types_into
+from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
+from atta.samplers.methods.base import Tables
 from atta.samplers.shard import Answer
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset
-    from atta.samplers.methods.base import Tables
 
 PIECE_BYTES = 1 << 20
 """About so many bytes of in-edges come at once. A single vertex may have more."""

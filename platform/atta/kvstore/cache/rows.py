@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,13 +15,11 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.kvstore.cache.choice import HaloHeat
 from atta.kvstore.cache.sums import KeptSums
+from atta.kvstore.disk import DiskData
+from atta.partition.dataset import Dataset
+from atta.partition.schema import TableSpec
 from atta.samplers import kernels
-
-if TYPE_CHECKING:
-    from atta.kvstore.disk import DiskData
-    from atta.partition.dataset import Dataset
-    from atta.partition.schema import TableSpec
-    from atta.samplers.batch.items import FeatureItem
+from atta.samplers.batch.items import FeatureItem
 
 
 class ChosenRows:

@@ -6,16 +6,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
 from atta.samplers import kernels
+from atta.samplers.batch.items import SumItem
 from atta.samplers.hashing import GOLDEN, mix64
-
-if TYPE_CHECKING:
-    from atta.samplers.batch.items import SumItem
 
 _LEAST_SLOTS = 64
 

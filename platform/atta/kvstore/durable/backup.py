@@ -15,23 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, StalePrimaryError
+from atta.kvstore.durable import logfile
 from atta.kvstore.durable.frames import LogHeader, LogPosition, frame
-from atta.kvstore.durable.logfile import (
-    STORE_FILE,
-    STORE_FORMAT,
-    TABLES_FILE,
-    LogFile,
-    LogRead,
-    checkpoint_header,
-    checkpoint_path,
-    checkpoints_in,
-    cut_off,
-    force,
-    log_path,
-    logs_behind,
-    replace_sealed,
-    written,
-)
 from atta.partition.disk.files import read_sealed
 
 PROMOTED = 1 << 32
@@ -53,7 +38,7 @@ class BackupFolder:
         """``where``: the address of this daemon, for errors. Nothing is read yet."""
         self.folder, self._where = folder, where
         self._store_id, self._epoch = b"", 0
-        self._file: LogFile | None = None
+        self._file: logfile.LogFile | None = None
         self.position = NOWHERE
         """The last record."""
         self._least = 0  # the record that the copy must reach
@@ -62,9 +47,9 @@ class BackupFolder:
     def store(self) -> StoreName | None:
         """Which store is copied here, and its latest epoch; None: none is, or not all of it yet. Raises DataError: the
         copy is damaged."""
-        if not (self.folder / STORE_FILE).exists():
+        if not (self.folder / logfile.STORE_FILE).exists():
             return None
-        with written(self.folder):
+        with logfile.written(self.folder):
             self._read()
         return None if self._least else (self._store_id, self._epoch)
 
@@ -81,24 +66,26 @@ class BackupFolder:
             ConfigError: another store is copied here.
             DataError: the copy is damaged, or cannot be written.
         """
-        with written(self.folder):
-            if not (self.folder / STORE_FILE).exists():
+        with logfile.written(self.folder):
+            if not (self.folder / logfile.STORE_FILE).exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 if reach:
-                    replace_sealed(self.folder / BEHIND_FILE, BEHIND_FORMAT, {"number": reach})
-                replace_sealed(self.folder / STORE_FILE, STORE_FORMAT, {"id": store[0].hex(), **about})
+                    logfile.replace_sealed(self.folder / BEHIND_FILE, BEHIND_FORMAT, {"number": reach})
+                logfile.replace_sealed(
+                    self.folder / logfile.STORE_FILE, logfile.STORE_FORMAT, {"id": store[0].hex(), **about}
+                )
             self._read()
         if store[0] != self._store_id:
             raise ConfigError(
                 f"{self._where}: {self.folder} is the copy of another store of tables; remove it to begin another copy"
             )
         self._check(store, following=True)
-        with written(self.folder):
+        with logfile.written(self.folder):
             if self._epoch < store[1]:
-                replace_sealed(self.folder / EPOCH_FILE, EPOCH_FORMAT, {"number": store[1]})
+                logfile.replace_sealed(self.folder / EPOCH_FILE, EPOCH_FORMAT, {"number": store[1]})
                 self._epoch = store[1]
             if self.position.lsn < reach:
-                replace_sealed(self.folder / BEHIND_FILE, BEHIND_FORMAT, {"number": reach})
+                logfile.replace_sealed(self.folder / BEHIND_FILE, BEHIND_FORMAT, {"number": reach})
                 self._least = reach
             self._catch_up()
         return self.position
@@ -130,7 +117,7 @@ class BackupFolder:
             _, found = frame([body], found, before.lsn)
         if found != after:
             raise ConfigError(f"{self._where}: records from {before.lsn + 1} on were altered on their way")
-        with written(self.folder):
+        with logfile.written(self.folder):
             if new_file or self._file is None:
                 self._begin(before, file_epoch)
             assert self._file is not None
@@ -146,10 +133,10 @@ class BackupFolder:
         names = path.split("/")
         if not 1 <= len(names) <= 4 or any(name in ("", ".", "..") or "\0" in name for name in names):
             raise ConfigError(f"{self._where}: {path!r} is no file of a checkpoint")
-        if checkpoint_path(self.folder, at).exists():
+        if logfile.checkpoint_path(self.folder, at).exists():
             return  # it is late: its repetition came in time, and the checkpoint is complete
         target = self._partial(at).joinpath(*names)
-        with written(target):
+        with logfile.written(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
@@ -162,18 +149,18 @@ class BackupFolder:
         """The checkpoint at ``at`` is whole: what is older goes. Returns where the copy ends. Raises DataError: it is
         not whole."""
         self._check(store)
-        partial, whole = self._partial(at), checkpoint_path(self.folder, at)
+        partial, whole = self._partial(at), logfile.checkpoint_path(self.folder, at)
         if whole.exists():
             return self.position  # a repetition
-        if checkpoint_header(partial, self._store_id).before != at:
-            raise DataError(partial / TABLES_FILE, "is of another place than was said")
-        with written(whole):
+        if logfile.checkpoint_header(partial, self._store_id).before != at:
+            raise DataError(partial / logfile.TABLES_FILE, "is of another place than was said")
+        with logfile.written(whole):
             partial.rename(whole)
             if self.position.lsn < at.lsn:
                 self.close()
                 self.position = at
             for path in self.folder.glob("log-*"):
-                if LogRead(path).header.before.lsn < at.lsn and (self._file is None or path != self._file.path):
+                if logfile.LogRead(path).header.before.lsn < at.lsn and (self._file is None or path != self._file.path):
                     path.unlink()
             for path in self.folder.glob("checkpoint-*"):
                 if path.name < whole.name:
@@ -185,11 +172,11 @@ class BackupFolder:
         """Make the copy the store at ``to``, which whoever opens it knows to be newer than all before. Raises
         ConfigError: there is no copy, not all of it yet, or there is a store at ``to`` already; DataError: the copy is
         damaged or cannot be written."""
-        if not (self.folder / STORE_FILE).exists():
+        if not (self.folder / logfile.STORE_FILE).exists():
             raise ConfigError(f"{self._where}: keeps no copy of tables, so it cannot take over ({self.folder})")
-        if (to / STORE_FILE).exists() and any(to.glob("log-*")):
+        if (to / logfile.STORE_FILE).exists() and any(to.glob("log-*")):
             raise ConfigError(f"{self._where}: holds tables of its own ({to}), so it cannot take over")
-        with written(self.folder):
+        with logfile.written(self.folder):
             self._read()
             position = self.position
             if self._least:
@@ -209,13 +196,13 @@ class BackupFolder:
     def take_back(self, taken: Path) -> None:
         """What was promoted to ``taken`` cannot be used: keep it as a copy again, in the epoch that it had. So its
         primary, if there is one, goes on. Raises DataError."""
-        with written(self.folder):
+        with logfile.written(self.folder):
             for path in taken.glob("log-*"):
                 if (
                     path.name[4:].isdigit() and int(path.name[4:]) > self.position.lsn
                 ):  # begun by the promotion, no records
                     path.unlink()
-            replace_sealed(taken / EPOCH_FILE, EPOCH_FORMAT, {"number": self._epoch})
+            logfile.replace_sealed(taken / EPOCH_FILE, EPOCH_FORMAT, {"number": self._epoch})
             taken.rename(self.folder)
 
     def close(self) -> None:
@@ -236,21 +223,23 @@ class BackupFolder:
         """Find out where the copy ends, and check all records of it, unless that is done."""
         if self._is_read:
             return
-        self._store_id = bytes.fromhex(read_sealed(self.folder / STORE_FILE, "a store of tables", *STORE_FORMAT)["id"])
+        self._store_id = bytes.fromhex(
+            read_sealed(self.folder / logfile.STORE_FILE, "a store of tables", *logfile.STORE_FORMAT)["id"]
+        )
         for path in (*self.folder.glob("*.begun"), *self.folder.glob("checkpoint-*.partial")):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-        found = checkpoints_in(self.folder)
+        found = logfile.checkpoints_in(self.folder)
         self.position, self._epoch = NOWHERE, 0
         if found:
-            header = checkpoint_header(found[-1], self._store_id)
+            header = logfile.checkpoint_header(found[-1], self._store_id)
             self.position, self._epoch = header.before, header.epoch
         self._epoch = max(self._epoch, self._number(EPOCH_FILE, EPOCH_FORMAT))
         self._least = self._number(BEHIND_FILE, BEHIND_FORMAT)
-        for log in logs_behind(self.folder, self._store_id, self.position):
+        for log in logfile.logs_behind(self.folder, self._store_id, self.position):
             for _ in log:
                 pass
             if log.torn_bytes:
-                cut_off(log.path, log.end)
+                logfile.cut_off(log.path, log.end)
             self.position, self._epoch = log.position, max(self._epoch, log.header.epoch)
         self._is_read = True
 
@@ -267,7 +256,7 @@ class BackupFolder:
     def _begin(self, before: LogPosition, epoch: int) -> None:
         self.close()
         header = LogHeader(self._store_id, epoch, before, forced=False)
-        self._file = LogFile(log_path(self.folder, before), header)
+        self._file = logfile.LogFile(logfile.log_path(self.folder, before), header)
 
     def _partial(self, at: LogPosition) -> Path:
         return self.folder / f"checkpoint-{at.lsn:020d}.partial"
@@ -314,10 +303,10 @@ class VoteBook:
         if len(given) >= MOST_STORES and ballot.store.hex() not in given:
             return f"has votes for {len(given)} stores of tables"
         now = {**given, ballot.store.hex(): (ballot.epoch, ballot.candidate)}
-        with written(self._path):
+        with logfile.written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_sealed(self._path, VOTES_FORMAT, {"given": now})
-            force(self._path.parent)  # else a power cut may bring the votes of before back
+            logfile.replace_sealed(self._path, VOTES_FORMAT, {"given": now})
+            logfile.force(self._path.parent)  # else a power cut may bring the votes of before back
         self._given = now
         return ""
 

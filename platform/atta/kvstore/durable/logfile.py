@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import DataError
-from atta.kvstore.durable.frames import (
-    END_BYTES,
-    FILE_HEADER_BYTES,
-    Buffer,
-    LogHeader,
-    LogPosition,
-    LogReader,
-    Record,
-    end_mark,
-    frame,
-)
+from atta.kvstore.durable import frames
 from atta.partition.disk.files import check_regular, write_sealed
 from atta.partition.disk.staging import disk_full
 
@@ -33,14 +23,14 @@ _BLOCK_BYTES = 4 << 20
 class LogFile:
     """The file that grows. One thread uses it at a time."""
 
-    def __init__(self, path: Path, header: LogHeader, *, over: Path | None = None, on_disk: bool = True) -> None:
+    def __init__(self, path: Path, header: frames.LogHeader, *, over: Path | None = None, on_disk: bool = True) -> None:
         """Make a file without records. A file of that name without records is replaced.
 
         ``over``: a file that nobody needs any more. It gets the new name and is written over, so that the pages which the
         system has for it are used again. ``on_disk``: force the header and the name to the disk.
 
         Raises OSError: it cannot be made. Then ``over`` is gone."""
-        self.path, self.position, self.nbytes = path, header.before, FILE_HEADER_BYTES
+        self.path, self.position, self.nbytes = path, header.before, frames.FILE_HEADER_BYTES
         self.first_lsn, self._forced = header.before.lsn + 1, header.forced
         self.broken: OSError | None = None
         """Why nobody knows what the file has on the disk; None: that is known."""
@@ -67,12 +57,12 @@ class LogFile:
     @property
     def disk_bytes(self) -> int:
         """Size of the file on the disk. ``nbytes`` ends with the last record."""
-        return max(self._size, self.nbytes + END_BYTES)
+        return max(self._size, self.nbytes + frames.END_BYTES)
 
-    def _end_mark(self, last: LogPosition) -> bytes:
-        return end_mark(last, forced=self._forced)
+    def _end_mark(self, last: frames.LogPosition) -> bytes:
+        return frames.end_mark(last, forced=self._forced)
 
-    def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
+    def append(self, bodies: Sequence[Sequence[frames.Buffer]]) -> frames.LogPosition:
         """Write a group of records, each with the buffers of its body, and return the position before it. After an
         error nothing of the group is in the file. If not even that is certain, every later call fails too. Raises
         OSError: the group cannot be written, for example because the disk is full."""
@@ -80,7 +70,7 @@ class LogFile:
             raise self.broken
         before, position, buffers = self.position, self.position, []
         for parts in bodies:
-            head, position = frame(parts, position, before.lsn)
+            head, position = frames.frame(parts, position, before.lsn)
             buffers += [head, *parts]
         try:
             size = _write(self._fd, [*buffers, self._end_mark(position)], self.nbytes)
@@ -94,12 +84,12 @@ class LogFile:
                 self._undo()
                 self.broken = error
                 raise
-        self.position, self.nbytes = position, self.nbytes + size - END_BYTES
+        self.position, self.nbytes = position, self.nbytes + size - frames.END_BYTES
         return before
 
     def cut(self) -> None:
         """Cut off what the file has from before it was written over; raises OSError."""
-        os.ftruncate(self._fd, self.nbytes + END_BYTES)
+        os.ftruncate(self._fd, self.nbytes + frames.END_BYTES)
 
     def close(self) -> None:
         """Close the file. Calling it twice does nothing."""
@@ -121,7 +111,7 @@ class LogFile:
             self.broken = error
 
 
-class LogRead(LogReader):
+class LogRead(frames.LogReader):
     """A file of a log, mapped to be read."""
 
     ADVICE = " What follows may have been acknowledged. To go on without it, cut the file off there."
@@ -141,7 +131,7 @@ class LogRead(LogReader):
         except ValueError as error:
             raise DataError(path, str(error)) from None
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[frames.Record]:
         """The records in order; raises DataError at damage, naming the file and the place."""
         yield from super().__iter__()
         if self.damage:
@@ -186,7 +176,7 @@ def write_again(path: Path, size: int) -> None:
         os.ftruncate(fd, size)
 
 
-def _write(fd: int, buffers: Sequence[Buffer], at: int) -> int:
+def _write(fd: int, buffers: Sequence[frames.Buffer], at: int) -> int:
     """Write all buffers from byte ``at`` on and return their size; raises OSError."""
     waiting = [memoryview(buffer).cast("B") for buffer in buffers if memoryview(buffer).nbytes]
     written, first = 0, 0
@@ -215,7 +205,7 @@ def logs_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("log-*") if path.name[4:].isdigit())
 
 
-def log_path(folder: Path, before: LogPosition) -> Path:
+def log_path(folder: Path, before: frames.LogPosition) -> Path:
     """The file of the log that begins behind a record."""
     return folder / f"log-{before.lsn + 1:020d}"
 
@@ -225,7 +215,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit())
 
 
-def checkpoint_path(folder: Path, at: LogPosition) -> Path:
+def checkpoint_path(folder: Path, at: frames.LogPosition) -> Path:
     """The checkpoint that has everything up to a record."""
     return folder / f"checkpoint-{at.lsn:020d}"
 
@@ -246,7 +236,7 @@ def replace_sealed(path: Path, form: tuple[str, int], value: Mapping[str, Any]) 
     begun.replace(path)
 
 
-def logs_behind(folder: Path, store_id: bytes, place: LogPosition) -> Iterator[LogRead]:
+def logs_behind(folder: Path, store_id: bytes, place: frames.LogPosition) -> Iterator[LogRead]:
     """The files of the log behind a checkpoint at ``place``, in order. Read each to its end before the next. Older
     files are removed. Raises DataError: a file is of another store, or does not follow the one before it."""
     for path in logs_in(folder):
@@ -262,7 +252,7 @@ def logs_behind(folder: Path, store_id: bytes, place: LogPosition) -> Iterator[L
         place = log.position
 
 
-def checkpoint_header(folder: Path, store_id: bytes) -> LogHeader:
+def checkpoint_header(folder: Path, store_id: bytes) -> frames.LogHeader:
     """Where the log goes on behind a checkpoint, and the epoch that wrote it. Raises DataError: the checkpoint is
     damaged, or belongs to another store."""
     header = LogRead(folder / TABLES_FILE).header

@@ -23,26 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
+from atta.kvstore.durable import logfile
 from atta.kvstore.durable.entries import Replay, decode_entry
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
-from atta.kvstore.durable.logfile import (
-    STORE_FILE,
-    STORE_FORMAT,
-    TABLES_FILE,
-    LogFile,
-    LogRead,
-    checkpoint_header,
-    checkpoint_path,
-    checkpoints_in,
-    cut_off,
-    force,
-    log_path,
-    logs_behind,
-    logs_in,
-    replace_sealed,
-    write_again,
-    written,
-)
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, RowIds
 from atta.partition.disk.files import read_sealed
@@ -85,7 +68,7 @@ class TableStore:
         self._older: dict[Path, int] = {}  # files of the log before the present one, and their sizes on the disk
         self._needless: dict[Path, int] = {}  # the same of files that may be written over
         self._changing = threading.Lock()
-        self._log: LogFile | None = None
+        self._log: logfile.LogFile | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -139,8 +122,8 @@ class TableStore:
             path.unlink(missing_ok=True)
         _remove([*self.folder.glob("checkpoint-*.partial"), self._last_but_one])
         place, epoch, tables = self._newest_checkpoint(load)
-        replay, records, torn, last = Replay(tables, ids), 0, 0, max(logs_in(self.folder), default=None)
-        for log in logs_behind(self.folder, self.store_id, place):
+        replay, records, torn, last = Replay(tables, ids), 0, 0, max(logfile.logs_in(self.folder), default=None)
+        for log in logfile.logs_behind(self.folder, self.store_id, place):
             records += _replay(log, replay)
             if log.torn_bytes and log.path != last:
                 raise DataError(log.path, f"ends within a record, at byte {log.end}, but later files follow")
@@ -148,20 +131,20 @@ class TableStore:
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
             self._older[log.path] = log.path.stat().st_size
         self.epoch = epoch + 1
-        with written(log_path(self.folder, place)):
+        with logfile.written(logfile.log_path(self.folder, place)):
             self._begin(place, on_disk=True)
         return Recovered(replay.by_name(), records, torn)
 
-    def _settle(self, path: Path, log: LogRead, *, last: bool) -> None:
+    def _settle(self, path: Path, log: logfile.LogRead, *, last: bool) -> None:
         """Cut off what is torn. What was read may count as acknowledged from now on, also a group that was written by a
         process that was killed before it had forced the group to the disk. Only the last file can have such a group."""
-        with written(path):
+        with logfile.written(path):
             if self.forced and last:
-                write_again(path, log.end)
+                logfile.write_again(path, log.end)
             elif self.forced:
-                force(path)
+                logfile.force(path)
             elif log.torn_bytes:
-                cut_off(path, log.end)
+                logfile.cut_off(path, log.end)
 
     def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
         """Write a group of records and return the position before it; see ``LogFile.append``."""
@@ -173,11 +156,11 @@ class TableStore:
     def rotate(self) -> LogPosition:
         """Begin a new file of the log, and return the last record before it; raises DataError."""
         present = self._present
-        with written(present.path):
+        with logfile.written(present.path):
             if present.broken is not None:  # whether it ends there on the disk is not known
                 raise present.broken
         if not self.begins_file:
-            with written(log_path(self.folder, present.position)):
+            with logfile.written(logfile.log_path(self.folder, present.position)):
                 self._begin_next(on_disk=self.forced or not self._keep_bytes)
         return present.position
 
@@ -190,12 +173,12 @@ class TableStore:
                 ``over``, if there is one.
 
         Raises DataError: a file cannot be written; names it. Then nothing was removed."""
-        folder = checkpoint_path(self.folder, at)
-        with written(folder), Staging(folder, TABLES_FILE, overwrite=True) as staging:
+        folder = logfile.checkpoint_path(self.folder, at)
+        with logfile.written(folder), Staging(folder, logfile.TABLES_FILE, overwrite=True) as staging:
             header = LogHeader(self.store_id, self.epoch, at, forced=False)
             write(staging.path, header, self._last_but_one)
         self._make_needless([path for path in self._older if int(path.name.removeprefix("log-")) <= at.lsn])
-        before = [path for path in checkpoints_in(self.folder) if path.name < folder.name]
+        before = [path for path in logfile.checkpoints_in(self.folder) if path.name < folder.name]
         _remove([self._last_but_one, *before[:-1]])
         for path in before[-1:]:
             if self._keep_bytes:
@@ -224,7 +207,7 @@ class TableStore:
             self._lock = -1
 
     @property
-    def _present(self) -> LogFile:
+    def _present(self) -> logfile.LogFile:
         assert self._log is not None, "the store is not open"
         return self._log
 
@@ -243,22 +226,22 @@ class TableStore:
     def _begin(self, before: LogPosition, *, on_disk: bool) -> None:
         """Begin a file of the log; raises OSError. ``on_disk``: force its header, for example as it has a new epoch. A
         power cut may else leave the header of the time before, and lose the records with it."""
-        path, over = log_path(self.folder, before), None
+        path, over = logfile.log_path(self.folder, before), None
         with self._changing:
             if self._needless:
                 *kept, (over, _) = self._needless.items()
                 self._needless = dict(kept)
         header = LogHeader(self.store_id, self.epoch, before, self.forced)
-        self._log = LogFile(path, header, over=over, on_disk=on_disk)
+        self._log = logfile.LogFile(path, header, over=over, on_disk=on_disk)
         self._older = {other: size for other, size in self._older.items() if other != path}  # it had no records
 
     def _newest_checkpoint(
         self, load: Callable[[Path], Mapping[str, MutableTable]]
     ) -> tuple[LogPosition, int, Iterable[MutableTable]]:
-        found = checkpoints_in(self.folder)
+        found = logfile.checkpoints_in(self.folder)
         if not found:
             return LogPosition(0, 0), 0, ()
-        header, tables = checkpoint_header(found[-1], self.store_id), load(found[-1]).values()
+        header, tables = logfile.checkpoint_header(found[-1], self.store_id), load(found[-1]).values()
         _remove(found[:-1])
         return header.before, header.epoch, tables
 
@@ -273,15 +256,15 @@ class TableStore:
             raise ConfigError(f"{self.folder}: cannot be locked, so it is not safe there: {error.strerror}") from None
 
     def _identify(self, about: Mapping[str, Any]) -> bytes:
-        path = self.folder / STORE_FILE
+        path = self.folder / logfile.STORE_FILE
         if not path.exists():
-            if logs_in(self.folder):
+            if logfile.logs_in(self.folder):
                 raise DataError(path, "is missing, but there are logs of tables")
             store_id = secrets.token_bytes(ID_BYTES)
-            with written(path):
-                replace_sealed(path, STORE_FORMAT, {"id": store_id.hex(), **about})
+            with logfile.written(path):
+                logfile.replace_sealed(path, logfile.STORE_FORMAT, {"id": store_id.hex(), **about})
             return store_id
-        value = read_sealed(path, "a store of tables", *STORE_FORMAT)
+        value = read_sealed(path, "a store of tables", *logfile.STORE_FORMAT)
         for name, wanted in about.items():
             if value.get(name) != wanted:
                 raise ConfigError(
@@ -297,24 +280,24 @@ class TableStore:
 
     def newest_checkpoint(self) -> tuple[Path, LogPosition] | None:
         """The folder of the newest checkpoint, and where the log goes on behind it; raises DataError."""
-        found = checkpoints_in(self.folder)
-        return (found[-1], checkpoint_header(found[-1], self.store_id).before) if found else None
+        found = logfile.checkpoints_in(self.folder)
+        return (found[-1], logfile.checkpoint_header(found[-1], self.store_id).before) if found else None
 
-    def logs_behind(self, place: LogPosition) -> list[LogRead] | None:
+    def logs_behind(self, place: LogPosition) -> list[logfile.LogRead] | None:
         """The files of the log that have records behind ``place``, in order; None: the log does not lead there. Between
         calls of ``append`` alone. Raises DataError: a file is damaged."""
         if place == self.position:
             return []
-        logs = [LogRead(path) for path in logs_in(self.folder)]
+        logs = [logfile.LogRead(path) for path in logfile.logs_in(self.folder)]
         for number, log in enumerate(logs):
             if log.header.before == place:
                 return logs[number:]
             if any(log.position == place for _ in log):
-                return [LogRead(log.path), *logs[number + 1 :]]
+                return [logfile.LogRead(log.path), *logs[number + 1 :]]
         return None
 
 
-def _replay(log: LogRead, replay: Replay) -> int:
+def _replay(log: logfile.LogRead, replay: Replay) -> int:
     count = 0
     for record in log:
         try:

@@ -11,16 +11,13 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from atta.errors import QuotaExceededError, UnknownNameError
+from atta.partition.dataset import Dataset, VertexTimes
+from atta.partition.graph.part import GraphDegrees
+from atta.partition.schema import Schema
 from atta.samplers.batch.items import EDGES, TIME
-
-if TYPE_CHECKING:
-    from atta.partition.dataset import Dataset, VertexTimes
-    from atta.partition.graph.part import GraphDegrees
-    from atta.partition.schema import Schema
-    from atta.samplers.shard import PartEdges, Shard
+from atta.samplers.shard import PartEdges, Shard
 
 TableName = tuple[str, str]
 """Node type and table name; of edges: edge type and ``EDGES``. No edge type has the name of a node type."""

@@ -160,8 +160,7 @@ class VersionFolder:
         those of several partitions are copied, one after another. Raises DataError: a file is missing, truncated,
         altered, or has other rows than the dataset."""
         arrays = self._rows(dataset, dataset.groups[owner], table, source)
-        rows: np.ndarray = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        return rows
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def times(self, dataset: Dataset, node_type: str, source: int) -> VertexTimes:
         """The times of all vertices of a type, in all partitions, as version ``source`` has them. Errors as ``load``."""

@@ -10,7 +10,6 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 
@@ -50,9 +49,7 @@ class HeldAddresses:
     def __enter__(self) -> HeldAddresses:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

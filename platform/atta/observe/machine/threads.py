@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,17 +65,23 @@ def in_order(jobs: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
 
 async def aside(function: Callable[..., T], *args: object) -> T:
     """Call ``function(*args)`` on a thread of its own that does not keep the process from ending: its disk may hang."""
+    return await asyncio.wrap_future(begun(partial(function, *args), "atta-aside"))
+
+
+def begun(function: Callable[[], T], name: str) -> Future[T]:
+    """Start ``function`` on a thread of its own that does not keep the process from ending."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
+    threading.Thread(target=fulfil, args=(future, function), name=name, daemon=True).start()
+    return future
 
-    def work() -> None:
-        try:
-            future.set_result(function(*args))
-        except BaseException as error:
-            future.set_exception(error)
 
-    threading.Thread(target=work, name="atta-aside", daemon=True).start()
-    return await asyncio.wrap_future(future)
+def fulfil(future: Future[T], function: Callable[[], T]) -> None:
+    """Call ``function``, and give a running ``future`` what it returns or raises."""
+    try:
+        future.set_result(function())
+    except BaseException as error:  # whoever waits must see every error
+        future.set_exception(error)
 
 
 _PAUSE_S = 0.002

@@ -3,7 +3,6 @@ server. A *server* is a machine with N trainers, or several of them. If the subg
 exact gradient that one process would compute on the whole graph (``TrainingGraph.exact_layers``)."""
 
 from atta.train.cooperative.exchange import (
-    CooperativeGraph,
     TrainerBatch,
     backward,
     broadcast_weights,
@@ -13,19 +12,15 @@ from atta.train.cooperative.exchange import (
 )
 from atta.train.cooperative.graph import TrainingGraph, WorkerView, worker_view
 from atta.train.cooperative.groups import Place, ServerGroups
-from atta.train.cooperative.model import CooperativeModel, Exchanged
+from atta.train.cooperative.model import CooperativeModel
 from atta.train.cooperative.shares import split_vertices
-from atta.train.cooperative.source import Source, source_inside
 from atta.train.models.deep import DeepGNN
 
 __all__ = [
-    "CooperativeGraph",
     "CooperativeModel",
     "DeepGNN",
-    "Exchanged",
     "Place",
     "ServerGroups",
-    "Source",
     "TrainerBatch",
     "TrainingGraph",
     "WorkerView",
@@ -33,7 +28,6 @@ __all__ = [
     "broadcast_weights",
     "count_targets",
     "exchange",
-    "source_inside",
     "split_vertices",
     "start_exchange",
     "worker_view",

@@ -120,8 +120,7 @@ def broadcast_ids(ids: Longs | None, rank: int, device: torch.device) -> Longs:
     found = found.to(device)
     if len(found):
         dist.broadcast(found, rank)
-    heard: Longs = found.cpu().numpy()
-    return heard
+    return found.cpu().numpy()
 
 
 def broadcast_bytes(data: bytes, rank: int, device: torch.device) -> bytes:

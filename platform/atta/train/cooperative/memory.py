@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
+from atta.train.cooperative.graph import WorkerView
 from atta.train.settings import DEEP_MODELS, TrainSettings
-
-if TYPE_CHECKING:
-    from atta.train.cooperative.graph import WorkerView
 
 _FLOAT = 4
 _EDGE = 64

@@ -78,8 +78,7 @@ def boundary_sizes(edges: Longs, owner: npt.NDArray[np.integer], trainers: int) 
     cut = owner[source] != owner[target]
     pairs = np.unique(owner[target[cut]].astype(np.int64) * n + source[cut])
     reader, row = np.divmod(pairs, n)
-    sizes: Longs = np.bincount(reader, minlength=trainers) + np.bincount(owner[row], minlength=trainers)
-    return sizes
+    return np.bincount(reader, minlength=trainers) + np.bincount(owner[row], minlength=trainers)
 
 
 def _split(

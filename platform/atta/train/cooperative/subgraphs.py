@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 import atta
 from atta.errors import ConfigError
+from atta.observe.machine.threads import begun
 from atta.samplers.local.server import ServerGraph
 from atta.samplers.operators.server import Closure
 from atta.train.cooperative.graph import WorkerView
@@ -192,8 +192,7 @@ class ServerData:
         wanted = np.zeros(found.num_nodes, np.bool_)
         for split in splits:
             wanted |= found.splits.get(split, False)
-        members: Longs = np.flatnonzero(wanted & found.inner)
-        return members
+        return np.flatnonzero(wanted & found.inner)
 
     def _bytes_needed(self, batches: int, targets: Longs, need: Callable[[WorkerView], int]) -> int:
         assert self._found is not None
@@ -224,16 +223,7 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
     source, end = iter(items), object()
 
     def begin() -> Future[object]:
-        future: Future[object] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(next(source, end))
-            except BaseException as error:  # the waiting thread must see every error
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="atta-ahead", daemon=True).start()
-        return future
+        return begun(lambda: next(source, end), "atta-ahead")
 
     coming = begin()
     while (item := coming.result()) is not end:

@@ -16,17 +16,15 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from atta.client.parameters import JobWeights
 from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, UnavailableError
 from atta.train.dorylus.progress import Acknowledged, Arrived, Begun, Broken, Happening, PipelineStage, Work
-
-if TYPE_CHECKING:
-    from atta.client.parameters import JobWeights
 
 PROTOCOL = 2
 """Changes whenever messages do. Both ends must have the same."""

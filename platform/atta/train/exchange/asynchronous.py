@@ -179,8 +179,7 @@ class AsyncDigestTrainer(DigestTrainer):
         return torch.from_numpy(values.copy()).to(self.device)
 
     def _flat(self, vector: torch.Tensor) -> np.ndarray:
-        found: np.ndarray = vector.detach().cpu().numpy().astype(self._dtype, copy=False)
-        return found
+        return vector.detach().cpu().numpy().astype(self._dtype, copy=False)
 
 
 class SavedWeights(NamedTuple):

@@ -265,8 +265,7 @@ class PolylineCodec:
         groups = (codes & np.uint8(31)).astype(np.uint64) << (place * _BITS).astype(np.uint64)
         coded = np.add.reduceat(groups, starts)
         signed = (coded >> np.uint64(1)).astype(np.int64) ^ -(coded & np.uint64(1)).astype(np.int64)
-        rounded: np.ndarray = np.cumsum(signed.reshape(rows, columns), axis=1) / 10.0**self.digits
-        return rounded
+        return np.cumsum(signed.reshape(rows, columns), axis=1) / 10.0**self.digits
 
     def _zigzag(self, values: np.ndarray) -> np.ndarray:
         """uint64 [n * d]: 0, -1, 1, -2, 2 ... become 0, 1, 2, 3, 4 ..."""

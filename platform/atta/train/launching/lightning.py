@@ -14,10 +14,6 @@ from atta.train.launching.epoch_batches import EpochBatches
 lightning = load("AttaDataModule", "lightning.pytorch")
 
 
-def _to_pyg(batch: atta.MiniBatch) -> Any:
-    return batch.to_pyg()
-
-
 class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-defined]  # types are checked without it
     """Loaders of the splits ``train``, ``val`` and ``test`` for Lightning's ``Trainer``.
 
@@ -38,7 +34,7 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
         node_type: str | None = None,
         batch_size: int = 1024,
         eval_num_neighbors: Any = None,
-        transform: Callable[[atta.MiniBatch], Any] = _to_pyg,
+        transform: Callable[[atta.MiniBatch], Any] = atta.MiniBatch.to_pyg,
         **options: Any,
     ) -> None:
         """Describe the loaders. Daemons are asked first when the trainer calls ``setup``.

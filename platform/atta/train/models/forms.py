@@ -15,19 +15,6 @@ import torch
 from atta.observe.packages import load
 from atta.samplers import LocalGraph, LocalSampler
 
-__all__ = [
-    "BLOCKS",
-    "TRIMMED",
-    "WHOLE",
-    "ModelInput",
-    "NoFormError",
-    "OfBlocks",
-    "PartRows",
-    "ReadingLayers",
-    "SmallGraph",
-    "run",
-]
-
 WHOLE, TRIMMED, BLOCKS = "whole", "trimmed", "blocks"
 
 

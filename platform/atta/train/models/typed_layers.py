@@ -220,5 +220,4 @@ def _learnt(rows: Floats, block: TypedBlock) -> Floats:
 
 
 def _on_cpu(rows: torch.Tensor) -> Floats:
-    found: Floats = rows.float().cpu().numpy()
-    return found
+    return rows.float().cpu().numpy()

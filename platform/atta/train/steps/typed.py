@@ -16,8 +16,10 @@ from atta.client.tables.embedding import DistEmbedding
 from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DataError
 from atta.kvstore.spec import Normal
+from atta.samplers.dag.instance import chunk_range
 from atta.train.checkpoint.files import NO_EMBEDDINGS, RunPlace, SavedEmbeddings
 from atta.train.checkpoint.run import RankShare, load_shares
+from atta.train.cooperative.halo import broadcast_bytes
 from atta.train.meeting import run_here, tables_of
 from atta.train.models.typed import TypedModel
 from atta.train.reports.epochs import EpochReport
@@ -162,7 +164,7 @@ class TypeEmbeddings:
             for name in cluster.tables.specs():
                 if name.startswith(tables_of(run)):
                     cluster.tables.delete(name)
-        name = _of_first(run or uuid.uuid4().hex, device)
+        name = broadcast_bytes((run or uuid.uuid4().hex).encode(), 0, device).decode()
         self._cluster, self._rank, self._world, self._device = cluster, rank, world, device
         self._known: dict[str, np.ndarray | None] = {}
         self._tables = {
@@ -204,7 +206,7 @@ class TypeEmbeddings:
 
     def _state_of(self, node_type: str) -> dict[str, Any]:
         table, every = self._tables[node_type], self._ids(node_type)
-        share = _share(table.num_embeddings, self._rank, self._world)
+        share = chunk_range(table.num_embeddings, self._rank, self._world)
         ids = np.arange(share.start, share.stop) if every is None else every[share.start : share.stop]
         rows = self._cluster.tables.locate(f"nodes:{node_type}", ids)
         whose = {} if every is None else {"ids": torch.from_numpy(ids)}
@@ -241,7 +243,7 @@ class TypeEmbeddings:
     def _rows_saved(self, folder: str, node_type: str, share: RankShare, saved: dict[str, Any]) -> np.ndarray:
         """int64 [n]: where the table has the rows of a share. Takes what tells this out of ``saved``."""
         ids, vertices = saved.pop("ids", None), saved.pop("vertices", None)
-        part = _share(vertices, share.rank, share.world)
+        part = chunk_range(vertices, share.rank, share.world)
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != (len(part),)):
             raise ConfigError(f"{len(part)} rows, ids {ids.dtype} {list(ids.shape)}")
         given = np.arange(part.start, part.stop) if ids is None else ids.cpu().numpy()
@@ -289,16 +291,5 @@ class TypeEmbeddings:
         return self._known[node_type]
 
 
-def _share(count: int, rank: int, world: int) -> range:
-    return range(count * rank // world, count * (rank + 1) // world)
-
-
 def _named(types: Iterable[str]) -> str:
     return ", ".join(types) or "no type"
-
-
-def _of_first(name: str, device: torch.device) -> str:
-    """The name that the first rank gives, of any rank's length. Bytes travel: an object would be unpickled."""
-    told = torch.tensor(list(name.encode()), dtype=torch.uint8, device=device)
-    dist.broadcast(told, 0)
-    return bytes(told.tolist()).decode()

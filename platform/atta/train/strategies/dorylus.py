@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from atta.errors import ConfigError
 from atta.train.settings import DorylusSettings
 from atta.train.settings.servers import DORYLUS_MODELS
-from atta.train.strategies.exchange import check_server_parts
-from atta.train.strategies.strategy import TrainingStrategy, check_servers, refuse, trainer_at
+from atta.train.strategies.exchange import whole_graph
+from atta.train.strategies.strategy import check_servers, refuse, trainer_at
 
 if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
@@ -71,15 +71,12 @@ def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
 
 
 STRATEGIES = (
-    TrainingStrategy(
+    whole_graph(
         name="dorylus",
         sentence="all vertices in intervals whose tasks overlap; stateless workers compute layers",
         settings=DorylusSettings,
         trainer=trainer_at("dorylus.trainer:IntervalTrainer"),
         check=_check,
-        evaluation=lambda settings: "whole graph",
-        counted="training vertices",
-        check_parts=check_server_parts,
         forecasts=dorylus_forecasts,
     ),
 )

@@ -7,19 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
+from atta.train.exchange import policies
 from atta.train.exchange.budget import BudgetPolicy, explained
-from atta.train.exchange.policies import (
-    AsyncDigestPolicy,
-    DigestPolicy,
-    PipeGcnPolicy,
-    RowPolicy,
-    SancusPolicy,
-    SatPolicy,
-    policy_of,
-)
 from atta.train.settings import (
     DEEP_MODELS,
     AsyncDigestSettings,
@@ -65,11 +58,20 @@ def check_server_parts(settings: ServerSettings, parts: int) -> None:
         )
 
 
+whole_graph = partial(
+    TrainingStrategy,
+    evaluation=lambda settings: "whole graph",
+    counted="training vertices",
+    check_parts=check_server_parts,
+)
+"""The record of a strategy that trains on the whole graph, with a server for each partition."""
+
+
 def reading_rows(
     name: str,
     sentence: str,
     settings: type[ExchangeSettings],
-    policy: type[RowPolicy],
+    policy: type[policies.RowPolicy],
     *,
     forecasts: Forecasts = no_forecasts,
     trainer: str = "exchange.trainer:ExchangeTrainer",
@@ -80,24 +82,15 @@ def reading_rows(
 
     def make(settings: Any, cluster: atta.Cluster, device: torch.device) -> Any:
         if getattr(settings, "budget", 0):
-            return trainer_at(_BUDGETED)(settings, cluster, device, policy_of(BudgetPolicy, settings))
-        return trainer_at(trainer)(settings, cluster, device, policy_of(policy, settings))
+            return trainer_at(_BUDGETED)(settings, cluster, device, policies.policy_of(BudgetPolicy, settings))
+        return trainer_at(trainer)(settings, cluster, device, policies.policy_of(policy, settings))
 
     def checks(settings: Any) -> None:
         check(settings)
-        policy_of(policy, settings)
+        policies.policy_of(policy, settings)
 
-    return TrainingStrategy(
-        name=name,
-        sentence=sentence,
-        settings=settings,
-        trainer=make,
-        check=checks,
-        evaluation=lambda settings: "whole graph",
-        counted="training vertices",
-        check_parts=check_server_parts,
-        forecasts=forecasts,
-        **more,
+    return whole_graph(
+        name=name, sentence=sentence, settings=settings, trainer=make, check=checks, forecasts=forecasts, **more
     )
 
 
@@ -219,7 +212,7 @@ def _historical_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
 
 _EXACT = "the first half of the epochs, at most 50, is exact"
 _SPEEDS = "owners that compute slowly send sooner, as readers would be ahead of them"
-_EVERY, _WINDOW = DigestPolicy.sync_every, SatSettings.window
+_EVERY, _WINDOW = policies.DigestPolicy.sync_every, SatSettings.window
 _COSTS = {"sancus": 1.4, "gap": 1.25, "pipegcn": 2.4, "digest": 1.8}
 """Epochs beside one of exact training to within 1 point of its best accuracy, or 3 points where 1 was not reached: the
 worst of the graphs in bench/results/stale-accuracy.md."""
@@ -239,7 +232,7 @@ STRATEGIES = (
         "exchange",
         "all vertices in one step, each computed once; rows travel between servers, exact unless --accuracy-loss is given",
         BudgetSettings,
-        RowPolicy,
+        policies.RowPolicy,
         check=_check_budget,
         explain=explained,
         forecasts=_forecasts({"strategy": "exchange", "name": "exchange", "forward": 1, "backward": 1}),
@@ -248,7 +241,7 @@ STRATEGIES = (
         "sancus",
         "as exchange, but rows are sent only when the copies of their readers are too old",
         SancusSettings,
-        SancusPolicy,
+        policies.SancusPolicy,
         forecasts=_forecasts(
             *(
                 _BOUNDED
@@ -286,7 +279,7 @@ STRATEGIES = (
         "pipegcn",
         "as exchange, with rows and gradients of the epoch before, sent while this one computes",
         PipeGcnSettings,
-        PipeGcnPolicy,
+        policies.PipeGcnPolicy,
         forecasts=_forecasts(
             {
                 "strategy": "pipegcn",
@@ -306,7 +299,7 @@ STRATEGIES = (
         "digest",
         "as exchange, but rows are pulled from tables on the daemons every N epochs, and gradients end at the cut",
         DigestSettings,
-        DigestPolicy,
+        policies.DigestPolicy,
         trainer="exchange.trainer:DigestTrainer",
         check=_check_digest,
         forecasts=_forecasts(
@@ -318,7 +311,7 @@ STRATEGIES = (
         "sat",
         "as digest, with rows predicted from their past where that is better",
         SatSettings,
-        SatPolicy,
+        policies.SatPolicy,
         trainer="exchange.trainer:SatTrainer",
         check=_check_sat,
         forecasts=_forecasts(
@@ -337,7 +330,7 @@ STRATEGIES = (
         "digest-async",
         "as digest, but no trainer waits for others: weights change whenever a gradient comes",
         AsyncDigestSettings,
-        AsyncDigestPolicy,
+        policies.AsyncDigestPolicy,
         trainer="exchange.asynchronous:AsyncDigestTrainer",
         check=_check_async,
         restarts=_restarts,
@@ -355,15 +348,12 @@ STRATEGIES = (
             alone=True,
         ),
     ),
-    TrainingStrategy(
+    whole_graph(
         name="historical",
         sentence="sampled mini-batches of own vertices, with stale rows of all neighbours that were not sampled",
         settings=HistoricalSettings,
         trainer=trainer_at("exchange.historical:HistoricalTrainer"),
         check=_check_historical,
-        evaluation=lambda settings: "whole graph",
-        counted="training vertices",
-        check_parts=check_server_parts,
         forecasts=_historical_forecasts,
     ),
 )

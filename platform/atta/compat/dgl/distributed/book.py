@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from atta.client.cluster import Cluster
 from atta.compat.dgl.job import Job
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
@@ -17,9 +18,6 @@ from atta.partition.names import table_word
 from atta.partition.schema import Schema, split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.samplers.seed_plan import home_of
-
-if TYPE_CHECKING:
-    from atta.client.cluster import Cluster
 
 _LEASE_S = 60.0
 _KEPT = 1 << 22

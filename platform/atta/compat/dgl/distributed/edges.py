@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from atta.client.cluster import Cluster
 from atta.client.loaders.neighbor import NeighborLoader, in_edges
 from atta.compat import NotOfferedError
 from atta.compat.dgl.distributed.book import tensor
@@ -16,9 +17,6 @@ from atta.compat.dgl.job import drawing_seed
 from atta.errors import ConfigError
 from atta.observe.packages import load
 from atta.samplers.arguments import integers, whole
-
-if TYPE_CHECKING:
-    from atta.client.cluster import Cluster
 
 
 class KnownEdges(NamedTuple):

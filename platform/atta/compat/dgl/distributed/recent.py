@@ -11,12 +11,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from atta.client.loaders.sampled import SampledBatch
+from atta.client.loaders.sampled import SampledBatch
 
 
 class Wanted:
