@@ -15,6 +15,7 @@ import runpy
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
 MODULES = ("atta.cli.main", "atta.partition.methods.metis_child", "atta.simulate.consumers")
@@ -30,14 +31,19 @@ def main() -> bool:
     import atta.cli.cluster.serve
     import atta.client
     import atta.daemon.daemon
+    import atta.observe.machine.ending
+    import atta.partition.deploy
+    import atta.partition.disk.mirror
     import atta.partition.methods
     import atta.train
+    from atta.samplers.local.contract import own_operators
 
+    own_operators()  # every daemon needs them
     if sys.argv[1:]:
-        import torch_geometric.nn  # noqa: F401
-
         import atta.train.cooperative.trainer  # noqa: F401
 
+        runpy.run_path(str(Path(__file__).with_name("layers.py")))
+    gc.collect()
     gc.freeze()
     with socket.socket(fileno=os.dup(0)) as requests:
         requests.send(b"ready")

@@ -40,6 +40,8 @@ def main(path: str) -> None:
     import atta.train.cooperative.trainer
     import atta.train.strategies.minibatch  # noqa: F401
 
+    runpy.run_path(str(Path(__file__).with_name("layers.py")))
+    gc.collect()
     gc.freeze()
     sys.executable = str(Path(path).with_name("python"))  # trainers start processes by way of ``caller``, too
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
