@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MODULES = ("atta.cli.main", "atta.partition.methods.metis_child", "atta.simulate.consumers")
+PARENT = "tests.preloaded.parent"
+MODULES = ("atta.cli.main", "atta.partition.methods.metis_child", "atta.simulate.consumers", PARENT)
 STREAMS = 3
 MOST_BYTES = 1 << 20
 """At most this many bytes of arguments and environment."""
@@ -92,7 +93,7 @@ def become(task: dict[str, Any], streams: array.array[int]) -> None:
     elif task["group"]:
         os.setpgid(0, 0)
     sys.executable = task["executable"]
-    sys.argv = task["words"]
+    sys.path[0], sys.argv = os.getcwd(), task["words"]
 
 
 if __name__ == "__main__" and main():

@@ -1,4 +1,5 @@
-"""Imports the modules of trainers and forks a trainer for every caller: ``python parent.py SOCKET``.
+"""Imports the modules of trainers and forks a trainer for every caller: ``python -m tests.preloaded.parent SOCKET``. It is
+a fork of ``forker`` itself, so that torch is imported once.
 
 The process ends with its standard input. A caller sends its module, arguments, environment and folder with its
 standard streams, then the signals that it gets. It receives the trainer's exit status. If a caller goes away, its
