@@ -87,7 +87,7 @@ class Commands:
         task = {"words": words, "environment": environment, "folder": folder, **own}
         message = json.dumps({**task, "executable": sys.executable}).encode()
         with self._lock:
-            torch = words[0] == PARENT or words[1:2] in (["train"], ["predict"], ["bench"]) or "--model" in words
+            torch = words[0] == PARENT or words[1:2] in (["train"], ["predict"]) or "--model" in words
             requests = self._requests(torch)
             _adopt_orphans(True)
             try:
