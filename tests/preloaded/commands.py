@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.preloaded.forker import MODULES
+from tests.preloaded.forker import MODULES, PARENT
 
 _PR_SET_CHILD_SUBREAPER = 36
 _OWN_INTERPRETER = ("PYTHON", "ATTA_NATIVE", "LD_", "OMP_")
@@ -87,7 +87,8 @@ class Commands:
         task = {"words": words, "environment": environment, "folder": folder, **own}
         message = json.dumps({**task, "executable": sys.executable}).encode()
         with self._lock:
-            requests = self._requests(words[1:2] in (["train"], ["predict"]) or "--model" in words)
+            torch = words[0] == PARENT or words[1:2] in (["train"], ["predict"]) or "--model" in words
+            requests = self._requests(torch)
             _adopt_orphans(True)
             try:
                 socket.send_fds(requests, [message], streams)

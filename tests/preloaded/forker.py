@@ -15,9 +15,11 @@ import runpy
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
-MODULES = ("atta.cli.main", "atta.partition.methods.metis_child", "atta.simulate.consumers")
+PARENT = "tests.preloaded.parent"
+MODULES = ("atta.cli.main", "atta.partition.methods.metis_child", "atta.simulate.consumers", PARENT)
 STREAMS = 3
 MOST_BYTES = 1 << 20
 """At most this many bytes of arguments and environment."""
@@ -30,14 +32,19 @@ def main() -> bool:
     import atta.cli.cluster.serve
     import atta.client
     import atta.daemon.daemon
+    import atta.observe.machine.ending
+    import atta.partition.deploy
+    import atta.partition.disk.mirror
     import atta.partition.methods
     import atta.train
+    from atta.samplers.local.contract import own_operators
 
+    own_operators()  # every daemon needs them
     if sys.argv[1:]:
-        import torch_geometric.nn  # noqa: F401
-
         import atta.train.cooperative.trainer  # noqa: F401
 
+        runpy.run_path(str(Path(__file__).with_name("layers.py")))
+    gc.collect()
     gc.freeze()
     with socket.socket(fileno=os.dup(0)) as requests:
         requests.send(b"ready")
@@ -86,7 +93,7 @@ def become(task: dict[str, Any], streams: array.array[int]) -> None:
     elif task["group"]:
         os.setpgid(0, 0)
     sys.executable = task["executable"]
-    sys.argv = task["words"]
+    sys.path[0], sys.argv = os.getcwd(), task["words"]
 
 
 if __name__ == "__main__" and main():

@@ -1,4 +1,5 @@
-"""Imports the modules of trainers and forks a trainer for every caller: ``python parent.py SOCKET``.
+"""Imports the modules of trainers and forks a trainer for every caller: ``python -m tests.preloaded.parent SOCKET``. It is
+a fork of ``forker`` itself, so that torch is imported once.
 
 The process ends with its standard input. A caller sends its module, arguments, environment and folder with its
 standard streams, then the signals that it gets. It receives the trainer's exit status. If a caller goes away, its
@@ -40,6 +41,8 @@ def main(path: str) -> None:
     import atta.train.cooperative.trainer
     import atta.train.strategies.minibatch  # noqa: F401
 
+    runpy.run_path(str(Path(__file__).with_name("layers.py")))
+    gc.collect()
     gc.freeze()
     sys.executable = str(Path(path).with_name("python"))  # trainers start processes by way of ``caller``, too
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -145,8 +145,8 @@ DRIVEN = (
 )
 
 QUICK = (
-    *(*PLAIN, *BUDGETS[:4], *BUDGETS[-2:]),
-    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, *CHECKPOINTED),
+    *(PLAIN[0], PLAIN[2], *BUDGETS[:4], *BUDGETS[-2:]),
+    *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK),
     *(DROPPED[1], DROPPED[6], STALE_DROPPED[1], *RECOMPUTED),
     *(case for case in DRIVEN if case.system != "sancus" or case.options["eps"] in (1, 2.5)),
 )

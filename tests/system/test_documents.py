@@ -111,7 +111,7 @@ FEW = {
 """At most so many commands and settings files of one's own lead to the heading. Before that, a graph may be made."""
 KEPT = {"tutorial-cluster.md": 4}
 """Documents whose runs keep their epochs, and how many their trainings have together."""
-LONG = ("planning.md", "strategies.md")
+LONG = ("planning.md", "strategies.md", "from-gigl.md", "from-graphstorm.md")
 """Documents whose commands `make test-all` runs; other tests run their like."""
 
 

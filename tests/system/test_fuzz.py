@@ -22,7 +22,7 @@ from tests.fuzz import lies, methods
 from tests.fuzz.targets import run_for
 from tests.system.conftest import SmallGraph
 
-FUZZ_S = float(os.environ.get("ATTA_FUZZ_S", "3"))
+FUZZ_S = float(os.environ.get("ATTA_FUZZ_S", "2"))
 OF_OPERATORS = {"BackupService", "UpdateService", "IdService", "QueryService"}
 """Services that clients of a cluster without a model do not ask."""
 

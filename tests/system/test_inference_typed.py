@@ -223,8 +223,15 @@ def some_pairs(world: World) -> np.ndarray:
 FAN_OUTS = (None, [-1, -1])
 
 
-@pytest.mark.parametrize("sampled", FAN_OUTS, ids=["exact", "sampled"])
-@pytest.mark.parametrize(("kind", "decoder"), [*zip(MODELS, ("dot", "distmult", "mlp", "mlp"), strict=True)])
+@pytest.mark.parametrize(("kind", "decoder", "sampled"), [
+    ("rgcn", "dot", None), ("hetero-sage", "distmult", None), ("hgt", "mlp", None), ("hetero-gat", "mlp", [-1, -1]),
+    *(
+        pytest.param(*how, marks=pytest.mark.slow)
+        for how in (
+            ("rgcn", "dot", [-1, -1]), ("hetero-sage", "distmult", [-1, -1]), ("hgt", "mlp", [-1, -1]), ("hetero-gat", "mlp", None)
+        )
+    ),
+])  # fmt: skip
 def test_links_have_the_scores_of_the_whole_graph(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str, decoder: str, sampled: list[int] | None
 ) -> None:
@@ -268,7 +275,7 @@ def best_unread(world: World, expected: Pairs, authors: np.ndarray, count: int) 
     return found
 
 
-@pytest.mark.parametrize("decoder", ["dot", "distmult", "mlp"])
+@pytest.mark.parametrize("decoder", ["dot", pytest.param("distmult", marks=pytest.mark.slow), "mlp"])
 def test_the_best_targets_are_those_of_all_pairs_without_edges_that_exist(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, decoder: str
 ) -> None:
@@ -389,7 +396,7 @@ def test_checkpoints_of_other_graphs(world: World, cluster: atta.LocalCluster, t
     assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
 
 
-@pytest.mark.parametrize("kind", ["rgcn", "hgt"])
+@pytest.mark.parametrize("kind", [pytest.param("rgcn", marks=pytest.mark.slow), "hgt"])
 def test_a_follower_of_a_typed_graph(world: World, tmp_path: Path, kind: str) -> None:
     rng, data = np.random.default_rng(2), tmp_path / "data"
     partition_graph(world.folder / "graph", data, parts=2, method="random", seed=3)

@@ -204,7 +204,7 @@ def ended(cluster: atta.LocalCluster, part: int) -> str:
     return KILLED.format(address=cluster.addresses[part], part=part)
 
 
-@pytest.mark.parametrize(("killed", "taken"), [(0, 0), (0, 1), (0, 2), (1, 1)])
+@pytest.mark.parametrize(("killed", "taken"), [(0, 0), pytest.param(0, 1, marks=pytest.mark.slow), (0, 2), (1, 1)])
 def test_loaders_and_tables_read_it_at_once(small_graph: SmallGraph, killed: int, taken: int) -> None:
     """Be it that a loader's home was killed, or a daemon that its home needs."""
     with atta.local(small_graph.dataset(2, "random"), threads=1, options=("--cache", "0")) as cluster:

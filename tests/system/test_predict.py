@@ -213,7 +213,8 @@ def rows_asked(data: Path, loader: dict[str, Any], daemon: tuple[str, ...]) -> f
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[pytest.mark.slow] * (way in ("cached sums", "dependent"))) for way in WAYS]
+    "way",
+    [pytest.param(way, marks=[pytest.mark.slow] * (way in ("plain", "cached sums", "dependent"))) for way in WAYS],
 )
 def test_rows_asked_are_those_of_other_runs(powerlaw: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader, daemon = WAYS[way]

@@ -174,7 +174,9 @@ def test_stale_rows_have_the_masks_of_the_present_epoch(results: Results, case: 
     assert abs(wrong[1] / losses[1] - 1) > 1e-4
 
 
-@pytest.mark.parametrize("cases", [harness.RECOMPUTED, harness.CHECKPOINTED], ids=["dropout", "none"])
+@pytest.mark.parametrize(
+    "cases", [harness.RECOMPUTED, pytest.param(harness.CHECKPOINTED, marks=pytest.mark.slow)], ids=["dropout", "none"]
+)
 def test_layers_that_are_computed_again_have_the_same_masks_and_send_nothing_twice(
     results: Results, cases: tuple[StaleCase, ...]
 ) -> None:

@@ -252,7 +252,7 @@ def test_delays_change_no_bit(results: Results) -> None:
 
 @pytest.mark.parametrize(
     "cases",
-    [RESUMED, LAGGING, pytest.param(harness.SAT_RESUMED, marks=pytest.mark.slow)],
+    [RESUMED, *(pytest.param(cases, marks=pytest.mark.slow) for cases in (LAGGING, harness.SAT_RESUMED))],
     ids=["digest", "sancus", "sat"],
 )
 def test_a_run_that_goes_on_repeats_every_bit(results: Results, cases: tuple[TableCase, TableCase]) -> None:

@@ -208,6 +208,7 @@ def test_a_budget_saves_bytes_and_tells_what_it_chose_and_saw(
 ) -> None:
     """It begins exact, bit for bit. What it sends and saves is what exact rows take, beside the exact step."""
     config = replace(config, strategy="exchange", layers=3, epochs=30, eval_every=10, dropout=0.3)
+    config = replace(config, trainers=2, trainers_per_server=1)
     plain, report = fit(config).epochs, fit(replace(config, budget=50.0, verbose=True))
     found = report.epochs
     assert [e.loss for e in found[:2]] == [e.loss for e in plain[:2]]

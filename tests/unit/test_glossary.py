@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from atta.wire.rpc import METHODS
-from tests.unit.test_layers import sources
+from tests.unit.test_layers import module_of, sources
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs/reference/glossary.md"
@@ -62,9 +62,8 @@ def entries() -> list[tuple[str, str, str]]:
     return [match.groups() for match in found if match is not None]  # type: ignore[misc]
 
 
-@cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return sources()[module_of(path)]
 
 
 def bound(path: Path) -> Iterator[tuple[str, int]]:

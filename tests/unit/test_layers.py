@@ -52,14 +52,17 @@ TORCH_ALLOWED = (
 @cache
 def sources() -> dict[str, ast.Module]:
     found = {}
-    for package, folder in FOLDERS.items():
+    for folder in FOLDERS.values():
         for path in sorted(folder.rglob("*.py")):
             if path.stem.endswith("_pb2"):
                 continue
-            parts = path.relative_to(folder).with_suffix("").parts
-            name = ".".join((package, *parts)).removesuffix(".__init__")
-            found[name] = ast.parse(path.read_text(), filename=str(path))
+            found[module_of(path)] = ast.parse(path.read_text(), filename=str(path))
     return found
+
+
+def module_of(path: Path) -> str:
+    package, folder = next(home for home in FOLDERS.items() if path.is_relative_to(home[1]))
+    return ".".join((package, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def imports(tree: ast.Module) -> set[str]:

@@ -37,8 +37,8 @@ def same_versions() -> bool:
     [
         ("Layers of PyG", "SAGEConv"),
         ("Layers of PyG", "GCNConv"),
-        ("Layers of PyG", "GCNConv(cached=True)"),
-        ("Layers of PyG", "LGConv"),
+        pytest.param("Layers of PyG", "GCNConv(cached=True)", marks=pytest.mark.slow),
+        pytest.param("Layers of PyG", "LGConv", marks=pytest.mark.slow),
         ("Aggregations of PyG", "SortAggregation"),
         ("Norms and the like, after SAGEConv", "LayerNorm"),
         ("Layers of DGL", "GraphConv"),
