@@ -10,15 +10,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import atta
+from atta.cli.cluster import status
 from atta.cli.main import cli
+from atta.client.every import DaemonAnswer
 from atta.client.watch import DaemonRates, Watch
-from atta.errors import AttaError
+from atta.errors import AttaError, UnavailableError
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 
@@ -68,6 +72,27 @@ def test_silent_daemons_stop_nobody(pair: atta.LocalCluster) -> None:
     assert done.returncode == 1
     assert "0 of 1 daemons answer" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_status_waits_for_daemons_that_are_starting(pair: atta.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, asked = status.ask_all, []
+
+    def late(*question: Any, **more: Any) -> list[DaemonAnswer[Any]]:
+        asked.append(question)
+        away = len(asked) < 3
+        answers = ask(*question, **more)
+        return [replace(a, value=None, error=UnavailableError(a.address, "away")) if away else a for a in answers]
+
+    monkeypatch.setattr(status, "ask_all", late)
+    monkeypatch.setattr(status, "LOOK_AGAIN_S", 0.01)
+    words = ["status", "--cluster", str(pair.cluster_file), "--interval", "100ms"]
+    done = CliRunner().invoke(cli, words, env={"COLUMNS": "200"})
+    assert isinstance(done.exception, AttaError)
+    assert (
+        len(re.findall(r"down: away( +-){7}", done.stdout)) == 2
+    )  # no figures beside it, though there are some by now
+    done = CliRunner().invoke(cli, [*words, "--wait", "30s"], env={"COLUMNS": "200"})
+    assert (done.exit_code, len(asked), done.stdout.count(" serving ")) == (0, 3, 2)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])

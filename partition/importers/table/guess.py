@@ -156,7 +156,8 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         cause = "no file has a column of different ids, so none lists vertices"
         found = "; ".join(f"{file.pattern}: {_lack(file, files)}" for file in files)
         raise DataError(folder, f"{cause} ({found}); atta import edges takes a file of edges alone")
-    wanted = _wanted(labels, [f"{file.name}/{one}" for file in files if file.name in nodes for one in file.columns])
+    columns = [f"{file.name}/{one}" for file in files if file.name in nodes for one in file.columns]
+    wanted = _wanted(labels, columns, [file for file in files if file.name not in nodes], files)
     cut = [file for file in files if file.count >= _MOST_ROWS]
     guess = Guess([f"{file.pattern}: only the first {file.count:,} rows are looked at" for file in cut])
     for file in files:
@@ -187,13 +188,18 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
     return guess
 
 
-def _wanted(labels: str | None, columns: Sequence[str]) -> str | None:
-    """Which of ``columns``, each ``TYPE/COLUMN``, has the labels; an empty text: none has; None: their names tell."""
-    if labels in (None, NO_LABELS):
+def _wanted(
+    labels: str | None, columns: Sequence[str], others: Sequence[FileLook], files: Sequence[FileLook]
+) -> str | None:
+    """Which of ``columns``, each ``TYPE/COLUMN``, has the labels; an empty text: none has; None: their names tell.
+    ``others``: of ``files`` those without vertices."""
+    if labels is None or labels == NO_LABELS:
         return None if labels is None else ""
     found = [one for one in columns if labels in (one, one.partition("/")[2])]
     if len(found) != 1:
-        raise ConfigError(f"--labels {labels}: name one column of vertices, of {', '.join(found or columns)}")
+        have = [file for file in others if labels.rpartition("/")[2] in file.columns]
+        told = "".join(f"; {file.pattern} has it, but lists no vertices: {_lack(file, files)}" for file in have)
+        raise ConfigError(f"--labels {labels}: name one column of vertices, of {', '.join(found or columns)}{told}")
     return found[0]
 
 

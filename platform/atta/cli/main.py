@@ -177,7 +177,12 @@ def _verdict(error: BaseException) -> tuple[str, int]:
             lists = (
                 "; numbers of one list have commas between them: 15,10,5" if re.search(r"extra .*\(\d", said) else ""
             )
-            return f"atta: error: {said}{lists} (see: {command} --help)", 2
+            data = (
+                "; --data names a dataset"
+                if re.search(r"extra argument \(\D", said) and command == "atta train"
+                else ""
+            )
+            return f"atta: error: {said}{lists}{data} (see: {command} --help)", 2
         case click.ClickException():
             return f"atta: error: {_line(error.format_message())}", 2
         case DiskFullError():
@@ -185,7 +190,8 @@ def _verdict(error: BaseException) -> tuple[str, int]:
         case ConfigError() | DataError() | QuotaExceededError():
             return f"atta: error: {_line(error)}", 2
         case AttaError() | OSError():
-            return f"atta: error: {_line(error)}", 1
+            more = " (--debug shows where)" if hasattr(error, "__notes__") else ""
+            return f"atta: error: {_line(error)}{more}", 1
         case _:
             return f"atta: error: {type(error).__name__}: {_line(error)} (--debug shows where)", 1
 

@@ -118,7 +118,8 @@ def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, cre
     not count. Raises NotAllowedError, NotAuthenticatedError: of that daemon."""
     for answer in ask_all(addresses, Connection.check_operator, deadline_s=deadline_s, credentials=credentials):
         if isinstance(answer.error, NotAllowedError | NotAuthenticatedError):
-            raise answer.error
+            told = f"{answer.error.cause}; no daemon of the cluster was asked"
+            raise type(answer.error)(answer.address, told)
 
 
 def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:

@@ -155,6 +155,8 @@ def _parsed(text: str) -> Plugin:
     module, _, part = place.partition(":")
     if not all(word.isidentifier() for word in (*module.split("."), *part.split("."))) or (equals and not name):
         raise PluginError(f"plug-in {text!r}: give MODULE:OBJECT or NAME=MODULE:OBJECT")
+    if module.endswith(".py"):
+        raise PluginError(f"plug-in {text!r}: a module is named without .py: {module.removesuffix('.py')}:{part}")
     return Plugin(name or part, place, group=group)
 
 

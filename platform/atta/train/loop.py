@@ -124,6 +124,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """Train all epochs; returns them with those of a resumed checkpoint. Raises NonFiniteError if training diverges."""
         epochs, patience = self._restore(), patience_of(self.config)
         self.done = epochs
+        if len(epochs) >= self.config.epochs:
+            self.display.line(f"nothing is left to train: {len(epochs)} epochs are done")
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
         with self._run_log() as log, self._exporting() as show:
             while len(epochs) < self.config.epochs and not stops:
@@ -132,6 +134,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 show(epochs[-1])
                 stops = self._stops(epochs)
                 self._save(epochs, last=stops or len(epochs) == self.config.epochs)
+                self.display.line(epochs[-1].line())  # whoever sees it may press Ctrl-C: everything is kept
         if stops:
             self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
         return epochs
@@ -155,7 +158,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
             figures = self.evaluated(figures)
         self.learning_rate.epoch_done(figures.metric(self.watched.metric))
-        self.display.line(figures.line())
         return figures
 
     def evaluated(self, report: EpochReport) -> EpochReport:

@@ -380,19 +380,21 @@ def _unreached(peer: str, details: str) -> errors.RemoteError:
     if "WRONG_VERSION_NUMBER" in details:
         cure = "start it with --tls-cert, or take [tls] out of the cluster file"
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about: the daemon has none; {cure}")
+    if _UNTRUSTED in details:
+        why = details.rpartition(_UNTRUSTED)[2].strip(": )")
+        said = f"its certificate is not of the authority that you trust (ca of [tls] in the cluster file): {why}"
+        return errors.NotAuthenticatedError(peer, f"no TLS connection comes about: {said}")
     if any(sign in details for sign in _NO_HANDSHAKE):
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
     # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.
     closed = details.startswith("failed to connect") and details.endswith("Socket closed")
-    hint = (
-        "; does it ask for a certificate ([tls] in the cluster file names yours), or has yours expired?"
-        if closed
-        else ""
-    )
+    cures = "; does it ask for a certificate ([tls] in the cluster file), or has yours expired, or another authority?"
+    hint = cures if closed else ""
     return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)}{hint})")
 
 
-_NO_HANDSHAKE = ("CERTIFICATE_VERIFY_FAILED", "erification Check failed", "_ALERT_")
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+_NO_HANDSHAKE = ("erification Check failed", "_ALERT_")
 _OWN_DOING = ("Locally cancelled", "Cancelled upon", "Channel closed")
 _BROKEN = ("Received RST_STREAM", "RST_STREAM", "Stream removed", "Connection reset")
 

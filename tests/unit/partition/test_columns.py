@@ -902,6 +902,10 @@ def test_labels_are_called_so_or_named(tmp_path: Path) -> None:
     lines = guess_schema(tmp_path).lines
     assert "    empty cells become 1970-01-01: joined" in lines
     assert lines[-1] == "  it may be 'kind': 58% of its cells are empty"
+    (tmp_path / "people.csv").write_text("user_id,segment\n" + "".join(f"{max(n, 1)},a\n" for n in range(20)))
+    told = "people.csv has it, but lists no vertices: .* 'user_id' has 19 different values in 20 rows"
+    with pytest.raises(ConfigError, match=f"--labels segment: name one column of vertices, of n/id, .*; {told}"):
+        guess_schema(tmp_path, "segment")
 
 
 @pytest.mark.parametrize("text", ["id,größe\n1,2\n2,3\n", "id,name\n1,Größe\n2,b\n"])

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -17,11 +18,19 @@ from atta.cli.output import DURATION, cluster_option, duration, echo, json_optio
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator, check_together, down
 from atta.client.watch import DaemonRates, Watch
-from atta.errors import AttaError, ProtocolError, SamplingContractError, WrongDatasetError
+from atta.errors import (
+    AttaError,
+    NotAllowedError,
+    ProtocolError,
+    SamplingContractError,
+    UnavailableError,
+    WrongDatasetError,
+)
 from atta.wire.clusterfile import credentials_for, resolve_target
 
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
+LOOK_AGAIN_S = 0.5
 _DIFFERS = WrongDatasetError, SamplingContractError, ProtocolError
 """Errors about a daemon that answers, but serves something else than the others."""
 
@@ -29,9 +38,10 @@ _DIFFERS = WrongDatasetError, SamplingContractError, ProtocolError
 @command()
 @cluster_option
 @click.option("--interval", type=DURATION.at_least("100ms"), default="500ms", help="Rates are means over this.")
+@click.option("--wait", type=DURATION, default="0s", help="Wait so long for daemons that are starting.")
 @click.option("--all", "everything", is_flag=True, help="Also all counters of each daemon.")
 @json_option
-def status(target: str, interval: float, everything: bool, json_file: str | None) -> None:
+def status(target: str, interval: float, wait: float, everything: bool, json_file: str | None) -> None:
     """Show what each daemon of a cluster does, in one line.
 
     --json also has all counters. Exit code 1: a daemon is down, or serves something else.
@@ -39,7 +49,12 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
     Example: atta status --cluster cluster.toml"""
 
     addresses, credentials = resolve_target(target), credentials_for(target)
-    known = check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
+    describe = partial(ask_all, addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials)
+    until, answers = time.monotonic() + wait, describe()
+    while any(isinstance(answer.error, UnavailableError) for answer in answers) and time.monotonic() < until:
+        time.sleep(LOOK_AGAIN_S)
+        answers = describe()
+    known = check_together(answers)
     with Watch(target, deadline_s=DEADLINE_S) as watch:
         watch.look()
         time.sleep(interval)
@@ -96,7 +111,9 @@ def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRat
     for name in ("sessions", "batches/s", "remote", "CPU", "memory", "buffers"):
         table.add_column(name, justify="right", overflow="fold")
     for answer, daemon in zip(known, found, strict=True):
-        table.add_row(daemon.sample.parts, answer.address, _state(answer), *_figures(daemon, now))
+        table.add_row(
+            daemon.sample.parts, answer.address, _state(answer), *_figures(daemon, now, shown=answer.value is not None)
+        )
     return table
 
 
@@ -104,17 +121,18 @@ def _state(answer: DaemonAnswer[Description]) -> Text:
 
     if answer.error is not None:
         broken = answer.value is not None and answer.value.broken
-        word = "differs: " if isinstance(answer.error, _DIFFERS) else "" if broken else "down: "
+        answers = broken or isinstance(answer.error, NotAllowedError)
+        word = "differs: " if isinstance(answer.error, _DIFFERS) else "" if answers else "down: "
         return Text(f"{word}{answer.reason}", style="bold red")
     files = "" if answer.value is None else answer.value.files
     return Text(f"serving; {files}", style="bold yellow") if files else Text("serving")
 
 
-def _figures(daemon: DaemonRates, now: datetime) -> list[str]:
+def _figures(daemon: DaemonRates, now: datetime, *, shown: bool) -> list[str]:
 
     counters = daemon.sample.counters
     since = _up_since(counters, now)
-    if since is None:
+    if since is None or not shown:
         return ["-"] * 7
 
     def rate(value: float | None, text: str) -> str:

@@ -135,7 +135,7 @@ def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
     """The settings with the model and the task that fit a dataset. What each trainer would refuse is refused here, once."""
     from atta.train.tasks.choice import check_watched, task_on
     from atta.train.tasks.targets import read_weights
-    from atta.train.tasks.types import usual_model
+    from atta.train.tasks.types import CURE, usual_model
 
     config.check_parts(parts)
     if config.model == AUTO:
@@ -149,6 +149,10 @@ def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
     found = task_on(schema, config.own)
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)
+    ends = schema.endpoints(found.resolved["edge_type"]) if "edge_type" in found.resolved else ()
+    deaf = [t for t in dict.fromkeys(ends) if t not in {schema.endpoints(e)[1] for e in schema.edge_types}]
+    if deaf and config.verbose:
+        _tell(f"no edge type ends at {' or '.join(deaf)}, so a model sees no neighbours there; {CURE}")
     resolved = replace(config, **found.resolved)
     check_watched(resolved.own, found.splits)
     return resolved

@@ -407,7 +407,8 @@ def _ranked_edge_type(schema: Schema, types: Sequence[str], relation: str | None
         return fits[0]
     if said is not None:
         raise UnknownNameError.of(f"relation from {types[0]!r} to {types[-1]!r}:", said, between)
-    known = f"name one of {', '.join(between)} as the relation" if between else "there is none"
+    none = "there is none; models of atta train --task link recommend vertices of another type"
+    known = f"name one of {', '.join(between)} as the relation" if between else none
     raise ConfigError(f"top: looks at edges from {types[0]!r} to {types[-1]!r}: {known}")
 
 

@@ -15,6 +15,9 @@ from atta.train.settings.minibatch import parse_fan_outs
 EdgeTriple = tuple[str, str, str]
 
 
+CURE = "atta import --reverse adds edges that do"
+
+
 @dataclass(frozen=True)
 class TypeReach:
     """The types that ``depth`` layers over the vertices of ``target`` depend on. Layer 0 is the first one.
@@ -43,7 +46,7 @@ class TypeReach:
         widths = {t: None if spec is None else spec.row_shape[0] if spec.row_shape else 1 for t, spec in tables.items()}
         found = cls(target, depth, tuple(split_edge_type(e) for e in schema.edge_types), widths, also)
         if not found.edges(depth - 1):
-            raise ConfigError(f"--target {target}: no edge type ends at it, so a model would see no neighbours")
+            raise ConfigError(f"--target {target}: no edge type ends at it, so a model would see no neighbours; {CURE}")
         for node_type in found.read(0):
             spec = tables[node_type]
             if spec is not None and len(spec.row_shape) != 1:
