@@ -229,6 +229,10 @@ def test_the_usual_model_is_one_that_fits_the_graph(capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == "atta: the graph has types, so the model is rgcn; --model names another\n"
     assert with_task(replace(usual, target="paper", num_neighbors_by_type="cites=5"), schema(), 1).model == "rgcn"
     assert with_task(replace(usual, task="link", edge_type="paper__cites__paper"), schema(), 1).model == "rgcn"
+    assert "no edge type ends" not in capfd.readouterr().err
+    with_task(replace(usual, task="link", edge_type="__".join(ASKS)), schema(), 1)
+    told = "no edge type ends at reader, so a model sees no neighbours there; atta import --reverse adds edges"
+    assert told in capfd.readouterr().err
     assert with_task(replace(usual, model="hgt"), schema(), 1).model == "hgt"
     with pytest.raises(ConfigError, match="--model rgcn: belongs to --strategy minibatch, not full"):
         with_task(replace(usual, strategy="full"), schema(), 1)
