@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import atta
-from atta.daemon import graph
 from atta.daemon.daemon import Daemon
 from atta.errors import AttaError, ConfigError
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
-from atta.partition.graph import GraphWriter
+from atta.partition.graph import GraphWriter, needs
 from atta.partition.graph.needs import DiskPlan, plan_disk
 from tests.addresses import held_addresses
 from tests.system.running import Running
@@ -56,7 +55,7 @@ def test_batches_are_those_from_memory(
     tmp_path: Path, running: Running, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], every: int
 ) -> None:
     """Rows and in-edges, of all loaders, at home and asked by peers."""
-    monkeypatch.setattr(graph, "plan_disk", everything_on_disk)
+    monkeypatch.setattr(needs, "plan_disk", everything_on_disk)
     write_graphs(tmp_path)
     plain, of_plain = served(running, tmp_path / "plain-3", 3, **settings)
     typed, of_typed = served(running, tmp_path / "typed-2", 2, **settings)
@@ -144,7 +143,7 @@ def test_too_little_memory_is_refused(wide: Path, running: Running) -> None:
 def test_a_damaged_file_fails_a_session_and_the_daemon_goes_on(
     tmp_path: Path, wide: Path, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph, "plan_disk", everything_on_disk)
+    monkeypatch.setattr(needs, "plan_disk", everything_on_disk)
     monkeypatch.setattr("atta.daemon.daemon.WATCH_S", 3600.0)
     shutil.copytree(wide, tmp_path / "parts")
     addresses, _ = served(running, tmp_path / "parts", 2)

@@ -21,7 +21,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("own_interpreters")
 ATTA = (sys.executable, "-m", "atta.cli.main")
 COMMANDS = {
-    "serve": ("serve", "--part", "0", "--listen", "127.0.0.1:0"),
+    "serve": ("serve", "--part", "0-1", "--listen", "127.0.0.1:0"),
     "train": ("train", "--model", "sage", "--trainers", "2", "--epochs", "1000"),
     "bench": ("bench", "loader"),
 }
