@@ -38,7 +38,7 @@ _DIFFERS = WrongDatasetError, SamplingContractError, ProtocolError
 @command()
 @cluster_option
 @click.option("--interval", type=DURATION.at_least("100ms"), default="500ms", help="Rates are means over this.")
-@click.option("--wait", type=DURATION, default="0s", help="Wait so long for daemons that are starting.")
+@click.option("--wait", type=DURATION, default="0s", help="How long to wait for daemons that are starting.")
 @click.option("--all", "everything", is_flag=True, help="Also all counters of each daemon.")
 @json_option
 def status(target: str, interval: float, wait: float, everything: bool, json_file: str | None) -> None:
