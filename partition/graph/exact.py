@@ -41,7 +41,8 @@ def inexact(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
 
 def _outside(values: Array, limits: np.iinfo[Any]) -> npt.NDArray[np.bool_]:
     if values.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):  # the largest number of int64 is no double, but one more is
+        # The largest number of int64 is no double, but one more is. To a half it is infinite.
+        with np.errstate(invalid="ignore", over="ignore"):
             inside = (values >= float(limits.min)) & (values < float(limits.max) + 1) & (values % 1 == 0)
         return np.asarray(~inside)
     return np.asarray((values < limits.min) | (values > limits.max))

@@ -24,7 +24,9 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   const auto* from = static_cast<const std::byte*>(table.data());
   auto* to = static_cast<std::byte*>(out.data());
   StoreChoice& choice = threads == 1 ? one_mover() : several_movers();
-  const std::size_t step = kColdBytes / std::max<std::size_t>(1, bytes) + 1;
+  // As many pieces for each thread, so that none waits for the last one.
+  const std::size_t least = kColdBytes / std::max<std::size_t>(1, bytes) + 1, pieces = n / least / threads * threads;
+  const std::size_t step = pieces == 0 ? least : (n + pieces - 1) / pieces;
   std::atomic<bool> outside{false};
   // A piece is checked by the thread that moves it. A piece with a wrong row does not move.
   const auto move = [&](auto source, auto target, auto within) {

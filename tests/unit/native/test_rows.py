@@ -137,7 +137,7 @@ def check_moves(
     assert not memory[shift + want.nbytes :].any()
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (100,), (3, 5), (2000,)])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (16,), (100,), (3, 5), (2000,)])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, np.float16])
 def test_gather_and_scatter_equal_numpy(shape: tuple[int, ...], dtype: type) -> None:
     rng = np.random.default_rng(1)
