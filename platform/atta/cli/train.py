@@ -29,7 +29,7 @@ OPTION_GROUPS = {
     "Sampling": "strategy plugin accuracy-loss num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size "
     "aggregate seed-policy negatives negatives-per-edge walk-length eval-negatives evaluate-by",
     "Cluster": "trainers trainers-per-server device threads nnodes node-rank rdzv-endpoint rank-timeout",
-    "Checkpoints": "checkpoint resume checkpoint-every checkpoint-steps max-restarts init-from",
+    "Checkpoints": "checkpoint resume overwrite checkpoint-every checkpoint-steps max-restarts init-from",
     "Output": "explain json plot quiet logger metrics config help",
 }
 
