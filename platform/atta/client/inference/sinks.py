@@ -149,7 +149,7 @@ class FileSink(Sink):
         values on which the files depend; ``classes`` among them are the names of the values, which Parquet files have
         in the column ``name``. Raises ConfigError if the folder holds something else."""
         if form == "parquet":
-            need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
+            need("writing Parquet (--format parquet; npy and csv need nothing)", "pyarrow")
         self._form, self._column = form, column
         self._classes = about.get("classes")
         self._names = [f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]

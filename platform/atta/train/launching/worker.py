@@ -133,6 +133,7 @@ def main(folder: str) -> int:
     except KeyboardInterrupt:  # sessions are closed now
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
+        return 130
     except BaseException as error:
         record = {**lastwords.record_of(error), "time": time.time(), "traceback": traceback.format_exc()}
         failure_file(Path(folder), int(rank)).write_text(json.dumps(record), encoding="utf-8")
