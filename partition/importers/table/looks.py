@@ -92,7 +92,7 @@ class ColumnLook:
 
     @property
     def read_as(self) -> str:
-        # How times stand there, for people: the format of texts, unless the file tells what they are.
+        """How times stand there, for people: the format of texts, unless the file tells what they are."""
         form = self.formats[0] if self.formats else "dates" if pa.types.is_date(self.kind) else "times"
         return f"{form} since 1970" if form in columns.EPOCH.values() else form
 

@@ -91,7 +91,7 @@ class TrainConfig(
                     raise ConfigError(f"--{name.replace('_', '-')} {value}: goes with --lr-schedule step or plateau")
         if self.early_stop is not None:
             if self.patience is not None:
-                raise ConfigError("give --patience (the first figure of the task) or --early-stop METRIC:PATIENCE")
+                raise ConfigError("give either --patience (the task's first figure) or --early-stop METRIC:PATIENCE")
             parse_early_stop(self.early_stop)
         for logger in self.logger:
             parse_logger(logger)

@@ -360,7 +360,7 @@ class Peers:
         return sum(await asyncio.gather(*map(missing, self._others)), list[str]())
 
     async def meet(self) -> None:
-        # Connects all peers some seconds after the start, and those that do not answer again and again. It never ends.
+        """Connect all peers some seconds after the start, and those that do not answer again and again. It never ends."""
         await asyncio.sleep(MEET_S)
         while await self.unreached():
             await asyncio.sleep(MEET_S)
