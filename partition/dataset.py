@@ -182,6 +182,9 @@ class Dataset:
         for part in parts:
             if not 0 <= part < self.num_parts:
                 raise ConfigError(f"{self.path}: partition {part} does not exist: there are {self.num_parts}")
+        here = [p for p in range(self.num_parts) if (self.path / part_folder(p)).is_dir()]
+        if here and (lacking := sorted({*parts} - {*here})):
+            raise DataError(self.path, f"holds partition {', '.join(map(str, here))}, not {lacking[0]}")
         present = ("shared/", *(f"{part_folder(p)}/" for p in parts))
         for name, record in self.files.items():
             if name.startswith(present):

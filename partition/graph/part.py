@@ -367,9 +367,7 @@ class GraphDegrees:
         """float32 [targets]: the same of sums of weights. The edge to itself is the last that it has, else one of
         weight 1. Raises ConfigError: sums of weights are not kept."""
         if self.weights is None or (self.loops is not None and self.loop_weights is None):
-            raise ConfigError(
-                "norm_attr: sums of weights are not kept: partition the graph again, with a table 'weight'"
-            )
+            raise ConfigError("norm_attr: no sums of weights are kept: partition the graph again with a table 'weight'")
         if self.loops is None or self.loop_weights is None:
             return inverse_roots(self.weights + 1)
         others = self.weights - (self.loop_weights if self.loop_sums is None else self.loop_sums)

@@ -36,9 +36,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         for lo, hi in chunks(len(edges), _CHUNK):
             pairs = edges[lo:hi].astype(np.int64)
             if len(pairs) and pairs.max() >= vertices:
-                raise DataError(
-                    path, f"an edge has the end point {pairs.max()}, but there are only {vertices} vertices"
-                )
+                raise DataError(path, f"an edge has the end point {pairs.max()}, but there are {vertices} vertices")
             stream.append(pairs[:, 0], pairs[:, 1])
 
 

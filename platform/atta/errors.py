@@ -54,23 +54,28 @@ class PluginError(ConfigError):
     """A part of somebody's own, from a package or by ``--plugin``, that does not load or is not what it is taken for."""
 
 
+def hint_of(name: str, known: Iterable[object]) -> str:
+    """What errors say behind an unknown name: the nearest of those that exist, whatever their case, or all of them."""
+    import difflib  # it takes as long to import as all of this file
+
+    names = sorted(str(k) for k in known)
+    lower = {known.lower(): known for known in names}
+    if near := difflib.get_close_matches(name[:LONGEST_NAME].lower(), lower, n=1):  # longer ones could take a minute
+        return f"; did you mean {lower[near[0]]!r}?"
+    more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return f"; there are: {', '.join(names[:MOST_NAMES] + more) or 'none'}"
+
+
 class UnknownNameError(ConfigError):
     """A name that does not exist; the message has the nearest name that does."""
 
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
         """Make the error. ``what``: the kind of thing, such as ``"split"``; ``known``: the names that exist."""
-        import difflib  # it takes as long to import as all of this file
-
-        names, text = sorted(str(k) for k in known), str(name)
-        if len(text) > LONGEST_NAME:  # comparing it to all names could take a minute
+        text = str(name)
+        if len(text) > LONGEST_NAME:
             return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
-        near = difflib.get_close_matches(text, names, n=1)
-        more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-        hint = (
-            f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names[:MOST_NAMES] + more) or 'none'}"
-        )
-        return cls(f"unknown {what} {text!r}{hint}")
+        return cls(f"unknown {what} {text!r}{hint_of(text, known)}")
 
 
 class UnknownClientError(UnknownNameError):

@@ -194,9 +194,7 @@ class LocalSampler:
         """The times that the caller gives ``seeds`` vertices of ``node_type``. None: their own, or none at all."""
         has_own = self.method.temporal and node_type in self._times_of
         if self.method.temporal != (input_time is not None or has_own):
-            raise ConfigError(
-                "input_time: a temporal method needs the seeds' times, and no other one has a use for them"
-            )
+            raise ConfigError("input_time: a temporal method needs the seeds' times, and no other has a use for them")
         if input_time is None:
             return None
         times = integers("input_time", input_time)

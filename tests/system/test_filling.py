@@ -12,6 +12,7 @@ import structlog
 import atta
 from atta.daemon import filling as filling_rows
 from atta.daemon.daemon import Daemon
+from atta.daemon.peers import peers as peers_of
 from atta.partition.dataset import Dataset
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
@@ -113,6 +114,25 @@ def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: P
         filled(first)
     assert first._stats()["filled_bytes"] == ROW_BYTES * remote_vertices(data, 0)
     assert not [line for line in lines if line["event"] in ("peer lost", "peer is back", "background task died")]
+
+
+def test_a_peer_that_does_not_answer_is_named_and_again_when_it_does(
+    running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_of, "MEET_S", 0.1)
+    addresses = held_addresses(2)
+    peers = dict(enumerate(addresses))
+
+    def said(*events: str) -> bool:
+        return [line["event"] for line in lines if line["event"].startswith("peer ")] == [*events]
+
+    with structlog.testing.capture_logs() as lines:
+        running.start(data, 0, addresses[0], peers)
+        assert eventually(lambda: said("peer lost"))
+        running.start(data, 1, addresses[1], peers)
+        assert eventually(lambda: said("peer lost", "peer is back"))
+    lost = next(line for line in lines if line["event"] == "peer lost")
+    assert (lost["part"], lost["error"]) == (1, f"{addresses[1]}: no daemon answers")
 
 
 def test_clients_may_wait_for_filled_caches(running: Running, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

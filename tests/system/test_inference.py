@@ -493,7 +493,7 @@ def test_bad_input_is_one_line(
         monkeypatch.setattr(atta, "local", None)
     monkeypatch.chdir(tmp_path)
     for options, words in [
-        (f"{there} {out} --checkpoint wide", "16 features"),
+        (f"{there} {out} --checkpoint wide", "expects 17 features per vertex, this data has 16"),
         (f"{there} {out} --checkpoint none", "there is no such file or folder"),
         (f"{there} {out} --checkpoint cut", "checksum"),
         (f"{there} {out} --checkpoint labels --what classes", "--task labels"),

@@ -257,11 +257,14 @@ def test_a_replica_goes_on_and_the_last_one_is_named(small_graph: SmallGraph) ->
 def test_a_training_that_started_daemons_names_the_one_that_was_killed(small_graph: SmallGraph) -> None:
     """And it ends soon after, although loaders wait for daemons that may come back."""
     words = ["--num-neighbors", "5,5", "--batch-size", "8", "--epochs", "100000", "--device", "cpu"]
-    command = [sys.executable, "-m", "atta.cli.main", "train", "--data", str(small_graph.dataset(2, "random")), *words]
+    data = small_graph.dataset(2, "random")
+    command = [sys.executable, "-m", "atta.cli.main", "train", "--data", str(data), *words]
     job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert job.stderr is not None
-        assert job.stderr.readline().startswith("epoch")
+        said = [job.stderr.readline() for _ in range(3)]
+        assert said[:2] == [f"atta: starting 1 trainer and daemons for {data}\n", "training begins\n"]
+        assert said[2].startswith("epoch")
         daemons = [c for c in psutil.Process(job.pid).children() if "serve" in c.cmdline()]
         address = daemons[0].cmdline()[daemons[0].cmdline().index("--listen") + 1]
         daemons[0].kill()  # the other one is not needed where caches are full

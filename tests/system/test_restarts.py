@@ -71,7 +71,7 @@ class Job:
     def end(self) -> tuple[int, list[str]]:
         """The exit code, and what it said besides epochs and beginnings."""
         _, said = self.process.communicate(timeout=WITHIN_S)
-        usual = ("epoch", TRAINING_BEGINS)
+        usual = ("epoch", TRAINING_BEGINS, "atta: starting ")
         return self.process.returncode, [line for line in said.splitlines() if not line.startswith(usual)]
 
 
@@ -146,6 +146,7 @@ def test_saved_weights_are_evaluated_although_a_trainer_dies_meanwhile(
     options = ("max-updates=300,eval-interval=0.002", "--json", str(tmp_path / "report.json"))
     job = start(*options)
     assert job.process.stderr is not None
+    assert job.process.stderr.readline() == "atta: starting 2 trainers\n"
     assert job.process.stderr.readline() == f"{TRAINING_BEGINS}\n"
     assert job.process.stderr.readline().startswith("epoch   0"), "the first copy is evaluated"
     job.kill(rank)

@@ -96,9 +96,7 @@ def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainRepor
         fit(replace(first, hidden=8))
 
 
-def test_a_run_that_begins_anew_leaves_no_best_model_of_another(
-    config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_begins_anew_leaves_no_best_model_of_another(config: TrainConfig, tmp_path: Path) -> None:
     """The second run has no validation, so no epoch of it is the best: ``atta predict`` takes its last one."""
     here = replace(config, epochs=1, checkpoint=str(tmp_path / "run"), resume=True)
     fit(here)
@@ -107,8 +105,11 @@ def test_a_run_that_begins_anew_leaves_no_best_model_of_another(
     options = GenerateOptions(nodes=200, edges=1000, features=20, classes=CLASSES, train=0.5, val=0.0, test=0.5)
     generate("sbm", tmp_path / "graph", options)
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
-    fit(replace(here, data=str(tmp_path / "parts"), hidden=8, resume=False, verbose=True))
-    assert f"{tmp_path / 'run'} holds a run, which this one replaces" in capfd.readouterr().err
+    anew = replace(here, data=str(tmp_path / "parts"), hidden=8, resume=False)
+    with pytest.raises(atta.ConfigError, match=f"{tmp_path / 'run'}: holds a run; --resume goes .*, --overwrite"):
+        fit(anew)
+    assert load_model(tmp_path / "run").path.name == BEST
+    fit(replace(anew, overwrite=True))
     assert [path.name for path in (tmp_path / "run").iterdir()] == [LAST]
     assert load_model(tmp_path / "run").shape["hidden"] == 8
 
@@ -160,6 +161,28 @@ def test_the_documented_script_runs_as_it_stands(
 def test_a_compiled_model_learns_the_same(config: TrainConfig, report: TrainReport) -> None:
     compiled = fit(replace(config, compile=True, epochs=3))
     assert [e.loss for e in compiled.epochs] == pytest.approx([e.loss for e in report.epochs[:3]], rel=1e-4)
+
+
+def test_an_interrupted_run_leaves_no_sessions(dataset: Path) -> None:
+    with atta.local(dataset, threads=1) as cluster:
+        words = f"train --cluster {cluster.cluster_file} --hidden 4 --num-neighbors 2,2 --device cpu --trainers 2"
+        command = [sys.executable, "-m", "atta.cli.main", *words.split(), "--epochs", "1000000"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stderr is not None
+            assert any(line.startswith("epoch   3") for line in running.stderr)
+            running.send_signal(signal.SIGINT)
+            assert running.stderr.read().splitlines()[-1] == "atta: interrupted"
+        assert running.returncode == 130
+        assert [daemon["sessions"] for daemon in cluster.stats()] == [0, 0]
+
+
+def test_a_run_ends_when_nobody_reads_it_any_more(dataset: Path) -> None:
+    words = f"train --data {dataset} --hidden 4 --num-neighbors 2,2 --device cpu --epochs 1000000"
+    command = f"set -o pipefail; {sys.executable} -m atta.cli.main {words} 2>&1 | head -n 3"
+    done = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    said = done.stdout.splitlines()
+    assert said[:2] == [f"atta: starting 1 trainer and daemons for {dataset}", "training begins"]
+    assert (said[2][:9], done.returncode) == ("epoch   0", 141)
 
 
 def test_an_interrupted_run_and_its_resumption_are_drawn(

@@ -164,6 +164,6 @@ def test_a_run_that_cannot_go_on_ends_with_the_cause(cluster: str, tmp_path: Pat
             assert restarts or job.poll() is None
         _, said = job.communicate(timeout=WITHIN_S)
     assert job.returncode == 1
-    first, last = (line for line in said.splitlines() if line.startswith("atta: "))
+    _, first, last = (line for line in said.splitlines() if line.startswith("atta: "))  # it starts
     assert first.startswith("atta: all trainers start again from the beginning (restart 1 of 1): trainer 0 was killed")
     assert last.startswith("atta: error: trainer 0 was killed by SIGKILL")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError
+from atta.errors import DataError, hint_of
 from atta.observe.packages import load
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
@@ -67,7 +67,7 @@ class CsvFile:
     def cells(self, names: Sequence[str]) -> Iterator[list[Any]]:
         """Columns as strings without spaces around them, some rows at a time. Raises DataError: one is missing."""
         if lost := [name for name in names if name not in self.names]:
-            raise DataError(self.path, f"has no column {lost[0]!r}; there are: {', '.join(self.names)}")
+            raise DataError(self.path, f"has no column {lost[0]!r}{hint_of(lost[0], self.names)}")
         with self._reader(names) as reader:
             for batch in reader:
                 yield [pc.utf8_trim_whitespace(batch.column(name)) for name in names]

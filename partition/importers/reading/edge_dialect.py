@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, hint_of
 from atta.partition.disk.files import check_regular
 from atta.partition.importers.reading.source import HEAD_BYTES, head_of
 from atta.partition.schema import is_table_name
@@ -258,5 +258,5 @@ def _position(file: EdgeFile, role: str, column: str) -> int:
         return file.columns.index(column)
     if column.isdecimal() and 1 <= int(column) <= len(file.columns):
         return int(column) - 1
-    listed = ", ".join(file.columns)
-    raise ConfigError(f"--columns {role}={column}: {file.path} has no such column; there are: {listed}")
+    hint = hint_of(column, file.columns)
+    raise ConfigError(f"--columns {role}={column}: {file.path} has no such column{hint}")

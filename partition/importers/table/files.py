@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError
+from atta.errors import DataError, hint_of
 from atta.partition.importers.reading.source import (
     ImportOptions,
     Mask,
@@ -173,7 +173,7 @@ class TypeFiles:
         self.guessed[path] = {name: found.types[names.index(name)] for name in wanted if name in names}
         for name in wanted:
             if name not in names:
-                self.refusals.add(path, f"has no column {name!r}; there are: {', '.join(names)}")
+                self.refusals.add(path, f"has no column {name!r}{hint_of(name, names)}")
             elif names.count(name) > 1:
                 self.refusals.add(path, f"has {names.count(name)} columns {name!r}")
         others = [name for name in names if name not in wanted and name not in self.entry.ignore]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, hint_of
 from atta.observe.packages import load
 from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.source import ImportOptions, pa, parquet
@@ -119,6 +119,8 @@ class Guess:
                 for what, key in _TOLD.items():
                     if told := [one["column"] for one in listed if isinstance(one, dict) and key in one]:
                         self.lines.append(f"    {what}: {', '.join(told)}")
+                read = {name: file.columns[name].read_as for name in names if file.columns[name].is_time}
+                self.lines += [f"    read as {form}: {name}" for name, form in read.items()]
                 filled: dict[str, list[str]] = {}
                 for column, one in zip(names, listed, strict=True):
                     if isinstance(one, dict) and "fill" in one:
@@ -197,9 +199,11 @@ def _wanted(
         return None if labels is None else ""
     found = [one for one in columns if labels in (one, one.partition("/")[2])]
     if len(found) != 1:
+        own = [one if "/" in labels else one.partition("/")[2] for one in columns]
+        said = f"name one of {', '.join(found)}" if found else f"no column of vertices{hint_of(labels, own)}"
         have = [file for file in others if labels.rpartition("/")[2] in file.columns]
         told = "".join(f"; {file.pattern} has it, but lists no vertices: {_lack(file, files)}" for file in have)
-        raise ConfigError(f"--labels {labels}: name one column of vertices, of {', '.join(found or columns)}{told}")
+        raise ConfigError(f"--labels {labels}: {said}{told}")
     return found[0]
 
 

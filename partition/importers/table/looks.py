@@ -90,6 +90,12 @@ class ColumnLook:
         """Whether these are dates or times for sure."""
         return self.sort == columns.TIMES or len(self.formats) == 1
 
+    @property
+    def read_as(self) -> str:
+        """How times stand there, for people: the format of texts, unless the file tells what they are."""
+        form = self.formats[0] if self.formats else "dates" if pa.types.is_date(self.kind) else "times"
+        return f"{form} since 1970" if form in columns.EPOCH.values() else form
+
     @cached_property
     def doubt(self) -> str | None:
         """What to say of texts that look like dates or numbers, and are not read as such."""

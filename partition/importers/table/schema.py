@@ -215,9 +215,7 @@ def read_schema(path: Path) -> GraphSchema:
         with refusals.held():
             source, _, target = split_edge_type(edge_type)
             if missing := {source, target} - set(said["nodes"]):
-                raise DataError(
-                    path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is not a node type of 'nodes'"
-                )
+                raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is no node type of 'nodes'")
     refusals.check()
     named = [found for kind in entries for entry in said[kind].values() for found in paths_of(path, entry["files"])]
     nodes, edges = map(tuple, entries.values())

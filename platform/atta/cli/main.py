@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import sys
 from collections import namedtuple
@@ -16,7 +15,7 @@ import click
 
 from atta.cli import INTERRUPTED
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError, UnknownNameError
-from atta.observe.machine.ending import heed_interrupts
+from atta.observe.machine.ending import heed_interrupts, nobody_reads
 
 _COMMANDS = {
     "schema": ("graphs.tables", "Guess the schema of a folder of tables."),
@@ -118,7 +117,7 @@ def main() -> None:
         code = cli.main(prog_name="atta", standalone_mode=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        if isinstance(error, BrokenPipeError | SystemExit) and _nobody_reads():  # click has made an exit of some
+        if isinstance(error, BrokenPipeError | SystemExit) and nobody_reads(1):  # click has made an exit of some
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at exit fails again
             sys.exit(128 + signal.SIGPIPE)  # what shells show of other tools, which this signal ends
         if isinstance(error, SystemExit):
@@ -135,13 +134,6 @@ def main() -> None:
         # with a signal then, and not with the exit code, unless another such text has been executed since.
         namedtuple("Forgotten", ())
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _nobody_reads() -> bool:
-    """Whether the reader of standard output, such as ``head``, has ended."""
-    output = select.poll()
-    output.register(1, 0)
-    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _leave_last_words(error: BaseException, code: int) -> None:

@@ -231,8 +231,7 @@ def _check_file(option: str, path: Path) -> None:
 
 
 def check_folder(option: str, path: str | Path) -> None:
-    """Check that the folder ``path``, which need not exist, can be written to. Raises ConfigError, which names
-    ``option``."""
+    """Check that the folder ``path``, which need not exist, can be written to. Raises ConfigError, which names ``option``."""
     if "://" in str(path):
         return  # object storage, which is tried when it is used
     folder = Path(path)

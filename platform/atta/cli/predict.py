@@ -56,7 +56,7 @@ def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, qu
     if config.out:
         check_folder("--out", config.out)
         if config.format == "parquet":
-            need("--format parquet (npy needs nothing)", "pyarrow")
+            need("--format parquet (npy and csv need nothing)", "pyarrow")
         if overwrite:
             from atta.client.inference.sinks import discard
 

@@ -74,9 +74,7 @@ _GROUPS = {
     default=2,
     help="Epochs to measure with --measure, after a warm-up, or to simulate with --strategy.",
 )
-@click.option(
-    "--data", help="With --measure CLUSTER: the dataset that it serves, to measure shares at home hop by hop."
-)
+@click.option("--data", help="With --measure CLUSTER: the dataset that it serves, for shares at home hop by hop.")
 @click.option("--aggregate", type=click.Choice(["mean", "sum", "gcn"]), help="With --measure: as loaders take it.")
 @click.option("--dependency", type=COUNT, help="With --measure: as loaders take it.")
 @click.option("--method", metavar="NAME", help="With --measure: as loaders take it.")

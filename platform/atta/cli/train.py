@@ -29,7 +29,7 @@ OPTION_GROUPS = {
     "Sampling": "strategy plugin accuracy-loss num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size "
     "aggregate seed-policy negatives negatives-per-edge walk-length eval-negatives evaluate-by",
     "Cluster": "trainers trainers-per-server device threads nnodes node-rank rdzv-endpoint rank-timeout",
-    "Checkpoints": "checkpoint resume checkpoint-every checkpoint-steps max-restarts init-from",
+    "Checkpoints": "checkpoint resume overwrite checkpoint-every checkpoint-steps max-restarts init-from",
     "Output": "explain json plot quiet logger metrics config help",
 }
 
@@ -48,7 +48,7 @@ OPTION_GROUPS = {
 @click.option("--nnodes", type=int, default=1, help="Machines; give this command on each.")
 @click.option("--node-rank", type=NODE_RANK, default="0", help="Which; auto: by Kubernetes, Slurm, host name.")
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machines meet, on machine 0.")
-@click.option("--explain", is_flag=True, help="Say what the strategy does and decides, and train nothing.")
+@click.option("--explain", is_flag=True, help="Say what the strategy decides, and train nothing.")
 @json_option
 @plot_option("Draw the curves, also of a run that is interrupted.")
 @quiet_option

@@ -128,7 +128,7 @@ class Daemon:
         self._control = ControlService(self._identity, contract, parts, self._stats, self._stopping, answers=has_model)
         self._parts: tuple[DaemonPart, ...] = (self.batches, self.tables, self.graph, self.front, self.queries)
         memory = self.graph.memory
-        log.info(
+        log.debug(
             "loaded",
             seconds=round(time.monotonic() - began, 2),
             memory=memory.way,
@@ -174,7 +174,6 @@ class Daemon:
             parts=len(self.config.parts),
             dataset=self.graph.dataset.dataset_id,
             tls=self.front.security is not None,
-            incarnation=self._identity.incarnation,
         )
 
     def _begin(self, name: str, chore: Coroutine[Any, Any, None]) -> None:

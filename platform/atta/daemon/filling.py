@@ -168,7 +168,7 @@ class Filler:
             self._bytes += nbytes
             waits[owner], next_at = FIRST_RETRY_S, now + nbytes / self._bytes_per_s
         if came := self._bytes - before:
-            log.info("filled", mbytes=came // 1_000_000, seconds=round(time.monotonic() - began, 2))
+            log.debug("filled", mbytes=came // 1_000_000, seconds=round(time.monotonic() - began, 2))
 
     async def _fetched(self, piece: FillPiece) -> int | None:
         """The bytes that came; None: the owner is away or refuses."""
@@ -178,7 +178,7 @@ class Filler:
             self._failures += 1
             if self._said.get(piece.owner) != (said := str(error)):
                 self._said[piece.owner] = said
-                log.info("not filled yet", owner=piece.owner, error=said)
+                log.debug("not filled yet", owner=piece.owner, error=said)
             return None
         if came is not None:
             self._said.pop(piece.owner, None)
@@ -236,7 +236,7 @@ class EdgeFilling:
         self._cache.completed()
         figures = self._cache.stats()
         vertices, refused = int(figures["edge_cache_rows"]), int(figures["edge_cache_refused"])
-        log.info("edges kept", vertices=vertices, mbytes=self._cache.nbytes // 1_000_000, refused=refused)
+        log.debug("edges kept", vertices=vertices, mbytes=self._cache.nbytes // 1_000_000, refused=refused)
 
     def _into(self, node_type: str) -> tuple[str, ...]:
         return edge_types_into(self._dataset.schema, node_type)
@@ -343,7 +343,7 @@ class DaemonCaches:
             if self._limit_bytes > 0 and self._dataset.num_parts > 1:
                 began = time.monotonic()
                 pieces, asked = await aside(self._choose, self._heat)  # a daemon that stops does not wait for it
-                log.info("cache chosen", mbytes=self._limit_bytes >> 20, seconds=round(time.monotonic() - began, 2))
+                log.debug("cache chosen", mbytes=self._limit_bytes >> 20, seconds=round(time.monotonic() - began, 2))
         except Exception as error:
             log.exception("no rows and edges kept", exc_info=error)
         del self._heat  # its arrays are as long as the HALO

@@ -154,7 +154,7 @@ class DaemonGraph:
             alike=Alike(contract, config.listen),
             moved=PeerAddresses(config.peers, config.peers_file).now,
         )
-        self.peers = Peers(opened.peers, self.dataset, settings, config.listen)
+        self.peers = Peers(opened.peers, self.dataset, settings, self.owner)
         self.links: DaemonLinks | None = None
         if config.links and self.dataset.num_parts > 1:
             encrypted = front.outgoing is not None
@@ -185,7 +185,7 @@ class DaemonGraph:
             self.links.listen()
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
-        found = {**self.caches.chores(), "watch_versions": self.versions.watch()}
+        found = {**self.caches.chores(), "watch_versions": self.versions.watch(), "meet_peers": self.peers.meet()}
         return found if self.links is None else {**found, "accept_links": self.links.service.accept()}
 
     def stats(self) -> dict[str, float]:

@@ -117,9 +117,7 @@ class Tables:
                 )
             self._check_open()
             if len(self._tables) >= MAX_TABLES:
-                raise QuotaExceededError(
-                    f"table {spec.name}: there are {MAX_TABLES} tables, the most that are possible"
-                )
+                raise QuotaExceededError(f"table {spec.name}: there are {MAX_TABLES} tables, the most possible")
             self._check_room(f"table {spec.name}", spec.nbytes(max(0, rows)))
             table = MutableTable(spec, first_row, rows, table_id=table_id, ids=self.row_ids(spec))
             table.key = self._new_key(table)

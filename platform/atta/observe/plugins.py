@@ -92,9 +92,7 @@ class OpenRegistry(dict[str, T]):
         """The error about a name that is not there. It lists those that are."""
         known = [*self, *(plugin.name for plugin in self.plugins().values() if plugin.group)]
         found = UnknownNameError.of(self.kind, name, known)
-        return UnknownNameError(
-            f"{found} (or what brings it, a package or --plugin, is missing here: see atta plugins)"
-        )
+        return UnknownNameError(f"{found} (or what brings it, a package or --plugin, is missing: see atta plugins)")
 
 
 def unknown_name(what: str, name: object, known: Collection[str]) -> UnknownNameError:

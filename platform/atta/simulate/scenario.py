@@ -83,9 +83,7 @@ class Scenario:
     ] = None
     disk: Annotated[
         float | None,
-        Option(
-            "Reads a second of each machine's disk, where daemons have --memory SIZE.", at_least=1, unset="as measured"
-        ),
+        Option("Reads a second of each machine's disk, with --memory SIZE.", at_least=1, unset="as measured"),
     ] = None
     growth: Annotated[float, NoOption("--vertices says it")] = 1.0
     """How many times as many vertices and seeds the graph has as the measured one, with degrees alike. Batches of a

@@ -96,9 +96,7 @@ def _profile(
     seen = Measurements(len(dags), totals=_totals(dags))
     home, away, cached, late = _features(dags, len(fan_outs))
     if any("rows in sums" in task["args"] for dag in dags for task in dag.tasks):
-        raise DataError(
-            path, "has batches of a loader that aggregates, which --measure DATASET --aggregate understands"
-        )
+        raise DataError(path, "has batches of an aggregating loader, which --measure DATASET --aggregate understands")
     if not fan_outs or not home[0] + away[0]:
         raise DataError(path, "has no batches of NeighborLoader with table rows")
     seen.totals["late_rows"] = float(late)

@@ -80,7 +80,9 @@ class TrainConfig(
         self._check_practice()
 
     def _check_practice(self) -> None:
-        for option in ("resume", "checkpoint_steps", "max_restarts"):
+        if self.resume and self.overwrite:
+            raise ConfigError("give either --resume (go on with a run) or --overwrite (replace it)")
+        for option in ("resume", "overwrite", "checkpoint_steps", "max_restarts"):
             if getattr(self, option) and self.checkpoint is None:
                 raise ConfigError(f"--{option.replace('_', '-')} needs --checkpoint DIR")
         if self.lr_schedule not in ("step", "plateau"):
@@ -89,9 +91,7 @@ class TrainConfig(
                     raise ConfigError(f"--{name.replace('_', '-')} {value}: goes with --lr-schedule step or plateau")
         if self.early_stop is not None:
             if self.patience is not None:
-                raise ConfigError(
-                    "give either --patience (the first figure of the task) or --early-stop METRIC:PATIENCE"
-                )
+                raise ConfigError("give either --patience (the task's first figure) or --early-stop METRIC:PATIENCE")
             parse_early_stop(self.early_stop)
         for logger in self.logger:
             parse_logger(logger)

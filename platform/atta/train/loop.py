@@ -27,7 +27,7 @@ from atta.train.checkpoint.run import (
     save_checkpoint,
     save_rank,
 )
-from atta.train.reports.display import Display, exporting
+from atta.train.reports.display import TRAINING_BEGINS, Display, exporting
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
@@ -126,6 +126,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.done = epochs
         if len(epochs) >= self.config.epochs:
             self.display.line(f"nothing is left to train: {len(epochs)} epochs are done")
+        else:
+            self.display.line(TRAINING_BEGINS)
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
         with self._run_log() as log, self._exporting() as show:
             while len(epochs) < self.config.epochs and not stops:
@@ -215,9 +217,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
         )
         if any(self._max(number) > -self._max(-number) for number in (place.epoch, place.batch)):
-            raise ConfigError(
-                f"--checkpoint {folder}: not all trainers see the same one; several machines must share it"
-            )
+            raise ConfigError(f"--checkpoint {folder}: not all trainers see the same; several machines must share it")
         if place.batch:
             saved = load_rank(folder, self.rank, self.world, place, self.device)
             self.begun, self._cuts = saved["begun"], True

@@ -291,9 +291,7 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if not self.ca:
-            raise ConfigError(
-                "a certificate or token needs the certificate of the authority too: it goes only over TLS"
-            )
+            raise ConfigError("a certificate or token needs the authority's certificate, too: it goes only over TLS")
         _ = self._files
 
     @property

@@ -249,6 +249,7 @@ def test_a_guess_reads_dates_that_leave_no_doubt(
     entry = json.loads((tmp_path / "schema.json").read_text())["nodes"]["n"]
     if isinstance(rule, dict):
         assert entry["tables"] == {"time": {"column": "at", **rule}}
+        assert f"read as {rule['time_format']}" in said
         assert taken_in("table", tmp_path, tmp_path / "out" / "g").table("n", "time").dtype == np.int64
     else:
         kind = "numbers" if "$5" in cells else "dates"
@@ -690,8 +691,12 @@ def test_a_slip_in_the_schema_is_shown_by_its_place(tmp_path: Path) -> None:
 
 
 def test_labels_that_are_no_column(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--labels sectors: name one column of vertices, of firms/vat, firms/motto"):
-        firms(tmp_path, "sectors")
+    for slip in ("sectors", "firms/sectors", "SECTOR"):
+        near = "firms/sector" if "/" in slip else "sector"
+        with pytest.raises(ConfigError, match=rf"--labels {slip}: no column of vertices; did you mean '{near}'\?$"):
+            firms(tmp_path, slip)
+    with pytest.raises(ConfigError, match=r"--labels q: no column of vertices; there are: .*motto.*vat"):
+        firms(tmp_path, "q")
 
 
 def ratings(folder: Path) -> dict[str, Any]:
@@ -904,7 +909,7 @@ def test_labels_are_called_so_or_named(tmp_path: Path) -> None:
     assert lines[-1] == "  it may be 'kind': 58% of its cells are empty"
     (tmp_path / "people.csv").write_text("user_id,segment\n" + "".join(f"{max(n, 1)},a\n" for n in range(20)))
     told = "people.csv has it, but lists no vertices: .* 'user_id' has 19 different values in 20 rows"
-    with pytest.raises(ConfigError, match=f"--labels segment: name one column of vertices, of n/id, .*; {told}"):
+    with pytest.raises(ConfigError, match=f"--labels segment: no column of vertices; there are: .*; {told}"):
         guess_schema(tmp_path, "segment")
 
 

@@ -139,8 +139,9 @@ def test_a_machine_may_hold_only_some_parts(folder):
     shutil.rmtree(folder / "data" / "part-0001")
     dataset = Dataset.open(folder / "data", parts=[0])
     assert len(dataset.part(0).csc("node__to__node").indptr) == dataset.part(0).num_core("node") + 1
-    for read in (lambda: Dataset.open(folder / "data"), lambda: dataset.part(1).csc("node__to__node")):
-        refuses(DataError, "part-0001", read)
+    for parts in ([1], None):
+        refuses(DataError, f"{folder / 'data'}: holds partition 0, not 1$", Dataset.open, folder / "data", parts=parts)
+    refuses(DataError, "part-0001", lambda: dataset.part(1).csc("node__to__node"))
     refuses(ConfigError, "partition 2 does not exist", Dataset.open, folder / "data", parts=[2])
     refuses(ConfigError, "partition -1 does not exist", dataset.part, -1)
 

@@ -164,7 +164,7 @@ def test_csv_set(tmp_path: Path, strings: bool, separator: str) -> None:
     ("file", "old", "new", "says"),
     [
         ("paper.csv", "1,", "4,", "the id 4 occurs twice"),
-        ("paper.csv", "node_id", "id", "has no column 'node_id'; there are: id, feat"),
+        ("paper.csv", "node_id", "id", "has no column 'node_id'; there are: codes, feat, id, "),
         ("paper.csv", "label", "feat", "has two columns 'feat'"),
         ("paper.csv", ",True", ",", "the column 'train_mask' has empty cells"),
         ("paper.csv", ",True", ",yes", "'train_mask' is not imported: it holds text"),

@@ -275,6 +275,7 @@ def test_a_fraction_behind_whole_numbers_makes_the_column_float64(tmp_path: Path
         (b"1 2 3\n", {"columns": {"a__b": "3"}}, "--columns a__b=3: edge tables cannot have this name"),
         (b"1 2\n", {"columns": {"weight": "2"}}, "no two columns for the ends"),
         (b"a,b\n1,2\n", {"columns": {"src": "c"}}, "--columns src=c: .* there are: a, b"),
+        (b"who,whom\n1,2\n", {"columns": {"src": "Who"}}, r"--columns src=Who: .* column; did you mean 'who'\?$"),
         (b"1 2 3 4 5\n", {"drop": ["4"]}, r"'3' is not imported: .*; nor of '5' \(--drop 3 leaves it out\)"),
         (b"% asym dynamic\n1 2 1 5\n", {}, "'dynamic' is not imported"),
     ],

@@ -245,7 +245,7 @@ def test_exactly_what_is_needed_is_there(whole: Path, tmp_path: Path, parts: lis
     assert copied == sum((whole / name).stat().st_size for name in wanted - {"manifest.json"})
     assert seen == {"copy": copied, "verify": copied}
     assert Dataset.open(tmp_path / "there", parts=parts).dataset_id == Dataset.open(whole).dataset_id
-    refuses(DataError, "part-", Dataset.open, tmp_path / "there")
+    refuses(DataError, "there: holds partition ", Dataset.open, tmp_path / "there")
     again = tmp_path / "again"  # from a deployed folder to the next machine
     deploy(tmp_path / "there", again, parts[:1])
     assert (again / "manifest.json").exists()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -327,6 +328,25 @@ def test_rows_that_differ() -> None:
     assert differing(new, old).tolist() == [True, False, False, True, True, True]
     assert differing(new, old, 0.1).tolist() == [False, False, False, True, True, True]
     assert differing(np.array([3, 5]), np.array([3, 4])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "column", "classes", "wanted"),
+    [
+        ([7, 9], np.array([[0.1, 2], [3, 4]], np.float32), "score", None, "id,score_0,score_1|7,0.1,2.0|9,3.0,4.0|"),
+        (["a,b", "c"], np.array([1, 2]), "class", ["x", "y"], 'id,class,name|"a,b",1,y|c,2,|'),
+        ([[7, 9]], np.array([0.5], np.float32), "score", None, "source,target,score|7,9,0.5|"),
+    ],
+)
+def test_csv_has_the_names_of_its_columns_once(
+    tmp_path: Path, ids: Any, values: Any, column: str, classes: Any, wanted: str
+) -> None:
+    sink = FileSink(tmp_path / "out", "csv", 1, column, {"classes": classes} if classes else {})
+    with sink.open(0) as writer:
+        writer.write(np.array(ids)[:0], values[:0])
+        writer.write(np.array(ids), values)
+    written = (tmp_path / "out" / "part-00000-of-00001.csv").read_bytes().decode()
+    assert written.replace("\r\n", "|") == wanted
 
 
 def test_predictions_are_replaced_when_that_is_asked_for_and_other_folders_are_not(tmp_path: Path) -> None:

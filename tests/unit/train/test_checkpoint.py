@@ -308,13 +308,27 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / "other" / BEST).write_bytes(b"no archive")
     model = build_model(SAMPLED, 3, 2)
     for folder, into, words in (
-        (".", build_model(SAMPLED, 3, 5), r"convs\.1\.lin_l\.bias is \(2,\) there and \(5,\) here"),
+        (".", build_model(SAMPLED, 3, 5), r"expects 2 classes or other outputs, this data has 5$"),
+        (".", build_model(SAMPLED, 4, 2), r"expects 3 features per vertex, this data has 4$"),
+        (".", build_model(SAMPLED, 4, 5), r"3 features per vertex, this data has 4; 2 .* outputs, this data has 5$"),
+        (".", build_model(replace(SAMPLED, hidden=8), 3, 2), r"convs\.0\.lin_l\.bias is \(4,\) there and \(8,\) here"),
         (".", build_model(replace(SAMPLED, model="gcn"), 3, 2), r"convs\.0\.bias is absent there and \(4,\) here"),
         ("absent", model, "there is no such file"),
         ("other", model, BEST),
     ):
         with pytest.raises(DataError, match=words):
             load_weights(tmp_path / folder, into, CPU)
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "resgcn+", "deepergcn"])
+def test_a_run_on_other_data_is_told_what_differs(tmp_path: Path, kind: str) -> None:
+    config = replace(CONFIG, model=kind)
+    model = build_model(config, 3, 2)
+    save_checkpoint(tmp_path, config, model, torch.optim.Adam(model.parameters()), [EPOCH])
+    other = build_model(config, 4, 5)
+    said = r"expects 3 features per vertex, this data has 4; 2 classes or other outputs, this data has 5$"
+    with pytest.raises(DataError, match=said):
+        load_checkpoint(tmp_path, config, other, torch.optim.Adam(other.parameters()), CPU)
 
 
 def test_checkpoints_keep_the_schedule_and_refuse_another(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def config(**settings: Any) -> TrainConfig:
 
 
 COUNTS = ["trainers", "batch_size", "eval_every", "eval_batch_size", "patience", "threads", "accumulate"]
-KEPT = ["resume", "checkpoint_steps", "max_restarts"]
+KEPT = ["resume", "overwrite", "checkpoint_steps", "max_restarts"]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ KEPT = ["resume", "checkpoint_steps", "max_restarts"]
         ({"weight_decay": -1e-3}, "--weight-decay -0.001"),
         ({"seed": -1}, "--seed -1"),
         *(({name: 1}, f"--{name.replace('_', '-')} needs --checkpoint DIR") for name in KEPT),
+        ({"checkpoint": "x", "resume": True, "overwrite": True}, "give either --resume (go on with a run) or --over"),
         ({"max_restarts": -1}, "--max-restarts"),
         ({"rank_timeout": 0.5}, "--rank-timeout"),
         ({"strategy": "full", "layers": 2, "checkpoint": "x", "checkpoint_steps": 5}, "--checkpoint-steps"),

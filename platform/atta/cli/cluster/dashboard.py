@@ -187,9 +187,7 @@ def dashboard(
     for trainer in trainers:
         check_address(trainer)
     if not (is_loopback(host) or insecure):
-        raise ConfigError(
-            f"--listen {listen}: everybody who reaches it could read the page; give --insecure to allow it"
-        )
+        raise ConfigError(f"--listen {listen}: all who reach it could read the page; give --insecure to allow it")
     with Watching(target, trainers, interval) as watching:
         found = server(host, int(port), lambda: page(watching.view), lambda: recorded(target)[0])
         say(quiet, f"http://{host}:{found.server_address[1]}/ shows {target}; Ctrl-C ends it")

@@ -106,9 +106,7 @@ def delete(target: str, name: str, *, quiet: bool) -> None:
 @tables.command()
 @cluster_option
 @click.option("--part", type=int, required=True, help="The partition whose tables move.")
-@click.option(
-    "--to", "address", metavar="HOST:PORT", show_default="the other daemon of the partition", help="The backup."
-)
+@click.option("--to", "address", metavar="HOST:PORT", show_default="the partition's other daemon", help="The backup.")
 @quiet_option
 def promote(target: str, part: int, address: str | None, *, quiet: bool) -> None:
     """Let the backup of a partition hold its tables from now on.

@@ -63,9 +63,7 @@ refused by name. An edge list may have several files SRC, which are read in this
 @click.argument("paths", metavar="[FORMAT] SRC... DST", nargs=-1, required=True)
 @plugin_option
 @click.option("--format", "format_", type=NameOf(IMPORTERS), help="What SRC is, if the guess is wrong.")
-@click.option(
-    "--undirected", is_flag=True, help="Add the missing reverse edges, once each; beside times, once for each time."
-)
+@click.option("--undirected", is_flag=True, help="Add missing reverse edges once each; beside times, once per time.")
 @click.option("--reverse", is_flag=True, help="Add the reverse of every edge type as a type of its own, rev_RELATION.")
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @click.option(
@@ -75,9 +73,7 @@ refused by name. An edge list may have several files SRC, which are read in this
     metavar="NAME=COLUMN,...",
     help="What is which column of an edge list, such as src=a,dst=b,weight=3: its name, or its number from 1.",
 )
-@click.option(
-    "--string-ids", is_flag=True, help="Take the ids of an edge list as strings although they look like numbers."
-)
+@click.option("--string-ids", is_flag=True, help="Take ids of an edge list as strings although they look like numbers.")
 @click.option(
     "--bipartite", is_flag=True, help="Take sources and destinations of an edge list as two node types, left and right."
 )
@@ -141,9 +137,7 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@command(
-    "generate", epilog="Example: atta generate powerlaw graphs/demo --nodes 245000 --edges 12000000 --features 100"
-)
+@command("generate", epilog="Example: atta generate powerlaw graphs/demo --nodes 245000 --edges 12000000")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("dst", type=click.Path())
 @_generate_options

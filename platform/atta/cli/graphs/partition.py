@@ -55,9 +55,7 @@ _GROUPS = {
 }
 
 
-@command(
-    "partition", groups=_GROUPS, epilog="Example: atta partition graphs/demo data/demo-2p --parts 2 --method metis"
-)
+@command("partition", groups=_GROUPS, epilog="Example: atta partition graphs/demo data/demo-2p --parts 2")
 @config_option
 @plugin_option
 @click.argument("src", type=click.Path())
@@ -92,9 +90,7 @@ _GROUPS = {
     default=(),
     help="Compare several methods instead of one; each writes DST/METHOD.",
 )
-@click.option(
-    "--num-neighbors", type=INTS, default=(), help="With --compare: predict what batches with these fan-outs need."
-)
+@click.option("--num-neighbors", type=INTS, default=(), help="With --compare: what batches with these fan-outs need.")
 @plot_option("With --compare: draw the figures.")
 @overwrite_option
 @json_option
@@ -286,9 +282,7 @@ _PLAN_GROUPS = {
 )
 @config_option
 @click.option("--nodes", type=click.IntRange(0), help="Vertices.")
-@click.option(
-    "--edges", type=click.IntRange(0), help="Stored edges; an undirected one in both directions counts twice."
-)
+@click.option("--edges", type=click.IntRange(0), help="Stored edges; an undirected one counts twice.")
 @click.option("--row-bytes", type=click.IntRange(0), default=400, help="Bytes of all node tables per vertex.")
 @click.option("--edge-bytes", type=click.IntRange(0), default=0, help="Bytes of all edge tables per edge.")
 @click.option("--directed", is_flag=True, help="The graph does not store every edge in both directions.")

@@ -1,9 +1,10 @@
-"""Where the results of an inference go: to arrays, to a table, or to one ``.npy`` or Parquet file per share, which has
+"""Where the results of an inference go: to arrays, to a table, or to one Parquet, ``.npy`` or CSV file per share, which has
 its final name only when it is complete. A folder of files also has ``_predictions.json``, which says what they are. A
 repeated run goes on in a folder that has the same description, and refuses one that has another."""
 
 from __future__ import annotations
 
+import csv
 import json
 import secrets
 import shutil
@@ -91,8 +92,7 @@ class TableSink(Sink):
     takes_strings = False
 
     def __init__(self, cluster: Cluster, node_type: str, name: str, width: int | None) -> None:
-        """``width``: numbers per row; None: one class, int64. Raises ConfigError if a table of that name has other
-        rows."""
+        """``width``: numbers per row; None: one class, int64. Raises ConfigError if a table of that name has other rows."""
         super().__init__(name)
         spec = MutableSpec(
             name,
@@ -113,7 +113,6 @@ class TableSink(Sink):
         self.table.push(self.table.locate(ids), values).wait()
 
 
-FORMATS = ("parquet", "npy")
 DESCRIPTION = "_predictions.json"
 VERSION = 1
 _RUN = "run"
@@ -129,8 +128,7 @@ def discard(folder: str) -> None:
 
 
 def described(folder: str | Path) -> dict[str, Any] | None:
-    """What the files of a folder are, as the run that began them has written it; None if nothing is there. Raises
-    DataError."""
+    """What the files of a folder are, as the run that began them has written it; None if nothing is there. Raises DataError."""
     path = Mirror(folder).pull(DESCRIPTION)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -151,7 +149,7 @@ class FileSink(Sink):
         values on which the files depend; ``classes`` among them are the names of the values, which Parquet files have
         in the column ``name``. Raises ConfigError if the folder holds something else."""
         if form == "parquet":
-            need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
+            need("writing Parquet (--format parquet; npy and csv need nothing)", "pyarrow")
         self._form, self._column = form, column
         self._classes = about.get("classes")
         self._names = [f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]
@@ -189,8 +187,8 @@ class FileSink(Sink):
         path = self._place.path / self._names[share]
         remove_partial_file(path)
         with StagedFile(path, overwrite=self._place.remote) as partial:
-            kind = _ParquetRows if self._form == "parquet" else _NpyRows
-            with closing(kind(partial, self._column, self._classes)) as writer:
+            made = FORMATS[self._form]
+            with closing(made(partial, self._column, self._classes)) as writer:
                 yield writer
         self._place.push(self._names[share])
         if self._place.remote:
@@ -262,6 +260,29 @@ class _ParquetRows:
     def close(self) -> None:
         if self._out is not None:
             self._out.close()
+
+
+class _CsvRows:
+    # The same columns as text below their names; rows of numbers have a column for each (score_0).
+
+    def __init__(self, path: Path, column: str, names: Sequence[str] | None) -> None:
+        self._file, self._column, self._names = path.open("w", encoding="utf-8", newline=""), column, names
+        self._out, self.close = csv.writer(self._file), self._file.close
+
+    def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
+        columns: dict[str, Any] = {}
+        for name, array in _columns(ids, values, self._column).items():
+            wide = {f"{name}_{i}": array[:, i] for i in range(array.shape[1])} if array.ndim > 1 else {name: array}
+            columns |= {name: cells.astype(str) for name, cells in wide.items()}
+        if self._names is not None:
+            known = dict(enumerate(self._names))
+            columns["name"] = [known.get(code, "") for code in values.reshape(-1).tolist()]
+        if not self._file.tell():
+            self._out.writerow(columns)
+        self._out.writerows(zip(*columns.values(), strict=True))
+
+
+FORMATS: Mapping[str, Any] = {"parquet": _ParquetRows, "npy": _NpyRows, "csv": _CsvRows}
 
 
 def _columns(ids: np.ndarray, values: np.ndarray, column: str) -> dict[str, np.ndarray]:

@@ -30,9 +30,7 @@ def to_blocks(batch: SampledBatch, relation: Relation = _PLAIN) -> list[Any]:
 
     schema, origin = batch.schema, batch.origin
     if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
-        raise ConfigError(
-            "to_dgl: blocks are made of graphs with one node type and one edge type; to_pyg knows several"
-        )
+        raise ConfigError("to_dgl: blocks are of graphs with one node type and one edge type; to_pyg knows several")
     if origin.whole:
         raise ConfigError(
             "to_dgl: an operator has sampled this batch as a whole, so that it has no hops to make blocks of; "

@@ -122,9 +122,7 @@ class Drawing:
             raise UnknownNameError.of("temporal strategy", str(self.temporal_strategy), _TEMPORAL)
         named = Method.UNIFORM if self.method is None else Method(self.method)
         if named.table is not None:
-            raise ConfigError(
-                f"method {named.value!r}: reads edge tables: give weight_attr, or time_attr, in its place"
-            )
+            raise ConfigError(f"method {named.value!r}: reads edge tables: give weight_attr or time_attr in its place")
         ways = {
             "method": named if named is not Method.UNIFORM else None,
             "weight_attr": Method.WEIGHTED if self.weight_attr else None,

@@ -91,9 +91,7 @@ def ids_by_type(ids: StringIds, input_nodes: Mapping[str, ArrayLike]) -> dict[st
     for node_type, given in input_nodes.items():
         ids.schema.check_node_type(node_type)
         if given is None or isinstance(given, str):
-            raise ConfigError(
-                f"input_nodes of {node_type!r}: seeds of several types are given by ids, not as {given!r}"
-            )
+            raise ConfigError(f"input_nodes of {node_type!r}: seeds of several types are given by ids, not {given!r}")
         found[node_type] = user_ids(ids, f"input_nodes of {node_type!r}", node_type, given)
     if not found:
         raise ConfigError("input_nodes: the mapping names no node type")

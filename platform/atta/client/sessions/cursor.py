@@ -63,9 +63,7 @@ class Cursor:
         if not isinstance(state, Mapping) or set(state) - {_TABLES} != set(_KEYS):
             raise ConfigError(f"state of a loader: must have exactly the keys {', '.join(_KEYS)}")
         if state["version"] != _VERSION:
-            raise ConfigError(
-                f"state of a loader: version {state['version']!r} is unknown, this release has {_VERSION}"
-            )
+            raise ConfigError(f"state of a loader: unknown version {state['version']!r}, this release has {_VERSION}")
         request, numbers = state["request"], {name: state[name] for name in _KEYS[2:]}
         if not isinstance(request, str):
             raise ConfigError(f"state of a loader: request is {request!r}, must be a text")

@@ -156,6 +156,4 @@ class ResumingStream(Iterator[RawBatch]):
             raise RemoteError(
                 stream.address, f"reads version {stream.version} of the tables, it was {self.place.version} before"
             )
-        raise RemoteError(
-            stream.address, f"has {stream.batches} batches in this epoch, there were {self.batches} before"
-        )
+        raise RemoteError(stream.address, f"has {stream.batches} batches in this epoch, not {self.batches} as before")

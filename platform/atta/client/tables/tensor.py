@@ -150,9 +150,7 @@ class DistTensor:
     def _rows(self, ids: Any) -> np.ndarray:
         if isinstance(ids, slice):
             if self._table.spec.policy != "range":
-                raise ConfigError(
-                    f"table {self.name}: slices are of row numbers, its rows are {self._table.spec.policy}"
-                )
+                raise ConfigError(f"table {self.name}: slices take row numbers, its rows are {self._table.spec.policy}")
             return np.arange(*ids.indices(len(self)))
         return self._table.locate(integers(f"table {self.name}: ids", ids).reshape(-1))
 

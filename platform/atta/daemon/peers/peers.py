@@ -33,7 +33,7 @@ from atta.wire.bulk import (
     rows_to_wire,
 )
 from atta.wire.identity import Identity
-from atta.wire.parts import Addresses, parts_text, replicas_of
+from atta.wire.parts import Addresses, parts_text
 from atta.wire.retries import LONGEST_PAUSE_S, RetryBudget
 
 CHUNK_BYTES = 4 << 20
@@ -41,8 +41,7 @@ CHUNK_BYTES = 4 << 20
 another."""
 TableName = tuple[str, str]  # node type, table
 PULL_BYTES = 2 << 20
-"""The same for rows of tables. They are copied several times on their way, and smaller messages stay within the
-caches."""
+"""The same for rows of tables. They are copied several times on their way, and smaller messages stay within the caches."""
 SMALL_BYTES = 128 << 10
 """Largest number of bytes that the event loop handles itself, as handing them to a thread takes longer."""
 PULLS_AT_ONCE = 2
@@ -56,6 +55,7 @@ RETRIES_AT_ONCE = 100
 """Requests under way that may be repeated soon when a peer is lost; see ``RetryBudget``."""
 REACH_S = 1.0
 """How long ``unreached`` waits for a peer."""
+MEET_S = 5.0  # peers that start together may take so long
 
 
 def moved_at_once(threads: int) -> int:
@@ -325,10 +325,11 @@ class Peers:
     """All other daemons of the cluster, by the parts of the dataset that they own."""
 
     def __init__(
-        self, addresses: Mapping[int, Addresses], dataset: Dataset, settings: PeerSettings, own: str = "this daemon"
+        self, addresses: Mapping[int, Addresses], dataset: Dataset, settings: PeerSettings, own: int | None = None
     ) -> None:
-        """``own``: address of this daemon."""
-        self._own, self._addresses, self._dataset, self._settings = own, dict(addresses), dataset, settings
+        """``own``: the part of this daemon."""
+        self._addresses, self._dataset, self._settings = dict(addresses), dataset, settings
+        self._others = sorted(self._addresses.keys() - {own})
         self._peers: dict[int, Peer] = {}
 
     def __getitem__(self, part: int) -> Peer:
@@ -352,10 +353,18 @@ class Peers:
                     if await self[part].connection.reached():
                         return []
                 await asyncio.sleep(RETRY_S)
-            return [self[part].address]
+            address = self[part].address
+            self[part].connection.broke(UnavailableError(address, "no daemon answers"))  # which the log says once
+            return [address]
 
-        others = [part for part, there in self._addresses.items() if self._own not in replicas_of(there)]
-        return sum(await asyncio.gather(*map(missing, sorted(others))), list[str]())
+        return sum(await asyncio.gather(*map(missing, self._others)), list[str]())
+
+    async def meet(self) -> None:
+        """Connect all peers some seconds after the start, and those that do not answer again and again. It never ends."""
+        await asyncio.sleep(MEET_S)
+        while await self.unreached():
+            await asyncio.sleep(MEET_S)
+        await asyncio.Event().wait()
 
     def stats(self) -> dict[str, float]:
         hedges = [peer.hedges for peer in self._peers.values()]

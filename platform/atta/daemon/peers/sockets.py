@@ -106,8 +106,8 @@ class LinkService:
         if self._tcp not in self._sockets():
             log.warning("no links to other machines", reason="Atta was built without OpenSSL and cannot encrypt them")
         if congestion_control(self._tcp) == "bbr":
-            log.info(
-                "links take a fifth more processor time with bbr than with cubic", set="net.ipv4.tcp_congestion_control"
+            log.debug(
+                "links take a fifth more processor time with bbr than cubic", set="net.ipv4.tcp_congestion_control"
             )
         if self._port:
             self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a daemon that restarts has its port again

@@ -381,9 +381,7 @@ class IdService:
     async def numbers(self, request: ids_pb2.NumbersRequest, context: Context) -> ids_pb2.NumbersReply:
         self._width(request.node_type)
         if not 1 <= request.width <= MAX_WIDTH or len(request.strings) % request.width:
-            raise ConfigError(
-                f"{len(request.strings)} bytes are not strings of {request.width} bytes, 1 to {MAX_WIDTH}"
-            )
+            raise ConfigError(f"{len(request.strings)} bytes are no strings of {request.width} bytes, 1 to {MAX_WIDTH}")
         wanted = np.frombuffer(request.strings, np.uint8).reshape(-1, request.width)
         at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, wanted)
         return ids_pb2.NumbersReply(at=at.tobytes(), numbers=numbers.tobytes())

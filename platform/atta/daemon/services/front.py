@@ -3,8 +3,10 @@ files and connections that the process may have. ``docs/reference/limits.md`` li
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -98,6 +100,17 @@ def ensure_descriptors(max_sessions: int) -> None:
     check_descriptors(-1 if hard == resource.RLIM_INFINITY else hard, _open_files(), max_sessions)
 
 
+def _check_free(address: str) -> None:
+    # gRPC would write a line of its own beside the error.
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host.strip("[]"), int(port)), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"cannot listen on {address}: the address is in use") from None
+
+
 log = structlog.get_logger("atta.daemon")
 
 
@@ -153,15 +166,14 @@ class DaemonFront:
         )
         self._names = ["", *(f"atta.v1.{name}" for name in services)]
         self._health = add_health_and_reflection(self.server, self._names[1:], admit)
+        _check_free(config.listen)
         try:
             if security is not None:
                 port = security.listen(self.server, config.listen)
             else:
                 port = self.server.add_insecure_port(config.listen)
         except RuntimeError as error:
-            raise ConfigError(
-                f"cannot listen on {config.listen}: the address is in use or not of this machine"
-            ) from error
+            raise ConfigError(f"cannot listen on {config.listen}: it is in use or not of this machine") from error
         self.address = f"{config.listen.rpartition(':')[0]}:{port}"
 
     async def start(self) -> None:

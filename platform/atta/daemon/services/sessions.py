@@ -156,7 +156,7 @@ class SessionService:
         self._opened += 1
         self.nearby.begin(session)
         self._engine.open(session)
-        log.info("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
+        log.debug("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
 
     async def next(self, request: session_pb2.NextRequest, context: Context) -> AsyncIterator[Bulk]:
         session = self._sessions.get(name := shown_name(request.session))
@@ -247,7 +247,7 @@ class SessionService:
             self._engine.close(session)
             if self._versions is not None and session.view is not None:
                 self._versions.close(session.view)
-            log.info("session closed", session=name)
+            log.debug("session closed", session=name)
 
     async def expire(self) -> None:
         """Check again and again, until cancelled, which sessions are to end."""

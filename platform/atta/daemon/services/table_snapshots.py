@@ -196,9 +196,7 @@ class TableSnapshots:
                 self._tables.adopt(loading.tables, load_id, steps)
                 self._loading, self._loaded = None, load_id
             elif self._loaded != load_id:
-                raise UnknownNameError(
-                    f"part {self._part}: what was read to be loaded is not here any more; load again"
-                )
+                raise UnknownNameError(f"part {self._part}: what was read to be loaded is gone; load again")
 
     def abort_load(self, load_id: int) -> None:
         """Drop what was prepared."""

@@ -378,9 +378,7 @@ def bytes_of(caches: Iterable[RowCache]) -> int:
 def check_share(share: float | None) -> None:
     """Raise ConfigError for a share of the HALO vertices that is not 0 to 1."""
     if share is not None and not 0 <= share <= 1:
-        raise ConfigError(
-            f"share of the HALO vertices in the cache {share:g}: must be 0 to 1 (--cache-share: 0 to 100)"
-        )
+        raise ConfigError(f"share of HALO vertices in the cache {share:g}: must be 0 to 1 (--cache-share: 0 to 100)")
 
 
 def _row_bytes(tables: Mapping[str, TableSpec]) -> int:

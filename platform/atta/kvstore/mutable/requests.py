@@ -86,9 +86,7 @@ def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:
     """Positions in the shard, int64 [n], of the global ``rows`` (integers [n] within ``span``); raises ConfigError."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
-        raise ConfigError(
-            f"table {spec.name}: rows must be one-dimensional integers, not {rows.dtype}{list(rows.shape)}"
-        )
+        raise ConfigError(f"table {spec.name}: rows are one-dimensional integers, not {rows.dtype}{list(rows.shape)}")
     if not rows.size:
         return np.empty(0, dtype=np.int64)
     for row in (int(rows.min()), int(rows.max())):

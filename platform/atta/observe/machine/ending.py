@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -29,6 +30,13 @@ def heed_interrupts() -> None:
             printed(unraisable)
 
     sys.unraisablehook = hook
+
+
+def nobody_reads(fd: int) -> bool:
+    """Whether the reader of a pipe, such as ``head``, has ended. A terminal that was closed is no such pipe."""
+    output = select.poll()
+    output.register(fd, 0)
+    return any(event == select.POLLERR for _, event in output.poll(0))
 
 
 def end_with_parent(parent: int) -> None:

@@ -67,8 +67,7 @@ def check_folder(folder: str | Path) -> None:
 
 
 def read_file(path: Path, device: torch.device) -> dict[str, Any]:
-    """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, damaged, or of
-    another version."""
+    """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, damaged, or of another version."""
     try:
         with open_regular(path) as file:
             content = file.read()
@@ -88,8 +87,7 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def write_file(folder: str | Path, name: str, state: dict[str, Any]) -> Mirror:
-    """Write and seal a file of the folder. A crash leaves the old file or the new one. Raises the errors of
-    ``StagedFile``."""
+    """Write and seal a file of the folder. A crash leaves the old file or the new one. Raises the errors of ``StagedFile``."""
     content, place = io.BytesIO(), Mirror(folder)  # torch.save hides errors of files
     torch.save({"version": VERSION, **state}, content)
     with StagedFile(place.path / name, overwrite=True) as partial:
@@ -190,13 +188,31 @@ def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device)
     if not path.exists():
         raise DataError(path, "--init-from: there is no such file")
     found = _read_model(path, device)
-    own = bare(model.state_dict())
-    for name in sorted(found.weights.keys() | own.keys()):
-        there, here = (tuple(w[name].shape) if name in w else "absent" for w in (found.weights, own))
-        if there != here:
-            raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
-    model.load_state_dict({name: found.weights[_bare_name(name)] for name in model.state_dict()})
+    fill(model, found.weights, path)
     return found.embeddings
+
+
+def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Give a model the weights of a checkpoint, by the names of ``SavedModel``. Raises DataError: they are of other data."""
+    own = model.state_dict()
+    if said := _misfit(weights, bare(own)):
+        raise DataError(path, said)
+    model.load_state_dict({name: weights[_bare_name(name)] for name in own})
+
+
+def _misfit(there: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> str:
+    # Of layers that are alike, other data changes the columns of the first one, and the biases of the last one.
+    shapes = [(n, *(tuple(w[n].shape) if n in w else "absent" for w in (there, here))) for n in {**there, **here}]
+    if not (differ := sorted((n, was, now) for n, was, now in shapes if was != now)):
+        return ""
+    features = {(was[1], now[1]) for _, was, now in differ if len(was) == len(now) == 2 and was[0] == now[0]}
+    outputs = {(was[0], now[0]) for _, was, now in differ if len(was) == len(now) == 1}
+    said = [f"{was} features per vertex, this data has {now}" for was, now in features]
+    said += [f"{was} classes or other outputs, this data has {now}" for was, now in outputs]
+    if not said or len(features) > 1 or len(outputs) > 1 or features & outputs or any("absent" in d for d in differ):
+        name, was, now = differ[0]
+        return f"does not fit this model: {name} is {was} there and {now} here"
+    return f"expects {'; '.join(said)}"
 
 
 def bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

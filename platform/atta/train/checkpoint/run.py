@@ -23,6 +23,7 @@ from atta.train.checkpoint.files import (
     RunPlace,
     SavedEmbeddings,
     bare,
+    fill,
     read_file,
     write_file,
 )
@@ -42,8 +43,7 @@ class RankShare(NamedTuple):
 
 
 def save_rank(folder: str | Path, rank: int, world: int, place: RunPlace, state: Mapping[str, Any]) -> None:
-    """Write what ``rank`` of ``world`` keeps at a place: tensors and plain values. Raises the errors of
-    ``save_checkpoint``."""
+    """Write what ``rank`` of ``world`` keeps at a place: tensors and plain values. Raises the errors of ``save_checkpoint``."""
     write_file(folder, _rank_file(rank, place), {"rank": rank, "world": world, "state": dict(state)})
 
 
@@ -234,14 +234,14 @@ def load_checkpoint(
         if (was := shape.get(name)) != value:
             raise DataError(path, f"was made with {name} {was}, not {value}")
     try:
-        model.load_state_dict(saved["model"])
+        fill(model, bare(saved["model"]), path)
         optimizer.load_state_dict(saved["optimizer"])
         if schedule is not None:
             schedule.load_state_dict(saved["schedule"])
         epochs = [EpochReport.from_dict(e) for e in saved["epochs"]]
         return SavedRun(epochs, RunPlace(**{**saved["loader"], "epoch": len(epochs)}))
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(path, f"does not fit this dataset and model: {error}") from error
+        raise DataError(path, f"does not fit this model: {error}") from error
 
 
 def place_in(folder: str | Path) -> RunPlace:

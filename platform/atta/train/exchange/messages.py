@@ -273,9 +273,7 @@ class StaleRows(Source):
 
     def _keep(self, key: Key, messages: _Messages) -> None:
         if messages.like.dim() != 2:
-            raise ConfigError(
-                f"layer {key[0]}: stale rows have one dimension, not those of {[*messages.like.shape[1:]]}"
-            )
+            raise ConfigError(f"layer {key[0]}: stale rows have one dimension, not {[*messages.like.shape[1:]]}")
         for owner, rows in self._unpack(key, messages):
             check_finite(rows, owner, messages.version, key)
             self._room(key).put(owner, rows, messages.version)

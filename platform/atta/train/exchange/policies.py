@@ -171,9 +171,7 @@ class SancusPolicy(SancusOptions, RowPolicy):
         if self.bound != "gap" and self.limit != int(self.limit):
             raise ConfigError(f"eps={self.eps}: is a number of epochs with bound={self.bound}")
         if self.bound == "gap" and self.skip != "rows":
-            raise ConfigError(
-                f"skip={self.skip}: goes with bound=epoch and adaptive; bound=gap is on the change of rows"
-            )
+            raise ConfigError(f"skip={self.skip}: goes with bound=epoch and adaptive; bound=gap is on changes of rows")
         if self.clip_grad is not None and self.clip_grad <= 0:
             raise ConfigError(f"clip-grad={self.clip_grad}: must be positive")
 

@@ -124,9 +124,7 @@ def _called_as(model: Any, hops: int | None) -> tuple[Any, list[str]]:
     for other in others:
         needed = other.default is other.empty and other.kind not in (other.VAR_POSITIONAL, other.VAR_KEYWORD)
         if needed and not other.name.startswith("edge_"):
-            raise ConfigError(
-                f"{name}: needs {other.name!r}, which a check does not have; it calls model(x, edge_index)"
-            )
+            raise ConfigError(f"{name}: needs {other.name!r}, which a check lacks; it calls model(x, edge_index)")
     return model, [other.name for other in others if other.name.startswith("edge_")]
 
 

@@ -51,14 +51,16 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | N
     Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
     message names rank and cause), or other machines did not join."""
     nodes, so_far = nodes or Nodes(), so_far or TrainReport(config)
-    nodes.trainers_here(config)  # refuses what does not fit
+    trainers = nodes.trainers_here(config)  # refuses what does not fit
     config.check_named()
     if config.checkpoint is not None and nodes.rank == 0:
         from atta.train.checkpoint.files import check_folder
 
         check_folder(config.checkpoint)
-        if config.verbose and not config.resume and _newest(config.checkpoint):
-            _tell(f"{config.checkpoint} holds a run, which this one replaces; --resume would go on with it")
+        check_kept(config, _newest(config.checkpoint))
+    if config.verbose:
+        also = "" if config.data is None else f" and daemons for {config.data}"
+        _tell(f"starting {trainers} trainer{'s'[: trainers > 1]}{also}")
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
         so_far.config = config = with_task(config, schema, len(daemons["addresses"]))
         task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **daemons}
@@ -83,14 +85,14 @@ def _attempt(attempts: Attempts, config: TrainConfig, task: dict[str, Any], node
     folder /= str(attempts.failed)
     folder.mkdir()
     if config.checkpoint is not None and attempts.resumes(_newest(config.checkpoint)):
-        task["config"]["resume"] = True
+        task["config"] |= {"resume": True, "overwrite": False}
     task["attempt"] = attempts.failed
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     alone = STRATEGIES[config.strategy].restarts(config.own)
     clean = (lambda run: _clean(config, task, run, f"weights-{run}")) if alone else None
     here = nodes.trainers_here(config)
     try:
-        restarts = run_trainers(here, nodes, folder, config.rank_timeout, alone=alone, clean=clean)
+        restarts = run_trainers(here, nodes, folder, config.rank_timeout, alone=alone, clean=clean, told=config.verbose)
     except BaseException:
         if not alone:  # trainers that were stopped or killed have dropped nothing
             _clean(config, task, task["run"], weights_of(task["run"], task["attempt"]))
@@ -122,6 +124,12 @@ def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
     goes_on = newest and (config.resume or attempts.resumes(newest))
     place = str(place_in(config.checkpoint)) if goes_on else "the beginning"
     return f"all trainers start again from {place} (restart {attempts.failed} of {attempts.most}): {error}"
+
+
+def check_kept(config: TrainConfig, newest: str) -> None:
+    """Refuse to replace a run that nobody wants to lose. ``newest``: empty where the folder holds none. Raises ConfigError."""
+    if newest and not (config.resume or config.overwrite):
+        raise ConfigError(f"{config.checkpoint}: holds a run; --resume goes on with it, --overwrite replaces it")
 
 
 def _newest(folder: str) -> str:

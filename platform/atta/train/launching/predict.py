@@ -96,7 +96,7 @@ def predict(
             process group, or torchrun's RANK and WORLD_SIZE). Each writes files of its own.
         progress: is told of what has been done.
         **options: ``features`` (node table with the input of the first layer, ``"x"``), ``format`` (of files:
-            ``"parquet"`` or ``"npy"``), ``files`` (how many; default: one per process, or more with more partitions),
+            ``"parquet"``, ``"npy"``, ``"csv"``), ``files`` (how many; default: one per process, or more with more partitions),
             ``batch_size`` (vertices that a layer computes at a time), ``seed`` (of sampled batches), ``device`` (of
             torch, ``"cpu"``), ``node_type`` (of a model of pairs of a typed graph: the end whose vertices are computed;
             default: the targets'), ``relation`` (of ``top``: name of the relation whose edges are left out; default: the model's,

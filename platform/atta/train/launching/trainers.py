@@ -5,6 +5,7 @@ others would wait for it until ``--rank-timeout``, and a single trainer has nobo
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from typing import Any, NoReturn, Self
 
 from atta.errors import AttaError, TrainerLostError
 from atta.observe.lastwords import printable
-from atta.observe.machine.ending import PARENT
+from atta.observe.machine.ending import PARENT, nobody_reads
 from atta.train.launching.failure import Lives, failure_file, first_cause
 from atta.train.launching.nodes import MeetingPlace, Nodes, Rank
 
@@ -29,8 +30,8 @@ MEETING_S = 120
 """How long a machine waits for other machines, and for daemons that are still starting."""
 ENDING_S = 300.0
 """How long a machine whose trainers have ended waits for those of others."""
-SHUTDOWN_S = 10.0
-"""How long the other trainers may take to end after one has failed; then they are killed."""
+SHUTDOWN_S = 3.0
+"""How long trainers that are told to end may take to close their sessions; then they are killed."""
 START_S = 120.0
 """How long a trainer may take from its start to its first sign of life: it imports modules meanwhile."""
 _LOOK_S = 0.1
@@ -159,15 +160,17 @@ def run_trainers(
     *,
     alone: int = 0,
     clean: Callable[[str], None] | None = None,
+    told: bool = False,
 ) -> list[int]:
     """Run this machine's trainers until all have ended; returns how often each rank, of all machines, started again.
 
     folder: with the task. limit_s: a trainer without a sign of life for so long is killed, unless it may start again.
     alone: how often each that died is started again while the others go on; 0: all end with it. clean: called with the
     run's name (``Meeting.run``) when no trainer is left, if some have died, for one may have opened what others dropped.
+    told: somebody is to read what they say.
 
     Raises AttaError: a trainer failed for good (the message names rank and cause), or another machine did;
-    StoppedError, KeyboardInterrupt: a signal, or Ctrl-C. No trainer is left then.
+    StoppedError, KeyboardInterrupt: a signal, or Ctrl-C; BrokenPipeError: nobody reads. No trainer is left then.
     """
     place = MeetingPlace(nodes, MEETING_S)
     ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)
@@ -177,6 +180,8 @@ def run_trainers(
             for rank in ranks:
                 running.start_trainer(rank)
             while running.running:
+                if told and nobody_reads(2):
+                    raise BrokenPipeError(errno.EPIPE, "nobody reads the lines of this run any more")
                 place.look()
                 given_up = silence.look(time.monotonic(), {rank: _sign(folder, rank) for rank in running.running})
                 silent = {**given_up, **silent}

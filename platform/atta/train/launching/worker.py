@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -129,7 +130,9 @@ def main(folder: str) -> int:
             join_meeting(where, rank=int(rank), world=world, folder=Path(folder), **meeting)
         with signs_of_life(Path(folder), int(rank), config.rank_timeout):
             epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"), kept=kept)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # sessions are closed now
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
         return 130
     except BaseException as error:
         record = {**lastwords.record_of(error), "time": time.time(), "traceback": traceback.format_exc()}
@@ -147,6 +150,7 @@ def _prepare() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host name, which may fail
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     keep_freed()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the launcher's; sessions would wait for their leases
     heed_interrupts()
     # Who started this process may have ended before: it says who it is.
     parent = int(os.environ.pop(PARENT, os.getppid()))

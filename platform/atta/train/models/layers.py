@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv, Linear, SAGEConv
 
 from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, SummedLayer, self_loops, with_company
 from atta.errors import ConfigError, DataError
-from atta.train.checkpoint.files import SavedModel
+from atta.train.checkpoint.files import SavedModel, fill
 from atta.train.models import adjacency, whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER, UNFIT
@@ -172,10 +172,9 @@ def saved_model(saved: SavedModel, channels: int) -> torch.nn.Module:
         last = ("decoder.", f"convs.{settings.depth - 1}.")
         biases = (t for name, t in saved.weights.items() if name.startswith(last) and name.endswith("bias"))
         model = whole_model(settings, channels, len(next(biases)))  # the graph to predict on need not have labels
-        model.load_state_dict({name: t for name, t in saved.weights.items() if not name.startswith(DECODER)})
+        fill(model, {n: t for n, t in saved.weights.items() if not n.startswith(DECODER)}, saved.path)
     except (*UNFIT, StopIteration) as error:
-        cause = " ".join(str(error).split())
-        raise DataError(saved.path, f"does not fit {channels} features per vertex, or this version: {cause}") from error
+        raise DataError(saved.path, f"does not fit this version: {' '.join(str(error).split())}") from error
     return model
 
 

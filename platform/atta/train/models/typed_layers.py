@@ -17,7 +17,7 @@ from atta.client.inference.stages import Stage, Targets, TypedLayer, typed_stage
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
 from atta.partition.schema import join_edge_type, split_edge_type
-from atta.train.checkpoint.files import NO_EMBEDDINGS, SavedModel
+from atta.train.checkpoint.files import NO_EMBEDDINGS, SavedModel, fill
 from atta.train.models.layers import digest_of, saved_settings
 from atta.train.models.links import UNFIT, saved_decoder, scorer
 from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel
@@ -67,7 +67,7 @@ class SavedTypedModel:
                 model = TypedModel(settings, reach, len(saved.weights["decoder.bias"]))
             else:
                 model = TypedLinkModel(settings, reach, (about[0], about[1]), decoder)
-            model.load_state_dict(dict(saved.weights))
+            fill(model, saved.weights, saved.path)
         except UNFIT as error:
             cause = f"{kind} does not fit the types of this graph, or this version: {' '.join(str(error).split())}"
             raise DataError(saved.path, cause) from error

@@ -1,2 +1,1 @@
-"""Reports of a training run: figures of epochs (``epochs``), the whole run (``run``), lines on a terminal
-(``display``)."""
+"""Reports of a training run: figures of epochs (``epochs``), the whole run (``run``), lines on a terminal (``display``)."""

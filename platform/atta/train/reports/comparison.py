@@ -19,8 +19,8 @@ FEWEST_SEEDS = 3
 FIGURES = ("validation", "test", "last", "seconds", "bytes")
 """What ``figures_of_run`` gives."""
 _BESIDE = {
-    *("seed", "checkpoint", "checkpoint_every", "checkpoint_steps", "resume", "max_restarts", "rank_timeout"),
-    *("logger", "metrics", "verbose"),
+    *("seed", "checkpoint", "checkpoint_every", "checkpoint_steps", "resume", "overwrite", "max_restarts"),
+    *("rank_timeout", "logger", "metrics", "verbose"),
 }
 """The seed, and settings that say nothing of what a run computes."""
 

@@ -16,7 +16,7 @@ from atta.train.reports.epochs import EpochReport
 from atta.wire.clusterfile import listening_at
 
 TRAINING_BEGINS = "training begins"
-"""What strategies say that report their first epoch only in the end."""
+"""What a run says when its trainers are ready: the first epoch may take long."""
 
 
 class Display:

@@ -67,10 +67,7 @@ class TrainSettings:
     lr: Annotated[float, Option("Learning rate of Adam.")] = 0.01
     lr_schedule: Annotated[str, Option("none, cosine (to 0), step, plateau.", choices=LR_SCHEDULES)] = "none"
     lr_every: Annotated[
-        int,
-        Option(
-            "Epochs until the learning rate falls (step), or evaluations without a better figure (plateau).", at_least=1
-        ),
+        int, Option("Epochs until the rate falls (step), or evaluations without a better figure (plateau).", at_least=1)
     ] = 10
     lr_factor: Annotated[float, Option("The learning rate falls to this share.")] = 0.1
     clip_grad_norm: Annotated[float | None, Option("Clip the gradient of a step to this norm.", unset="never")] = None
@@ -99,6 +96,7 @@ class TrainSettings:
     checkpoint: Annotated[str | None, Option("Write checkpoints into this folder.", metavar="DIR")] = None
     checkpoint_every: Annotated[int, Option("Epochs between checkpoints.", at_least=1)] = 1
     resume: Annotated[bool, Option("Continue from the checkpoint, if there is one.")] = False
+    overwrite: Annotated[bool, Option("Replace the run that --checkpoint holds.")] = False
     max_restarts: Annotated[int, Option("Restarts of all trainers after a death.", at_least=0)] = 0
     rank_timeout: Annotated[
         float, Option("A trainer silent for so long is killed.", unit="s", at_least=1, at_most=86_400)

@@ -66,7 +66,9 @@ class PredictConfig:
         Option("Fan-outs of --mode sampled, one per layer that is computed, or one for all; -1 = all.", unset="none"),
     ] = None
     seed: Annotated[int, Option("Of --mode sampled.")] = 0
-    format: Annotated[str, Option("Of the files; Parquet needs pyarrow.", choices=("parquet", "npy"))] = "parquet"
+    format: Annotated[str, Option("Of the files; Parquet needs pyarrow.", choices=("parquet", "npy", "csv"))] = (
+        "parquet"
+    )
     processes: Annotated[int, Option("Processes on this machine.", **PROCESSES)] = 1
     files: Annotated[
         int | None,
@@ -91,6 +93,9 @@ class PredictConfig:
             raise ConfigError("give either --out DIR (files) or --table NAME (a table on the daemons)")
         if self.table is not None and self.cluster is None:
             raise ConfigError("--table: needs --cluster; daemons started by --data end with the run, and the table too")
+        if self.out is not None and self.out.endswith((".csv", ".npy", ".parquet")):
+            folder, _, form = self.out.rpartition(".")
+            raise ConfigError(f"--out {self.out}: is to be a folder of files: --out {folder} --format {form}")
         if self.split is not None and self.ids is not None:
             raise ConfigError("give --split or --ids, not both")
         check_apart(self, "--")

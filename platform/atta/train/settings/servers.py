@@ -99,9 +99,7 @@ class ExchangeSettings(ServerSettings):
     ] = "halo"
     codec: Annotated[
         str,
-        Setting(
-            "How rows and gradients travel; delta-int8: as differences to what the reader has.", choices=MESSAGE_CODECS
-        ),
+        Setting("How rows and gradients travel; delta-int8: differences to what readers have.", choices=MESSAGE_CODECS),
     ] = "none"
     send_features: Annotated[bool, Setting("Send features in every epoch, as CAGNET does; else readers keep them.")] = (
         False
@@ -193,9 +191,7 @@ class DigestOptions:
     sync_every: Annotated[int | None, SYNC_EVERY] = None
     phase: Annotated[
         str,
-        Setting(
-            "When rows are pulled: early, the epoch after a push; paper, the epoch before the next.", choices=PHASES
-        ),
+        Setting("When rows are pulled: early, the epoch after a push; paper, the one before the next.", choices=PHASES),
     ] = "early"
     grad_sync_every: Annotated[
         int | None,

@@ -107,9 +107,7 @@ def _check_tables(settings: StaleSettings) -> None:
             "tables on the daemons would have no rows; take more layers, or --strategy exchange"
         )
     if settings.codec == "delta-int8":
-        raise ConfigError(
-            "codec=delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
-        )
+        raise ConfigError("codec=delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8, none")
 
 
 def _check_digest(settings: DigestSettings) -> None:

@@ -199,9 +199,7 @@ def systemd_units(
     if len(hosts) != plan.parts:
         raise ConfigError(f"--host: {len(hosts)} are named, the dataset has {plan.parts} partitions")
     if len({*hosts}) < len(hosts):
-        raise ConfigError(
-            "--host: name a machine once; several partitions there have one daemon (docs/guide/daemon.md)"
-        )
+        raise ConfigError("--host: name a machine once; several partitions have one daemon (docs/guide/daemon.md)")
     if plan.nodes > len(hosts):
         raise ConfigError(f"--nnodes {plan.nodes}: trainers run on the machines of daemons, which are {len(hosts)}")
     found = {"cluster.toml": plan.cluster_file(hosts, callers)}

@@ -19,7 +19,7 @@ from atta.observe.machine.held import OwnFolder
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts, failure_file, first_cause
-from atta.train.launching.launch import handed, with_task
+from atta.train.launching.launch import check_kept, handed, with_task
 from atta.train.launching.on_ray.keepers import TrainerKeeper
 from atta.train.launching.on_ray.placement import home_nodes, ranks_on
 from atta.train.launching.on_ray.serving import serve
@@ -82,8 +82,11 @@ def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, me
         settled = with_task(config, cluster.schema, cluster.num_parts)
         task = {"config": settled.to_dict(), **handed(cluster)}
     with _trainers(ray, settled, threads, memory) as trainers:
-        if attempts.resumes(trainers.checkpoint(settled)):
-            task["config"]["resume"] = True
+        newest = trainers.checkpoint(settled)
+        if not attempts.failed:
+            check_kept(config, newest)
+        if attempts.resumes(newest):
+            task["config"] |= {"resume": True, "overwrite": False}
         return TrainReport(settled, trainers.train(task, threads), attempts.restarts)
 
 
