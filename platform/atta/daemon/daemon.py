@@ -129,12 +129,9 @@ class Daemon:
         self._parts: tuple[DaemonPart, ...] = (self.batches, self.tables, self.graph, self.front, self.queries)
         memory = self.graph.memory
         log.info(
-            "loaded",
-            seconds=round(time.monotonic() - began, 2),
-            memory=memory.way,
-            cache_mbytes=memory.cache // 1_000_000,
-            because=memory.why,
-        )
+            "loaded", seconds=round(time.monotonic() - began, 2), memory=memory.way,
+            cache_mbytes=memory.cache // 1_000_000, because=memory.why,
+        )  # fmt: skip
 
     @property
     def address(self) -> str:
@@ -168,14 +165,10 @@ class Daemon:
         if not self.config.peers and len(self.config.parts) < self.graph.dataset.num_parts:
             log.warning("no --peers: batches that need other partitions will fail")
         log.info(
-            "serving",
-            address=self.address,
-            part=self.config.parts.start,
-            parts=len(self.config.parts),
-            dataset=self.graph.dataset.dataset_id,
-            tls=self.front.security is not None,
+            "serving", address=self.address, part=self.config.parts.start, parts=len(self.config.parts),
+            dataset=self.graph.dataset.dataset_id, tls=self.front.security is not None,
             incarnation=self._identity.incarnation,
-        )
+        )  # fmt: skip
 
     def _begin(self, name: str, chore: Coroutine[Any, Any, None]) -> None:
         """Start a background task that runs until ``drain`` ends it."""

@@ -186,7 +186,7 @@ def test_fan_outs_by_edge_type() -> None:
     assert found("writes = 3,0; paper__cites__paper=-1;") == {types[0]: (3, 0), types[1]: (-1, -1), types[2]: (5, 5)}
     with pytest.raises(UnknownNameError, match="edge type 'write'"):
         found("write=1")
-    with pytest.raises(ConfigError, match="cites may be paper__cites__paper or author__cites__paper"):
+    with pytest.raises(ConfigError, match="'cites' may be paper__cites__paper or author__cites__paper"):
         found("cites=1")
     with pytest.raises(ConfigError, match="names author__writes__paper twice"):
         found(f"writes=1;{types[0]}=2")

@@ -91,16 +91,12 @@ class TableSink(Sink):
     takes_strings = False
 
     def __init__(self, cluster: Cluster, node_type: str, name: str, width: int | None) -> None:
-        """``width``: numbers per row; None: one class, int64. Raises ConfigError if a table of that name has other
-        rows."""
+        """``width``: numbers per row; None: one class, int64. Raises ConfigError if a table of that name has other rows."""
         super().__init__(name)
         spec = MutableSpec(
-            name,
-            cluster.schema.node_counts[node_type],
-            dtype="<i8" if width is None else "<f4",
-            row_shape=() if width is None else (width,),
-            policy=f"nodes:{node_type}",
-        )
+            name, cluster.schema.node_counts[node_type], dtype="<i8" if width is None else "<f4",
+            row_shape=() if width is None else (width,), policy=f"nodes:{node_type}",
+        )  # fmt: skip
         try:
             self.table = cluster.tables.create(spec)
         except ConfigError as error:
@@ -129,8 +125,7 @@ def discard(folder: str) -> None:
 
 
 def described(folder: str | Path) -> dict[str, Any] | None:
-    """What the files of a folder are, as the run that began them has written it; None if nothing is there. Raises
-    DataError."""
+    """What the files of a folder are, as the run that began them has written it; None if nothing is there. Raises DataError."""
     path = Mirror(folder).pull(DESCRIPTION)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
