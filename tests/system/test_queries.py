@@ -117,7 +117,7 @@ def test_new_vertices_have_embeddings_over_one_hop(
     answers = answers_of(cluster, small_graph.dataset(2, "random"), folder)
     with torch.no_grad():
         expected = gnn.act(gnn.convs[0](x, edges))[-3:]
-    alone = NewVertices.of(NAMES[2:], {"x": new.x[2:]})
+    alone = NewVertices.of(NAMES[2:], {"x": new.x[2:], "edges": {"to": [[], []]}})
     (answer,), (last,) = (
         answers.answer([PointQuery("embeddings", names, new=one)]) for names, one in ((NAMES, new), (NAMES[2:], alone))
     )
@@ -301,6 +301,7 @@ def test_new_vertices_come_over_both_transports(served: Served, small_graph: Sma
         for error, cause, wrong in (
             (UnknownNameError, f"{unknown} is not a vertex", {"edges": {"to": [[unknown], ["a"]]}}),
             (UnknownNameError, "unknown edge type 'form'", {"edges": {"form": [[], []]}}),
+            (ConfigError, "is there twice", {"edges": {name: [[], []] for name in ("to", "node__to__node")}}),
             (ConfigError, "x: a row has 2 numbers, the table x of 'node' has rows of shape", {"x": [[1, 2]] * 3}),
         ):
             with pytest.raises(error, match=cause):

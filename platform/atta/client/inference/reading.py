@@ -3,7 +3,6 @@ tables of rows between layers, which processes share."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -181,28 +180,26 @@ class BlockReader:
         seeds, size = (self._own(stage), stage.nodes), self._task.batch_size or self._block_size(stage)
         return one_prepared(self._loader(share, stage, seeds, size), partial(self._prepare, stage))
 
-    def around(self, stage: Stage, new: NewVertices) -> tuple[LayerBlock | TypedBlock, int]:
+    def around(self, stage: Stage, new: NewVertices, company: Ids) -> tuple[LayerBlock | TypedBlock, int]:
         """The block of a sampled stage around new vertices, and the version that it was read from. ``new``: edge types by
-        their full names, sources by their numbers, each known."""
-        near, places = dict[str, Ids](), dict[str, tuple[Ids, Ids]]()
+        their full names, sources by their numbers, each known; ``company``: a known vertex, for those without edges."""
         types = {e: self._schema.endpoints(e) for e in self._schema.edge_types}
-        for edge_type, (sources, _) in new.edges.items():
-            source = types[edge_type][0]
+        coming = [(e, types[e][0], *ends) for e, ends in new.edges.items() if len(ends[0])]
+        near, places = dict[str, Ids](), dict[str, tuple[Ids, Ids]]()
+        for _, source, sources, _ in coming:
             near[source] = np.union1d(near.get(source, sources), sources)
-        own, hops, count = self._own(stage), len(stage.fan_outs), sum(map(len, near.values()))
-        # Weights tell the degrees of expanded vertices. Where no edge comes, any vertex will do.
+        near, own, hops = near or {self._own(stage): company}, self._own(stage), len(stage.fan_outs)
+        # Weights tell the degrees of expanded vertices.
         stage = replace(stage, fan_outs=stage.fan_outs[1:] or (1,) * stage.weighed)
-        with contextlib.closing(iter(self._loader(0, stage, near or (own, None), max(1, count)))) as batches:
-            batch = next(batches)
-            for edge_type, (sources, targets) in new.edges.items():
-                source = types[edge_type][0]
-                order = np.argsort(batch.n_id(source)[: len(near[source])])
-                places[edge_type] = order[np.searchsorted(near[source], sources)], targets
-            block = self._prepare(stage, batch).block
-            if isinstance(block, TypedBlock):
-                return typed_with_new(block, own, new.x, places, types), batch.version
-            (edge_type,), nothing = types, np.empty(0, np.int64)
-            return with_new(block, new.x, *places.get(edge_type, (nothing, nothing)), hops), batch.version
+        (batch,) = self._loader(0, stage, near, sum(map(len, near.values())))
+        for edge_type, source, sources, targets in coming:
+            order = np.argsort(batch.n_id(source)[: len(near[source])])
+            places[edge_type] = order[np.searchsorted(near[source], sources)], targets
+        block = self._prepare(stage, batch).block
+        if isinstance(block, TypedBlock):
+            return typed_with_new(block, own, new.x, places, types), batch.version
+        (edge_type,), nothing = types, np.empty(0, np.int64)
+        return with_new(block, new.x, *places.get(edge_type, (nothing, nothing)), hops), batch.version
 
     def _loader(self, share: int, stage: Stage, seeds: InputNodes, batch_size: int) -> NeighborLoader:
         fan_outs: Sequence[int] | Mapping[str, Sequence[int]] = stage.fan_outs

@@ -111,11 +111,11 @@ class Inference:
         numbers, values, versions = zip(*found, strict=True)
         return np.concatenate(numbers), self._task.finish(np.concatenate(values)), min(versions)
 
-    def rows_of_new(self, new: NewVertices) -> tuple[npt.NDArray[Any], int]:
+    def rows_of_new(self, new: NewVertices, company: Ids) -> tuple[npt.NDArray[Any], int]:
         """The same for vertices that the graph does not have, in their order, as ``BlockReader.around`` takes them."""
         stage = self._task.stages[-1]
         assert stage.compute is not None, "a stage without ends computes rows"
-        block, version = self._reader.around(stage, new)
+        block, version = self._reader.around(stage, new, company)
         self._tables.keep()
         return self._task.finish(stage.compute(block)), version
 

@@ -151,8 +151,9 @@ class ModelAnswers:
         """Rows of vertices that the graph does not have, or their best targets."""
         try:
             assert query.new is not None, "only such queries come here"
-            new, what = self._located(query.new, node_type), SOURCES if query.what == TARGETS else query.what
-            rows, version = self._with(what, "", lambda prepared: prepared.inference.rows_of_new(new))
+            new, someone = self._located(query.new, node_type), np.array(self._dataset.ids(node_type)[:1], np.int64)
+            what = SOURCES if query.what == TARGETS else query.what
+            rows, version = self._with(what, "", lambda prepared: prepared.inference.rows_of_new(new, someone))
             if query.what != TARGETS:
                 return PointAnswer(rows, version)
             offered, schema = self._types(TARGETS)[-1], self._dataset.schema
@@ -176,7 +177,8 @@ class ModelAnswers:
                 f"x: a row has {new.x.shape[1]} numbers, the table x of {node_type!r} has rows of shape {shape}"
             )
         for name, (sources, targets) in new.edges.items():
-            edge_type = schema.find_edge_type(name, into)
+            if (edge_type := schema.find_edge_type(name, into)) in edges:
+                raise ConfigError(f"edges: {edge_type} is there twice")
             numbers = self._numbers_of(sources, schema.endpoints(edge_type)[0])
             if isinstance(numbers, AttaError):
                 raise numbers
