@@ -168,7 +168,7 @@ def typed_with_new(
     edges, count = {}, len(x)
     for edge_type, known in block.edges.items():
         shift = np.array([[count * (node_type == own)] for node_type in types[edge_type]])
-        coming = np.stack(new.get(edge_type, known[:, :0])) + shift * [[1], [0]]
+        coming = np.asarray(new[edge_type]) + shift * [[1], [0]] if edge_type in new else known[:, :0]
         edges[edge_type] = np.concatenate([coming, known + shift], axis=1)
     rows = {t: np.concatenate([x, known]) if t == own else known for t, known in block.x.items()}
     nodes = {t: [count * (t == own), *counts] for t, counts in block.nodes_per_hop.items()}
