@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -177,7 +176,7 @@ def test_names_of_types_do_not_matter(kind: str) -> None:
 
 def test_fan_outs_by_edge_type() -> None:
     types = tuple("__".join(e) for e in (WRITES, CITES, ("author", "cites", "paper")))
-    graph: Any = SimpleNamespace(edge_types=types)
+    graph = Schema(("author", "paper"), types, {"author": 9, "paper": 9}, dict.fromkeys(types, 9))
 
     def found(text: str) -> dict[str, tuple[int, ...]]:
         own: Any = config("rgcn", num_neighbors=(5, 5), num_neighbors_by_type=text).own
