@@ -157,8 +157,7 @@ class Schema:
 
     @property
     def typed(self) -> bool:
-        """Whether types have names of their own; else ``node`` is the only node type, ``node__to__node`` the only edge
-        type."""
+        """Whether types have names of their own; else ``node`` is the only node type, ``node__to__node`` the only edge type."""
         return self.node_types != (NODE_TYPE,) or self.edge_types != (EDGE_TYPE,)
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
@@ -177,18 +176,22 @@ class Schema:
             raise UnknownNameError.of("edge type", edge_type, self.edge_types)
         return edge_type
 
-    def find_edge_type(self, given: str | Sequence[str]) -> str:
+    def find_edge_type(self, given: str | Sequence[str], among: Sequence[str] | None = None) -> str:
         """Return the edge type of a triple of names, or of a text as people write it: ``"src__rel__dst"``, in which
-        "__" and "%" within a name may stand as they are if that is the name of one edge type only. Raises
-        UnknownNameError, or ConfigError if several edge types are written so."""
+        "__" and "%" within a name may stand as they are. ``among``: these edge types, of which the relation's name is
+        enough. Raises UnknownNameError, or ConfigError if several edge types are written so."""
         if not isinstance(given, str):
             return self.check_edge_type(join_edge_type(*given))
-        found = [e for e in self.edge_types if given == "__".join(split_edge_type(e))]
-        if given not in self.edge_types and len(found) == 1:
-            return found[0]
-        if given not in self.edge_types and found:
+        known = self.edge_types if among is None else among
+        if given in known:
+            return given
+        triples = {e: split_edge_type(e) for e in known}
+        found = [e for e, triple in triples.items() if given == "__".join(triple) or (among and given == triple[1])]
+        if len(found) > 1:
             raise ConfigError(f"edge type {given!r} may be {' or '.join(found)}")
-        return self.check_edge_type(given)
+        if not found:
+            raise UnknownNameError.of("edge type", given, known)
+        return found[0]
 
     def table(self, node_type: str, name: str) -> TableSpec:
         """Return the spec of a node table; raises UnknownNameError."""

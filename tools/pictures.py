@@ -5,6 +5,7 @@
 - docs/pictures/batch.svg: the sampling DAG of one mini-batch, as the daemons' own plan has it.
 - docs/pictures/strategies.svg: which version of a row is read in which epoch, as the strategies decide it.
 - docs/pictures/epoch.svg: what a trainer of each strategy does in an epoch.
+- docs/pictures/service.svg: the way from tables to answers that follow what is new.
 - docs/pictures/layers.svg: the layers of the table in docs/internals/architecture.md, which a test compares with all imports.
 
 `--screens` runs a small cluster, and takes top.svg, dashboard.png (with Chromium) and curve.svg of it.
@@ -144,6 +145,32 @@ def overview_picture() -> str:
     return _drawn(
         2 * wide + gap + left + 10, 296, shapes, "What runs where: daemons serve partitions, trainers take batches"
     )
+
+
+def service_picture() -> str:
+    """SVG: from tables of one's own to daemons that answer about the newest version."""
+    column = [10 + at * (WIDTH + GAP) for at in range(4)]
+    low = 10 + HEIGHT + GAP
+    said = {
+        "tables": (0, 10, "ids, times, features", "#eeeeee"),
+        "graph": (1, 10, "atta import, partition", "#d7efd3"),
+        "daemons": (2, 10, "atta serve --model", "#cfe3f7"),
+        "callers": (3, 10, "predict, recommend", "#ffe9c7"),
+        "model": (1, low, "atta train", "#d7efd3"),
+        "new rows and edges": (2, low, "atta update", "#eeeeee"),
+        "table of results": (3, low, "atta predict --follow", "#d7efd3"),
+    }
+    boxes = {name: Box(column[at], y, WIDTH, name, text, colour) for name, (at, y, text, colour) in said.items()}
+    middle, bottom = column[2] + WIDTH // 2, 10 + HEIGHT
+    arrows = [
+        *(_arrow(boxes[start], boxes[end]) for start, end in (("tables", "graph"), ("graph", "daemons"))),
+        _arrow(boxes["graph"], boxes["model"]),
+        _line(column[1] + WIDTH, low + 10, column[2] + 12, bottom + 4),
+        _line(middle, low, middle, bottom + 4),
+        _line(column[2] + WIDTH - 12, bottom + 4, column[3] - 4, low + 10, both=True),
+        _line(column[2] + WIDTH + 4, 10 + HEIGHT // 2, column[3] - 4, 10 + HEIGHT // 2, both=True),
+    ]
+    return _svg(boxes.values(), arrows, "From tables to answers that follow what is new")
 
 
 VERTICES = {10: (90, 60), 12: (210, 70), 14: (70, 160), 16: (180, 210), 18: (250, 150),
@@ -379,6 +406,7 @@ def pictures() -> dict[Path, str]:
         folder / "batch.svg": batch_picture(batch_plan()),
         folder / "strategies.svg": strategies_picture(timelines()),
         folder / "epoch.svg": epoch_picture(),
+        folder / "service.svg": service_picture(),
         folder / "layers.svg": layers_picture((DOCS / "internals/architecture.md").read_text(encoding="utf-8")),
     }
 

@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -15,13 +16,33 @@ class VertexIds(_message.Message):
     strings: bytes
     def __init__(self, numbers: _Optional[bytes] = ..., width: _Optional[int] = ..., strings: _Optional[bytes] = ...) -> None: ...
 
+class NewVertices(_message.Message):
+    __slots__ = ("x", "edges")
+    X_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    x: bytes
+    edges: _containers.RepeatedCompositeFieldContainer[NewEdges]
+    def __init__(self, x: _Optional[bytes] = ..., edges: _Optional[_Iterable[_Union[NewEdges, _Mapping]]] = ...) -> None: ...
+
+class NewEdges(_message.Message):
+    __slots__ = ("edge_type", "sources", "targets")
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    sources: VertexIds
+    targets: bytes
+    def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[_Union[VertexIds, _Mapping]] = ..., targets: _Optional[bytes] = ...) -> None: ...
+
 class PredictRequest(_message.Message):
-    __slots__ = ("ids", "what")
+    __slots__ = ("ids", "what", "new")
     IDS_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
     ids: VertexIds
     what: str
-    def __init__(self, ids: _Optional[_Union[VertexIds, _Mapping]] = ..., what: _Optional[str] = ...) -> None: ...
+    new: NewVertices
+    def __init__(self, ids: _Optional[_Union[VertexIds, _Mapping]] = ..., what: _Optional[str] = ..., new: _Optional[_Union[NewVertices, _Mapping]] = ...) -> None: ...
 
 class PredictReply(_message.Message):
     __slots__ = ("values", "width", "version")
@@ -34,14 +55,16 @@ class PredictReply(_message.Message):
     def __init__(self, values: _Optional[bytes] = ..., width: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
-    __slots__ = ("ids", "count", "relation")
+    __slots__ = ("ids", "count", "relation", "new")
     IDS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     RELATION_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
     ids: VertexIds
     count: int
     relation: str
-    def __init__(self, ids: _Optional[_Union[VertexIds, _Mapping]] = ..., count: _Optional[int] = ..., relation: _Optional[str] = ...) -> None: ...
+    new: NewVertices
+    def __init__(self, ids: _Optional[_Union[VertexIds, _Mapping]] = ..., count: _Optional[int] = ..., relation: _Optional[str] = ..., new: _Optional[_Union[NewVertices, _Mapping]] = ...) -> None: ...
 
 class RecommendReply(_message.Message):
     __slots__ = ("counts", "targets", "scores", "version")

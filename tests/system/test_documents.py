@@ -101,7 +101,12 @@ def running(blocks: list[Block], mark: str = "") -> list[str]:
 
 LATER = {"tutorial-own-data.md": "'id': 'user-0", "tutorial-links.md": "4000 offers, the first:"}
 """What Python prints that runs after the commands of its document."""
-ANSWERED = {"tutorial-links.md": ['"version": 0, "targets": [["tt0', '"version": 2, "targets": [["tt0']}
+ANSWERED = {
+    "tutorial-links.md": [
+        *(f'{{"ids": ["user-0007"], "version": {version}, "targets": [["tt0' for version in (0, 2)),
+        '{"ids": ["me"], "version": 2, "targets": [["tt0',
+    ]
+}
 """What a document's queries over HTTP are answered."""
 FEW = {
     "tutorial-own-data.md": (8, "Where to go from here"),

@@ -19,12 +19,14 @@ from atta.client.tables.versions import publish_edges
 from atta.daemon.services.queries import PointQuery
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint.files import SavedEmbeddings
+from atta.train.checkpoint.files import SavedEmbeddings, load_model
 from atta.train.checkpoint.run import save_best
 from atta.train.models.links import PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel, TypedModel
+from atta.train.models.typed_layers import SavedTypedModel
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.tasks.types import TypeReach
+from atta.wire.bulk import NewVertices
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
 from tests.system.conftest import ran
 from tests.system.test_queries import answers_of
@@ -151,6 +153,34 @@ def test_point_queries_have_the_scores_of_the_whole_graph(
     np.testing.assert_allclose(answer.values, expected[40:60], rtol=1e-5, atol=1e-5)
     for name in cluster.tables.specs():
         cluster.tables.delete(name)  # learnt rows, which daemons keep for an hour
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_new_vertices_have_the_scores_of_a_graph_with_them(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    expected, rng = checkpoint(tmp_path, world, cluster, kind), np.random.default_rng(3)
+    saved = load_model(tmp_path)
+    model = SavedTypedModel.of(saved, cluster, torch.device("cpu"), types=["paper"], hidden=False)
+    x = torch.from_numpy(rng.standard_normal((3, WIDTHS["paper"])).astype(np.float32))
+    names, given, edges = np.array(["a", "b", "c"]), {}, dict(world.edges)
+    for e in [e for e in world.edges if e[2] == "paper" and e[1] != "in"]:
+        sources, targets = rng.integers(0, COUNTS[e[0]], 5), rng.integers(0, 2, 5)  # c has no edge
+        given[e[1] if e[1] == "cites" else "__".join(e)] = (world.ids[e[0]][sources], names[targets])
+        coming = torch.from_numpy(np.stack([sources, targets + COUNTS["paper"]]))
+        edges[e] = torch.cat([world.edges[e], coming], 1)
+    learnt = {t: torch.empty_like(rows) for t, rows in saved.embeddings.rows.items()}
+    for t, rows in saved.embeddings.rows.items():
+        learnt[t][np.argsort(world.ids[t])] = rows
+    with torch.no_grad():
+        grown = {**world.x, "paper": torch.cat([world.x["paper"], x])}
+        wanted = over_all_vertices(model.model, {**grown, **learnt}, edges)
+    np.testing.assert_allclose(wanted[:-3], expected, rtol=1e-5, atol=1e-5)
+    new = NewVertices.of(names, {"x": x.numpy(), "edges": given})
+    (answer,) = answers_of(cluster, world.folder / "parts", tmp_path).answer([PointQuery("scores", names, new=new)])
+    np.testing.assert_allclose(answer.values, wanted[-3:], rtol=1e-5, atol=1e-5)
+    for name in cluster.tables.specs():
+        cluster.tables.delete(name)
 
 
 def test_embeddings_classes_splits_ids_and_pairs(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
@@ -290,6 +320,14 @@ def test_the_best_targets_are_those_of_all_pairs_without_edges_that_exist(
     pairs = np.stack([np.repeat(asked, answer.counts), answer.targets], axis=1)
     assert pairs.tolist() == best_unread(world, expected, asked, 4)
     np.testing.assert_allclose(answer.values, expected.scores(world, pairs), rtol=1e-4, atol=1e-5)
+    # A new author like a known one has its scores. It is not offered the papers that it is read by.
+    sources, targets = world.edges["paper", "by", "author"].numpy()
+    read, alike = world.ids["paper"][sources[targets == 7]], world.ids["author"][7]
+    new = NewVertices.of(np.array([-1]), {"x": world.x["author"][7:8], "edges": {"by": (read, np.full(len(read), -1))}})
+    (answer,) = answers.answer([PointQuery("targets", np.array([-1]), COUNTS["paper"], "writes", new)])
+    assert sorted(answer.targets.tolist()) == sorted(set(world.ids["paper"].tolist()) - set(read.tolist()))
+    pairs = np.stack([np.full(len(answer.targets), alike), answer.targets], axis=1)
+    np.testing.assert_allclose(answer.values, expected.scores(world, pairs), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.values, expected.scores(world, found.ids), rtol=1e-4, atol=1e-5)
     everything = atta.predict(cluster, tmp_path / "run", world.ids["author"][:1], top=10**4, relation="writes")
     written = int((world.edges[WRITES].unique(dim=1)[0] == 0).sum())
@@ -341,7 +379,7 @@ REFUSED = [
     ("types", "--mode sampled --num-neighbors 5,4,3", "3 fan-outs for 2 layers that are computed"),
     ("types", "--split nobody", "unknown split 'nobody'"),
     ("types", "--node-type author", "the model computes vertices of paper"),
-    ("links", "--top 3 --relation edits", "unknown relation from 'author' to 'paper': 'edits'"),
+    ("links", "--top 3 --relation edits", "unknown edge type 'edits'"),
     ("classes", "--top 3", "no score to rank them by"),
     ("links", "--relation writes", "--relation: goes with --top"),
     ("links", "--top 3 --node-type author", "--top: does not go with --node-type"),

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import atta
 from atta.client.inference.followed import RESULT
@@ -28,6 +29,7 @@ from atta.daemon.services.queries import PointAnswer, PointQuery
 from atta.errors import ConfigError, DeadlineError, RemoteError, StaleRowError, UnknownNameError
 from atta.partition import Dataset
 from atta.train.launching.queries import ModelAnswers
+from atta.wire.bulk import NewVertices
 from atta.wire.clusterfile import write_cluster
 from atta.wire.credentials import Credentials
 from tests.addresses import held_addresses
@@ -78,6 +80,69 @@ def test_rows_are_those_of_predict(
     assert not cluster.tables.specs().keys() & {"queries"}
 
 
+NAMES = np.array(["a", "b", "c"])
+
+
+def grown(graph: SmallGraph) -> tuple[NewVertices, torch.Tensor, torch.Tensor]:
+    """Three new vertices, the last one without an edge, and the features and edges of the graph with them."""
+    rng, width, count = np.random.default_rng(7), graph.x.shape[1], len(graph.ids)
+    x, sources, targets = rng.standard_normal((3, width)), rng.integers(0, count, 14), rng.integers(0, 2, 14)
+    sources[:2], targets[:2] = 5, 0  # an edge that comes twice
+    new = NewVertices.of(NAMES, {"x": x, "edges": {"to": (graph.ids[sources], NAMES[targets])}})
+    edges = np.concatenate([[graph.src, graph.dst], [sources, targets + count]], axis=1)
+    return new, torch.from_numpy(np.concatenate([graph.x, new.x])), torch.from_numpy(edges)
+
+
+@pytest.mark.parametrize(("model", "parts"), [("sage", 2), ("gcn", 2), ("gat", 4), ("deepergcn", 1)])
+def test_new_vertices_have_the_rows_of_a_graph_with_them(
+    small_graph: SmallGraph, clusters: Clusters, tmp_path: Path, model: str, parts: int
+) -> None:
+    cluster, (folder, gnn), (new, x, edges) = clusters(parts), checkpoint(tmp_path, model), grown(small_graph)
+    answers, known = answers_of(cluster, small_graph.dataset(parts, "random"), folder), small_graph.ids[:5]
+    (before,) = answers.answer([PointQuery("scores", known)])
+    with torch.no_grad():
+        expected = gnn(x, edges)[-3:].numpy()
+    answer, classes = (answers.answer([PointQuery(what, NAMES, new=new)])[0] for what in ("scores", "classes"))
+    assert (answer.version, classes.values.tolist()) == (0, expected.argmax(1).tolist())
+    np.testing.assert_allclose(answer.values, expected, rtol=1e-5, atol=1e-5)
+    (after,) = answers.answer([PointQuery("scores", known)])
+    np.testing.assert_array_equal(after.values, before.values)
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+def test_new_vertices_have_embeddings_over_one_hop(
+    small_graph: SmallGraph, clusters: Clusters, tmp_path: Path, model: str
+) -> None:
+    cluster, (folder, gnn), (new, x, edges) = clusters(2), checkpoint(tmp_path, model, 2), grown(small_graph)
+    answers = answers_of(cluster, small_graph.dataset(2, "random"), folder)
+    with torch.no_grad():
+        expected = gnn.act(gnn.convs[0](x, edges))[-3:]
+    alone = NewVertices.of(NAMES[2:], {"x": new.x[2:], "edges": {"to": [[], []]}})
+    (answer,), (last,) = (
+        answers.answer([PointQuery("embeddings", names, new=one)]) for names, one in ((NAMES, new), (NAMES[2:], alone))
+    )
+    np.testing.assert_allclose(answer.values, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(last.values, expected[2:], rtol=1e-5, atol=1e-5)
+
+
+def test_the_best_targets_of_new_vertices_leave_out_what_their_edges_come_from(
+    small_graph: SmallGraph, clusters: Clusters, tmp_path: Path
+) -> None:
+    cluster, (folder, _), (new, *_) = clusters(2), checkpoint(tmp_path, "sage"), grown(small_graph)
+    answers, all_rows = answers_of(cluster, small_graph.dataset(2, "random"), folder), atta.predict(cluster, folder)
+    assert all_rows is not None
+    (rows,), (best,) = (
+        answers.answer([PointQuery(w, NAMES, k, new=new)]) for w, k in (("embeddings", 0), ("targets", 5))
+    )
+    scores = rows.values @ all_rows.values.T
+    sources, targets = new.edges["to"]
+    scores[targets, [all_rows.ids.tolist().index(source) for source in sources]] = -np.inf
+    order = np.lexsort([np.broadcast_to(all_rows.ids, scores.shape), -scores])[:, :5]
+    assert best.counts.tolist() == [5, 5, 5]
+    assert best.targets.reshape(3, 5).tolist() == all_rows.ids[order].tolist()
+    np.testing.assert_allclose(best.values.reshape(3, 5), np.take_along_axis(scores, order, 1), rtol=1e-4, atol=1e-5)
+
+
 def test_fan_outs_bound_what_is_read(small_graph: SmallGraph, clusters: Clusters, tmp_path: Path) -> None:
     cluster, (folder, _) = clusters(2), checkpoint(tmp_path, "sage")
     answers = answers_of(cluster, small_graph.dataset(2, "random"), folder, fan_out=(3, 2, 2))
@@ -105,7 +170,7 @@ def test_the_best_targets_are_those_of_predict(small_graph: SmallGraph, clusters
             at = [np.flatnonzero(expected.ids[:, 0] == source) for source in own]
             np.testing.assert_allclose(answer.values, expected.values[np.concatenate(at)], rtol=1e-4, atol=1e-5)
             assert pairs.tolist() == expected.ids[np.concatenate(at)].tolist()
-    with pytest.raises(UnknownNameError, match="relation"):
+    with pytest.raises(UnknownNameError, match="edge type 'absent'"):
         answers.answer([PointQuery("targets", ids, 6, "absent")])
 
 
@@ -223,6 +288,30 @@ def test_both_transports_agree_and_callers_share_computations(served: Served, sm
     with served.connect("reader") as cluster, pytest.raises(RemoteError, match="certificate daemon has peer, reader"):
         cluster.recommend(ids[:2], 3)  # rows between layers lie in tables, and the daemons may not write any
     assert served.post("/recommend", best, "reader")[0] == 502
+
+
+def test_new_vertices_come_over_both_transports(served: Served, small_graph: SmallGraph) -> None:
+    known, *_ = grown(small_graph)
+    (sources, targets), unknown = known.edges["to"], int(np.setdiff1d(np.arange(10_000), small_graph.ids)[0])
+    new = {"x": known.x.tolist(), "edges": {"to": [sources.tolist(), NAMES[targets].tolist()]}}
+    body = {"ids": NAMES.tolist(), "new": new}
+    with served.connect("reader") as cluster:
+        found = cluster.predict(NAMES, new=new)
+        assert (found.ids.tolist(), found.values.shape, found.version) == (NAMES.tolist(), (3, 8), 0)
+        for error, cause, wrong in (
+            (UnknownNameError, f"{unknown} is not a vertex", {"edges": {"to": [[unknown], ["a"]]}}),
+            (UnknownNameError, "unknown edge type 'form'", {"edges": {"form": [[], []]}}),
+            (ConfigError, "is there twice", {"edges": {name: [[], []] for name in ("to", "node__to__node")}}),
+            (ConfigError, "x: a row has 2 numbers, the table x of 'node' has rows of shape", {"x": [[1, 2]] * 3}),
+        ):
+            with pytest.raises(error, match=cause):
+                cluster.predict(NAMES, new=new | wrong)
+            status, answer = served.post("/predict", {**body, "new": new | wrong}, "reader")
+            assert (status, answer["error"]) == (404 if error is UnknownNameError else 400, error.__name__)
+    status, answer = served.post("/predict", body, "reader", 1)
+    assert (status, answer["ids"], answer["version"]) == (200, NAMES.tolist(), 0)
+    np.testing.assert_allclose(np.array(answer["values"], np.float32), found.values, rtol=1e-5, atol=1e-5)
+    assert served.post("/predict", body, "writer")[0] == 403
 
 
 def test_rows_come_from_the_table_as_soon_as_it_is_there(served: Served, small_graph: SmallGraph) -> None:

@@ -74,5 +74,5 @@ def test_the_documents_stay_short() -> None:
     written = [page for page in (ROOT / "README.md", *pages) if page.name not in GENERATED]
     words = {page.name: len(page.read_text().split()) for page in written}
     assert len(pages) <= 49
-    assert sum(words.values()) <= 52_500, f"the longest: {max(words, key=words.__getitem__)}"
+    assert sum(words.values()) <= 53_000, f"the longest: {max(words, key=words.__getitem__)}"
     assert len((ROOT / "README.md").read_text().splitlines()) <= 90

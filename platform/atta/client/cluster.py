@@ -140,9 +140,8 @@ class Cluster(PointQueries):
         return [c.stats() for c in self._connections]
 
     def wait_filled(self, deadline_s: float = 60.0) -> bool:
-        """Wait until the daemons' caches are filled, so that first batches neither ask for what comes anyway nor share
-        machine and links with it; batches need no such wait. Returns False if one is not done within ``deadline_s``
-        seconds."""
+        """Wait until the daemons' caches are filled, so that first batches neither ask for what comes anyway nor share machine
+        and links with it; batches need no such wait. Returns False if one is not done within ``deadline_s`` seconds."""
         until = time.monotonic() + deadline_s
         for connection in self._connections:  # one after the other: many clients may wait, and all of them will be done
             while not connection.stats()["caches_filled"]:
@@ -217,9 +216,8 @@ class Cluster(PointQueries):
             return self._open(daemon, request, timeout_s)
 
     def home_daemon(self, rank: int, world_size: int) -> int:
-        """The position of the daemon that makes a rank's batches, unless its loader says otherwise: that of the
-        partition with the rank's seeds, or if it runs on another machine, one on this machine, which hands batches
-        over in shared memory."""
+        """The position of the daemon that makes a rank's batches, unless its loader says otherwise: that of the partition with
+        the rank's seeds, or if it runs on another machine, one on this machine, which hands batches over in shared memory."""
         owner = self.daemon_of(home_of(rank, world_size, self.num_parts))
         mine = machine_id()
         here = [daemon for daemon, found in enumerate(self._descriptions) if found.machine == mine]

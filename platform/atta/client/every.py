@@ -91,9 +91,8 @@ def _checked(answer: DaemonAnswer[Description], first: Description, other: str) 
 
 
 def check_member(found: Description, address: str, part: int, first: Description, other: str) -> None:
-    """Refuse the daemon at ``address``, which should serve ``part`` first, beside the first daemon of its cluster at
-    ``other``. Raises WrongDatasetError: it serves another dataset, or another partition. SamplingContractError: it
-    draws otherwise."""
+    """Refuse the daemon at ``address``, which should serve ``part`` first, beside the first daemon of its cluster at ``other``.
+    Raises WrongDatasetError: it serves another dataset, or another partition. SamplingContractError: it draws otherwise."""
     if found.dataset_id != first.dataset_id:
         raise WrongDatasetError(address, f"serves dataset {found.dataset_id}, but {other} serves {first.dataset_id}")
     if found.parts.start != part:

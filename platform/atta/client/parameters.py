@@ -54,9 +54,8 @@ class JobWeights:
         self._connection, self.spec = connection, spec
 
     def create(self, values: np.ndarray, state: JobState | None = None) -> int:
-        """Begin the job with ``values`` [size], unless it exists; returns the present version. ``state``: go on from it
-        instead (``applies="summed"`` only). Raises QuotaExceededError, and ConfigError for a job with another
-        description."""
+        """Begin the job with ``values`` [size], unless it exists; returns the present version. ``state``: go on from it instead
+        (``applies="summed"`` only). Raises QuotaExceededError, and ConfigError for a job with another description."""
         request = weights_pb2.CreateWeightsRequest(spec=json.dumps(self.spec.to_dict()))
         payloads = {CREATE_VALUES: self._sent(values)}
         if state is not None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from atta.client.inference.task import Predictions, UserIds
-from atta.errors import ConfigError
-from atta.partition.graph.strings import as_strings
 from atta.protos.v1 import query_pb2
-from atta.samplers.arguments import integers, whole
+from atta.samplers.arguments import whole
 from atta.wire import rpc
-from atta.wire.bulk import ARRAYS_BYTES, ids_of, vertex_ids
+from atta.wire.bulk import ARRAYS_BYTES, NewVertices, given_ids, ids_of, vertex_ids
 
 _MOST = (1 << 31) - 1
 
@@ -22,33 +20,50 @@ _MOST = (1 << 31) - 1
 class PointQueries:
     """What a cluster's daemons with a model answer."""
 
-    def predict(self, ids: ArrayLike, what: str = "embeddings", *, deadline_s: float | None = None) -> Predictions:
+    def predict(
+        self,
+        ids: ArrayLike,
+        what: str = "embeddings",
+        *,
+        new: Mapping[str, Any] | None = None,
+        deadline_s: float | None = None,
+    ) -> Predictions:
         """What the model of the daemons (``atta serve --model``) gives some vertices now.
 
         Args:
             ids: user ids [n], numbers or strings, at most 4096; they may repeat.
             what: ``"embeddings"``, ``"scores"`` or ``"classes"``; see ``atta.predict``.
+            new: the ``ids`` are names of vertices that the graph does not have. Nothing is stored, and no other row
+                changes. ``x``: their features, float [n, channels], like rows of the graph's table ``x``; ``edges``: by edge
+                type, or name of its relation, two lists: vertices of the graph that edges come from, and those of
+                ``ids`` that they lead to; at most 4096 in all.
             deadline_s: how long it may take, in seconds; None: as long as each call.
 
         Returns:
             ``ids`` and their values in the same order: float32 [n, width], or int64 [n] classes.
 
         Raises:
-            ConfigError: no daemon has a model, or the model has no such rows.
+            ConfigError: no daemon has a model, the model has no such rows, or ``new`` does not fit the graph.
             UnknownNameError: there is no such vertex, which is named.
             DeadlineError, QuotaExceededError: the daemon has too much to do.
         """
-        asked = _checked("ids", ids)
-        request = query_pb2.PredictRequest(ids=vertex_ids(asked), what=what)
+        asked, more = _asked(ids, new)
+        request = query_pb2.PredictRequest(ids=vertex_ids(asked), what=what, new=more)
         return self._query("QueryService.Predict", request, lambda reply: _predicted(asked, reply), deadline_s)
 
     def recommend(
-        self, ids: ArrayLike, k: int = 10, *, relation: str = "", deadline_s: float | None = None
+        self,
+        ids: ArrayLike,
+        k: int = 10,
+        *,
+        relation: str = "",
+        new: Mapping[str, Any] | None = None,
+        deadline_s: float | None = None,
     ) -> Predictions:
         """The ``k`` targets with the best scores of each vertex, as ``atta.predict(..., top=k)`` finds them.
 
         Args:
-            ids, deadline_s: as of ``predict``.
+            ids, new, deadline_s: as of ``predict``. Of a new vertex the sources of its edges are left out.
             k: there are fewer targets where no more are left.
             relation: name of that whose edges are left out; empty: the model's, or the only one.
 
@@ -59,8 +74,8 @@ class PointQueries:
         Raises:
             ConfigError, UnknownNameError, DeadlineError, QuotaExceededError: as ``predict``.
         """
-        asked = _checked("ids", ids)
-        request = query_pb2.RecommendRequest(ids=vertex_ids(asked), count=whole("k", k, 1, _MOST), relation=relation)
+        (asked, more), count = _asked(ids, new), whole("k", k, 1, _MOST)
+        request = query_pb2.RecommendRequest(ids=vertex_ids(asked), count=count, relation=relation, new=more)
         return self._query("QueryService.Recommend", request, lambda reply: _recommended(asked, reply), deadline_s)
 
     def _query(
@@ -75,13 +90,9 @@ class PointQueries:
         raise NotImplementedError
 
 
-def _checked(what: str, given: ArrayLike) -> UserIds:
-    """User ids, int64 or str [n]. Raises ConfigError: these are none."""
-    strings = as_strings(what, given)
-    ids: UserIds = integers(what, given) if strings is None else strings
-    if ids.ndim != 1 or not len(ids):
-        raise ConfigError(f"{what}: must be a list of vertices, at least one, not of shape {list(ids.shape)}")
-    return ids
+def _asked(given: ArrayLike, new: Mapping[str, Any] | None) -> tuple[UserIds, query_pb2.NewVertices | None]:
+    ids = given_ids("ids", given)
+    return ids, None if new is None else NewVertices.of(ids, new).message()
 
 
 def _predicted(ids: UserIds, reply: query_pb2.PredictReply) -> Predictions:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
-from atta.errors import ConfigError, QuotaExceededError
-from atta.partition.graph.strings import to_rows, to_strings
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.partition.graph.strings import as_strings, to_rows, to_strings
 from atta.protos.v1 import graph_pb2, kv_pb2, query_pb2, session_pb2, table_pb2, weights_pb2
+from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -134,6 +135,87 @@ def ids_of(message: query_pb2.VertexIds, most_bytes: int) -> np.ndarray:
     if len(message.strings) % message.width:
         raise ConfigError(f"malformed message: {len(message.strings)} bytes are no rows of {message.width}")
     return to_strings(np.frombuffer(message.strings, np.uint8).reshape(-1, message.width))
+
+
+def given_ids(what: str, given: Any) -> np.ndarray:
+    """User ids of vertices as callers give them, int64 or str [n]. Raises ConfigError: these are none."""
+    strings = as_strings(what, given)
+    ids: np.ndarray = integers(what, given) if strings is None else strings
+    if ids.ndim != 1:
+        raise ConfigError(f"{what}: must be a list of vertices, not of shape {list(ids.shape)}")
+    return ids
+
+
+MOST_NEW_EDGES = 4096
+"""Edges of the new vertices of a query."""
+
+
+@dataclass(frozen=True)
+class NewVertices:
+    """Vertices that the graph does not have, with features ``x``, float32 [n, channels]. ``edges``: by edge type, or the
+    name of its relation, what edges come from, user ids int64 or str [e], and which of the new vertices they lead to,
+    int64 [e]. Raises ConfigError: that makes no sense, or is too much."""
+
+    x: np.ndarray
+    edges: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.x).all():
+            raise ConfigError("x: must be finite numbers")
+        if (count := sum(len(sources) for sources, _ in self.edges.values())) > MOST_NEW_EDGES:
+            raise ConfigError(f"edges: {count} of new vertices in one request: at most {MOST_NEW_EDGES}")
+        for name, (sources, targets) in self.edges.items():
+            if len(sources) != len(targets):
+                raise ConfigError(f"edges {name}: {len(sources)} sources for {len(targets)} targets")
+            if len(targets) and not 0 <= targets.min() <= targets.max() < len(self.x):
+                raise ConfigError(f"malformed message: edges {name} lead to more than {len(self.x)} new vertices")
+
+    @classmethod
+    def of(cls, ids: np.ndarray, given: Any) -> NewVertices:
+        """``given``, a mapping with ``x`` and ``edges``, of vertices that it calls ``ids`` [n]."""
+        if not isinstance(given, Mapping) or not isinstance(ends_of := given.get("edges") or {}, Mapping):
+            raise ConfigError('new: must have features, "x", and by edge type "edges" from vertices of the graph')
+        if other := sorted({*map(str, given)} - {"x", "edges"}):
+            raise UnknownNameError.of("field of new vertices", other[0], ("x", "edges"))
+        try:
+            with np.errstate(over="ignore"):
+                x = np.asarray(given.get("x"), np.float32)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"x: must be numbers: {error}") from None
+        if x.ndim != 2 or len(x) != len(ids):
+            raise ConfigError(f"x: must be a row of features for each of {len(ids)} ids, not of shape {list(x.shape)}")
+        places, edges = {name: place for place, name in enumerate(ids.tolist())}, {}
+        if len(places) < len(ids):
+            raise ConfigError("ids: are the names of new vertices, and two are equal")
+        for name, ends in ends_of.items():
+            if not isinstance(ends, list | tuple | np.ndarray) or len(ends) != 2:
+                raise ConfigError(f"edges {name}: must be two lists, of sources and of targets")
+            sources, targets = (given_ids(f"edges {name}", end) for end in ends)
+            if other := [target for target in targets.tolist() if target not in places]:
+                raise ConfigError(f"edges {name}: lead to {other[0]!r}, which is none of the ids")
+            edges[str(name)] = sources, np.array([places[target] for target in targets.tolist()], np.int64)
+        return cls(x, edges)
+
+    def message(self) -> query_pb2.NewVertices:
+        """For the wire."""
+        ends = [
+            query_pb2.NewEdges(edge_type=name, sources=vertex_ids(sources), targets=targets.tobytes())
+            for name, (sources, targets) in self.edges.items()
+        ]
+        return query_pb2.NewVertices(x=self.x.tobytes(), edges=ends)
+
+    @classmethod
+    def parse(cls, request: Any, count: int, most_bytes: int) -> NewVertices | None:
+        """From the wire, of a request with ``count`` ids. Raises as ``ids_of``."""
+        if not request.HasField("new"):
+            return None
+        if not count or len(request.new.x) % (4 * count):
+            raise ConfigError(f"malformed message: {len(request.new.x)} bytes are no features of {count} vertices")
+        edges = {
+            one.edge_type: (ids_of(one.sources, most_bytes), as_array(one.targets, wide=True))
+            for one in request.new.edges
+        }
+        return cls(np.frombuffer(request.new.x, np.float32).reshape(count, -1), edges)
 
 
 MAX_FIELDS = 8192

@@ -26,6 +26,8 @@ from atta.daemon.services.queries import (
     query_of_json,
 )
 from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
+from atta.protos.v1 import query_pb2
+from atta.wire.bulk import NewVertices
 
 
 def waiting(since: float, vertices: int = 1, what: str = "scores", until: float = 100.0) -> WaitingQuery:
@@ -137,6 +139,55 @@ def test_the_histogram_counts_answers_within_each_bound() -> None:
 def test_bad_json_is_refused(path: str, text: str, error: type[AttaError], cause: str) -> None:
     with pytest.raises(error, match=cause):
         query_of_json(path, text.encode())
+
+
+@pytest.mark.parametrize(
+    ("ids", "new", "error", "cause"),
+    [
+        (["a"], 5, ConfigError, "new: must have features"),
+        (["a"], {"x": [[1]], "edges": [1]}, ConfigError, "new: must have features"),
+        (["a"], {"x": [[1]], "edge": {}}, UnknownNameError, "'edge'; did you mean 'edges'"),
+        (["a"], {}, ConfigError, "x: must be a row of features for each of 1 ids"),
+        (["a"], {"x": [[1], [2]]}, ConfigError, r"each of 1 ids, not of shape \[2, 1\]"),
+        (["a", "a"], {"x": [[1], [2]]}, ConfigError, "two are equal"),
+        (["a"], {"x": [["b"]]}, ConfigError, "x: must be numbers"),
+        (["a"], {"x": {"y": 1}}, ConfigError, "x: must be numbers"),
+        (["a"], {"x": [[1e300]]}, ConfigError, "x: must be finite"),
+        (["a"], {"x": [[1]], "edges": {"to": [[1, 2]]}}, ConfigError, "edges to: must be two lists"),
+        (["a"], {"x": [[1]], "edges": {"to": [[1, 2], ["a"]]}}, ConfigError, "edges to: 2 sources for 1 targets"),
+        (["a"], {"x": [[1]], "edges": {"to": [[1], ["b"]]}}, ConfigError, "lead to 'b', which is none of the ids"),
+        (["a"], {"x": [[1]], "edges": {"to": [[1.5], ["a"]]}}, ConfigError, "edges to: must be integers"),
+        (["a"], {"x": [[1]], "edges": {"to": [[5] * 4097, ["a"] * 4097]}}, ConfigError, "4097 .* at most 4096"),
+    ],
+)
+def test_new_vertices_that_make_no_sense_are_refused(ids: Any, new: Any, error: type[AttaError], cause: str) -> None:
+    with pytest.raises(error, match=cause):
+        query_of_json("/predict", json.dumps({"ids": ids, "new": new}).encode())
+
+
+def test_new_vertices_cross_the_wire_and_count_with_what_their_edges_come_from() -> None:
+    told = {"x": [[1, 2], [3, 4]], "edges": {"r": [["ä", "b"], [9, 8]], "s": [[7], [8]], "t": [[], []]}}
+    query, _ = query_of_json("/recommend", json.dumps({"ids": [8, 9], "new": told}).encode())
+    new = query.new
+    assert new is not None
+    assert (query.size, query.kind) == (5, (TARGETS, 10, "", True))
+    request = query_pb2.PredictRequest(new=new.message())
+    found = NewVertices.parse(request, 2, 100)
+    assert found is not None
+    assert found.x.tolist() == told["x"]
+    assert {name: [end.tolist() for end in ends] for name, ends in found.edges.items()} == {
+        "r": [["ä", "b"], [1, 0]], "s": [[7], [0]], "t": [[], []],
+    }  # fmt: skip
+    assert NewVertices.parse(query_pb2.PredictRequest(), 2, 100) is None
+    for count, cause in (
+        (0, "no features of 0"),
+        (3, "16 bytes are no features of 3"),
+        (1, "more than 1 new vertices"),
+    ):
+        with pytest.raises(ConfigError, match=cause):
+            NewVertices.parse(request, count, 100)
+    with pytest.raises(QuotaExceededError, match="4 bytes of string ids"):
+        NewVertices.parse(request, 2, 3)
 
 
 @pytest.mark.parametrize(

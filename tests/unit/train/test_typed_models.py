@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -177,7 +176,7 @@ def test_names_of_types_do_not_matter(kind: str) -> None:
 
 def test_fan_outs_by_edge_type() -> None:
     types = tuple("__".join(e) for e in (WRITES, CITES, ("author", "cites", "paper")))
-    graph: Any = SimpleNamespace(edge_types=types)
+    graph = Schema(("author", "paper"), types, {"author": 9, "paper": 9}, dict.fromkeys(types, 9))
 
     def found(text: str) -> dict[str, tuple[int, ...]]:
         own: Any = config("rgcn", num_neighbors=(5, 5), num_neighbors_by_type=text).own
@@ -186,7 +185,7 @@ def test_fan_outs_by_edge_type() -> None:
     assert found("writes = 3,0; paper__cites__paper=-1;") == {types[0]: (3, 0), types[1]: (-1, -1), types[2]: (5, 5)}
     with pytest.raises(UnknownNameError, match="edge type 'write'"):
         found("write=1")
-    with pytest.raises(ConfigError, match="cites may be paper__cites__paper or author__cites__paper"):
+    with pytest.raises(ConfigError, match="'cites' may be paper__cites__paper or author__cites__paper"):
         found("cites=1")
     with pytest.raises(ConfigError, match="names author__writes__paper twice"):
         found(f"writes=1;{types[0]}=2")

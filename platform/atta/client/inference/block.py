@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -156,6 +157,45 @@ def with_company(block: LayerBlock) -> LayerBlock:
     degrees = {rule: np.pad(found, 1, constant_values=1) for rule, found in block.degrees.items()}
     of_edges = {n: np.concatenate([np.zeros_like(r, shape=(2, *r.shape[1:])), r]) for n, r in block.edge_rows.items()}
     return LayerBlock(rows, edges, block.targets + 1, degrees, of_edges)
+
+
+def typed_with_new(
+    block: TypedBlock, own: str, x: Floats, new: Mapping[str, tuple[Places, Places]], types: Mapping[str, Sequence[str]]
+) -> TypedBlock:
+    """A sampled block with one hop more, around new vertices of type ``own`` that have features ``x`` [n, channels]. ``new``:
+    by edge type, what their in-edges come from, places among the rows of ``block`` (below 0: a new vertex, counted from their
+    end), and which of them they lead to. ``types``: of both ends of each edge type."""
+    edges, count = {}, len(x)
+    for edge_type, known in block.edges.items():
+        shift = np.array([[count * (node_type == own)] for node_type in types[edge_type]])
+        coming = np.asarray(new[edge_type]) + shift * [[1], [0]] if edge_type in new else known[:, :0]
+        edges[edge_type] = np.concatenate([coming, known + shift], axis=1)
+    rows = {t: np.concatenate([x, known]) if t == own else known for t, known in block.x.items()}
+    nodes = {t: [count * (t == own), *counts] for t, counts in block.nodes_per_hop.items()}
+    hops = {e: [edges[e].shape[1] - block.edges[e].shape[1], *counts] for e, counts in block.edges_per_hop.items()}
+    return TypedBlock(rows, edges, count, block.places, nodes, hops)
+
+
+def with_new(block: LayerBlock, x: Floats, sources: Places, targets: Places, hops: int) -> LayerBlock:
+    """The same of a graph with one type. It has ``hops``, and ``block`` perhaps one that is read for its weights alone."""
+    weights = None
+    if block.weights is not None:
+        (source, target), everyone = block.edge_index, np.arange(len(x))
+        loops, degrees = source == target, 1 + np.bincount(targets, minlength=len(x))
+        # An edge to itself weighs 1 / degree.
+        inverse = [np.bincount(target[loops], block.weights[loops], len(block.x)), 1 / degrees]
+        sources, targets = np.concatenate([sources, everyone - len(x)]), np.concatenate([targets, everyone])
+        weights = np.sqrt(np.concatenate(inverse)[sources] / degrees[targets])
+    order = np.argsort(targets, kind="stable")
+    known = TypedBlock(
+        {"": block.x}, {"": block.edge_index}, 0, targets[:0], {"": block.nodes_per_hop}, {"": block.edges_per_hop}
+    )
+    found = typed_with_new(known, "", x, {"": (sources[order], targets[order])}, {"": ("", "")})
+    return LayerBlock(
+        found.x[""], found.edges[""], len(x), nodes_per_hop=found.nodes_per_hop[""][: hops + 1],
+        weights=None if weights is None else np.concatenate([weights[order], block.weights]).astype(np.float32),
+        edges_per_hop=found.edges_per_hop[""][:hops],
+    )  # fmt: skip
 
 
 def one_prepared(items: Iterable[Item], prepare: Callable[[Item], Made]) -> Iterator[Made]:

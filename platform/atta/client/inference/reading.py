@@ -5,24 +5,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from atta.client.cluster import Cluster
-from atta.client.inference.block import LayerBlock, TypedBlock, one_prepared
+from atta.client.inference.block import LayerBlock, TypedBlock, one_prepared, typed_with_new, with_new
 from atta.client.inference.stages import Rows, Stage, Targets
 from atta.client.inference.task import Ids, InferenceTask, TargetBlock, TopTargets, UserIds, block_size, target_count
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader, in_edges
+from atta.client.loaders.seeds import InputNodes
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
 from atta.partition.graph.strings import NAME
 from atta.partition.schema import split_edge_type
 from atta.samplers.seed_plan import home_of
+from atta.wire.bulk import NewVertices
 
 _SAMPLED_SEEDS = 1024
 _RANKED = 4096
@@ -175,26 +177,45 @@ class BlockReader:
 
     def blocks(self, share: int, stage: Stage) -> Iterator[Prepared]:
         """A share's blocks. The next one is prepared while one is in use."""
+        seeds, size = (self._own(stage), stage.nodes), self._task.batch_size or self._block_size(stage)
+        return one_prepared(self._loader(share, stage, seeds, size), partial(self._prepare, stage))
+
+    def around(self, stage: Stage, new: NewVertices, company: Ids) -> tuple[LayerBlock | TypedBlock, int]:
+        """The block of a sampled stage around new vertices, and the version that it was read from. ``new``: edge types by
+        their full names, sources by their numbers, each known; ``company``: a known vertex, for those without edges."""
+        types = {e: self._schema.endpoints(e) for e in self._schema.edge_types}
+        coming = [(e, types[e][0], *ends) for e, ends in new.edges.items() if len(ends[0])]
+        near, places = dict[str, Ids](), dict[str, tuple[Ids, Ids]]()
+        for _, source, sources, _ in coming:
+            near[source] = np.union1d(near.get(source, sources), sources)
+        near, own, hops = near or {self._own(stage): company}, self._own(stage), len(stage.fan_outs)
+        # Weights tell the degrees of expanded vertices.
+        stage = replace(stage, fan_outs=stage.fan_outs[1:] or (1,) * stage.weighed)
+        (batch,) = self._loader(0, stage, near, sum(map(len, near.values())))
+        for edge_type, source, sources, targets in coming:
+            order = np.argsort(batch.n_id(source)[: len(near[source])])
+            places[edge_type] = order[np.searchsorted(near[source], sources)], targets
+        block = self._prepare(stage, batch).block
+        if isinstance(block, TypedBlock):
+            return typed_with_new(block, own, new.x, places, types), batch.version
+        (edge_type,), nothing = types, np.empty(0, np.int64)
+        return with_new(block, new.x, *places.get(edge_type, (nothing, nothing)), hops), batch.version
+
+    def _loader(self, share: int, stage: Stage, seeds: InputNodes, batch_size: int) -> NeighborLoader:
         fan_outs: Sequence[int] | Mapping[str, Sequence[int]] = stage.fan_outs
         if stage.fan_outs and stage.edge_types is not None:
             nothing = [0] * len(stage.fan_outs)
             fan_outs = {e: stage.fan_outs if e in stage.edge_types else nothing for e in self._schema.edge_types}
         loader = NeighborLoader(
-            self._cluster,
-            fan_outs,
-            (self._own(stage), stage.nodes),
-            batch_size=self._task.batch_size or self._block_size(stage),
-            seed=self._task.seed,
+            self._cluster, fan_outs, seeds, batch_size=batch_size, seed=self._task.seed,
             tables={t or self._node_type: [self._task.features] for t in stage.features},
             seed_tables=[NAME] if self._writes_strings(stage) else [],
-            edge_tables=sorted(set(stage.edge_tables.values())),
-            edge_norm="gcn" if stage.weighed else None,
-            unbiased=stage.weighed,
-            **self._share(share, f"{stage.title.replace(' ', '-')}-{share}"),
-        )
+            edge_tables=sorted(set(stage.edge_tables.values())), edge_norm="gcn" if stage.weighed else None,
+            unbiased=stage.weighed, **self._share(share, f"{stage.title.replace(' ', '-')}-{share}"),
+        )  # fmt: skip
         if self._pinned and self._task.version is not None:
             pin(loader, self._task.version)
-        return one_prepared(loader, partial(self._prepare, stage))
+        return loader
 
     def sources(self, share: int, top: TopTargets) -> Iterator[Ids]:
         """User ids of a share's sources, block by block."""

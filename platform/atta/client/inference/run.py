@@ -22,6 +22,7 @@ from atta.observe.progress import Progress, shown
 from atta.partition.graph.strings import string_width
 from atta.partition.schema import Schema
 from atta.samplers.seed_plan import local_counts
+from atta.wire.bulk import NewVertices
 
 PATIENCE_S = 900.0
 """How long a process waits while no other process completes a share."""
@@ -58,9 +59,8 @@ class Inference:
         self._shown: int | None = None
 
     def run(self) -> None:
-        """Do this process's part. Shares that earlier runs have finished are left out. Raises AttaError: no other
-        process has completed a share for a long time; RemoteError: a daemon does not answer. UnknownNameError: a
-        daemon has lost rows."""
+        """Do this process's part. Shares that earlier runs have finished are left out. Raises AttaError: no other process has
+        completed a share for a long time; RemoteError: a daemon does not answer. UnknownNameError: a daemon has lost rows."""
         if self.over():
             return  # without tables
         try:
@@ -111,12 +111,21 @@ class Inference:
         numbers, values, versions = zip(*found, strict=True)
         return np.concatenate(numbers), self._task.finish(np.concatenate(values)), min(versions)
 
-    def best(self, sources: Ids, count: int) -> tuple[Ids, Floats]:
-        """The last stage for sources [n], each once: int64 [r, 2] and float32 [r], as ``BestTargets.pairs``."""
+    def rows_of_new(self, new: NewVertices, company: Ids) -> tuple[npt.NDArray[Any], int]:
+        """The same for vertices that the graph does not have, in their order, as ``BlockReader.around`` takes them."""
+        stage = self._task.stages[-1]
+        assert stage.compute is not None, "a stage without ends computes rows"
+        block, version = self._reader.around(stage, new, company)
+        self._tables.keep()
+        return self._task.finish(stage.compute(block)), version
+
+    def best(self, sources: Ids, count: int, new: tuple[Floats, Ids] | None = None) -> tuple[Ids, Floats]:
+        """The last stage for sources [n], each once: int64 [r, 2] and float32 [r], as ``BestTargets.pairs``. ``new``: of
+        vertices that the graph does not have, their rows and which of the sources and which targets have edges."""
         ends, top = self._task.stages[-1].ends, self._task.top
         assert ends is not None, "a task of the best targets ends with pairs"
         assert top is not None, "and says which"
-        return self._best(sources, ends, replace(top, count=count))
+        return self._best(sources, ends, replace(top, count=count), new)
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -185,13 +194,17 @@ class Inference:
             writer.write(self._named(pairs), scores)
             self._progress.advance(len(sources))
 
-    def _best(self, sources: npt.NDArray[np.int64], ends: tuple[Rows, Rows], top: TopTargets) -> tuple[Ids, Floats]:
-        loops = self._task.types[0] == self._task.types[-1]
-        best, rows = BestTargets(sources, top.count, loops=loops), self._rows_of(ends[0], sources)
+    def _best(
+        self, sources: Ids, ends: tuple[Rows, Rows], top: TopTargets, new: tuple[Floats, Ids] | None = None
+    ) -> tuple[Ids, Floats]:
+        loops = self._task.types[0] == self._task.types[-1] and new is None
+        best = BestTargets(sources, top.count, loops=loops)
+        rows, linked = (self._rows_of(ends[0], sources), None) if new is None else new
         for found in self._reader.candidates(top):
             self._check()
             self._tables.keep()
-            best.take(self._task.score.grid(rows, self._rows_of(ends[1], found.ids)), found)
+            known = found if linked is None else found.linked_as(linked)
+            best.take(self._task.score.grid(rows, self._rows_of(ends[1], found.ids)), known)
         return best.pairs()
 
     def _no_ids(self, *shape: int) -> UserIds:

@@ -95,12 +95,9 @@ class TableSink(Sink):
         """``width``: numbers per row; None: one class, int64. Raises ConfigError if a table of that name has other rows."""
         super().__init__(name)
         spec = MutableSpec(
-            name,
-            cluster.schema.node_counts[node_type],
-            dtype="<i8" if width is None else "<f4",
-            row_shape=() if width is None else (width,),
-            policy=f"nodes:{node_type}",
-        )
+            name, cluster.schema.node_counts[node_type], dtype="<i8" if width is None else "<f4",
+            row_shape=() if width is None else (width,), policy=f"nodes:{node_type}",
+        )  # fmt: skip
         try:
             self.table = cluster.tables.create(spec)
         except ConfigError as error:

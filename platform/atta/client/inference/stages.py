@@ -113,18 +113,12 @@ def layerwise_stages(
     last = len(layers)
     for number, layer in enumerate(layers, 1):
         stage = Stage(
-            f"layer {number} of {last}",
-            nodes if number == last else None,
-            widths[number],
-            fan_outs=(-1,) * layer.hops,
-            compute=layer,
-            reads={"": None if number == 1 else Rows(f"rows-{number - 1}", widths[number - 1])},
+            f"layer {number} of {last}", nodes if number == last else None, widths[number], fan_outs=(-1,) * layer.hops,
+            compute=layer, reads={"": None if number == 1 else Rows(f"rows-{number - 1}", widths[number - 1])},
             degrees={rule: rows for rule, rows in degrees.items() if rule == layer.degrees},
-            edge_tables={name: tables[name] for name in layer.edge_arguments},
-            row_per_edge=layer.row_per_edge,
-            sums=layer.sums,
-            writes=Rows(f"rows-{number}", widths[number]),
-        )
+            edge_tables={name: tables[name] for name in layer.edge_arguments}, row_per_edge=layer.row_per_edge,
+            sums=layer.sums, writes=Rows(f"rows-{number}", widths[number]),
+        )  # fmt: skip
         stages.append(stage)
     return _ended(stages, ("", "") if pairs else None)
 
@@ -141,9 +135,8 @@ def sampled_stages(
     """The stages of inference on sampled batches. ``fan_outs``: one per hop, from the seeds outwards, or one for all.
 
     Where all layers that ask for in-degrees are as PyG's GCN, the edges are weighed by those of the whole graph, as in
-    training. Others get those of the whole graph with all neighbours, and else those within the batch. So with all
-    neighbours the rows are those of exact inference. Raises ConfigError: the number of fan-outs is not that of the
-    hops."""
+    training. Others get those of the whole graph with all neighbours, and else those within the batch. So with all neighbours
+    the rows are those of exact inference. Raises ConfigError: the number of fan-outs is not that of the hops."""
     hops, tables = sum(layer.hops for layer in layers), edge_tables or {}
     fan_outs = list(fan_outs) * hops if len(fan_outs) == 1 else fan_outs
     if len(fan_outs) != hops:
@@ -155,17 +148,10 @@ def sampled_stages(
     weighed = {*rules} == {DegreeRule()} and not read
     degrees = rules if not weighed and all(fan_out == -1 for fan_out in fan_outs) else {}
     stage = Stage(
-        "sampled",
-        nodes,
-        widths[-1],
-        fan_outs=tuple(fan_outs),
-        compute=partial(_through, layers),
-        reads={"": None},
-        degrees=degrees,
-        edge_tables={name: table for name, table in tables.items() if name in read},
-        weighed=weighed,
+        "sampled", nodes, widths[-1], fan_outs=tuple(fan_outs), compute=partial(_through, layers), reads={"": None},
+        degrees=degrees, edge_tables={name: table for name, table in tables.items() if name in read}, weighed=weighed,
         writes=Rows(f"rows-{len(layers)}", widths[-1]),
-    )
+    )  # fmt: skip
     return _ended([*_counting(degrees, tables), stage], ("", "") if pairs else None)
 
 

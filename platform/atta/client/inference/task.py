@@ -218,6 +218,12 @@ class TargetBlock:
     ids: Ids
     linked: Ids
 
+    def linked_as(self, pairs: Ids) -> TargetBlock:
+        """The same with edges between other sources and some targets: those of ``pairs``, user ids int64 [2, p]."""
+        order = np.argsort(self.ids)
+        places = order[np.searchsorted(self.ids[order[:-1]], pairs[1])]
+        return TargetBlock(self.ids, np.stack([pairs[0], places])[:, self.ids[places] == pairs[1]])
+
 
 class BestTargets:
     """The best targets of some sources so far."""

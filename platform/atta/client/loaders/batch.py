@@ -54,9 +54,8 @@ class BatchLoader(DagLoader):
             operator: its name (docs/guide/samplers.md lists those that come with Atta), known to the daemons.
             operator_options: what it is made with.
             input_nodes: seeds, as for ``NeighborLoader``; vertices of the type that the edges end at.
-            batches: instead of ``input_nodes``: the user ids of each batch's seeds, or the number of batches that the
-                operator draws by itself. They go round the ranks. With ``pad`` a rank that lacks a last batch repeats
-                its first one.
+            batches: instead of ``input_nodes``: the user ids of each batch's seeds, or the number of batches that the operator
+                draws by itself. They go round the ranks. With ``pad`` a rank that lacks a last batch repeats its first one.
             edge_type: the edges that the operator sees; may be left out if there is one type.
             tables: names of the node tables to fetch; default: all.
             edge_tables: names of tables of ``edge_type`` whose rows come with the edges. An operator whose edges are none
@@ -77,13 +76,9 @@ class BatchLoader(DagLoader):
             raise ConfigError("give input_nodes or batches")
         wanted = tables_by_type(tables, [node_type])
         dag = batch_spec(
-            schema,
-            operator,
-            operator_options or {},
-            edge_type=name,
-            tables=wanted,
+            schema, operator, operator_options or {}, edge_type=name, tables=wanted,
             edge_tables=names("edge_tables", edge_tables),
-        )
+        )  # fmt: skip
         if batches is None:
             seeds = node_seeds(cluster.ids, _of_type(input_nodes, node_type, name))
         else:

@@ -157,22 +157,14 @@ class DagLoader:
         if not isinstance(input_nodes, session_pb2.Seeds):
             input_nodes = node_seeds(cluster.ids, input_nodes)
         self._request = session_pb2.OpenRequest(
-            dag=dag,
-            seeds=input_nodes,
-            batch_size=whole("batch_size", batch_size, 1, _MOST),
-            seed=whole("seed", seed, 0, _MOST_EPOCHS),
-            shuffle=flag("shuffle", shuffle),
-            drop_last=flag("drop_last", drop_last),
-            pad=flag("pad", pad),
-            rank=self._trainer.rank,
-            world_size=self._trainer.world,
-            policy=_SEED_POLICIES[seed_policy],
-            edge_ids=flag("edge_ids", edge_ids),
-            wide_ids=self._wide_ids,
-            codec=known_codec(codec),
+            dag=dag, seeds=input_nodes, batch_size=whole("batch_size", batch_size, 1, _MOST),
+            seed=whole("seed", seed, 0, _MOST_EPOCHS), shuffle=flag("shuffle", shuffle),
+            drop_last=flag("drop_last", drop_last), pad=flag("pad", pad), rank=self._trainer.rank,
+            world_size=self._trainer.world, policy=_SEED_POLICIES[seed_policy], edge_ids=flag("edge_ids", edge_ids),
+            wide_ids=self._wide_ids, codec=known_codec(codec),
             share=number("share", share, "a positive number", above=0),
             job=str(job or f"loader-{os.getpid()}-{secrets.token_hex(3)}"),
-        )
+        )  # fmt: skip
         if (input_nodes.sizes or input_nodes.WhichOneof("source") == "batches") and (shuffle or drop_last):
             raise ConfigError("batches: they come as given, without shuffle and drop_last")
 

@@ -24,9 +24,8 @@ class MiniBatch(SampledBatch):
     arrays lie in memory shared with the daemon and stay valid as long as any of them is referenced."""
 
     def to_pyg(self, *, plain: bool = False) -> Any:
-        """The batch as PyG's NeighborLoader delivers it: ``HeteroData``, or ``Data`` if the graph's only types are
-        those of ``Data``, ``node`` and ``node__to__node``. ``plain``: ``Data`` for any graph with one node and one
-        edge type.
+        """The batch as PyG's NeighborLoader delivers it: ``HeteroData``, or ``Data`` if the graph's only types are those of
+        ``Data``, ``node`` and ``node__to__node``. ``plain``: ``Data`` for any graph with one node and one edge type.
 
         It has every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
         ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``, ``edge_weight`` if the edges have weights, and
@@ -64,8 +63,7 @@ class MiniBatch(SampledBatch):
         return to_blocks(self)
 
     def to_networkx(self, tables: Iterable[str] = ()) -> Any:
-        """The batch as a ``networkx.MultiDiGraph`` for drawing it; the rows of ``tables`` become attributes of
-        vertices."""
+        """The batch as a ``networkx.MultiDiGraph`` for drawing it; the rows of ``tables`` become attributes of vertices."""
         return to_networkx(self, tables)
 
     def __repr__(self) -> str:

@@ -198,18 +198,17 @@ class NeighborLoader(DagLoader):
                 ``MiniBatch.aggregated`` has what a model's first layer would make of them, the same bits wherever rows lie.
                 ``atta.nn`` has layers that take it; docs/guide/samplers.md says when it pays. Without ``edge_ids`` the last
                 hop's edges and vertices do not come either, unless weights need them.
-            **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it;
-                ``"global"``: all ranks share one permutation); ``rank`` and ``world_size`` (default: those of
-                torch's process group, or torchrun's RANK and WORLD_SIZE); ``pad`` (repeat a few seeds so that all ranks
-                get equally many batches; switch it off for evaluation); ``edge_ids``; ``edge_order``
-                (``"source"``: the edges into a vertex stand by their sources' ids; ``"file"``: by their own, the order of
-                the user's file, for layers that read a sequence); ``transform`` (called on every MiniBatch);
-                ``codec`` (fp16, bf16 or int8: float32 rows cross the network between daemons in fewer bytes and with
-                less precision; rows at home and labels stay exact); ``job`` (a name for logs); ``share``
-                (of the daemons' workers, relative to other loaders that keep them busy: 2.0 gets twice as much as 1.0);
-                ``home`` (the partition whose daemon makes the batches; default: that of the rank's seeds, or one on
-                this machine); ``epochs`` and ``reconnect`` (see ``DagLoader``). Arguments of PyTorch's loaders that
-                mean nothing here, such as ``num_workers``, are ignored with a warning.
+            **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it; ``"global"``:
+                all ranks share one permutation); ``rank`` and ``world_size`` (default: those of torch's process group, or
+                torchrun's RANK and WORLD_SIZE); ``pad`` (repeat a few seeds so that all ranks get equally many batches; switch
+                it off for evaluation); ``edge_ids``; ``edge_order`` (``"source"``: the edges into a vertex stand by their
+                sources' ids; ``"file"``: by their own, the order of the user's file, for layers that read a sequence);
+                ``transform`` (called on every MiniBatch); ``codec`` (fp16, bf16 or int8: float32 rows cross the network between
+                daemons in fewer bytes and with less precision; rows at home and labels stay exact); ``job`` (a name for logs);
+                ``share`` (of the daemons' workers, relative to other loaders that keep them busy: 2.0 gets twice as much as
+                1.0); ``home`` (the partition whose daemon makes the batches; default: that of the rank's seeds, or one on this
+                machine); ``epochs`` and ``reconnect`` (see ``DagLoader``). Arguments of PyTorch's loaders that mean nothing
+                here, such as ``num_workers``, are ignored with a warning.
 
         Raises:
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not

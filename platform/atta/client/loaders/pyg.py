@@ -247,15 +247,11 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
                 batch.num_sampled_edges() if by_hop else None, metadata=metadata,
             )  # fmt: skip
         return HeteroSamplerOutput(
-            n_id,
-            {edges[name]: pair[0] for name, pair in ends.items()},
-            {edges[name]: pair[1] for name, pair in ends.items()},
-            {edges[name]: found for name, found in ids.items()},
-            trees or None,
-            {t: batch.num_sampled_nodes(t) for t in n_id},
-            {edges[name]: batch.num_sampled_edges(name) for name in edges} if by_hop else None,
-            metadata=metadata,
-        )
+            n_id, {edges[name]: pair[0] for name, pair in ends.items()},
+            {edges[name]: pair[1] for name, pair in ends.items()}, {edges[name]: found for name, found in ids.items()},
+            trees or None, {t: batch.num_sampled_nodes(t) for t in n_id},
+            {edges[name]: batch.num_sampled_edges(name) for name in edges} if by_hop else None, metadata=metadata,
+        )  # fmt: skip
 
 
 def _is_number(index: Any) -> bool:

@@ -235,10 +235,9 @@ class SampledBatch:
         return found
 
     def aggregated(self, name: str = "x", edge_type: str | None = None) -> np.ndarray:
-        """float32 [vertices before the last hop, *row_shape]: for each of these the sum (or mean, as the loader's
-        ``aggregate`` says) of the rows of table ``name`` at the sources of its drawn edges of the type. With
-        ``frontier="all"`` only the edges of the last hop count, as in DGL's first block. Raises ConfigError: the loader
-        does not aggregate this table."""
+        """float32 [vertices before the last hop, *row_shape]: for each of these the sum (or mean, as the loader's ``aggregate``
+        says) of the rows of table ``name`` at the sources of its drawn edges of the type. With ``frontier="all"`` only the
+        edges of the last hop count, as in DGL's first block. Raises ConfigError: the loader does not aggregate this table."""
         found = self._raw.arrays.get(f"sum/{self._edge_type(edge_type)}/{name}")
         if found is None:
             raise ConfigError(
@@ -304,8 +303,7 @@ class SampledBatch:
         return found
 
     def tree_of_seed(self, node_type: str | None = None) -> np.ndarray | None:
-        """int64 [nodes]: position of the seed that a vertex belongs to (PyG's ``batch``); None if trees are not
-        disjoint.
+        """int64 [nodes]: position of the seed that a vertex belongs to (PyG's ``batch``); None if trees are not disjoint.
 
         If the seeds are edges, the trees of both ends and of the negatives belong to the positive edge."""
         found = self._trees(node_type)

@@ -161,14 +161,9 @@ def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
         case _:
             found = len(seeds.ids) // 8
     return count_batches(
-        found,
-        batch_size=request.batch_size,
-        policy=SeedPolicy(request.policy),
-        rank=rank,
-        world=world,
-        drop_last=request.drop_last,
-        pad=request.pad,
-    )
+        found, batch_size=request.batch_size, policy=SeedPolicy(request.policy), rank=rank, world=world,
+        drop_last=request.drop_last, pad=request.pad,
+    )  # fmt: skip
 
 
 def tables_by_type(

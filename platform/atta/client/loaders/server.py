@@ -21,8 +21,7 @@ from atta.samplers.operators.server import Closure
 
 
 class ServerLoader(DagLoader):
-    """The subgraphs of a server's vertices, one after another, as ``ServerGraph``: several if it trains on them in
-    turn.
+    """The subgraphs of a server's vertices, one after another, as ``ServerGraph``: several if it trains on them in turn.
 
     Attributes:
         node_type, edge_type: of the vertices and edges.
@@ -87,8 +86,7 @@ def server_subgraph(
     splits: Sequence[str] | None = None,
     **options: Any,
 ) -> ServerGraph:
-    """Extract what a server computes on, with the table rows of all its vertices: shared preloading (GraNNDis, section
-    4.2).
+    """Extract what a server computes on, with the table rows of all its vertices: shared preloading (GraNNDis, section 4.2).
 
     The arrays are the same, bit for bit, however the graph is partitioned;
     ``atta.samplers.local.server.server_subgraph`` makes them of a local graph. They lie in memory shared with the

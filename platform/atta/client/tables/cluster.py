@@ -97,9 +97,8 @@ class ClusterTables:
         return any(existed)
 
     def locate(self, policy: str, ids: np.ndarray) -> np.ndarray:
-        """int64 [n]: the rows of vertices or edges in the tables of a policy, such as ``"nodes:paper"``. Rows are in
-        the order of the daemons. Raises ConfigError: a vertex or edge does not exist. UnknownNameError: the type does
-        not exist."""
+        """int64 [n]: the rows of vertices or edges in the tables of a policy, such as ``"nodes:paper"``. Rows are in the order
+        of the daemons. Raises ConfigError: a vertex or edge does not exist. UnknownNameError: the type does not exist."""
         return located(self._connections, self._dataset_id, policy, ids)
 
     def save(self, name: str) -> list[str]:

@@ -132,8 +132,7 @@ class RemoteTable:
         return located(connections, self._dataset_id, self.spec.policy, ids)
 
     def pull(self, rows: np.ndarray, **options: Unpack[PullOptions]) -> Pulled:
-        """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64
-        [n].
+        """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64 [n].
 
         Raises:
             StaleRowError: a row does not have the version that was asked for.

@@ -84,9 +84,8 @@ def publish_edges(
     credentials: Credentials | None = None,
     keep: int = 2,
 ) -> PublishedVersion:
-    """The same for edges of one type (None: of the only one). ``added``, ``removed``, ``replaces``: see
-    ``NewEdges.open``. Edges that are added get the ids after the largest one so far; the others keep theirs. Raises as
-    ``publish``."""
+    """The same for edges of one type (None: of the only one). ``added``, ``removed``, ``replaces``: see ``NewEdges.open``.
+    Edges that are added get the ids after the largest one so far; the others keep theirs. Raises as ``publish``."""
 
     def read(dataset: Dataset) -> tuple[TableName, NewEdges]:
         of = find_edges(dataset, edge_type)

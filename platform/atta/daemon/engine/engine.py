@@ -72,27 +72,17 @@ class Engine:
         firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
         self.recorder = Recorder(config.trace_events, firsts=firsts)
         of_scheduler = SchedulerConfig(
-            workers=config.threads,
-            at_hand=-(-config.threads // WORKERS_PER_SPARE),
-            net_in_flight=config.requests,
-            queue_bytes=config.most_queue_bytes,
-            buffer_bytes=config.most_buffer_bytes,
-            policy=config.policy,
-            prefetch=config.prefetch,
-            window=config.window if config.cache_rank == "recent" or disk is not None else 0,
+            workers=config.threads, at_hand=-(-config.threads // WORKERS_PER_SPARE), net_in_flight=config.requests,
+            queue_bytes=config.most_queue_bytes, buffer_bytes=config.most_buffer_bytes, policy=config.policy,
+            prefetch=config.prefetch, window=config.window if config.cache_rank == "recent" or disk is not None else 0,
             own_rows=disk is not None,
-        )
+        )  # fmt: skip
         self._window = of_scheduler.window
         self._scheduler = Scheduler(of_scheduler, shard.part)
         self._runner = TaskRunner(
-            config,
-            shard,
-            peers,
-            links=links,
-            chunk_rows=of_scheduler.chunk_rows,
-            done=self._done,
+            config, shard, peers, links=links, chunk_rows=of_scheduler.chunk_rows, done=self._done,
             waits=disk is not None,
-        )
+        )  # fmt: skip
         self._threads = config.threads
         self._may_carry = disk is None and policy_named(config.policy).oldest_first
         self._alone = False  # whether the last batch asked no other daemon, and took workers some time
@@ -205,19 +195,11 @@ class Engine:
         slot = self.slots.acquire(request.layout.capacity)
         try:
             state = BatchState(
-                request.plan,
-                view.dataset,
-                home=view.shard.part,
-                at=request.position(batch),
-                seeds=request.batch_seeds(batch),
-                out=BatchArrays.over(request.layout, slot.buffer),
-                compactors=self._compactors,
-                degree=view.shard.degree,
-                kept=view.edges,
-                rows=ahead or view.rows,
-                sources=view.sources,
-                shifts=request.shifts,
-            )
+                request.plan, view.dataset, home=view.shard.part, at=request.position(batch),
+                seeds=request.batch_seeds(batch), out=BatchArrays.over(request.layout, slot.buffer),
+                compactors=self._compactors, degree=view.shard.degree, kept=view.edges, rows=ahead or view.rows,
+                sources=view.sources, shifts=request.shifts,
+            )  # fmt: skip
         except BaseException:
             self.slots.release(slot)
             raise

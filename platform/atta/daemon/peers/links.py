@@ -178,9 +178,8 @@ class LinkSteps:
         *,
         delay_s: float = 0.0,
     ) -> None:
-        """``end_silent``: asks owners whether they are there, and ends the links of those that do not answer. It is told
-        which ones owe answers and have sent nothing for ``ASK_AFTER_S``. ``delay_s``: how long every step waits before
-        it asks.
+        """``end_silent``: asks owners whether they are there, and ends the links of those that do not answer. It is told which
+        ones owe answers and have sent nothing for ``ASK_AFTER_S``. ``delay_s``: how long every step waits before it asks.
         """
         self._links, self._deadline_s, self._end_silent, self._delay_s = links, deadline_s, end_silent, delay_s
         self._asking: asyncio.Task[None] | None = None
@@ -301,20 +300,11 @@ class LinkedOwners(Owners):
         assert item.starts is not None
         bounded = item.fan_out >= 0 and item.method.bounded
         step.sample(
-            self._numbers.edge_types[item.edge_type],
-            item.rows,
-            self._owners,
-            item.starts,
-            self._firsts[self._schema.endpoints(item.edge_type)[1]],
-            item.fan_out,
-            item.replace,
-            item.stream_key,
-            item.renewed,
-            item.method.number,
-            item.trees,
-            item.times,
+            self._numbers.edge_types[item.edge_type], item.rows, self._owners, item.starts,
+            self._firsts[self._schema.endpoints(item.edge_type)[1]], item.fan_out, item.replace, item.stream_key,
+            item.renewed, item.method.number, item.trees, item.times,
             item.fan_out if bounded else self._schema.edge_counts[item.edge_type],
-        )
+        )  # fmt: skip
 
     async def pull(
         self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
@@ -328,15 +318,9 @@ class LinkedOwners(Owners):
             assert item.starts is not None
             in_order = sorted(zip(item.tables, map(as_bytes, out), strict=True))
             step.pull(
-                self._numbers.node_types[item.node_type],
-                tables,
-                item.rows,
-                item.positions,
-                self._owners,
-                item.starts,
-                self._firsts[item.node_type],
-                [table for _, table in in_order],
-            )
+                self._numbers.node_types[item.node_type], tables, item.rows, item.positions, self._owners, item.starts,
+                self._firsts[item.node_type], [table for _, table in in_order],
+            )  # fmt: skip
         await self._steps.run(step, "pull", age_ms)
         received = step.nbytes()
         if left := self._left(step):
@@ -352,18 +336,9 @@ class LinkedOwners(Owners):
         step = self._links.step()
         for item, out, table in zip(items, outs, bits, strict=True):
             step.sum(
-                self._numbers.node_types[item.node_type],
-                table,
-                item.rows,
-                item.counts,
-                item.weights,
-                self._owners,
-                item.starts,
-                self._firsts[item.node_type],
-                item.shifts,
-                item.width,
-                out,
-            )
+                self._numbers.node_types[item.node_type], table, item.rows, item.counts, item.weights, self._owners,
+                item.starts, self._firsts[item.node_type], item.shifts, item.width, out,
+            )  # fmt: skip
         await self._steps.run(step, "sum", age_ms)
         received = step.nbytes()
         if left := self._left(step):

@@ -103,10 +103,9 @@ class RequestTurns:
 
 
 class Peer:
-    """The daemon of one partition, or its replicas, of which one is asked. Every call has a deadline, and a late one is
-    made twice. If the connection breaks, the request is made again. All methods raise UnavailableError if the peer does
-    not come back in time, WrongDatasetError if another daemon answers at its address, and the error with which a peer
-    refuses."""
+    """The daemon of one partition, or its replicas, of which one is asked. Every call has a deadline, and a late one is made
+    twice. If the connection breaks, the request is made again. All methods raise UnavailableError if the peer does not come
+    back in time, WrongDatasetError if another daemon answers at its address, and the error with which a peer refuses."""
 
     def __init__(self, part: int, addresses: Addresses, dataset: Dataset, settings: PeerSettings) -> None:
         """``addresses``: as for ``PeerConnection``."""
@@ -128,22 +127,13 @@ class Peer:
         ago the batch was begun, as peers answer the oldest one first; 0: in order of arrival."""
         rows, wide = rows_to_wire(item.rows)
         request = graph_pb2.SampleRequest(
-            edge_type=item.edge_type,
-            fan_out=item.fan_out,
-            replace=item.replace,
-            method=item.method.number,
+            edge_type=item.edge_type, fan_out=item.fan_out, replace=item.replace, method=item.method.number,
             method_name=item.method.sent_name,
             trees=b"" if item.trees is None else item.trees.astype(np.int32, copy=False).tobytes(),
-            times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(),
-            tables=item.tables,
-            stream_key=item.stream_key,
-            renewed=item.renewed,
-            rows=rows,
-            wide_rows=wide,
-            version=item.version,
-            by=item.by,
-            age_ms=age_ms,
-        )
+            times=b"" if item.times is None else item.times.astype(np.int64, copy=False).tobytes(), tables=item.tables,
+            stream_key=item.stream_key, renewed=item.renewed, rows=rows, wide_rows=wide, version=item.version,
+            by=item.by, age_ms=age_ms,
+        )  # fmt: skip
         bulk = await self._answer("GraphService.Sample", request)
         answer = Answer(
             as_array(bulk.payloads.get(SAMPLE_COUNTS, b""), wide=False),
@@ -172,14 +162,9 @@ class Peer:
         """Table rows of ``item``, which make one message: their bytes, table by table; float32 ones in ``codec``."""
         rows, wide = rows_to_wire(item.rows)
         request = kv_pb2.PullRequest(
-            node_type=item.node_type,
-            tables=item.tables,
-            rows=rows,
-            wide_rows=wide,
-            codec=codec,
-            version=item.version,
+            node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec, version=item.version,
             age_ms=age_ms,
-        )
+        )  # fmt: skip
         bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
 
@@ -190,14 +175,9 @@ class Peer:
         counts, shifts = item.counts.tobytes(), item.shifts.tobytes()
         sums = kv_pb2.Sums(counts=counts, weights=weights, shifts=shifts, width=item.width)
         request = kv_pb2.PullRequest(
-            node_type=item.node_type,
-            tables=[item.table],
-            rows=rows,
-            wide_rows=wide,
-            version=item.version,
-            age_ms=age_ms,
-            sums=sums,
-        )
+            node_type=item.node_type, tables=[item.table], rows=rows, wide_rows=wide, version=item.version,
+            age_ms=age_ms, sums=sums,
+        )  # fmt: skip
         bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
 
@@ -222,12 +202,9 @@ class Peer:
         for at in range(0, max(1, len(rows)), PROBE_ROWS):
             part = slice(at, at + PROBE_ROWS)
             request = graph_pb2.ProbeRequest(
-                edge_type=edge_type,
-                question=question,
-                rows=rows[part].astype(np.int64, copy=False).tobytes(),
-                operands=b"" if operands is None else operands[part].tobytes(),
-                version=version,
-            )
+                edge_type=edge_type, question=question, rows=rows[part].astype(np.int64, copy=False).tobytes(),
+                operands=b"" if operands is None else operands[part].tobytes(), version=version,
+            )  # fmt: skip
             reply = await self._answer("GraphService.Probe", request)
             answers.append(as_array(reply.values, wide=True))
             if len(answers[-1]) != len(rows[part]):
@@ -239,13 +216,9 @@ class Peer:
     ) -> np.ndarray:
         """As ``Shard.pair`` of the peer's partition; ``version``: as for ``SampleItem``."""
         request = graph_pb2.PairRequest(
-            edge_type=edge_type,
-            count=count,
-            negative=negative,
-            stream_key=stream_key,
-            rows=rows.astype(np.int64, copy=False).tobytes(),
-            version=version,
-        )
+            edge_type=edge_type, count=count, negative=negative, stream_key=stream_key,
+            rows=rows.astype(np.int64, copy=False).tobytes(), version=version,
+        )  # fmt: skip
         reply = await self._answer("GraphService.Pair", request)
         ids = as_array(reply.ids, wide=True)
         if len(ids) != len(rows) * count:

@@ -51,26 +51,13 @@ class ControlService:
         epoch, together = self._tables.about()
         parts = dataset.groups[self._graph.owner]
         return control_pb2.DescribeReply(
-            version=OWN.version,
-            dataset_id=self._identity.dataset_id,
-            part=parts.start,
-            parts=len(parts),
-            num_parts=dataset.partitions.num_parts,
-            schema=json.dumps(dataset.schema.to_json()),
-            host=machine_id(),
-            pid=os.getpid(),
-            incarnation=self._identity.incarnation,
-            contract=self._contract,
-            oldest_protocol=OWN.oldest,
-            newest_protocol=OWN.newest,
-            draining=self._stopping.is_set(),
-            unreached=await self._graph.peers.unreached() if request.reach else [],
-            tables_epoch=epoch,
-            tables_replicated=together,
-            files=files.described,
-            broken=files.error is not None,
-            answers=self._answers,
-        )
+            version=OWN.version, dataset_id=self._identity.dataset_id, part=parts.start, parts=len(parts),
+            num_parts=dataset.partitions.num_parts, schema=json.dumps(dataset.schema.to_json()), host=machine_id(),
+            pid=os.getpid(), incarnation=self._identity.incarnation, contract=self._contract,
+            oldest_protocol=OWN.oldest, newest_protocol=OWN.newest, draining=self._stopping.is_set(),
+            unreached=await self._graph.peers.unreached() if request.reach else [], tables_epoch=epoch,
+            tables_replicated=together, files=files.described, broken=files.error is not None, answers=self._answers,
+        )  # fmt: skip
 
     async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:
         return control_pb2.StatsReply(counters=self._stats())
@@ -92,12 +79,9 @@ class ControlService:
         if not request.last_s >= 0:
             raise ConfigError(f"the last {request.last_s} seconds: must not be negative")
         header = control_pb2.TraceHeader(
-            part=self._identity.part,
-            now=recorder.clock(),
-            offset_ns=time.time_ns() - time.monotonic_ns(),
-            capacity=recorder.capacity,
-            full=recorder.full,
-        )
+            part=self._identity.part, now=recorder.clock(), offset_ns=time.time_ns() - time.monotonic_ns(),
+            capacity=recorder.capacity, full=recorder.full,
+        )  # fmt: skip
         lines = recorder.lines(request.last_s)
         yield control_pb2.TraceChunk(header=header)
         for text in lines:

@@ -165,19 +165,11 @@ class GraphService:
         first = self._that_fit(shard, request, rows, bounded=bounded)
         nbytes = 8 * first * request.fan_out if bounded else CHUNK_BYTES
         sample = partial(
-            shard.sample,
-            request.edge_type,
-            rows[:first],
-            fan_out=request.fan_out,
-            replace=request.replace,
-            stream_key=request.stream_key,
-            renewed=request.renewed,
-            method=method,
-            trees=None if trees is None else trees[:first],
-            times=None if times is None else times[:first],
-            tables=tuple(request.tables),
-            by=request.by,
-        )
+            shard.sample, request.edge_type, rows[:first], fan_out=request.fan_out, replace=request.replace,
+            stream_key=request.stream_key, renewed=request.renewed, method=method,
+            trees=None if trees is None else trees[:first], times=None if times is None else times[:first],
+            tables=tuple(request.tables), by=request.by,
+        )  # fmt: skip
         await self._make.answers.hold(context, nbytes)
         answer: bytes = await self._make.run(nbytes, _sampled, sample, since=began(request.age_ms))
         return answer
@@ -289,13 +281,10 @@ class KvService:
         for table in tables:
             wanted = request.largest and table.data.dtype == np.float32
             reply.tables.add(
-                node_type=table.node_type,
-                name=table.name,
-                dtype=table.data.dtype.str,
-                row_shape=table.data.shape[1:],
+                node_type=table.node_type, name=table.name, dtype=table.data.dtype.str, row_shape=table.data.shape[1:],
                 rows=table.data.shape[0],
                 largest=await self._make.run(CHUNK_BYTES, self._store.largest, table, version) if wanted else (),
-            )
+            )  # fmt: skip
         return reply
 
 

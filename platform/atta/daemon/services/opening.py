@@ -65,9 +65,8 @@ class ChosenSeeds:
 
 
 def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
-    """Resolve a ``Seeds`` message. Raises UnknownNameError: no such node type, edge type or split. ConfigError: an id
-    that does not exist, or arrays that contradict each other. QuotaExceededError: there is not enough memory to plan
-    them."""
+    """Resolve a ``Seeds`` message. Raises UnknownNameError: no such node type, edge type or split. ConfigError: an id that does
+    not exist, or arrays that contradict each other. QuotaExceededError: there is not enough memory to plan them."""
     if seeds.node_type not in dataset.schema.node_types:
         raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
     times, sizes = _longs("times", seeds.times), _longs("sizes", seeds.sizes)
@@ -156,12 +155,9 @@ def _links(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
         exclude = (*exclude, (links.exclude_reverse, True))
     position = np.arange(len(ends[0]))
     return ChosenSeeds(
-        dataset.to_internal(target, ends[1]),
-        position,
-        position,
-        sources=dataset.to_internal(source, ends[0]),
+        dataset.to_internal(target, ends[1]), position, position, sources=dataset.to_internal(source, ends[0]),
         exclude=exclude,
-    )
+    )  # fmt: skip
 
 
 def _longs(name: str, data: bytes) -> np.ndarray:
@@ -310,23 +306,11 @@ def check_request(request: session_pb2.OpenRequest, dataset: Dataset, config: Da
     edge_ids, wide_ids = request.edge_ids, request.wide_ids
     layout = layout_of(plan, dataset.schema, seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
     checked = SessionRequest(
-        plan=plan,
-        layout=layout,
-        seeds=seeds,
-        first_batch=request.start_batch,
-        seed=request.seed,
-        epoch=request.epoch,
-        shared_memory=request.shared_memory,
-        job=request.job,
-        sources=chosen.sources,
-        times=chosen.times,
-        types=chosen.types,
-        share=_share(request.share),
-        codec=known_codec(request.codec),
-        exclude=chosen.exclude,
-        edge_ids=edge_ids,
-        wide_ids=wide_ids,
-    )
+        plan=plan, layout=layout, seeds=seeds, first_batch=request.start_batch, seed=request.seed, epoch=request.epoch,
+        shared_memory=request.shared_memory, job=request.job, sources=chosen.sources, times=chosen.times,
+        types=chosen.types, share=_share(request.share), codec=known_codec(request.codec), exclude=chosen.exclude,
+        edge_ids=edge_ids, wide_ids=wide_ids,
+    )  # fmt: skip
     check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
 
@@ -378,20 +362,11 @@ def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: in
     if request.policy not in {policy.value for policy in SeedPolicy}:
         raise ConfigError(f"seed policy {request.policy}: there is none of this number")
     plan = plan_seeds(
-        chosen.internal if chosen.places is None else chosen.places,
-        chosen.keys,
-        batch_size=request.batch_size,
-        parts=parts,
-        policy=SeedPolicy(request.policy),
-        rank=request.rank,
-        world=request.world_size,
-        seed=request.seed,
-        epoch=request.epoch,
-        shuffle=request.shuffle,
-        drop_last=request.drop_last,
-        pad=request.pad,
+        chosen.internal if chosen.places is None else chosen.places, chosen.keys, batch_size=request.batch_size,
+        parts=parts, policy=SeedPolicy(request.policy), rank=request.rank, world=request.world_size, seed=request.seed,
+        epoch=request.epoch, shuffle=request.shuffle, drop_last=request.drop_last, pad=request.pad,
         position=chosen.position,
-    )
+    )  # fmt: skip
     return (plan if chosen.places is None else replace(plan, seeds=chosen.internal[plan.input_id])).narrowed()
 
 

@@ -33,10 +33,9 @@ from atta.errors import (
 from atta.observe.answering import App
 from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
-from atta.partition.graph.strings import as_strings
 from atta.protos.v1 import query_pb2
-from atta.samplers.arguments import integers, whole
-from atta.wire.bulk import ids_of, vertex_ids
+from atta.samplers.arguments import whole
+from atta.wire.bulk import NewVertices, given_ids, ids_of, vertex_ids
 from atta.wire.credentials import Credentials
 
 TARGETS = "targets"
@@ -60,12 +59,14 @@ log = structlog.get_logger("atta.daemon")
 
 @dataclass(frozen=True)
 class PointQuery:
-    """What a caller asks of vertices ``ids``, int64 or str [n]. ``count``, ``relation``: of ``TARGETS``."""
+    """What a caller asks of vertices ``ids``, int64 or str [n]. ``count``, ``relation``: of ``TARGETS``. ``new``: what they
+    are, if the graph does not have them."""
 
     what: str
     ids: npt.NDArray[Any]
     count: int = 0
     relation: str = ""
+    new: NewVertices | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigError, QuotaExceededError: it makes no sense, or asks for too much."""
@@ -78,9 +79,14 @@ class PointQuery:
             raise QuotaExceededError(f"{self.count} targets of {len(self.ids)} vertices: at most {MOST_TARGETS} in all")
 
     @property
-    def kind(self) -> tuple[str, int, str]:
+    def kind(self) -> tuple[str, int, str, bool]:
         """Queries of one kind may share a computation."""
-        return self.what, self.count, self.relation
+        return self.what, self.count, self.relation, self.new is not None
+
+    @property
+    def size(self) -> int:
+        """How many vertices it is about: those asked for, and those that edges of new ones come from."""
+        return len(self.ids) + sum(len(sources) for sources, _ in (self.new.edges.values() if self.new else ()))
 
 
 @dataclass(frozen=True)
@@ -133,25 +139,25 @@ class QueryQueue:
     def add(self, one: WaitingQuery) -> bool:
         """Let a caller wait; returns whether that may change when the next computation begins. Raises
         QuotaExceededError: too many vertices wait already."""
-        if self.vertices + len(one.query.ids) > self._most_waiting:
+        if self.vertices + one.query.size > self._most_waiting:
             raise QuotaExceededError(
                 f"{self.vertices} vertices wait for answers, at most {self._most_waiting}: ask later"
             )
         self._waiting[one] = None
-        self.vertices += len(one.query.ids)
+        self.vertices += one.query.size
         return len(self._waiting) == 1 or self.vertices >= self._most_together
 
     def drop(self, one: WaitingQuery) -> None:
         """A caller waits no more."""
         if one in self._waiting:
             del self._waiting[one]
-            self.vertices -= len(one.query.ids)
+            self.vertices -= one.query.size
 
     def pause_s(self, now: float) -> float | None:
         """How long the next computation has to wait; 0: not at all; None: for a caller."""
         if not self._waiting:
             return None
-        if sum(len(one.query.ids) for one in self._joined(now)) >= self._most_together:
+        if sum(one.query.size for one in self._joined(now)) >= self._most_together:
             return 0.0
         return max(0.0, next(iter(self._waiting)).since + self._wait_s - now)
 
@@ -169,7 +175,7 @@ class QueryQueue:
         for one in alive:
             if one.query.kind != alive[0].query.kind:
                 continue
-            vertices += len(one.query.ids)
+            vertices += one.query.size
             if joined and vertices > self._most_together:
                 break  # whoever comes later must not overtake
             joined.append(one)
@@ -190,7 +196,7 @@ class QueryFigures:
     def count(self, one: WaitingQuery, now: float) -> None:
         """Count an answer that goes out now."""
         self.answers += 1
-        self.vertices += len(one.query.ids)
+        self.vertices += one.query.size
         self.seconds += now - one.since
         self.buckets[bisect_left(BOUNDS_S, now - one.since)] += 1
 
@@ -228,13 +234,16 @@ class QueryService:
         return {"queries_waiting": float(len(self._queue)), **self._figures.stats()}
 
     async def predict(self, request: query_pb2.PredictRequest, context: Context) -> query_pb2.PredictReply:
-        query = PointQuery(request.what, ids_of(request.ids, MOST_BYTES))
+        ids = ids_of(request.ids, MOST_BYTES)
+        query = PointQuery(request.what, ids, new=NewVertices.parse(request, len(ids), MOST_BYTES))
         found = await self._asked(query, context)
         width = 0 if found.values.ndim == 1 else found.values.shape[1]
         return query_pb2.PredictReply(values=found.values.tobytes(), width=width, version=found.version)
 
     async def recommend(self, request: query_pb2.RecommendRequest, context: Context) -> query_pb2.RecommendReply:
-        query = PointQuery(TARGETS, ids_of(request.ids, MOST_BYTES), request.count, request.relation)
+        ids = ids_of(request.ids, MOST_BYTES)
+        new = NewVertices.parse(request, len(ids), MOST_BYTES)
+        query = PointQuery(TARGETS, ids, request.count, request.relation, new)
         found = await self._asked(query, context)
         assert found.counts is not None, "an answer of targets has their counts"
         assert found.targets is not None, "and the targets"
@@ -375,14 +384,14 @@ def query_of_json(path: str, body: bytes) -> tuple[PointQuery, float | None]:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the query is not JSON: {error}") from None
-    known = {"ids", "deadline_s", *(("what",) if path == "/predict" else ("k", "relation"))}
+    known = {"ids", "new", "deadline_s", *(("what",) if path == "/predict" else ("k", "relation"))}
     if not isinstance(given, dict) or not isinstance(given.get("ids"), list):
         raise ConfigError('the query must be an object with a list of vertices, such as {"ids": [5, 17]}')
     if other := sorted(given.keys() - known):
         raise UnknownNameError.of("field", other[0], known)
     check_named("vertices", len(given["ids"]))
-    strings = as_strings("ids", given["ids"])
-    ids = integers("ids", given["ids"]) if strings is None else strings
+    ids = given_ids("ids", given["ids"])
+    new = None if (told := given.get("new")) is None else NewVertices.of(ids, told)
     within_s = given.get("deadline_s")
     if within_s is not None and not (type(within_s) in (int, float) and 0 < within_s <= LONGEST_S):
         raise ConfigError(f"deadline_s: must be a number of seconds, at most {LONGEST_S:g}")
@@ -390,8 +399,8 @@ def query_of_json(path: str, body: bytes) -> tuple[PointQuery, float | None]:
     if wrong := next((name for name, text in texts.items() if not isinstance(text, str)), None):
         raise ConfigError(f"{wrong}: must be a text")
     if path == "/predict":
-        return PointQuery(texts["what"], ids), within_s
-    return PointQuery(TARGETS, ids, whole("k", given.get("k", 10), 1), texts["relation"]), within_s
+        return PointQuery(texts["what"], ids, new=new), within_s
+    return PointQuery(TARGETS, ids, whole("k", given.get("k", 10), 1), texts["relation"], new), within_s
 
 
 def answer_as_json(query: PointQuery, found: PointAnswer) -> dict[str, Any]:

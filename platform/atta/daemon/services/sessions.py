@@ -106,15 +106,11 @@ class SessionService:
             raise taken(name)
         self._seen(session, context)
         return session_pb2.OpenReply(
-            session=own_name,
-            batches=session.request.seeds.batches,
-            seeds=len(session.request.seeds.seeds),
-            lease_s=self._config.lease_s,
-            pid=os.getpid(),
-            version=session.version,
+            session=own_name, batches=session.request.seeds.batches, seeds=len(session.request.seeds.seeds),
+            lease_s=self._config.lease_s, pid=os.getpid(), version=session.version,
             nearby=self.nearby.name if request.shared_memory else "",
             token=session.token if request.shared_memory and self.nearby.name else b"",
-        )
+        )  # fmt: skip
 
     async def _check_files(self) -> None:
         """Raise DataError if a file has changed since the daemon opened it. Batches would be made of it."""

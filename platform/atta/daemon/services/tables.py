@@ -384,15 +384,9 @@ def _plain(
 
 def _info(table: MutableTable) -> table_pb2.TableInfo:
     return table_pb2.TableInfo(
-        spec=json.dumps(table.spec.to_dict()),
-        first_row=table.first_row,
-        rows=table.rows,
-        bytes=table.nbytes,
-        step=table.step,
-        table_id=table.table_id,
-        whole=table.whole,
-        load_id=table.load_id,
-    )
+        spec=json.dumps(table.spec.to_dict()), first_row=table.first_row, rows=table.rows, bytes=table.nbytes,
+        step=table.step, table_id=table.table_id, whole=table.whole, load_id=table.load_id,
+    )  # fmt: skip
 
 
 def _saved(tables: Iterable[MutableTable]) -> table_pb2.SnapshotReply:

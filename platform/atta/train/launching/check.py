@@ -47,9 +47,8 @@ def check(
     with it, in double precision. Where rows differ, remedies are tried, and those that work are named.
 
     Args:
-        model: called as ``model(x, edge_index)`` and with ``edge_weight``, ``edge_attr`` or another argument ``edge_...``
-            if it has such and the graph has the table; or, as DGL's, ``model(blocks, x)`` with ``hops``. It returns a row
-            per vertex.
+        model: called as ``model(x, edge_index)`` and with ``edge_weight``, ``edge_attr`` or another argument ``edge_...`` if it
+            has such and the graph has the table; or, as DGL's, ``model(blocks, x)`` with ``hops``. It returns a row per vertex.
         cluster: from ``atta.connect`` or ``atta.local``, of a graph with one node type and one edge type.
         hops: of the batches; None: as many as the model reads, which is found out.
         features: node table that is ``x``.

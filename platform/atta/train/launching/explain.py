@@ -128,13 +128,9 @@ def explain(
         names = cluster.ids.strings(names, node_type)
     hops = np.repeat(np.arange(len(data.num_sampled_nodes)), data.num_sampled_nodes).tolist()
     explained = VertexExplanation(
-        names[0].item(),
-        prediction,
-        names[data.edge_index.numpy()],
-        found.edge_mask.numpy(),
-        found.node_mask.mean(0).numpy(),
-        dict(zip(names.tolist(), hops, strict=True)),
-    )
+        names[0].item(), prediction, names[data.edge_index.numpy()], found.edge_mask.numpy(),
+        found.node_mask.mean(0).numpy(), dict(zip(names.tolist(), hops, strict=True)),
+    )  # fmt: skip
     if out is not None:
         Path(out).write_text(explained.to_svg(), encoding="utf-8")
     return explained
@@ -157,11 +153,7 @@ def _masks(gnn: torch.nn.Module, data: Any, mode: str, epochs: int, lr: float) -
     from torch_geometric.explain import Explainer, GNNExplainer
 
     explainer = Explainer(
-        gnn,
-        GNNExplainer(epochs=epochs, lr=lr),
-        explanation_type="model",
-        node_mask_type="attributes",
-        edge_mask_type="object",
-        model_config={"mode": mode, "task_level": "node", "return_type": "raw"},
-    )
+        gnn, GNNExplainer(epochs=epochs, lr=lr), explanation_type="model", node_mask_type="attributes",
+        edge_mask_type="object", model_config={"mode": mode, "task_level": "node", "return_type": "raw"},
+    )  # fmt: skip
     return explainer(data.x, data.edge_index, index=0)

@@ -38,7 +38,7 @@ from atta.train.launching.totals import NewRows, RunningTotals, StageChanges
 PATIENCE_S = 300.0
 """How long daemons that do not answer are waited for."""
 _PAUSE_S = 1.0
-_LOOK_S = 0.5
+_LOOK_S = 0.1
 _SHARE_VERTICES = 1 << 13
 """At least so many vertices are worth a session of their own."""
 _IDS_AT_ONCE = 1 << 14

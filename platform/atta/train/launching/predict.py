@@ -36,7 +36,6 @@ from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.lastwords import first_line
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
-from atta.partition.schema import split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
@@ -103,8 +102,7 @@ def predict(
             or the only one).
 
     Returns:
-        The result; None if it is written. Where vertices have string ids, the ids of the result and of files are
-        strings.
+        The result; None if it is written. Where vertices have string ids, the ids of the result and of files are strings.
 
     Raises:
         ConfigError: an argument makes no sense, the model does not fit the graph, or a layer gives a vertex other rows
@@ -402,11 +400,10 @@ def _ranked_edge_type(schema: Schema, types: Sequence[str], relation: str | None
     between = [e for e in schema.edge_types if schema.endpoints(e) == (types[0], types[-1])]
     trained = None if saved is None else saved.shape.get("edge_type")
     said = relation or (trained if trained in between else None)
-    fits = [e for e in between if said in (None, e, split_edge_type(e)[1])]
-    if len(fits) == 1:
-        return fits[0]
     if said is not None:
-        raise UnknownNameError.of(f"relation from {types[0]!r} to {types[-1]!r}:", said, between)
+        return schema.find_edge_type(said, between)
+    if len(between) == 1:
+        return between[0]
     none = "there is none; models of atta train --task link recommend vertices of another type"
     known = f"name one of {', '.join(between)} as the relation" if between else none
     raise ConfigError(f"top: looks at edges from {types[0]!r} to {types[-1]!r}: {known}")

@@ -23,11 +23,14 @@ from atta.kvstore.mutable.requests import Pulled
 from atta.partition.dataset import Dataset
 from atta.train.checkpoint.files import load_model
 from atta.train.launching.predict import PredictJob, predicted_types
+from atta.wire.bulk import NewVertices
 from atta.wire.credentials import Credentials
 from atta.wire.parts import replicas_of
 
 CONNECT_S = 20.0
 """How long the daemons of the other partitions are waited for, in seconds."""
+SOURCES = "sources"
+"""Rows that targets are scored by: embeddings of new vertices whose best targets are asked for."""
 NEWEST = -1
 """The version of rows that stood in a table."""
 
@@ -100,11 +103,13 @@ class ModelAnswers:
         self._connected()
         with contextlib.suppress(ConfigError):  # there is no table yet, or the model has no rows of this kind
             what = self._config.what
-            self.answer([PointQuery(what, np.array(self._dataset.ids(self._node_type(what))[:1], np.int64))])
+            self.answer([PointQuery(what, np.array(self._dataset.ids(self._types(what)[0])[:1], np.int64))])
 
     def answer(self, queries: Sequence[PointQuery]) -> list[PointAnswer | AttaError]:
         """Answers of queries of one kind, which are computed together. Raises AttaError: why there are none."""
-        first, node_type = queries[0], self._node_type(queries[0].what)
+        first, node_type = queries[0], self._types(queries[0].what)[0]
+        if first.new is not None:
+            return [self._of_new(query, node_type) for query in queries]
         numbers = self._numbers([query.ids for query in queries], node_type)
         known = [found for found in numbers if not isinstance(found, AttaError)]
         if not known:
@@ -115,8 +120,8 @@ class ModelAnswers:
 
     # -- vertices ------------------------------------------------------------------------------------------------------
 
-    def _node_type(self, what: str) -> str:
-        return predicted_types(self._dataset.schema, self._saved, pairs=what == TARGETS)[0]
+    def _types(self, what: str) -> tuple[str, ...]:
+        return predicted_types(self._dataset.schema, self._saved, pairs=what == TARGETS)
 
     def _numbers(self, asked: Sequence[npt.NDArray[Any]], node_type: str) -> list[Numbers | AttaError]:
         """The numbers of each caller's vertices, or why there are none. All strings are looked up at once, unless one of
@@ -139,6 +144,46 @@ class ModelAnswers:
         except ConfigError as error:
             return error if given.dtype.kind == "U" else UnknownNameError(str(error))
         return numbers
+
+    # -- new vertices --------------------------------------------------------------------------------------------------
+
+    def _of_new(self, query: PointQuery, node_type: str) -> PointAnswer | AttaError:
+        """Rows of vertices that the graph does not have, or their best targets."""
+        try:
+            assert query.new is not None, "only such queries come here"
+            new, someone = self._located(query.new, node_type), np.array(self._dataset.ids(node_type)[:1], np.int64)
+            what = SOURCES if query.what == TARGETS else query.what
+            rows, version = self._with(what, "", lambda prepared: prepared.inference.rows_of_new(new, someone))
+            if query.what != TARGETS:
+                return PointAnswer(rows, version)
+            offered, schema = self._types(TARGETS)[-1], self._dataset.schema
+            near = [ends for e, ends in new.edges.items() if schema.endpoints(e)[0] == offered]
+            linked = np.concatenate([np.empty((2, 0), np.int64), *(np.stack(ends[::-1]) for ends in near)], axis=1)
+            everyone = np.arange(len(rows))
+            sources, targets, scores, version = self._ranked(
+                query, lambda one: one.best(everyone, query.count, (rows, linked))
+            )
+        except ConfigError as error:
+            return error
+        counts = np.bincount(sources, minlength=len(rows)).astype(np.int32)
+        return PointAnswer(scores, version, counts, targets)
+
+    def _located(self, new: NewVertices, node_type: str) -> NewVertices:
+        """The same with full names of edge types and numbers of vertices. Raises ConfigError: they do not fit the graph."""
+        schema, edges = self._dataset.schema, dict[str, tuple[Numbers, Numbers]]()
+        into = [e for e in schema.edge_types if schema.endpoints(e)[1] == node_type]
+        if new.x.shape[1:] != (shape := schema.table(node_type, "x").row_shape):
+            raise ConfigError(
+                f"x: a row has {new.x.shape[1]} numbers, the table x of {node_type!r} has rows of shape {shape}"
+            )
+        for name, (sources, targets) in new.edges.items():
+            if (edge_type := schema.find_edge_type(name, into)) in edges:
+                raise ConfigError(f"edges: {edge_type} is there twice")
+            numbers = self._numbers_of(sources, schema.endpoints(edge_type)[0])
+            if isinstance(numbers, AttaError):
+                raise numbers
+            edges[edge_type] = numbers, targets
+        return NewVertices(new.x, edges)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -185,19 +230,8 @@ class ModelAnswers:
 
     def _targets(self, first: PointQuery, once: Numbers) -> Callable[[Numbers], PointAnswer]:
         """Find the best targets of sources; returns what makes the answer of a caller from places among them."""
-
-        def best(prepared: _QueryInference) -> tuple[Numbers, npt.NDArray[np.float32], int, str]:
-            version, node_type = prepared.inference.version, prepared.types[-1]
-            if version is None:  # embeddings stand in the table
-                table = self._opened("embeddings", node_type)
-                table.pin()
-                version = table.version
-            return *prepared.inference.best(once, first.count), version, node_type
-
-        pairs, scores, version, node_type = self._with(TARGETS, first.relation, best)
-        starts = np.searchsorted(pairs[:, 0], np.append(once, np.iinfo(np.int64).max))
-        ids = self._connected().ids
-        targets = ids.strings(pairs[:, 1], node_type) if ids.known(node_type) else pairs[:, 1]
+        sources, targets, scores, version = self._ranked(first, lambda one: one.best(once, first.count))
+        starts = np.searchsorted(sources, np.append(once, np.iinfo(np.int64).max))
 
         def cut(places: Numbers) -> PointAnswer:
             counts = starts[places + 1] - starts[places]
@@ -205,6 +239,24 @@ class ModelAnswers:
             return PointAnswer(scores[at], version, counts.astype(np.int32), targets[at])
 
         return cut
+
+    def _ranked(
+        self, query: PointQuery, find: Callable[[Inference], tuple[Numbers, npt.NDArray[np.float32]]]
+    ) -> tuple[Numbers, npt.NDArray[Any], npt.NDArray[np.float32], int]:
+        """Sources [r], user ids of their targets, scores, and the version of the targets' rows."""
+
+        def best(prepared: _QueryInference) -> tuple[Numbers, npt.NDArray[np.float32], int, str]:
+            version, node_type = prepared.inference.version, prepared.types[-1]
+            if version is None:  # embeddings stand in the table
+                table = self._opened("embeddings", node_type)
+                table.pin()
+                version = table.version
+            return *find(prepared.inference), version, node_type
+
+        pairs, scores, version, node_type = self._with(TARGETS, query.relation, best)
+        ids = self._connected().ids
+        targets = ids.strings(pairs[:, 1], node_type) if ids.known(node_type) else pairs[:, 1]
+        return pairs[:, 0], targets, scores, version
 
     # -- what computes -------------------------------------------------------------------------------------------------
 
@@ -240,14 +292,20 @@ class ModelAnswers:
         return _QueryJob(self._connected(), self._config.model, None, top=1, relation=relation or None, files=1)
 
     def _job_of_rows(self, what: str) -> PredictJob:
-        fan_outs = list(self._config.fan_out or (-1,))
+        fan_outs, node_type = list(self._config.fan_out or (-1,)), None
+        if what == SOURCES:
+            what, node_type = "embeddings", self._types(TARGETS)[0]
+
+        def job(hops: list[int]) -> PredictJob:
+            how: dict[str, Any] = {"num_neighbors": hops, "files": 1, "node_type": node_type}
+            return _QueryJob(self._connected(), self._config.model, None, what, **how)
+
         try:
-            return _QueryJob(self._connected(), self._config.model, None, what, num_neighbors=fan_outs, files=1)
+            return job(fan_outs)
         except ConfigError:
             if what != "embeddings" or len(fan_outs) == 1:
                 raise
-        # Embeddings of most models are computed by all layers but the last one.
-        return _QueryJob(self._connected(), self._config.model, None, what, num_neighbors=fan_outs[:-1], files=1)
+        return job(fan_outs[:-1])  # embeddings of most models are computed by all layers but the last one
 
     def _ends(self, job: PredictJob) -> _RowsTable | None:
         """The table, if it has the embeddings of both ends."""

@@ -94,9 +94,8 @@ class Processes:
 
 @dataclass
 class Silence:
-    """How long each trainer has been silent. Pure. One is given up after ``limit_s`` seconds (None: never), or
-    ``start_s`` if it gives no signs yet. Looks are ``pause_s`` apart; more counts as two pauses, for then the launcher
-    was stopped itself."""
+    """How long each trainer has been silent. Pure. One is given up after ``limit_s`` seconds (None: never), or ``start_s`` if
+    it gives no signs yet. Looks are ``pause_s`` apart; more counts as two pauses, for then the launcher was stopped itself."""
 
     limit_s: float | None
     start_s: float = START_S

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atta.client.loaders.link import reverse_type_of
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
 from atta.partition.schema import Schema, split_edge_type
 from atta.train.settings import MODELS, TYPED_MODELS, MinibatchSettings, TrainSettings
 from atta.train.settings.minibatch import parse_fan_outs
@@ -133,14 +133,9 @@ def fan_outs_of(schema: Schema, settings: MinibatchSettings) -> dict[str, tuple[
     UnknownNameError: a name is none of these; ConfigError: it may be several, or a type is named twice."""
     found: dict[str, tuple[int, ...]] = {}
     for name, hops in parse_fan_outs(settings.num_neighbors_by_type or "", settings.depth).items():
-        meant = [e for e in schema.edge_types if name in (e, "__".join(split_edge_type(e)), split_edge_type(e)[1])]
-        if not meant:
-            raise UnknownNameError.of("edge type", name, schema.edge_types)
-        if len(meant) > 1:
-            raise ConfigError(f"--num-neighbors-by-type: {name} may be {' or '.join(meant)}: give the whole name")
-        if meant[0] in found:
-            raise ConfigError(f"--num-neighbors-by-type: names {meant[0]} twice")
-        found[meant[0]] = hops
+        if (edge_type := schema.find_edge_type(name, schema.edge_types)) in found:
+            raise ConfigError(f"--num-neighbors-by-type: names {edge_type} twice")
+        found[edge_type] = hops
     return {e: found.get(e, settings.fan_outs) for e in schema.edge_types}
 
 
