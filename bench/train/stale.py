@@ -128,6 +128,7 @@ def _fit(config: TrainConfig, addresses: list[str], meeting: str, rank: int, cou
     import torch.distributed as dist
 
     import atta
+    from atta.train.reports.display import Display
     from atta.train.strategies import STRATEGIES
 
     # A group for each run: trainers make groups of their own in it, and these go with it.
@@ -136,7 +137,7 @@ def _fit(config: TrainConfig, addresses: list[str], meeting: str, rank: int, cou
         with atta.connect(addresses) as cluster:
             trainer = STRATEGIES[config.strategy].trainer(config.own, cluster, torch.device("cpu"))
             said: list[str] = []
-            trainer.display.line = said.append
+            trainer.display = type("Heard", (Display,), {"line": lambda _, text: said.append(text)})(False)
             epochs = [asdict(epoch) for epoch in trainer.fit()]
             return " ".join(line for line in said if line.startswith("warning: ")), epochs
     finally:
@@ -250,7 +251,9 @@ def available(variants: Mapping[str, Settings]) -> dict[str, Settings]:
 
 def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed: int) -> TrainConfig:
     """The configuration of a run; the pool knows the daemons."""
-    own = STRATEGIES[settings["strategy"]].own_settings
+    own: Settings = {"trainers_per_server": 1}
+    if "trainers_per_server" not in STRATEGIES[settings["strategy"]].own_settings:
+        own = {}
     return TrainConfig(
         cluster="of the pool",
         model="gcn",
@@ -262,7 +265,7 @@ def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed
         eval_every=EVAL_EVERY,
         device="cpu",
         verbose=False,
-        **({"trainers_per_server": 1} if "trainers_per_server" in own else {}),
+        **own,
         **settings,
     )
 

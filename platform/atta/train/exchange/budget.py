@@ -2,10 +2,9 @@
 that all trainers have in common, so all choose the same.
 
 A *cell* is what one owner sends of one layer in one direction. Each has a level, from exact to the cheapest. Owners
-measure in every epoch how far their rows are from those that readers hold. Now and then a step is tried with the rows
-that readers hold, before all are sent. It says what such distances do to the gradient: the *sensitivity*. A budget
-allows an error of the gradient, and so by the sensitivity one of rows. A cell takes the cheapest level whose error is
-smaller."""
+measure in every epoch how far their rows are from those that readers hold. Now and then a step is tried with these,
+before all are sent. It says what such distances do to the gradient: the *sensitivity*. A budget allows an error of the
+gradient, so by the sensitivity one of rows, and a cell takes the cheapest level that keeps to it."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ _ROUNDING = 1e-6
 """An error of rows so small says nothing of the gradient: exact ones are rounded by as much."""
 _FADING = 0.8
 """The largest change of rows that was seen fades by this factor in an epoch without a larger one."""
-_SLOWLY = 0.98
-"""As ``_FADING``, of norms of rows."""
+_SLOWLY = 0.98  # as _FADING, of norms of rows
 _FIRST, _LAST = 5, 0.7
 """The first measurement: its epoch. The last one: its share of the epochs."""
 
@@ -65,7 +63,8 @@ class Budget:
     def allowed(self, gain: float = math.inf) -> float:
         """Largest error of a layer's gradient, relative to its norm, while validation gains so many points: such an error
         loses a share of them, so more is allowed of fewer."""
-        return min(_MOST_ERROR, max(ERROR_PER_POINT * self.points, self.points / max(2 * gain, self.points, _ROUNDING)))
+        share = self.points / max(2 * gain, self.points, _ROUNDING)
+        return min(_MOST_ERROR, max(ERROR_PER_POINT * self.points, share))
 
     @property
     def measurements(self) -> tuple[int, ...]:
@@ -164,7 +163,7 @@ def _measured(now: Choices, seen: Mapping[Cell, RowErrors], gradient: float) -> 
 
 
 def row_gap(seen: Mapping[Cell, RowErrors], norms: Mapping[Cell, float]) -> float:
-    """Gap of all rows, relative to their norms: root of the sum over layers and directions, of the mean over owners, of squares."""
+    """Relative gap of all rows: root of the sum over layers and directions, of the mean over owners, of squares."""
     of_key: dict[tuple[int, Direction], list[float]] = {}
     for cell, one in seen.items():
         of_key.setdefault(cell[:2], []).append((one.gap / norms[cell]) ** 2)
