@@ -97,27 +97,28 @@ class Choices:
     Attributes:
         norms: of a cell's rows, the largest of late: small gradients at the end of a run move weights little.
         drift: change of a cell's rows in an epoch, relative to that norm.
-        sensitivity: error of the gradient by that of rows, relative to their norms; None before it is measured.
+        sensitivity: error of the gradient by that of rows, relative to their norms, by direction; empty: not measured yet.
         gain: points by which the best validation has risen in the second half of the run so far; infinity: unknown.
         measured, judged: how many measurements, and evaluations, were taken into account.
     """
 
     norms: Mapping[Cell, float] = field(default_factory=dict)
     drift: Mapping[Cell, float] = field(default_factory=dict)
-    sensitivity: float | None = None
+    sensitivity: Mapping[Direction, float] = field(default_factory=dict)
     gain: float = math.inf
     measured: int = 0
     judged: int = 0
 
-    def bound(self, budget: Budget) -> float | None:
+    def bound(self, budget: Budget, way: Direction) -> float | None:
         """Most error of a cell's rows, relative to their norm; None: it is not known yet. Errors of layers and directions
         add up as squares do."""
         parts = max(1, len({cell[:2] for cell in self.drift}))
-        return None if self.sensitivity is None else budget.allowed(self.gain) / (self.sensitivity * math.sqrt(parts))
+        found = self.sensitivity.get(way)
+        return None if found is None else budget.allowed(self.gain) / (found * math.sqrt(parts))
 
     def level(self, cell: Cell, budget: Budget) -> Level:
         """How a cell's rows travel: as cheaply as goes with their change, and in int8 before what that does is known."""
-        bound = self.bound(budget)
+        bound = self.bound(budget, cell[1])
         if budget.points == 0:
             return LEVELS[0]
         return LEVELS[1 if bound is None or cell not in self.drift else cheapest(self.drift[cell], bound)]
@@ -141,8 +142,8 @@ def next_choices(
     found = dataclasses.replace(now, norms=norms, drift={**now.drift, **drift}, gain=gain, judged=len(evaluations))
     if gradient is not None:
         found = _measured(found, seen, gradient)
-    if found.sensitivity and len(evaluations) > now.judged and falls_behind(evaluations, budget.points):
-        found = dataclasses.replace(found, sensitivity=2 * found.sensitivity)
+    if len(evaluations) > now.judged and falls_behind(evaluations, budget.points):
+        found = dataclasses.replace(found, sensitivity={way: 2 * value for way, value in found.sensitivity.items()})
     return found
 
 
@@ -154,12 +155,15 @@ def cheapest(drift: float, bound: float) -> int:
 
 
 def _measured(now: Choices, seen: Mapping[Cell, RowErrors], gradient: float) -> Choices:
-    """A higher sensitivity counts at once, a lower one by half of the way."""
-    error, before = row_gap(seen, now.norms), now.sensitivity
-    value = max(_LEAST_SENSITIVITY, gradient / error) if error > _ROUNDING else before
-    if before is not None and value is not None and value < before:
-        value = math.sqrt(value * before)
-    return dataclasses.replace(now, measured=now.measured + 1, sensitivity=value)
+    """Each direction may be the cause of all of the error. A higher sensitivity counts at once, a lower one by half of
+    the way."""
+    found = dict(now.sensitivity)
+    for way in WAYS:
+        error = row_gap({cell: one for cell, one in seen.items() if cell[1] == way}, now.norms)
+        if error > _ROUNDING:
+            value = max(_LEAST_SENSITIVITY, gradient / error)
+            found[way] = max(value, math.sqrt(value * found.get(way, value)))
+    return dataclasses.replace(now, measured=now.measured + 1, sensitivity=found)
 
 
 def row_gap(seen: Mapping[Cell, RowErrors], norms: Mapping[Cell, float]) -> float:

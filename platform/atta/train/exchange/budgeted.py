@@ -161,7 +161,7 @@ class BudgetTrainer(ExchangeTrainer):
             report.rows,
             gradient_errors=self._errors,
             allowed_error=policy.plan.allowed(was.gain),
-            row_bound=was.bound(policy.plan),
+            row_bounds={way: found for way in WAYS if (found := was.bound(policy.plan, way)) is not None},
             measure_s=self._max(self._measure_s),
         )
         return dataclasses.replace(report, rows=rows)

@@ -62,7 +62,7 @@ class RowReport:
         gradient_errors: by layer of the model, in epochs that measure: cosine of its gradient and of that with older
             rows, and their distance relative to its norm (or to what Adam divides by, if that is larger).
         allowed_error: with ``--accuracy-loss`` the largest such distance that is allowed.
-        row_bound: the same of rows, relative to their largest norm of late.
+        row_bounds: the same of rows by direction, relative to their largest norm of late.
         measure_s: seconds of the step that was only tried, of the slowest trainer.
     """
 
@@ -72,7 +72,7 @@ class RowReport:
     filled_bytes: int = 0
     gradient_errors: dict[str, list[float]] = field(default_factory=dict)
     allowed_error: float | None = None
-    row_bound: float | None = None
+    row_bounds: dict[str, float] = field(default_factory=dict)
     measure_s: float = 0.0
 
     @classmethod

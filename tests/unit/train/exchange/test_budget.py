@@ -47,7 +47,9 @@ def figures(draw: st.DrawFn) -> dict[Cell, RowErrors]:
 @st.composite
 def choices(draw: st.DrawFn) -> Choices:
     norms, drift = ({cell: draw(drawn) for cell in CELLS} for drawn in (st.floats(0.5, 2), parts))
-    return Choices(norms, drift, draw(st.none() | st.floats(0.1, 3)), measured=draw(st.integers(0, 4)))
+    return Choices(
+        norms, drift, draw(st.sampled_from([{}, {"forward": 0.3, "backward": 3.0}])), measured=draw(st.integers(0, 4))
+    )
 
 
 gradients = st.none() | st.floats(0, 3)
@@ -69,14 +71,13 @@ def test_the_error_of_a_level_fits(
     budget = Budget(points, 100)
     found = next_choices(now, budget, seen, gradient)
     for cell in CELLS:
-        level, bound = found.level(cell, budget), found.bound(budget)
+        level, bound = found.level(cell, budget), found.bound(budget, cell[1])
         # What is chosen is never further than the bound, if rows go on to change as they do.
         assert level.every == 1 or (bound and found.drift[cell] * (level.every - 1) <= bound)
-    error = row_gap(seen, found.norms)
-    if (
-        gradient is not None and gradient > budget.allowed(found.gain) and error > 1e-6
-    ):  # then rows must be nearer than these
-        assert (found.bound(budget) or 0) < error
+    for way in WAYS:
+        error = row_gap({cell: one for cell, one in seen.items() if cell[1] == way}, found.norms)
+        if gradient is not None and gradient > budget.allowed(found.gain) and error > 1e-6:  # then rows must be nearer
+            assert (found.bound(budget, way) or 0) < error
     assert found == next_choices(now, budget, dict(reversed(seen.items())), gradient)  # whatever the order
 
 
@@ -147,26 +148,25 @@ def test_a_quiet_run_becomes_cheap_and_a_restless_one_stays_with_fewer_bytes_per
     assert {*restless[-1].values()} == {NAMES.index("int8")}
     assert [len(sent[cell]) for cell in CELLS] == [120] * len(CELLS)
     mixed, _, _ = played({"forward": 0.001, "backward": 0.3}, sensitivity=1.0, epochs=120)
-    assert {cell[1]: NAMES[place] for cell, place in mixed[-1].items()} == {"forward": "int8/16", "backward": "int8"}
+    assert {*mixed[-1].values()} == {NAMES.index("int8")}  # rows may be the cause, although they are quiet
 
 
 def test_a_measured_error_tightens_at_once_and_validation_tightens_all() -> None:
     ones, drift = dict.fromkeys(CELLS, 1.0), dict.fromkeys(CELLS, 0.01)
-    now, budget = Choices(ones, drift, 0.1, measured=2), Budget(0.5, 100)
+    now, budget = Choices(ones, drift, {"forward": 0.1, "backward": 0.1}, measured=2), Budget(0.5, 100)
     seen = {cell: RowErrors(0.07, 0.07, 1.0, 7) for cell in CELLS}
     assert {*places(now, budget).values()} == {len(LEVELS) - 1}
-    assert next_choices(now, budget, seen, 0.1 * budget.allowed()).bound(budget) == pytest.approx(
-        now.bound(budget), rel=0.5
-    )
+    assert {*places(next_choices(now, budget, seen, 0.1 * budget.allowed()), budget).values()} == {len(LEVELS) - 1}
     over = next_choices(now, budget, seen, 2 * budget.allowed())
-    assert over.bound(budget) == pytest.approx(0.07 / 2)  # so distances become half
-    assert {NAMES[place] for place in places(over, budget).values()} == {"int8/4"}
-    less = next_choices(over, budget, seen, 0.0).sensitivity
-    assert less == pytest.approx(((over.sensitivity or 0) * 0.05) ** 0.5)  # half of the way to the least one
+    # So distances become half, if one direction is the cause, and less, as the other one may add to it.
+    assert over.bound(budget, "forward") == over.bound(budget, "backward") == pytest.approx(0.07 / 2 / 2**0.5)
+    assert {NAMES[place] for place in places(over, budget).values()} == {"int8/3"}
+    less = next_choices(over, budget, seen, 0.0).sensitivity["forward"]
+    assert less == pytest.approx((over.sensitivity["forward"] * 0.05) ** 0.5)  # half of the way to the least one
     behind = next_choices(now, budget, seen, None, [90.0, 91.0, 90.4, 90.3])
-    assert (behind.sensitivity, behind.judged) == (0.2, 4)
+    assert (behind.sensitivity, behind.judged) == ({"forward": 0.2, "backward": 0.2}, 4)
     again = next_choices(behind, budget, seen, None, [90.0, 91.0, 90.4, 90.3])
-    assert again.sensitivity == 0.2  # an evaluation counts once
+    assert again.sensitivity == behind.sensitivity  # an evaluation counts once
     assert [falls_behind(v, 0.5) for v in ([], [9.0], [9, 8], [9, 8, 8], [9, 8, 8.6], [9, 9, 8])] == [
         False, False, False, True, False, False,
     ]  # fmt: skip
