@@ -4,8 +4,8 @@
 
 Trainers (``--parts``), a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
 ``atta train`` does, with a GCN of width 64 and Adam at 0.01. ``--only`` names variants: those of the gates by default,
-``all`` for all of them. With ``--keep`` a comparison goes on where it was cut off. ``--sat`` measures
-instead how good predicted rows are. Writes stale-accuracy or stale-sat, .json and .md.
+``defaults`` for each strategy at its own, ``all`` for all of them. With ``--keep`` a comparison goes on where it was cut
+off. ``--sat`` measures instead how good predicted rows are. Writes stale-accuracy or stale-sat, .json and .md.
 """
 
 from __future__ import annotations
@@ -78,13 +78,14 @@ class TrainerPool:
             process.join()
         self._folder.cleanup()
 
-    def fit(self, config: TrainConfig, addresses: Sequence[str]) -> list[dict[str, Any]]:
-        """Train; returns the figures of all epochs. Raises RuntimeError with the traceback of a failed trainer."""
+    def fit(self, config: TrainConfig, addresses: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
+        """Train; returns what it warned of, and the figures of all epochs. Raises RuntimeError with the traceback of a
+        failed trainer."""
         self._runs += 1
         meeting = str(Path(self._folder.name) / f"run-{self._runs}")
         for end in self._ends:
             end.send((config.to_dict(), list(addresses), meeting))
-        found: list[dict[str, Any]] = []
+        found: list[Any] = []
         for rank, end in enumerate(self._ends):
             if not end.poll(RUN_S):
                 raise RuntimeError(f"trainer {rank} did not answer")
@@ -94,8 +95,8 @@ class TrainerPool:
                 raise RuntimeError(f"trainer {rank} ended") from None
             if failed:
                 raise RuntimeError(f"trainer {rank}:\n{answer}")
-            found = found or answer
-        return found
+            found.append(answer)
+        return found[0]  # type: ignore[no-any-return]
 
 
 def _serve(rank: int, count: int, end: Connection) -> None:
@@ -116,17 +117,18 @@ def _serve(rank: int, count: int, end: Connection) -> None:
             return
         try:
             answer = _fit(TrainConfig.from_dict(settings), addresses, meeting, rank, count)
-            end.send((False, answer if rank == 0 else []))
+            end.send((False, answer if rank == 0 else None))
         except Exception:
             end.send((True, traceback.format_exc()))
         gc.collect()
 
 
-def _fit(config: TrainConfig, addresses: list[str], meeting: str, rank: int, count: int) -> list[dict[str, Any]]:
+def _fit(config: TrainConfig, addresses: list[str], meeting: str, rank: int, count: int) -> Any:
     import torch
     import torch.distributed as dist
 
     import atta
+    from atta.train.reports.display import Display
     from atta.train.strategies import STRATEGIES
 
     # A group for each run: trainers make groups of their own in it, and these go with it.
@@ -134,7 +136,10 @@ def _fit(config: TrainConfig, addresses: list[str], meeting: str, rank: int, cou
     try:
         with atta.connect(addresses) as cluster:
             trainer = STRATEGIES[config.strategy].trainer(config.own, cluster, torch.device("cpu"))
-            return [asdict(epoch) for epoch in trainer.fit()]
+            said: list[str] = []
+            trainer.display = type("Heard", (Display,), {"line": lambda _, text: said.append(text)})(False)
+            epochs = [asdict(epoch) for epoch in trainer.fit()]
+            return " ".join(line for line in said if line.startswith("warning: ")), epochs
     finally:
         dist.destroy_process_group()
 
@@ -147,6 +152,7 @@ Settings = Mapping[str, Any]
 SLOW = 0.003
 """A learning rate with which rows of the epoch before are less stale: weights change less from epoch to epoch."""
 
+DEFAULTS = tuple(name for name in STRATEGIES if name != "cooperative")  # asks for the size of its batches
 VARIANTS: dict[str, Settings] = {
     "exchange": {"strategy": "exchange"},
     "budget-0.5": {"strategy": "exchange", "budget": 0.5},
@@ -166,6 +172,7 @@ VARIANTS: dict[str, Settings] = {
     "pipegcn-smooth": {"strategy": "pipegcn", "smooth": 0.95},
     "exchange-slow": {"strategy": "exchange", "lr": SLOW},
     "pipegcn-slow": {"strategy": "pipegcn", "lr": SLOW},
+    **{name: {"strategy": name} for name in DEFAULTS},
 }
 GATED = ("exchange", "budget-0.5", "dropped", "sancus-e1", "pipegcn", "digest-10")
 PREDICTING = ("digest-10", "sat", "sat-linear")
@@ -176,13 +183,15 @@ MOST_RATIO = 0.9
 
 @dataclass(frozen=True)
 class Bound:
-    """What must hold: the median over seeds of ``variant - beside`` is ``least`` points or more."""
+    """What must hold: the median over seeds of ``variant - beside`` is ``least`` points or more, or, with ``or_said``, the
+    strategy has warned of it."""
 
     variant: str
     beside: str
     least: float
     graphs: tuple[str, ...] = ("sbm", *REAL_GRAPHS)
     layers: tuple[int, ...] = (2, 3)
+    or_said: bool = False
 
 
 BUDGETED = ("sbm", "amazon_computers", "tolokers", "facebook_pagepage", "coauthor_cs")
@@ -196,6 +205,7 @@ BOUNDS = (
     Bound("pipegcn-slow", "exchange-slow", -0.5),
     Bound("sat", "digest-10", -0.2),
     Bound("sat-linear", "digest-10", -0.2),
+    *(Bound(name, "exchange", -1.5, or_said=True) for name in DEFAULTS if name != "exchange"),
 )
 
 
@@ -211,7 +221,7 @@ def main() -> None:
         seeds=5,
         parts=(PARTS, "parts, and trainers"),
         epochs=120,
-        only=(",".join(GATED), "variants, or all"),
+        only=(",".join(GATED), "variants, defaults or all"),
         keep=Maybe(Path, "folder that keeps what was measured; what is there is not measured"),
         kept_only=(False, "measure nothing: record what is in --keep"),
         sat=(False, "compare predicted and stale rows instead"),
@@ -241,6 +251,9 @@ def available(variants: Mapping[str, Settings]) -> dict[str, Settings]:
 
 def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed: int) -> TrainConfig:
     """The configuration of a run; the pool knows the daemons."""
+    own: Settings = {"trainers_per_server": 1}
+    if "trainers_per_server" not in STRATEGIES[settings["strategy"]].own_settings:
+        own = {}
     return TrainConfig(
         cluster="of the pool",
         model="gcn",
@@ -249,10 +262,10 @@ def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed
         epochs=epochs,
         seed=seed,
         dropout=0.0,
-        trainers_per_server=1,
         eval_every=EVAL_EVERY,
         device="cpu",
         verbose=False,
+        **own,
         **settings,
     )
 
@@ -265,7 +278,7 @@ def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> li
 
     Raises SystemExit: ``--only`` names something unknown.
     """
-    names = list(VARIANTS) if arguments.only == "all" else arguments.only.split(",")
+    names = {"all": [*VARIANTS], "defaults": [*DEFAULTS]}.get(arguments.only) or arguments.only.split(",")
     if unknown := set(names) - set(VARIANTS):
         raise SystemExit(f"--only {','.join(sorted(unknown))}: not one of {', '.join(VARIANTS)}")
     variants = available({name: VARIANTS[name] for name in names})
@@ -315,7 +328,8 @@ def runs_of(
                 if file.exists():
                     continue
                 start = time.time()
-                found = {**names, **summary(pool.fit(config, cluster.addresses)), "evaluation": config.evaluation}
+                said, epochs = pool.fit(config, cluster.addresses)
+                found = {**names, **summary(epochs), "evaluation": config.evaluation, "said": said}
                 found["seconds"] = round(time.time() - start, 2)
                 file.write_text(json.dumps(found))
                 print(f"{file.stem}: {found['test']:.2f} % in {found['seconds']:.1f} s", flush=True)
@@ -373,8 +387,10 @@ def verdicts(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 paired = differences(cells, graph, layers, bound.variant, bound.beside)
                 if paired:
                     median = statistics.median(paired)
-                    entry = dataclasses.asdict(bound) | {"graph": graph, "layers": layers}
-                    found.append(entry | {"median": median, "holds": median >= bound.least})
+                    runs = grouped(cells)[graph, layers, bound.variant]
+                    said = bound.or_said and next((run["said"] for run in runs if run.get("said")), "")
+                    entry = dataclasses.asdict(bound) | {"graph": graph, "layers": layers, "said": said or ""}
+                    found.append(entry | {"median": median, "holds": median >= bound.least or bool(said)})
     return found
 
 
@@ -402,18 +418,10 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
             statistics.median(run["payload_bytes"] for run in found)
             for found in (runs, groups.get((graph, layers, "exchange"), runs))
         )
-        rows.append(
-            (
-                *(graph, layers, variant, spread([run["test"] for run in runs], ".1f")),
-                *(
-                    spread(paired, "+.1f") if paired and variant != "exchange" else "",
-                    spread([run["last"] for run in runs], ".1f"),
-                ),
-                f"{sent / 2**20:,.1f}",
-                f"{sent / exact:.2f}" if exact else "",
-                runs[0]["evaluation"],
-            )
-        )
+        less = spread(paired, "+.1f") if paired and variant != "exchange" else ""
+        test, last = (spread([run[name] for run in runs], ".1f") for name in ("test", "last"))
+        share = f"{sent / exact:.2f}" if exact else ""
+        rows.append((graph, layers, variant, test, less, last, f"{sent / 2**20:,.1f}", share, runs[0]["evaluation"]))
     lines = [
         *head("Accuracy with stale rows", found),
         f"Test accuracy in percent at the epoch with the best validation accuracy, median (minimum to maximum) of "
@@ -427,9 +435,13 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
             *(
                 (
                     f"{v['variant']} ≥ {v['beside']} {v['least']:+g}",
-                    *(v["graph"], v["layers"], f"{v['median']:+.2f}", yes_or_no(v["holds"])),
+                    v["graph"],
+                    v["layers"],
+                    f"{v['median']:+.2f}",
+                    said,
                 )
                 for v in held
+                for said in (f"{yes_or_no(v['holds'])}{', said: ' * bool(v['said'])}{v['said']}",)
             ),
         ),
         "",

@@ -87,6 +87,10 @@ def test_bounds_compare_the_same_seeds_and_predictions_are_judged_when_they_have
     assert differences(cells, "sbm", 3, "digest-10", "exchange") == [-1.0, -4.0]
     (found,) = verdicts(cells)
     assert (found["median"], found["least"], found["holds"]) == (-2.5, -2.5, True)
+    cells += [cell("pipegcn", 1, 60.0) | {"said": "warning: many points"}, cell("full", 1, 60.0)]
+    held = {(v["variant"], v["or_said"]): (v["holds"], v["said"]) for v in verdicts(cells)}
+    assert held["pipegcn", False] == held["full", True] == (False, "")
+    assert held["pipegcn", True] == (True, "warning: many points")
     # Fifteen synchronisations every 10 epochs are over after epoch 150.
     run = {"errors": [(150, 1, 9.0, 1.0), (160, 1, 1.0, 2.0), (160, 2, 3.0, 4.0), (170, 1, 3.0, 4.0)]}
     assert ratios(run) == {1: (0.5 + 0.75) / 2, 2: 0.75}
