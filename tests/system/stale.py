@@ -45,7 +45,7 @@ class FixedLevel(BudgetPolicy):
 
     place: int = 0
 
-    def level(self, cell: Cell) -> Level:
+    def level(self, cell: Cell, epoch: int) -> Level:
         return LEVELS[self.place]
 
 
@@ -134,7 +134,7 @@ PLAIN = tuple(StaleCase("exchange", base=base) for base in SINGLE)
 BUDGETS = tuple(
     StaleCase("budget", {"budget": 0.0, "epochs": 5, "place": place}, base=base)
     for base in SINGLE
-    for place in range(5)
+    for place in range(len(LEVELS) - 1)
 )
 TRAINED = (*PLAIN, *BUDGETS, *(EXCHANGE, *EXACT, *NO_SLACK, *CHECKPOINTED), *(*DROPPED, *STALE_DROPPED, *RECOMPUTED))
 DRIVEN = (

@@ -2,9 +2,9 @@
 that all trainers have in common, so all choose the same.
 
 A *cell* is what one owner sends of one layer in one direction. Each has a level, from exact to the cheapest. Owners
-measure in every epoch how far their rows are from those that readers hold. Now and then a step is tried with these,
-before all are sent. It says what such distances do to the gradient: the *sensitivity*. A budget allows an error of the
-gradient, so by the sensitivity one of rows, and a cell takes the cheapest level that keeps to it."""
+measure in every epoch how far their rows are from those that readers hold. Now and then a step that reads older rows, of
+one direction, is made beside an exact one. It says what such distances do to the gradient: the *sensitivity*. A budget
+allows an error of the gradient, and so by the sensitivity one of rows. A cell keeps to levels whose error is smaller."""
 
 from __future__ import annotations
 
@@ -34,21 +34,29 @@ class Level(NamedTuple):
 
 LEVELS = (
     Level("exact", "none"),
+    Level("bf16", "bf16"),
     Level("int8", "int8"),
-    *(Level(f"int8/{n}", "int8", n) for n in (2, 3, 4, 6, 8, 12, 16)),
+    Level("int8/2", "int8", 2),
+    Level("int8/4", "int8", 4),
+    Level("int8/8", "int8", 8),
 )
 """From exact to the cheapest. All but the first send differences to what the reader has, so errors do not add up."""
-_ROUNDED = 2.0**-7
-"""What int8 loses of the difference that it packs, root mean square, about."""
+_FINEST = 2
+"""The cheapest level that sends in every epoch."""
+_LOSSES = {"none": 0.0, "bf16": 2.0**-9, "int8": 2.0**-7}
+"""What a codec loses of the difference that it packs, root mean square, about."""
 ERROR_PER_POINT = 0.2
 """Error of a layer's gradient that a point of accuracy allows (bench/results/budget.md)."""
 _MOST_ERROR = 0.5
+_SENSITIVITY = 2.0
+"""Error of the gradient by that of rows, until it is measured. Before, rows are sent in every epoch."""
 _LEAST_SENSITIVITY = 0.05
 _ROUNDING = 1e-6
 """An error of rows so small says nothing of the gradient: exact ones are rounded by as much."""
 _FADING = 0.8
 """The largest change of rows that was seen fades by this factor in an epoch without a larger one."""
-_SLOWLY = 0.98  # as _FADING, of norms of rows
+_PATIENCE = 3
+"""Good epochs in a row after which rows are sent less often. Fewer bytes per number need one."""
 _FIRST, _LAST = 5, 0.7
 """The first measurement: its epoch. The last one: its share of the epochs."""
 
@@ -60,68 +68,61 @@ class Budget:
     points: float
     epochs: int
 
-    def allowed(self, gain: float = math.inf) -> float:
-        """Largest error of a layer's gradient, relative to its norm, while validation gains so many points: such an error
-        loses a share of them, so more is allowed of fewer."""
-        share = self.points / max(2 * gain, self.points, _ROUNDING)
-        return min(_MOST_ERROR, max(ERROR_PER_POINT * self.points, share))
+    @property
+    def allowed(self) -> float:
+        """Largest error of a layer's gradient, relative to its norm."""
+        return min(_MOST_ERROR, ERROR_PER_POINT * self.points)
 
     @property
     def measurements(self) -> tuple[int, ...]:
-        """Epochs whose step is tried with older rows first. Their distances grow; they are at most a 25th."""
+        """Epochs with an exact step, of rows and of gradients in turns. Their distances grow; they are at most a 25th."""
         count, last = self.epochs // FEW_EPOCHS if self.points else 0, _LAST * self.epochs
         factor = (last / _FIRST) ** (1 / max(1, count - 1))
         return tuple(round(_FIRST * factor**number) for number in range(count))
 
+    @property
+    def ending(self) -> int:
+        """The first of the last epochs, a tenth, in which all rows are sent again: the final weights see fresh rows."""
+        return self.epochs + 1 - max(1, self.epochs // 10)
+
 
 class RowErrors(NamedTuple):
-    """Rows of a cell in an epoch.
+    """Rows of a cell in an epoch, relative to their norm.
 
     Attributes:
         gap: distance to what readers had before the epoch.
         error: distance to what they read.
-        norm: of the rows.
-        age: of what readers had, in epochs, 1 or more.
+        age: of what they had, in epochs, 1 or more.
     """
 
     gap: float
     error: float
-    norm: float
     age: int
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What choices rest on. All is plain, for checkpoints.
+    """What was chosen, and what that rests on. All is plain, for checkpoints.
 
     Attributes:
-        norms: of a cell's rows, the largest of late: small gradients at the end of a run move weights little.
-        drift: change of a cell's rows in an epoch, relative to that norm.
-        sensitivity: error of the gradient by that of rows, relative to their norms, by direction; empty: not measured yet.
-        gain: points by which the best validation has risen in the second half of the run so far; infinity: unknown.
+        levels: place in ``LEVELS`` by cell; others are exact.
+        good: epochs in a row in which a cell could have been cheaper.
+        drift: change of a cell's rows in an epoch, relative to their norm.
+        sensitivity: error of the gradient by that of rows, relative to their norms, by direction.
         measured, judged: how many measurements, and evaluations, were taken into account.
     """
 
-    norms: Mapping[Cell, float] = field(default_factory=dict)
+    levels: Mapping[Cell, int] = field(default_factory=dict)
+    good: Mapping[Cell, int] = field(default_factory=dict)
     drift: Mapping[Cell, float] = field(default_factory=dict)
     sensitivity: Mapping[Direction, float] = field(default_factory=dict)
-    gain: float = math.inf
     measured: int = 0
     judged: int = 0
 
-    def bound(self, budget: Budget, way: Direction) -> float | None:
-        """Most error of a cell's rows, relative to their norm; None: it is not known yet. Errors of layers and directions
-        add up as squares do."""
+    def bound(self, budget: Budget, direction: Direction) -> float:
+        """Most error of a cell's rows, relative to their norm. Errors of layers and directions add up as squares do."""
         parts = max(1, len({cell[:2] for cell in self.drift}))
-        found = self.sensitivity.get(way)
-        return None if found is None else budget.allowed(self.gain) / (found * math.sqrt(parts))
-
-    def level(self, cell: Cell, budget: Budget) -> Level:
-        """How a cell's rows travel: as cheaply as goes with their change, and in int8 before what that does is known."""
-        bound = self.bound(budget, cell[1])
-        if budget.points == 0:
-            return LEVELS[0]
-        return LEVELS[1 if bound is None or cell not in self.drift else cheapest(self.drift[cell], bound)]
+        return budget.allowed / (self.sensitivity.get(direction, _SENSITIVITY) * math.sqrt(parts))
 
 
 def next_choices(
@@ -133,44 +134,59 @@ def next_choices(
 ) -> Choices:
     """The choices for the epoch after one in which ``seen`` was measured.
 
-    ``gradient``: the largest error of a layer's gradient with the rows that readers had, if it was measured;
-    ``evaluations``: all figures of validation so far, higher ones better, in points."""
-    norms = {**now.norms, **{c: max(s.norm, _SLOWLY * now.norms.get(c, 0.0)) for c, s in seen.items()}}
-    drift = {c: max(s.gap / norms[c] / s.age, _FADING * now.drift.get(c, 0.0)) for c, s in seen.items()}
-    half = evaluations[: len(evaluations) // 2]
-    gain = max(evaluations) - max(half) if half else math.inf
-    found = dataclasses.replace(now, norms=norms, drift={**now.drift, **drift}, gain=gain, judged=len(evaluations))
+    ``gradient``: the largest error of a layer's gradient, if it was measured; ``evaluations``: all figures of validation so
+    far, higher ones better, in points. A cell whose error would pass the bound gets tighter at once; it gets looser by one
+    level, after good epochs."""
+    if budget.points == 0:
+        return Choices()
+    drift = {c: max(s.gap / s.age, _FADING * now.drift.get(c, 0.0)) for c, s in seen.items()}
+    found = dataclasses.replace(now, drift={**now.drift, **drift}, judged=len(evaluations))
     if gradient is not None:
         found = _measured(found, seen, gradient)
-    if len(evaluations) > now.judged and falls_behind(evaluations, budget.points):
+    behind = len(evaluations) > now.judged and falls_behind(evaluations, budget.points)
+    if behind:
         found = dataclasses.replace(found, sensitivity={way: 2 * value for way, value in found.sensitivity.items()})
-    return found
+    levels, good = dict(now.levels), dict(now.good)
+    for cell in seen:
+        level = now.levels.get(cell, 0)
+        fitting = cheapest(found.drift[cell], found.bound(budget, cell[1]))
+        if cell[1] not in found.sensitivity:
+            fitting = min(fitting, _FINEST)
+        if behind and level > _FINEST:
+            fitting = min(fitting, level - 1)
+        good[cell] = good.get(cell, 0) + 1 if fitting > level else 0
+        if fitting < level:
+            levels[cell] = fitting
+        elif good[cell] >= (_PATIENCE if level >= _FINEST else 1):
+            levels[cell], good[cell] = level + 1, 0
+    return dataclasses.replace(found, levels=levels, good=good)
 
 
 def cheapest(drift: float, bound: float) -> int:
     """The cheapest level with which rows that change by ``drift`` in an epoch are never further than ``bound`` from
     those that are read. Levels that are exact always fit."""
-    fits = [drift * (level.every - 1 + level.every * _ROUNDED) <= bound for level in LEVELS[1:]]
-    return fits.index(False) if False in fits else len(LEVELS) - 1
+    fits = [drift * (level.every - 1 + level.every * _LOSSES[level.codec]) <= bound for level in LEVELS]
+    return fits.index(False) - 1 if False in fits else len(LEVELS) - 1
 
 
 def _measured(now: Choices, seen: Mapping[Cell, RowErrors], gradient: float) -> Choices:
-    """Each direction may be the cause of all of the error. A higher sensitivity counts at once, a lower one by half of
-    the way."""
-    found = dict(now.sensitivity)
-    for way in WAYS:
-        error = row_gap({cell: one for cell, one in seen.items() if cell[1] == way}, now.norms)
-        if error > _ROUNDING:
-            value = max(_LEAST_SENSITIVITY, gradient / error)
-            found[way] = max(value, math.sqrt(value * found.get(way, value)))
-    return dataclasses.replace(now, measured=now.measured + 1, sensitivity=found)
+    """A higher sensitivity counts at once, a lower one by half of the way."""
+    way = WAYS[now.measured % len(WAYS)]
+    error, before = row_error({cell: one for cell, one in seen.items() if cell[1] == way}), now.sensitivity.get(way)
+    found = dataclasses.replace(now, measured=now.measured + 1)
+    if error <= _ROUNDING:
+        return found
+    value = max(_LEAST_SENSITIVITY, gradient / error)
+    if before is not None and value < before:
+        value = math.sqrt(value * before)
+    return dataclasses.replace(found, sensitivity={**now.sensitivity, way: value})
 
 
-def row_gap(seen: Mapping[Cell, RowErrors], norms: Mapping[Cell, float]) -> float:
-    """Relative gap of all rows: root of the sum over layers and directions, of the mean over owners, of squares."""
+def row_error(seen: Mapping[Cell, RowErrors]) -> float:
+    """Error of all rows: root of the sum over layers and directions, of the mean over owners, of squares."""
     of_key: dict[tuple[int, Direction], list[float]] = {}
-    for cell, one in seen.items():
-        of_key.setdefault(cell[:2], []).append((one.gap / norms[cell]) ** 2)
+    for (layer, direction, _), one in seen.items():
+        of_key.setdefault((layer, direction), []).append(one.error**2)
     return math.sqrt(sum(sum(squares) / len(squares) for squares in of_key.values()))
 
 
@@ -196,18 +212,21 @@ class BudgetPolicy(RowPolicy):
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
         return LATEST
 
-    def level(self, cell: Cell) -> Level:
-        """How a cell's rows travel at present."""
-        return self.choices.level(cell, self.plan)
+    def level(self, cell: Cell, epoch: int) -> Level:
+        """How a cell's rows travel in ``epoch``."""
+        level = self.choices.levels.get(cell, 0)
+        return LEVELS[min(level, _FINEST) if epoch >= self.plan.ending else level]
 
     def sends(self, cell: Cell, epoch: int, held: int) -> bool:
         """Whether the owner sends its rows in ``epoch``, of which readers hold those of epoch ``held``."""
-        return held == NEVER or epoch - held >= self.level(cell).every or self.measures(epoch)
+        if held == NEVER or cell[1] != self.measures(epoch):
+            return held == NEVER or epoch - held >= self.level(cell, epoch).every
+        return False
 
-    def measures(self, epoch: int) -> bool:
-        """Whether the step of ``epoch`` is tried with the rows that readers hold, and then all are sent."""
+    def measures(self, epoch: int) -> Direction | None:
+        """The direction of which nothing is sent in ``epoch``, because an exact step is made; None: there is none."""
         taken, starts = self.choices.measured, self.plan.measurements if self.choices.drift else ()
-        return taken < len(starts) and epoch >= starts[taken]
+        return WAYS[taken % len(WAYS)] if taken < len(starts) and epoch >= starts[taken] else None
 
 
 def explained(settings: Any) -> list[str]:
@@ -219,12 +238,13 @@ def explained(settings: Any) -> list[str]:
         ", ".join(str(epoch - 1) for epoch in budget.measurements) or f"none, as there are fewer than {FEW_EPOCHS}"
     )
     return [
-        f"levels by layer, direction and owner, from int8 on: {', '.join(level.name for level in LEVELS)} "
+        f"levels by layer, direction and owner, from exact on: {', '.join(level.name for level in LEVELS)} "
         "(int8/2: sent every second epoch)",
-        f"allowed: an error of each layer's gradient of {ERROR_PER_POINT * budget.points:.3g} of its norm, and more while "
-        f"validation gains little; this stands for {budget.points:g} points of accuracy, which nobody can measure beforehand",
-        "measured: in every epoch how far rows are from what readers have; what this does to the gradient by a step with "
-        f"what readers have, before all rows are sent, in epochs {measured}; before the first one all are sent in int8",
+        f"allowed: an error of each layer's gradient of {budget.allowed:.3g} of its norm; this stands for "
+        f"{budget.points:g} points of accuracy, which nobody can measure beforehand",
+        "measured: in every epoch how far rows are from what readers have; what this does to the gradient by an exact "
+        f"step beside one with older rows, in epochs {measured}; before, rows are sent in every epoch",
         "tighter: at once where an error would be too large, and everywhere if validation falls more than "
         f"{budget.points:g} points behind its best twice in a row",
+        f"from epoch {budget.ending - 1} on all rows are sent, in int8 at the least",
     ]

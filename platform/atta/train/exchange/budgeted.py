@@ -19,7 +19,7 @@ from atta.train.exchange.codecs import DeltaPacking, FixedCodec, Packing, Peer
 from atta.train.exchange.figures import Key
 from atta.train.exchange.messages import RowSetting, StaleRows
 from atta.train.exchange.policies import NEVER
-from atta.train.exchange.trainer import ExchangeTrainer
+from atta.train.exchange.trainer import ExchangeTrainer, other_source
 from atta.train.reports.epochs import EpochReport
 
 
@@ -82,8 +82,7 @@ class BudgetRows(StaleRows):
 
     def __init__(self, given: RowSetting) -> None:
         super().__init__(given)
-        self._packing: ChosenPacking = ChosenPacking(self._rank, self.policy.level)
-        self.holding = False
+        self._packing: ChosenPacking = ChosenPacking(self._rank, lambda cell: self.policy.level(cell, self._epoch))
         self._before: dict[Key, list[int]] = {}
 
     @property
@@ -116,11 +115,11 @@ class BudgetRows(StaleRows):
             for owner, (gap, error, norm) in enumerate(of_key):
                 if norm > 0 and (held := self._before[key][owner]) != NEVER:
                     age = max(1, self._epoch - held)
-                    found[*key, owner] = RowErrors(math.sqrt(gap), math.sqrt(error), math.sqrt(norm), age)
+                    found[*key, owner] = RowErrors(math.sqrt(gap / norm), math.sqrt(error / norm), age)
         return found
 
     def _due(self, key: Key, owner: int, held: int) -> bool:
-        return held == NEVER or (not self.holding and self.policy.sends((*key, owner), self._epoch, held))
+        return self.policy.sends((*key, owner), self._epoch, held)
 
     def _publishers(self, key: Key, rows: torch.Tensor) -> list[bool]:
         self._before[key] = self._versions.get(key, [NEVER] * len(self._sends))
@@ -139,8 +138,8 @@ class BudgetRows(StaleRows):
 
 
 class BudgetTrainer(ExchangeTrainer):
-    """As exact exchange, but rows may lose what the budget allows. In an epoch in which this is measured, the step is
-    tried with the rows that readers hold, and taken with those of this epoch."""
+    """As exact exchange, but rows may lose what the budget allows. An epoch in which this is measured takes its step
+    with the exact gradient."""
 
     rows = BudgetRows
     policy: BudgetPolicy
@@ -155,37 +154,35 @@ class BudgetTrainer(ExchangeTrainer):
         worst = max((error for _, error in self._errors.values()), default=None)
         was = policy.choices
         policy.choices = next_choices(was, policy.plan, self._seen, worst, self._points())
-        if worst is not None:
+        if self._errors or policy.choices.levels != was.levels:
             self.display.line(f"epoch {epoch:3d}  {self._said(worst)}")
         rows = dataclasses.replace(
             report.rows,
             gradient_errors=self._errors,
-            allowed_error=policy.plan.allowed(was.gain),
-            row_bounds={way: found for way in WAYS if (found := was.bound(policy.plan, way)) is not None},
+            allowed_error=policy.plan.allowed,
+            row_bounds={way: was.bound(policy.plan, way) for way in WAYS},
             measure_s=self._max(self._measure_s),
         )
         return dataclasses.replace(report, rows=rows)
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step. The errors of rows are added up with the gradients."""
-        tried, epoch = list[torch.Tensor](), self.stale.epoch
-        if self.policy.measures(epoch):
-            start, self.stale.holding = time.perf_counter(), True
-            own_backward(self.cooperative, batch, count, self.objective.loss_sum)
-            tried = [p.grad for p in self.cooperative.parameters() if p.grad is not None]
-            self.stale.holding = False
-            self.stale.begin(epoch)
+        loss, cheap = own_backward(self.cooperative, batch, count, self.objective.loss_sum), list[torch.Tensor]()
+        epoch = self.stale.epoch
+        if measures := self.policy.measures(epoch):
+            start = time.perf_counter()
+            cheap = [p.grad for p in self.cooperative.parameters() if p.grad is not None]
+            loss = self._exact_backward(batch, count)
             self._measure_s = time.perf_counter() - start
-        loss = own_backward(self.cooperative, batch, count, self.objective.loss_sum)
         self.stale.flush()
         table = self.stale.table()
-        sum_gradients(self.cooperative.parameters(), self.groups, loss, *tried, table)
-        if tried:
-            self._errors = self._compared(tried)
+        sum_gradients(self.cooperative.parameters(), self.groups, loss, *cheap, table)
+        if measures:
+            self._errors = self._compared(cheap)
         self._seen = self.stale.seen(table)
         for cell, one in self._seen.items():
-            self.figures.row_errors[cell[:2]] = max(self.figures.row_errors.get(cell[:2], 0.0), one.error / one.norm)
-        self.figures.choices.update(self._levels())
+            self.figures.row_errors[cell[:2]] = max(self.figures.row_errors.get(cell[:2], 0.0), one.error)
+        self.figures.choices.update(self._levels(epoch))
         self.update_weights()
         return loss
 
@@ -198,6 +195,15 @@ class BudgetTrainer(ExchangeTrainer):
             self.policy.choices = Choices(**state["choices"])
         except (KeyError, TypeError) as error:
             raise ConfigError(f"--resume: the checkpoint was made without --accuracy-loss: {error}") from error
+
+    def _exact_backward(self, batch: TrainerBatch, count: int) -> torch.Tensor:
+        """Forward and backward with rows of this epoch; their bytes are counted."""
+        sent, crossed = self.exact.sent.copy(), self.exact.crossed.copy()
+        with other_source(batch.graph, self.exact):
+            loss = own_backward(self.cooperative, batch, count, self.objective.loss_sum)
+        self.figures.sent.update(self.exact.sent - sent)
+        self.figures.crossed.update(self.exact.crossed - crossed)
+        return loss
 
     def _compared(self, cheap: Iterable[torch.Tensor]) -> dict[str, list[float]]:
         """For each layer of the model, the cosine of the ``cheap`` gradient and the exact one, and their distance,
@@ -226,18 +232,20 @@ class BudgetTrainer(ExchangeTrainer):
             return [100 * value for value in found]
         return [-100 * value / max(1e-12, abs(min(found))) for value in found]
 
-    def _levels(self) -> dict[Key, list[str]]:
-        """Names of the levels, by rank of owners."""
+    def _levels(self, epoch: int) -> dict[Key, list[str]]:
+        """Names of the levels in an epoch, by rank of owners."""
         levels: dict[Key, list[str]] = {}
         for cell in sorted(self.stale.versions, key=lambda cell: (cell[0], WAYS.index(cell[1]), cell[2])):
-            levels.setdefault(cell[:2], []).append(self.policy.level(cell).name)
+            levels.setdefault(cell[:2], []).append(self.policy.level(cell, epoch).name)
         return levels
 
-    def _said(self, worst: float) -> str:
-        """What was measured, and what is chosen from now on, in a line."""
-        levels = self._levels().items()
+    def _said(self, worst: float | None) -> str:
+        """What is chosen from now on, and what was measured, in a line."""
+        levels = self._levels(self.stale.epoch + 1).items()
         said = "; ".join(f"layer {layer} {way} {counted(names)}" for (layer, way), names in levels)
-        return f"gradient off by {worst:.2g}, allowed {self.policy.plan.allowed(self.policy.choices.gain):.2g}; rows: {said}"
+        if worst is None:
+            return f"rows: {said}"
+        return f"gradient off by {worst:.2g}, allowed {self.policy.plan.allowed:.2g}; rows: {said}"
 
 
 def mean_square(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> torch.Tensor:

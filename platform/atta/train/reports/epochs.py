@@ -59,11 +59,11 @@ class RowReport:
         kept_bytes: copies of others' rows that trainers keep for later epochs.
         copied_bytes: second copies of own rows, which the bound on their change, or a budget, needs.
         filled_bytes: what the exact pass before the first epoch sent and pushed to fill the tables; 0 in other epochs.
-        gradient_errors: by layer of the model, in epochs that measure: cosine of its gradient and of that with older
+        gradient_errors: by layer of the model, in epochs with an exact step: cosine of its gradient and of that with older
             rows, and their distance relative to its norm (or to what Adam divides by, if that is larger).
         allowed_error: with ``--accuracy-loss`` the largest such distance that is allowed.
-        row_bounds: the same of rows by direction, relative to their largest norm of late.
-        measure_s: seconds of the step that was only tried, of the slowest trainer.
+        row_bounds: the same of ``row_error``, by direction.
+        measure_s: seconds of the exact step, of the slowest trainer.
     """
 
     layers: list[LayerRows]
