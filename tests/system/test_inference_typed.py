@@ -26,7 +26,7 @@ from atta.train.models.typed import TypedLinkModel, TypedModel
 from atta.train.models.typed_layers import SavedTypedModel
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.tasks.types import TypeReach
-from atta.wire.bulk import NewVertices
+from atta.wire.bulk import UnseenVertices
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
 from tests.system.conftest import ran
 from tests.system.test_queries import answers_of
@@ -176,7 +176,7 @@ def test_new_vertices_have_the_scores_of_a_graph_with_them(
         grown = {**world.x, "paper": torch.cat([world.x["paper"], x])}
         wanted = over_all_vertices(model.model, {**grown, **learnt}, edges)
     np.testing.assert_allclose(wanted[:-3], expected, rtol=1e-5, atol=1e-5)
-    new = NewVertices.of(names, {"x": x.numpy(), "edges": given})
+    new = UnseenVertices.of(names, {"x": x.numpy(), "edges": given})
     (answer,) = answers_of(cluster, world.folder / "parts", tmp_path).answer([PointQuery("scores", names, new=new)])
     np.testing.assert_allclose(answer.values, wanted[-3:], rtol=1e-5, atol=1e-5)
     for name in cluster.tables.specs():
@@ -323,7 +323,9 @@ def test_the_best_targets_are_those_of_all_pairs_without_edges_that_exist(
     # A new author like a known one has its scores. It is not offered the papers that it is read by.
     sources, targets = world.edges["paper", "by", "author"].numpy()
     read, alike = world.ids["paper"][sources[targets == 7]], world.ids["author"][7]
-    new = NewVertices.of(np.array([-1]), {"x": world.x["author"][7:8], "edges": {"by": (read, np.full(len(read), -1))}})
+    new = UnseenVertices.of(
+        np.array([-1]), {"x": world.x["author"][7:8], "edges": {"by": (read, np.full(len(read), -1))}}
+    )
     (answer,) = answers.answer([PointQuery("targets", np.array([-1]), COUNTS["paper"], "writes", new)])
     assert sorted(answer.targets.tolist()) == sorted(set(world.ids["paper"].tolist()) - set(read.tolist()))
     pairs = np.stack([np.full(len(answer.targets), alike), answer.targets], axis=1)

@@ -29,7 +29,7 @@ from atta.daemon.services.queries import PointAnswer, PointQuery
 from atta.errors import ConfigError, DeadlineError, RemoteError, StaleRowError, UnknownNameError
 from atta.partition import Dataset
 from atta.train.launching.queries import ModelAnswers
-from atta.wire.bulk import NewVertices
+from atta.wire.bulk import UnseenVertices
 from atta.wire.clusterfile import write_cluster
 from atta.wire.credentials import Credentials
 from tests.addresses import held_addresses
@@ -83,12 +83,12 @@ def test_rows_are_those_of_predict(
 NAMES = np.array(["a", "b", "c"])
 
 
-def grown(graph: SmallGraph) -> tuple[NewVertices, torch.Tensor, torch.Tensor]:
+def grown(graph: SmallGraph) -> tuple[UnseenVertices, torch.Tensor, torch.Tensor]:
     """Three new vertices, the last one without an edge, and the features and edges of the graph with them."""
     rng, width, count = np.random.default_rng(7), graph.x.shape[1], len(graph.ids)
     x, sources, targets = rng.standard_normal((3, width)), rng.integers(0, count, 14), rng.integers(0, 2, 14)
     sources[:2], targets[:2] = 5, 0  # an edge that comes twice
-    new = NewVertices.of(NAMES, {"x": x, "edges": {"to": (graph.ids[sources], NAMES[targets])}})
+    new = UnseenVertices.of(NAMES, {"x": x, "edges": {"to": (graph.ids[sources], NAMES[targets])}})
     edges = np.concatenate([[graph.src, graph.dst], [sources, targets + count]], axis=1)
     return new, torch.from_numpy(np.concatenate([graph.x, new.x])), torch.from_numpy(edges)
 
@@ -117,7 +117,7 @@ def test_new_vertices_have_embeddings_over_one_hop(
     answers = answers_of(cluster, small_graph.dataset(2, "random"), folder)
     with torch.no_grad():
         expected = gnn.act(gnn.convs[0](x, edges))[-3:]
-    alone = NewVertices.of(NAMES[2:], {"x": new.x[2:], "edges": {"to": [[], []]}})
+    alone = UnseenVertices.of(NAMES[2:], {"x": new.x[2:], "edges": {"to": [[], []]}})
     (answer,), (last,) = (
         answers.answer([PointQuery("embeddings", names, new=one)]) for names, one in ((NAMES, new), (NAMES[2:], alone))
     )

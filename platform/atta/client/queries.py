@@ -12,7 +12,7 @@ from atta.client.inference.task import Predictions, UserIds
 from atta.protos.v1 import query_pb2
 from atta.samplers.arguments import whole
 from atta.wire import rpc
-from atta.wire.bulk import ARRAYS_BYTES, NewVertices, given_ids, ids_of, vertex_ids
+from atta.wire.bulk import ARRAYS_BYTES, UnseenVertices, given_ids, ids_of, vertex_ids
 
 _MOST = (1 << 31) - 1
 
@@ -92,7 +92,7 @@ class PointQueries:
 
 def _asked(given: ArrayLike, new: Mapping[str, Any] | None) -> tuple[UserIds, query_pb2.NewVertices | None]:
     ids = given_ids("ids", given)
-    return ids, None if new is None else NewVertices.of(ids, new).message()
+    return ids, None if new is None else UnseenVertices.of(ids, new).message()
 
 
 def _predicted(ids: UserIds, reply: query_pb2.PredictReply) -> Predictions:

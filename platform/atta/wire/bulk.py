@@ -151,7 +151,7 @@ MOST_NEW_EDGES = 4096
 
 
 @dataclass(frozen=True)
-class NewVertices:
+class UnseenVertices:
     """Vertices that the graph does not have, with features ``x``, float32 [n, channels]. ``edges``: by edge type, or the
     name of its relation, what edges come from, user ids int64 or str [e], and which of the new vertices they lead to,
     int64 [e]. Raises ConfigError: that makes no sense, or is too much."""
@@ -171,7 +171,7 @@ class NewVertices:
                 raise ConfigError(f"malformed message: edges {name} lead to more than {len(self.x)} new vertices")
 
     @classmethod
-    def of(cls, ids: np.ndarray, given: Any) -> NewVertices:
+    def of(cls, ids: np.ndarray, given: Any) -> UnseenVertices:
         """``given``, a mapping with ``x`` and ``edges``, of vertices that it calls ``ids`` [n]."""
         if not isinstance(given, Mapping) or not isinstance(ends_of := given.get("edges") or {}, Mapping):
             raise ConfigError('new: must have features, "x", and by edge type "edges" from vertices of the graph')
@@ -205,7 +205,7 @@ class NewVertices:
         return query_pb2.NewVertices(x=self.x.tobytes(), edges=ends)
 
     @classmethod
-    def parse(cls, request: Any, count: int, most_bytes: int) -> NewVertices | None:
+    def parse(cls, request: Any, count: int, most_bytes: int) -> UnseenVertices | None:
         """From the wire, of a request with ``count`` ids. Raises as ``ids_of``."""
         if not request.HasField("new"):
             return None

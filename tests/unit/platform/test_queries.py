@@ -27,7 +27,7 @@ from atta.daemon.services.queries import (
 )
 from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import query_pb2
-from atta.wire.bulk import NewVertices
+from atta.wire.bulk import UnseenVertices
 
 
 def waiting(since: float, vertices: int = 1, what: str = "scores", until: float = 100.0) -> WaitingQuery:
@@ -172,22 +172,22 @@ def test_new_vertices_cross_the_wire_and_count_with_what_their_edges_come_from()
     assert new is not None
     assert (query.size, query.kind) == (5, (TARGETS, 10, "", True))
     request = query_pb2.PredictRequest(new=new.message())
-    found = NewVertices.parse(request, 2, 100)
+    found = UnseenVertices.parse(request, 2, 100)
     assert found is not None
     assert found.x.tolist() == told["x"]
     assert {name: [end.tolist() for end in ends] for name, ends in found.edges.items()} == {
         "r": [["ä", "b"], [1, 0]], "s": [[7], [0]], "t": [[], []],
     }  # fmt: skip
-    assert NewVertices.parse(query_pb2.PredictRequest(), 2, 100) is None
+    assert UnseenVertices.parse(query_pb2.PredictRequest(), 2, 100) is None
     for count, cause in (
         (0, "no features of 0"),
         (3, "16 bytes are no features of 3"),
         (1, "more than 1 new vertices"),
     ):
         with pytest.raises(ConfigError, match=cause):
-            NewVertices.parse(request, count, 100)
+            UnseenVertices.parse(request, count, 100)
     with pytest.raises(QuotaExceededError, match="4 bytes of string ids"):
-        NewVertices.parse(request, 2, 3)
+        UnseenVertices.parse(request, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
 from atta.partition.graph.strings import NAME
 from atta.partition.schema import split_edge_type
 from atta.samplers.seed_plan import home_of
-from atta.wire.bulk import NewVertices
+from atta.wire.bulk import UnseenVertices
 
 _SAMPLED_SEEDS = 1024
 _RANKED = 4096
@@ -180,7 +180,7 @@ class BlockReader:
         seeds, size = (self._own(stage), stage.nodes), self._task.batch_size or self._block_size(stage)
         return one_prepared(self._loader(share, stage, seeds, size), partial(self._prepare, stage))
 
-    def around(self, stage: Stage, new: NewVertices, company: Ids) -> tuple[LayerBlock | TypedBlock, int]:
+    def around(self, stage: Stage, new: UnseenVertices, company: Ids) -> tuple[LayerBlock | TypedBlock, int]:
         """The block of a sampled stage around new vertices, and the version that it was read from. ``new``: edge types by
         their full names, sources by their numbers, each known; ``company``: a known vertex, for those without edges."""
         types = {e: self._schema.endpoints(e) for e in self._schema.edge_types}

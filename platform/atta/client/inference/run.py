@@ -22,7 +22,7 @@ from atta.observe.progress import Progress, shown
 from atta.partition.graph.strings import string_width
 from atta.partition.schema import Schema
 from atta.samplers.seed_plan import local_counts
-from atta.wire.bulk import NewVertices
+from atta.wire.bulk import UnseenVertices
 
 PATIENCE_S = 900.0
 """How long a process waits while no other process completes a share."""
@@ -111,7 +111,7 @@ class Inference:
         numbers, values, versions = zip(*found, strict=True)
         return np.concatenate(numbers), self._task.finish(np.concatenate(values)), min(versions)
 
-    def rows_of_new(self, new: NewVertices, company: Ids) -> tuple[npt.NDArray[Any], int]:
+    def rows_of_new(self, new: UnseenVertices, company: Ids) -> tuple[npt.NDArray[Any], int]:
         """The same for vertices that the graph does not have, in their order, as ``BlockReader.around`` takes them."""
         stage = self._task.stages[-1]
         assert stage.compute is not None, "a stage without ends computes rows"

@@ -35,7 +35,7 @@ from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import query_pb2
 from atta.samplers.arguments import whole
-from atta.wire.bulk import NewVertices, given_ids, ids_of, vertex_ids
+from atta.wire.bulk import UnseenVertices, given_ids, ids_of, vertex_ids
 from atta.wire.credentials import Credentials
 
 TARGETS = "targets"
@@ -66,7 +66,7 @@ class PointQuery:
     ids: npt.NDArray[Any]
     count: int = 0
     relation: str = ""
-    new: NewVertices | None = None
+    new: UnseenVertices | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigError, QuotaExceededError: it makes no sense, or asks for too much."""
@@ -235,14 +235,14 @@ class QueryService:
 
     async def predict(self, request: query_pb2.PredictRequest, context: Context) -> query_pb2.PredictReply:
         ids = ids_of(request.ids, MOST_BYTES)
-        query = PointQuery(request.what, ids, new=NewVertices.parse(request, len(ids), MOST_BYTES))
+        query = PointQuery(request.what, ids, new=UnseenVertices.parse(request, len(ids), MOST_BYTES))
         found = await self._asked(query, context)
         width = 0 if found.values.ndim == 1 else found.values.shape[1]
         return query_pb2.PredictReply(values=found.values.tobytes(), width=width, version=found.version)
 
     async def recommend(self, request: query_pb2.RecommendRequest, context: Context) -> query_pb2.RecommendReply:
         ids = ids_of(request.ids, MOST_BYTES)
-        new = NewVertices.parse(request, len(ids), MOST_BYTES)
+        new = UnseenVertices.parse(request, len(ids), MOST_BYTES)
         query = PointQuery(TARGETS, ids, request.count, request.relation, new)
         found = await self._asked(query, context)
         assert found.counts is not None, "an answer of targets has their counts"
@@ -391,7 +391,7 @@ def query_of_json(path: str, body: bytes) -> tuple[PointQuery, float | None]:
         raise UnknownNameError.of("field", other[0], known)
     check_named("vertices", len(given["ids"]))
     ids = given_ids("ids", given["ids"])
-    new = None if (told := given.get("new")) is None else NewVertices.of(ids, told)
+    new = None if (told := given.get("new")) is None else UnseenVertices.of(ids, told)
     within_s = given.get("deadline_s")
     if within_s is not None and not (type(within_s) in (int, float) and 0 < within_s <= LONGEST_S):
         raise ConfigError(f"deadline_s: must be a number of seconds, at most {LONGEST_S:g}")

@@ -23,7 +23,7 @@ from atta.kvstore.mutable.requests import Pulled
 from atta.partition.dataset import Dataset
 from atta.train.checkpoint.files import load_model
 from atta.train.launching.predict import PredictJob, predicted_types
-from atta.wire.bulk import NewVertices
+from atta.wire.bulk import UnseenVertices
 from atta.wire.credentials import Credentials
 from atta.wire.parts import replicas_of
 
@@ -168,7 +168,7 @@ class ModelAnswers:
         counts = np.bincount(sources, minlength=len(rows)).astype(np.int32)
         return PointAnswer(scores, version, counts, targets)
 
-    def _located(self, new: NewVertices, node_type: str) -> NewVertices:
+    def _located(self, new: UnseenVertices, node_type: str) -> UnseenVertices:
         """The same with full names of edge types and numbers of vertices. Raises ConfigError: they do not fit the graph."""
         schema, edges = self._dataset.schema, dict[str, tuple[Numbers, Numbers]]()
         into = [e for e in schema.edge_types if schema.endpoints(e)[1] == node_type]
@@ -183,7 +183,7 @@ class ModelAnswers:
             if isinstance(numbers, AttaError):
                 raise numbers
             edges[edge_type] = numbers, targets
-        return NewVertices(new.x, edges)
+        return UnseenVertices(new.x, edges)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
