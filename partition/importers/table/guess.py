@@ -4,6 +4,7 @@ in all rows and looks like an id. An edge file has two columns whose values are 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,6 +163,7 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
     wanted = _wanted(labels, columns, [file for file in files if file.name not in nodes], files)
     cut = [file for file in files if file.count >= _MOST_ROWS]
     guess = Guess([f"{file.pattern}: only the first {file.count:,} rows are looked at" for file in cut])
+    listed = [file for file in files if file.name in nodes]
     for file in files:
         if file.name in nodes:
             refer = [one.column for one in ends[file.name] if one.column != file.key]
@@ -175,7 +177,7 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         elif len(known) > 1:
             _add_edges(guess, file, known)
         else:
-            guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {_lack(file, files)}; add it by hand")
+            guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {_lack(file, files)}; add {_entry(file, listed)}")
     if labels is None and not any("y" in entry.get("tables", {}) for entry in guess.schema["nodes"].values()):
         guess.lines.append(
             "no labels: --labels COLUMN (with --overwrite) names the column of vertices that is to be predicted"
@@ -231,11 +233,28 @@ def _lack(file: FileLook, files: Sequence[FileLook]) -> str:
     for name, column in file.columns.items():
         if _MOST * column.count <= column.distinct < column.count and _ID.search(name):
             near.append(f"{name!r} has {column.distinct:,} different values in {column.count:,} rows")
-        shares = [(column.share_within(other.columns[other.key]), other.name) for other in files if other.key]
-        share, best = max(shares, default=(0.0, ""))
+        share, best = _nearest(column, files)
         if 0 < share < _MOST:
             near.append(f"{share:.0%} of {name!r} are ids of {best!r}")
     return f"it has neither ids nor two columns of ids{': ' if near else ''}{', '.join(near)}"
+
+
+def _nearest(column: ColumnLook, files: Sequence[FileLook]) -> tuple[float, str]:
+    """The largest share of a column's ids that a file of ``files`` has, and the file's name."""
+    shares = [(column.share_within(other.columns[other.key]), other.name) for other in files if other.key]
+    return max(shares, default=(0.0, ""))
+
+
+def _entry(file: FileLook, nodes: Sequence[FileLook]) -> str:
+    """What to add by hand: edges between the first two columns, called like ends if some are, with ids of ``nodes``."""
+    near = {name: _nearest(column, nodes) for name, column in file.columns.items()}
+    ends = sorted((name for name, (share, _) in near.items() if share), key=lambda name: not _is_end(name))[:2]
+    if len(ends) < 2:
+        return "it by hand"
+    rest = [name for name in file.columns if name not in ends]
+    said = {"files": file.pattern, "src": ends[0], "dst": ends[1], "ignore": rest, "unknown": "drop", **file.options}
+    name = join_edge_type(near[ends[0]][1], file.name, near[ends[1]][1])
+    return f'to its "edges": {json.dumps({name: said}, ensure_ascii=False)[1:-1]}'
 
 
 def _files(folder: Path) -> list[FileLook]:

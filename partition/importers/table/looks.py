@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _DATE = (
     rf"\b{_MONTH}[-. ,]+\d{{1,2}}\b|\b\d{{1,2}}[-. ]+{_MONTH}\b"
 )
 _NUMBER = r"^(?=.*[,$€£%'])[-+$€£]?\d{1,3}([ ,.']\d{3})*([.,]\d+)?[%€$£]?$"
+_PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.I)
 _DOUBTS = {
     "dates": (re.compile(_DATE, re.I), '"time_format": "%d/%m/%Y" or the like reads them'),
     "numbers": (re.compile(_NUMBER), '"decimal": "," reads 1,5; take other signs away before'),
@@ -104,12 +106,21 @@ class ColumnLook:
             if texts and sum(form.search(one) is not None for one in texts) >= _MOST * len(texts):
                 ways = [f'"time_format": "{one}"' for one in self.formats]
                 return f"looks like {what}, as {texts[0]!r}: {' or '.join(ways) + ' reads them' if ways else cure}"
+        odd = [one for one in texts if not _PLAIN.fullmatch(one)]
+        if self._is_varied and 0 < len(odd) < len(texts) / 2:
+            shown = json.dumps(odd[:3], ensure_ascii=False)
+            more = " and others" if len(odd) > 3 else ""
+            return f'has numbers but for {shown[1:-1]}{more}: "empty": {shown} beside "files" makes such cells empty'
         return None
+
+    @property
+    def _is_varied(self) -> bool:
+        return self.distinct > min(_SHOWN, self.count // 2)
 
     @property
     def is_category(self) -> bool:
         """Whether few values come again and again."""
-        if self.unique is None or self.is_time or self.doubt or self.distinct > min(_SHOWN, self.count // 2):
+        if self.unique is None or self.is_time or self.doubt or self._is_varied:
             return False
         kind = self.unique.type
         return self.sort == columns.TEXT or pa.types.is_integer(kind) or pa.types.is_boolean(kind)

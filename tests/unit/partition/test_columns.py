@@ -757,6 +757,26 @@ def test_a_file_that_is_left_out_says_what_it_lacks(
     assert re.search(words, " ".join(run("schema", tmp_path).output.split()))
 
 
+def test_what_a_guess_leaves_out_comes_with_what_takes_it_in(tmp_path: Path) -> None:
+    cells = ["1.5", "abc", *(str(number) for number in range(18))]
+    lines = {
+        "users": ["id,income", *(f"{number},{cell}" for number, cell in enumerate(cells))],
+        "knows": ["weight,from,to", *(f"0.5,{number},{number + 12}" for number in range(20))],
+    }
+    for name, text in lines.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(text) + "\n")
+    said = " ".join(run("schema", tmp_path).output.split())
+    assert """'income' has numbers but for "abc": "empty": ["abc"] beside "files" makes""" in said
+    (entry,) = re.findall(r'knows.csv: not in .*; add to its "edges": ("users__knows__users": {.*?})', said)
+    schema = json.loads((tmp_path / "schema.json").read_text())
+    schema["edges"] = json.loads(f"{{{entry}}}")
+    schema["nodes"]["users"] |= {"empty": ["abc"], "tables": {"x": [{"column": "income", "fill": 0}]}, "ignore": []}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    graph = taken_in("table", tmp_path, tmp_path / "out" / "g")
+    assert len(graph.edges("users__knows__users").src) == 8
+    assert graph.table("users", "x").ravel()[:3].tolist() == [1.5, 0.0, 0.0]
+
+
 def run(*words: object) -> Result:
     group = click.Group(commands={c.name: c for c in COMMANDS})
     result = CliRunner().invoke(group, [str(word) for word in words])
@@ -767,15 +787,17 @@ def run(*words: object) -> Result:
 
 @pytest.mark.parametrize("make", [social, shop, knowledge, papers, ratings])
 def test_guesses(tmp_path: Path, make: Callable[[Path], dict[str, Any]]) -> None:
-    want = make(tmp_path)
-    said = run("schema", tmp_path).output
-    path = tmp_path / "schema.json"
+    folder = tmp_path / "my tables"
+    folder.mkdir()
+    want = make(folder)
+    said = run("schema", folder).output
+    path = folder / "schema.json"
     assert json.loads(path.read_text()) == want
-    assert f"{path}: written; tried: atta import table {tmp_path} GRAPH works" in " ".join(said.split())
+    assert f"{path}: written; tried: atta import table '{folder}' GRAPH works" in " ".join(said.split())
     assert ("an edge counts whatever its 'rating' (0.5 to 4)" in said) == (make is ratings)
     for files in (entry["files"] for kind in want.values() for entry in kind.values()):
         assert files in said
-    assert set(taken_in("table", tmp_path, tmp_path / "out" / "g").schema.node_types) == set(want["nodes"])
+    assert set(taken_in("table", folder, tmp_path / "out" / "g").schema.node_types) == set(want["nodes"])
 
 
 def gconstruct(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def _verdict(folder: Path) -> str:
             import_graph("table", folder, Path(place) / "graph")
         except (ConfigError, DataError) as error:
             return f"; edit it, for this is refused: {error}"
-    return f"; tried: atta import table {folder} GRAPH works"
+    return f"; tried: {shlex.join(('atta', 'import', 'table', str(folder), 'GRAPH'))} works"
 
 
 @command("export", epilog="Example: atta export table graphs/cora cora-tables")
