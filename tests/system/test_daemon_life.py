@@ -194,7 +194,7 @@ def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: Smal
         lines = [json.loads(child.stderr.readline()) for _ in range(3)]
         assert [line["event"] for line in lines] == ["loading", "metrics", "serving"]
         loading, metrics, serving = lines
-        assert (loading["data"], loading["part"], serving["address"]) == (str(data), 0, address)
+        assert (loading["data"], loading["part"], serving["address"]) == (str(data), "0 of 1", address)
         assert metrics["address"] == f"127.0.0.1:{port}"
         bound = {c.laddr for c in psutil.Process(child.pid).net_connections() if c.status == psutil.CONN_LISTEN}
         assert ("127.0.0.1", port) in bound

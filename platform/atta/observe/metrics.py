@@ -84,14 +84,19 @@ class DaemonCollector(Collector):
 
 
 def metrics_app(collector: Collector, beside: Mapping[str, App] | None = None) -> App:
-    """Answers with what ``collector`` finds, in the format that a request accepts. ``beside``: other answers, by path."""
+    """Answers /metrics and / with what ``collector`` finds, in the format that is accepted. ``beside``: others, by path."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     app: App = make_wsgi_app(registry)
+    others = beside or {}
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if (other := (beside or {}).get(environ.get("PATH_INFO") or "/")) is not None:
-            return other(environ, start_response)
+        path = environ.get("PATH_INFO") or "/"
+        if path in others:
+            return others[path](environ, start_response)
+        if path not in ("/", "/metrics"):
+            start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"no such path; there is {', '.join(['/metrics', *others])}\n".encode()]
         return app({**environ, "HTTP_ACCEPT": _understood(environ.get("HTTP_ACCEPT", ""))}, start_response)
 
     return answer

@@ -211,6 +211,17 @@ def test_any_format_may_be_asked_for(accept: str, kind: str) -> None:
     assert b'atta_daemon_info{dataset="d",part="0"} 1.0' in text
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_other_paths_than_those_that_answer_are_not_found(method: str) -> None:
+    collector = DaemonCollector(0, {"dataset": "d"}, lambda: DaemonFigures({}, ()))
+    app, found = metrics_app(collector, {"/predict": lambda *_: [b"asked"]}), list[str]()
+    texts = [
+        b"".join(app({"REQUEST_METHOD": method, "PATH_INFO": path}, lambda status, _: found.append(status)))
+        for path in ("/recomend", "/predict")
+    ]
+    assert (found, texts) == (["404 Not Found"], [b"no such path; there is /metrics, /predict\n", b"asked"])
+
+
 def test_figures_of_the_process() -> None:
     process = ProcessFigures()
     first, second = process.stats(), process.stats()
