@@ -29,6 +29,7 @@ from atta.train.tasks.types import TypeReach
 from atta.wire.bulk import UnseenVertices
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
 from tests.system.conftest import ran
+from tests.system.test_inference import checkpoint as checkpoint_of_one_type
 from tests.system.test_queries import answers_of
 
 EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
@@ -42,6 +43,7 @@ DEGREES = {
     ("author", "edits", "venue"): 2,  # no model for papers of two layers needs it
 }
 CLASSES, HIDDEN = 3, 8
+NAMES = ["art", "law", "war"]
 SPLITS = {"train": np.arange(30), "val": np.arange(30, 60), "test": np.arange(60, 90)}
 MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
 
@@ -82,6 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             tables: dict[str, Any] = {"x": x[t]} if t in x else {}
             own = {"splits": SPLITS} if t == "paper" else {}
             out.add_nodes(t, n, ids=ids[t], tables={**tables, **({"y": y} if t == "paper" else {})}, **own)
+        out.note_classes("paper", "y", NAMES)
         for e, pair in edges.items():
             out.add_edges("__".join(e), *pair)
     return World(
@@ -149,8 +152,12 @@ def test_point_queries_have_the_scores_of_the_whole_graph(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
 ) -> None:
     expected, asked = checkpoint(tmp_path, world, cluster, kind), world.ids["paper"][40:60]
-    (answer,) = answers_of(cluster, world.folder / "parts", tmp_path).answer([PointQuery("scores", asked)])
+    answers = answers_of(cluster, world.folder / "parts", tmp_path)
+    answer, unknown = answers.answer([PointQuery("scores", asked), PointQuery("scores", np.array([-7]))])
     np.testing.assert_allclose(answer.values, expected[40:60], rtol=1e-5, atol=1e-5)
+    assert "'paper'; this model answers questions about node type 'paper'" in str(unknown)
+    (classes,) = answers.answer([PointQuery("classes", asked)])
+    assert (classes.names, classes.values.tolist()) == (NAMES, expected[40:60].argmax(1).tolist())
     for name in cluster.tables.specs():
         cluster.tables.delete(name)  # learnt rows, which daemons keep for an hour
 
@@ -434,6 +441,10 @@ def test_checkpoints_of_other_graphs(world: World, cluster: atta.LocalCluster, t
     assert "embeddings of term: 25 rows, ids torch.int64 [24]" in refused(ids={"term": ids[1:]})
     assert "has no embeddings: runs write them into best.pt" in refused(rows={})
     assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
+    plain, _ = checkpoint_of_one_type(tmp_path / "plain", "sage")
+    said = line(plain)
+    assert f"{plain / 'best.pt'}: has a model of graphs with one node and one edge type: this graph has node types author" in said
+    assert "term, venue and edge types author__edits__venue, author__writes__paper" in said
 
 
 @pytest.mark.parametrize("kind", [pytest.param("rgcn", marks=pytest.mark.slow), "hgt"])

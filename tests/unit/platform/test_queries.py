@@ -213,6 +213,8 @@ def test_answers_become_plain_values() -> None:
     rows = PointAnswer(np.array([[1, 2]], np.float32), 3)
     query = PointQuery("scores", np.array([5]))
     assert answer_as_json(query, rows) == {"ids": [5], "version": 3, "what": "scores", "values": [[1.0, 2.0]]}
+    classes = answer_as_json(query, PointAnswer(np.array([1, 0, 2]), 3, names=["plain", "gold"]))
+    assert (classes["values"], classes["names"]) == ([1, 0, 2], ["gold", "plain", None])
 
 
 class Unprepared:

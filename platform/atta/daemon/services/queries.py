@@ -93,12 +93,13 @@ class PointQuery:
 class PointAnswer:
     """Of a query's vertices [n] the rows float32 [n, width] or classes int64 [n], in its order. Of ``TARGETS`` the scores
     float32 [r], with ``counts`` [n] and user ids ``targets`` [r]. ``version``: of the dataset's tables; -1: from a
-    mutable table."""
+    mutable table. ``names``: of classes, by their numbers; empty: they have none."""
 
     values: npt.NDArray[Any]
     version: int
     counts: npt.NDArray[np.int32] | None = None
     targets: npt.NDArray[Any] | None = None
+    names: Sequence[str] = ()
 
 
 class Answerer(Protocol):
@@ -359,7 +360,7 @@ def _answered(
         known = error if isinstance(error, AttaError) else AttaError("the answer has an infinity or NaN")
         status = next(status for kind, status in _STATUS if isinstance(known, kind))
         text = json.dumps({"error": type(known).__name__, "message": shortened(str(known))})
-    body = text.encode()
+    body = f"{text}\n".encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     start_response(f"{status.value} {status.phrase}", headers)
     return [body]
@@ -407,7 +408,9 @@ def answer_as_json(query: PointQuery, found: PointAnswer) -> dict[str, Any]:
     """An answer in plain values, in the order of the query's ids; targets are lists, the best first."""
     about = {"ids": query.ids.tolist(), "version": None if found.version < 0 else found.version}
     if found.counts is None or found.targets is None:
-        return {**about, "what": query.what, "values": found.values.tolist()}
+        known = dict(enumerate(found.names))  # there may be more classes than names
+        names = {"names": [known.get(number) for number in found.values.tolist()]} if known else {}
+        return {**about, "what": query.what, "values": found.values.tolist(), **names}
     cuts = np.cumsum(found.counts)[:-1]
     pieces = {"targets": found.targets, "scores": found.values}
     return about | {name: [piece.tolist() for piece in np.split(flat, cuts)] for name, flat in pieces.items()}

@@ -101,12 +101,13 @@ def explain(
         out: file for a picture (SVG).
 
     Raises ConfigError: the model is one of typed graphs or of embeddings, or there is no such vertex, or too many around
-    it; DataError: the checkpoint is missing or damaged, or of other features.
+    it; DataError: the checkpoint is missing or damaged, or of another graph.
     """
     import torch
 
     from atta.client.inference.task import feature_width
     from atta.train.checkpoint.files import load_model
+    from atta.train.launching.predict import predicted_types
     from atta.train.models.layers import saved_model
 
     saved = load_model(model)
@@ -115,7 +116,7 @@ def explain(
     task = str(saved.shape.get("task", "classes"))
     if task in UNTABLED:
         raise ConfigError(f"{saved.path}: was trained for --task {task}: there is no prediction of a vertex to explain")
-    node_type = cluster.schema.node_types[0]
+    (node_type,) = predicted_types(cluster.schema, saved)
     gnn = saved_model(saved, feature_width(cluster.schema, "x")).eval()
     number = int(cluster.ids.numbers([vertex], node_type)[0]) if isinstance(vertex, str) else vertex
     data = _around(cluster, node_type, number, int(saved.shape["depth"]))

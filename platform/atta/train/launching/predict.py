@@ -375,7 +375,7 @@ def predicted_types(
 ) -> tuple[str, ...]:
     """The node type of the vertices that are computed; of ``pairs`` those of sources and of targets, if they are two.
     saved: None for layers of a user's own; asked: the type that the user names, if so. Raises DataError: the graph
-    lacks a type of the model; ConfigError: the model computes no vertices of the type that is asked for."""
+    lacks a type of the model, or has several; ConfigError: the model computes no vertices of the type asked for."""
     about: tuple[str, ...] = (schema.node_types[0],)
     if saved is not None and _typed(saved):
         from atta.train.models.typed_layers import types_of
@@ -387,6 +387,9 @@ def predicted_types(
         if missing := [t for t in about if t not in schema.node_types]:
             why = f"{kind} was trained for node type {missing[0]!r}, which this graph does not have"
             raise DataError(saved.path, why)
+    elif saved is not None and (len(schema.node_types) > 1 or len(schema.edge_types) > 1):
+        types = f"node types {', '.join(schema.node_types)} and edge types {', '.join(schema.edge_types)}"
+        raise DataError(saved.path, f"has a model of graphs with one node and one edge type: this graph has {types}")
     if pairs:
         return about
     if asked is not None and asked not in about:

@@ -133,7 +133,14 @@ class ModelAnswers:
                 together = ids.numbers(np.concatenate(strings), node_type)
                 cuts = np.cumsum([len(one) for one in strings])[:-1]
                 found = dict(zip(map(id, strings), np.split(together, cuts), strict=True))
-        return [found[id(one)] if id(one) in found else self._numbers_of(one, node_type) for one in asked]
+        return [found[id(one)] if id(one) in found else self._asked(one, node_type) for one in asked]
+
+    def _asked(self, given: npt.NDArray[Any], node_type: str) -> Numbers | AttaError:
+        """Numbers of vertices; where there is no such one, callers may have thought of another type."""
+        found = self._numbers_of(given, node_type)
+        if isinstance(found, UnknownNameError) and len(self._dataset.schema.node_types) > 1:
+            return UnknownNameError(f"{found}; this model answers questions about node type {node_type!r}")
+        return found
 
     def _numbers_of(self, given: npt.NDArray[Any], node_type: str) -> Numbers | AttaError:
         try:
@@ -155,7 +162,7 @@ class ModelAnswers:
             what = SOURCES if query.what == TARGETS else query.what
             rows, version = self._with(what, "", lambda prepared: prepared.inference.rows_of_new(new, someone))
             if query.what != TARGETS:
-                return PointAnswer(rows, version)
+                return PointAnswer(rows, version, names=self._names(what, node_type))
             offered, schema = self._types(TARGETS)[-1], self._dataset.schema
             near = [ends for e, ends in new.edges.items() if schema.endpoints(e)[0] == offered]
             linked = np.concatenate([np.empty((2, 0), np.int64), *(np.stack(ends[::-1]) for ends in near)], axis=1)
@@ -195,7 +202,11 @@ class ModelAnswers:
             return rows[np.argsort(ids)], version
 
         rows, version = self._read(what, once, node_type) or self._with(what, "", computed)
-        return lambda places: PointAnswer(rows[places], version)
+        names = self._names(what, node_type)
+        return lambda places: PointAnswer(rows[places], version, names=names)
+
+    def _names(self, what: str, node_type: str) -> Sequence[str]:
+        return self._dataset.schema.classes.get(node_type, {}).get("y", ()) if what == "classes" else ()
 
     def _read(self, what: str, once: Numbers, node_type: str) -> tuple[npt.NDArray[Any], int] | None:
         """Rows of the table and their version; None: it has another kind."""
