@@ -443,7 +443,10 @@ def test_checkpoints_of_other_graphs(world: World, cluster: atta.LocalCluster, t
     assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
     plain, _ = checkpoint_of_one_type(tmp_path / "plain", "sage")
     said = line(plain)
-    assert f"{plain / 'best.pt'}: has a model of graphs with one node and one edge type: this graph has node types author" in said
+    assert (
+        f"{plain / 'best.pt'}: has a model of graphs with one node and one edge type: this graph has node types author"
+        in said
+    )
     assert "term, venue and edge types author__edits__venue, author__writes__paper" in said
 
 

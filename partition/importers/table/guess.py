@@ -177,7 +177,9 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         elif len(known) > 1:
             _add_edges(guess, file, known)
         else:
-            guess.lines.append(f"{file.pattern}: not in {rules.SCHEMA}: {_lack(file, files)}; add {_entry(file, listed)}")
+            guess.lines.append(
+                f"{file.pattern}: not in {rules.SCHEMA}: {_lack(file, files)}; add {_entry(file, listed)}"
+            )
     if labels is None and not any("y" in entry.get("tables", {}) for entry in guess.schema["nodes"].values()):
         guess.lines.append(
             "no labels: --labels COLUMN (with --overwrite) names the column of vertices that is to be predicted"

@@ -98,8 +98,7 @@ class ModelAnswers:
         self._dataset, self._address, self._credentials = dataset, address, credentials
 
     def prepare(self) -> None:
-        """Connect to all daemons, and answer once: the first callers need not wait for all that is loaded then. Raises
-        AttaError: that cannot be done."""
+        """Connect to all daemons, and answer once, so that first callers wait less. Raises AttaError: it cannot be done."""
         self._connected()
         with contextlib.suppress(ConfigError):  # there is no table yet, or the model has no rows of this kind
             what = self._config.what
@@ -124,8 +123,7 @@ class ModelAnswers:
         return predicted_types(self._dataset.schema, self._saved, pairs=what == TARGETS)
 
     def _numbers(self, asked: Sequence[npt.NDArray[Any]], node_type: str) -> list[Numbers | AttaError]:
-        """The numbers of each caller's vertices, or why there are none. All strings are looked up at once, unless one of
-        them is unknown."""
+        """Numbers of each caller's vertices, or why there are none. Strings are looked up at once if all are known."""
         ids, strings = self._connected().ids, [one for one in asked if one.dtype.kind == "U"]
         found: dict[int, Numbers] = {}
         if len(strings) > 1 and ids.known(node_type):
@@ -136,8 +134,8 @@ class ModelAnswers:
         return [found[id(one)] if id(one) in found else self._asked(one, node_type) for one in asked]
 
     def _asked(self, given: npt.NDArray[Any], node_type: str) -> Numbers | AttaError:
-        """Numbers of vertices; where there is no such one, callers may have thought of another type."""
         found = self._numbers_of(given, node_type)
+        # who names an unknown vertex may have thought of another type
         if isinstance(found, UnknownNameError) and len(self._dataset.schema.node_types) > 1:
             return UnknownNameError(f"{found}; this model answers questions about node type {node_type!r}")
         return found
