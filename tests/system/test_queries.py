@@ -233,10 +233,11 @@ class Served:
         context = ssl.create_default_context(cafile=str(self.authority.folder / "ca.pem"))
         try:
             with urllib.request.urlopen(request, timeout=60, context=context) as answer:
-                return answer.status, json.load(answer)
+                status, text = answer.status, answer.read()
         except urllib.error.HTTPError as error:
-            text = error.read()
-            return error.code, json.loads(text) if text.startswith(b"{") else text.decode()
+            status, text = error.code, error.read()
+        assert text.endswith(b"\n")
+        return status, json.loads(text) if text.startswith(b"{") else text.decode()
 
 
 @pytest.fixture(scope="module")
