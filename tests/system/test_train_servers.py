@@ -51,8 +51,8 @@ def trained_as_the_whole_graph(config: TrainConfig, graph: Path) -> TrainReport:
     dropout has the masks of the oracle."""
     x, y, edges, splits = whole(graph)
     torch.manual_seed(config.seed)
-    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES, dropout=config.dropout)
-    masks, places = Masks(config.seed, edges.numpy(), VERTICES), of_rows(config.depth) if config.dropout else []
+    model = GCN(CHANNELS, config.hidden, config.depth, CLASSES, dropout=config.dropped)
+    masks, places = Masks(config.seed, edges.numpy(), VERTICES), of_rows(config.depth) if config.dropped else []
     accuracies = []
 
     def loss_of(epoch: int) -> torch.Tensor:

@@ -166,7 +166,7 @@ class ExchangeTrainer(ServerTrainer):
         graph, x, view = batch.graph, batch.x, found.view
         assert graph.source is not None
         self.exact = graph.source
-        if self.config.dropout:
+        if self.config.dropped:
             graph.dropout = RowDropout(view, self.config.seed, self.device)
         packed = packing(options.codec, next(self.model.parameters()).dtype)
         every, seed = options.rows == "all", self.config.seed

@@ -33,11 +33,11 @@ def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> to
     """The model of ``config`` as ``model(x, edge_index)``, for any graph."""
     if config.model in DEEP_MODELS:
         deep: dict[str, Any] = {"kind": config.model, "checkpointed": config.checkpoint_layers}
-        return DeepGNN(in_channels, config.hidden, num_classes, config.depth, dropout=config.dropout, **deep)
+        return DeepGNN(in_channels, config.hidden, num_classes, config.depth, dropout=config.dropped, **deep)
     more: dict[str, Any] = {"heads": config.heads, "v2": False} if config.model == "gat" else {}
     own = {AUTO: GraphSAGE, "sage": GraphSAGE, "gcn": GCN, "gat": GAT}
     kind = own.get(config.model) or MODEL[config.model]
-    model: BasicGNN = kind(in_channels, config.hidden, config.depth, num_classes, dropout=config.dropout, **more)
+    model: BasicGNN = kind(in_channels, config.hidden, config.depth, num_classes, dropout=config.dropped, **more)
     if config.model not in own:
         _check_plain(config.model, model)
     made: torch.nn.Module = model

@@ -49,7 +49,7 @@ class TypedLayers(torch.nn.Module):
 
     def __init__(self, config: TrainSettings, reach: TypeReach) -> None:
         super().__init__()
-        self.reach, self.dropout, self.hidden_width = reach, config.dropout, config.hidden
+        self.reach, self.dropout, self.hidden_width = reach, config.dropped, config.hidden
         widths = {t: width for t in reach.read(0) if (width := reach.widths[t]) is not None}
         self.encoders: Any = LayersByType({t: torch.nn.Linear(width, config.hidden) for t, width in widths.items()})
         self.layers = torch.nn.ModuleList(_layer(config, reach, number) for number in range(reach.depth))

@@ -72,7 +72,7 @@ class TrainSettings:
     lr_factor: Annotated[float, Option("The learning rate falls to this share.")] = 0.1
     clip_grad_norm: Annotated[float | None, Option("Clip the gradient of a step to this norm.", unset="never")] = None
     weight_decay: Annotated[float, Option("L2 penalty on the weights.")] = 0.0
-    dropout: Annotated[float, Option("Share of activations that are dropped.")] = 0.5
+    dropout: Annotated[float | None, Option("Share of activations that are dropped.", unset="0.5; of links 0")] = None
     seed: Annotated[int, Option("Seed of all random choices.")] = 0
     eval_every: Annotated[int, Option("Epochs between evaluations.", at_least=1)] = 1
     patience: Annotated[
@@ -113,6 +113,11 @@ class TrainSettings:
     def depth(self) -> int:
         """Number of layers."""
         return self.layers or DEFAULT_LAYERS
+
+    @property
+    def dropped(self) -> float:
+        """Share of activations that are dropped. A link's score is a product of two rows, which drowns in what both lose."""
+        return self.dropout if self.dropout is not None else 0.0 if self.task == "link" else 0.5
 
 
 def epoch_seed(seed: int, epoch: int, rank: int = 0, world: int = 1) -> int:
