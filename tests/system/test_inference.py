@@ -585,7 +585,7 @@ def test_models_that_do_not_fit_are_refused(clusters: Clusters, tmp_path: Path) 
     with pytest.raises(ConfigError, match="no embeddings"):
         atta.predict(cluster, checkpoint(tmp_path / "one", "sage", layers=1)[0])
     checkpoint(tmp_path / "wide", "sage", 2, channels=17)
-    with pytest.raises(DataError, match="16 features"):
+    with pytest.raises(DataError, match="17 features per vertex, this data has 16"):
         atta.predict(cluster, tmp_path / "wide")
     with pytest.raises(ConfigError, match="only a part"):
         atta.predict(cluster, tmp_path / "wide", rank=0, world_size=2)

@@ -211,7 +211,18 @@ def test_commands_need_the_roles_that_the_document_names(guarded: Guarded, tmp_p
         "atta tables list": [],
         "atta tables save": ["kept"],
         "atta trace": ["--seconds", "0", "--out", str(tmp_path / "trace.json")],
-        "atta train": ["--epochs", "1", "--trainers", "1", "--num-neighbors", "2,2", "--layers", "2", *model],
+        "atta train": [
+            "--epochs",
+            "1",
+            "--trainers",
+            "1",
+            "--num-neighbors",
+            "2,2",
+            "--layers",
+            "2",
+            *model,
+            "--overwrite",
+        ],
         "atta predict": ["--out", str(tmp_path / "ROLE"), *model],
     }
     documented = commands_by_role()

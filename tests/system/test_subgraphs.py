@@ -253,7 +253,7 @@ def test_seeds_of_several_types_go_round_the_ranks(case: Case) -> None:
             assert sorted(seen) == sorted((t, v) for t, ids in given.items() for v in ids.tolist())
     with pytest.raises(atta.ConfigError, match="no times"):
         atta.NeighborLoader(case.clusters[0], [2], given, time_attr="time")
-    with pytest.raises(atta.ConfigError, match="given by ids, not as 'train'"):
+    with pytest.raises(atta.ConfigError, match="given by ids, not 'train'"):
         atta.NeighborLoader(case.clusters[0], [2], {"paper": "train"})
     with pytest.raises(atta.ConfigError, match="only NeighborLoader takes seeds of several"):
         atta.HGTLoader(case.clusters[0], [2], given)

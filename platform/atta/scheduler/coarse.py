@@ -335,8 +335,7 @@ class WakeUps:
 
     def __init__(self) -> None:
         self._checks: list[tuple[float, int, ScheduledSession]] = []
-        """A heap. An entry counts if it is its session's ``check_at`` and the session is open; others are out of
-        date."""
+        """A heap. An entry counts if it is its session's ``check_at`` and the session is open; others are old."""
         self._sequence = count()
         self._asked: float | None = None
         """The wake-up that the shell holds. After ``next`` it is no later than the earliest check that counts."""

@@ -119,7 +119,7 @@ def own_number(environment: Mapping[str, str], host: str, variables: Sequence[st
             return _number(text, f"{name}={text!r}")
     found = re.search(r"[0-9]+$", host.partition(".")[0])
     if found is None:
-        raise ConfigError(f"auto: no number is known: set {', '.join(variables)}, or end host name {host!r} with it")
+        raise ConfigError(f"auto: no number: set {', '.join(variables)}, or end the host name {host!r} with it")
     return _number(found[0], f"host name {host!r}")
 
 

@@ -220,7 +220,7 @@ def test_options_take_auto(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("socket.gethostname", lambda: "daemon")
     for kind in (PARTS, NODE_RANK):
-        with pytest.raises(click.BadParameter, match="no number is known"):
+        with pytest.raises(click.BadParameter, match="no number: set"):
             kind.convert("auto", None, None)
     monkeypatch.setenv("SLURM_PROCID", "5")
     monkeypatch.setenv("SLURM_NODEID", "1")

@@ -75,7 +75,7 @@ def test_round_trip(folder: Path, tmp_path: Path) -> None:
     [
         (lambda s: s.update(colours={}), "'nodes' and 'edges'"),
         (lambda s: s["nodes"]["user"].pop("id"), "needs"),
-        (lambda s: s["nodes"].pop("item"), "item is not a node type"),
+        (lambda s: s["nodes"].pop("item"), "item is no node type"),
         (lambda s: s["nodes"]["user"].update(files="nobody.parquet"), "no such file"),
         (lambda s: s["nodes"]["user"].update(files="schema.json"), "is neither .parquet nor .csv"),
         *(

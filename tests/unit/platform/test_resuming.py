@@ -47,7 +47,7 @@ def test_a_state_survives_json(request: str, rank: int, world: int, epoch: int, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "version 2 is unknown"),
+        ({"version": 2}, "unknown version 2"),
         ({"epoch": -1}, "epoch is -1"),
         ({"rank": "0"}, "rank is '0'"),
         ({"batch": True}, "batch is True"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -25,6 +26,7 @@ from atta.daemon.engine.session import MAX_HELD_SLOTS, Delivery, Session, Sessio
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.peers.owners import Pull, SharedRows
 from atta.daemon.services import nearby as served
+from atta.daemon.services import sessions
 from atta.daemon.services.front import OTHER, check_descriptors, within_descriptors
 from atta.daemon.services.handling import MAX_NAMED
 from atta.daemon.services.nearby import MOST_GREETINGS, NearbyConsumers
@@ -158,8 +160,12 @@ async def test_a_client_that_gave_up_closes_what_it_has_asked_for(checks: Checks
         await asked(service, "c")
 
 
-async def test_what_is_shown_of_a_session_gives_nobody_its_batches_or_its_end(checks: Checks) -> None:
+async def test_what_is_shown_of_a_session_gives_nobody_its_batches_or_its_end(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Readers see all sessions, and each may ask for the batches of its own."""
+    every = structlog.make_filtering_bound_logger(0)
+    monkeypatch.setattr(sessions, "log", structlog.wrap_logger(None, wrapper_class=every))
     service, engine = service_of()
     checks.go.set()
     with capture_logs() as lines:

@@ -86,7 +86,7 @@ def test_a_cluster_file_says_what_to_bring(tmp_path: Path, clean: pytest.MonkeyP
     [
         ('[tls]\nca = "a"\ncart = "b"', UnknownNameError, "did you mean 'cert'"),
         ("[tls]\nca = 3", ConfigError, "ca is not the name of a file"),
-        ('[tls]\ncert = "b"\nkey = "c"', ConfigError, "certificate of the authority"),
+        ('[tls]\ncert = "b"\nkey = "c"', ConfigError, "the authority's certificate"),
         ('[tls]\nca = "a"\nkey = "c"', ConfigError, "given together"),
         ("tls = 3", ConfigError, "names files"),
         ("[lts]", UnknownNameError, "did you mean 'tls'"),

@@ -331,7 +331,7 @@ def test_rows_that_a_window_finds_in_the_cache_are_looked_up_late(tmp_path: Path
     assert [(hop.new, hop.home) for hop in found.hops] == [(hop.new, hop.home) for hop in early.hops]
     assert simulate(Scenario(found, batches=5)).rows_per_batch == pytest.approx(18, rel=0.01)
     in_sums = late[5]._replace(summed_rows=5)  # type: ignore[call-arg]
-    with pytest.raises(DataError, match="aggregates"):
+    with pytest.raises(DataError, match="an aggregating loader"):
         profile_of_trace(write(tmp_path / "t.json", [OPENED, *late[:5], in_sums, *late[6:]], []))
 
 

@@ -116,7 +116,7 @@ class TrainSettings:
 
     @property
     def dropped(self) -> float:
-        """Share of activations that are dropped. A link's score is a product of two rows, which drowns in what both lose."""
+        """Share of activations that are dropped. A link's score multiplies two rows: half of both tell little."""
         return self.dropout if self.dropout is not None else 0.0 if self.task == "link" else 0.5
 
 
