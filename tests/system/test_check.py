@@ -63,7 +63,7 @@ def test_what_is_fetched_is_all_edges_among_some_vertices(cluster: atta.LocalClu
 @pytest.mark.parametrize("name", MODELS)
 def test_training_says_what_a_batch_would_change(cluster: atta.LocalCluster, name: str) -> None:
     torch.manual_seed(1)
-    wanted: dict[str, Any] = {"model": name, "depth": 3, "hidden": 8, "heads": 2, "dropout": 0.5, "seed": 0}
+    wanted: dict[str, Any] = {"model": name, "depth": 3, "hidden": 8, "heads": 2, "dropped": 0.5, "seed": 0}
     config: Any = SimpleNamespace(**wanted, fan_outs=(2, 2, 2), checkpoint_layers=False)
     model, said = build_model(config, 16, 4).eval(), list[str]()
     trainer: Any = SimpleNamespace(config=config, cluster=cluster, display=SimpleNamespace(line=said.append))
