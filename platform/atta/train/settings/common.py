@@ -72,7 +72,7 @@ class TrainSettings:
     lr_factor: Annotated[float, Option("The learning rate falls to this share.")] = 0.1
     clip_grad_norm: Annotated[float | None, Option("Clip the gradient of a step to this norm.", unset="never")] = None
     weight_decay: Annotated[float, Option("L2 penalty on the weights.")] = 0.0
-    dropout: Annotated[float | None, Option("Share of activations that are dropped.", unset="0.5; of links 0")] = None
+    dropout: Annotated[float | None, Option("Share of activations dropped.", unset="0.5; of links 0")] = None
     seed: Annotated[int, Option("Seed of all random choices.")] = 0
     eval_every: Annotated[int, Option("Epochs between evaluations.", at_least=1)] = 1
     patience: Annotated[
