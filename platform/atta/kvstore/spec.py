@@ -327,7 +327,7 @@ class MutableSpec:
     def _check_lease(self) -> None:
         lease_s = self.lease_s
         if lease_s is not None and (type(lease_s) not in (int, float) or not 0 < lease_s <= MAX_LEASE_S):
-            raise ConfigError(f"table {self.name}: lease_s {lease_s!r} is no number of seconds up to {MAX_LEASE_S:g}")
+            raise ConfigError(f"table {self.name}: lease_s {lease_s!r} must be seconds, at most {MAX_LEASE_S:g}")
 
     def _check_policy(self) -> None:
         kind, colon, name = self.policy.partition(":") if isinstance(self.policy, str) else ("", "", "")
