@@ -1,6 +1,6 @@
 """A daemon whose dataset is several times its memory: mapped files, and ``--memory SIZE``, beside what the disk allows.
 
-    python -m bench.scale.beyond_memory --dataset DATASET [--limit 1GiB] [--batches 60] [--seconds 60]
+    python -m bench.scale.beyond_memory --dataset DATASET [--limit 1GiB] [--batches 60] [--seconds 60] [--rounds 5]
 
 DATASET has one partition. A daemon in a control group serves it, with a cold page cache; the consumer is outside. The disk's
 own rates are measured in the same run: random reads of 4 KiB, 64 at a time, and reads of 1 MiB in order. The optimum reads
@@ -102,14 +102,10 @@ def optimum(asked: Sequence[np.ndarray], slots: int, row_bytes: int, start: int)
     return blocks, runs
 
 
-def main() -> None:
-    """Measure and write the record."""
-    options = {"limit": "1GiB", "batches": 60, "seconds": 60.0, "batch_size": 512, "fan_outs": "10,5"}
-    given = arguments_of(__file__, __doc__, dataset=Path, **options)
-    (limit,), dataset = limits(given.limit), Dataset.open(given.dataset, verify=False)
-    (node_type,), size = dataset.schema.node_types, sum(record.size for record in dataset.files.values())
-    file, bound = node_file(0, node_type, "x"), limit * 19 // 20
-    row_bytes = dataset.schema.table(node_type, "x").row_bytes
+def one_round(given: Namespace, limit: int, dataset: Dataset) -> dict[str, Any]:
+    """The disk's rates, a run of each way to read, and the figures that compare them."""
+    (node_type,), bound = dataset.schema.node_types, limit * 19 // 20
+    file, row_bytes = node_file(0, node_type, "x"), dataset.schema.table(node_type, "x").row_bytes
     rates = disk_rates(given.dataset / file)
     runs = [load(given, limit, memory, f"127.0.0.1:{7391 + i}") for i, memory in enumerate(("map", "disk", str(bound)))]
     *_, asked = [[dataset.to_internal(node_type, ids) for ids in run.pop("asked")] for run in runs]
@@ -128,18 +124,32 @@ def main() -> None:
         "reads of the optimum": reads,
         "rows kept": slots,
     }
-    found: dict[str, Any] = {"bytes": size, "limit": limit, "runs": runs, "figures": figures, "same_bits": same}
-    about = document("beyond-memory", command=given.typed, **found)
+    return {"runs": runs, "figures": figures, "same_bits": same}
+
+
+def main() -> None:
+    """Measure and write the record."""
+    options = {"limit": "1GiB", "batches": 60, "seconds": 60.0, "batch_size": 512, "fan_outs": "10,5", "rounds": 1}
+    given = arguments_of(__file__, __doc__, dataset=Path, **options)
+    (limit,), dataset = limits(given.limit), Dataset.open(given.dataset, verify=False)
+    size = sum(record.size for record in dataset.files.values())
+    rounds = [one_round(given, limit, dataset) for _ in range(given.rounds)]
+    about = document("beyond-memory", command=given.typed, bytes=size, limit=limit, rounds=rounds)
     lines = head(f"Beyond memory: {size / limit:.1f} times a control group of {given.limit}", about)
     columns = "disk_reads", "disk_read_bytes", "disk_rows_asked", "disk_rows_hit"
-    read = [[f"{r['disk'].get(name, 0):,.0f}" for name in columns] for r in runs]
     rows = [
-        [r["memory"], f"{r['batches_per_s']:.3g}", r["peak_bytes"] >> 20, *of] for r, of in zip(runs, read, strict=True)
+        [number, r["memory"], f"{r['batches_per_s']:.3g}", r["peak_bytes"] >> 20]
+        + [f"{r['disk'].get(name, 0):,.0f}" for name in columns]
+        for number, found in enumerate(rounds, 1)
+        for r in found["runs"]
     ]
-    lines += [*rows_of(["--memory", "batches/s", "peak without files, MiB", *columns], *rows), ""]
-    lines += rows_of(
-        ["figure", "value"], *((name, f"{value:.4g}") for name, value in figures.items()), ["same bits", same]
-    )
+    lines += [*rows_of(["round", "--memory", "batches/s", "peak without files, MiB", *columns], *rows), ""]
+    medians = []
+    for name in rounds[0]["figures"]:
+        values = [found["figures"][name] for found in rounds]
+        medians.append((name, f"{np.median(values):.4g}", f"{min(values):.4g} to {max(values):.4g}"))
+    same = all(found["same_bits"] for found in rounds)
+    lines += rows_of(["figure", "median", "rounds"], *medians, ["same bits", same, ""])
     write(given.out / "beyond-memory.json", about, lines)
 
 
