@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,8 @@ import torch.nn.functional as F
 import atta
 import atta.cli.pictures
 from atta.cli.main import cli
-from atta.partition import partition_graph
+from atta.errors import AttaError
+from atta.partition import GraphWriter, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, TrainReport, fit
 from atta.train.checkpoint.files import BEST, LAST, load_model
@@ -216,3 +218,30 @@ def test_an_interrupted_run_and_its_resumption_are_drawn(
     assert [epoch.loss for epoch in drawn] == [epoch["loss"] for epoch in told]
     assert drawn[0].metrics == {}
     assert "val_accuracy" in drawn[1].metrics
+
+
+def learnable(folder: Path, kept: slice) -> Path:
+    """A partitioned graph of one type: in steps of two, edges weigh 1 and 0; ``kept``: those that it has."""
+    rng, n = np.random.default_rng(5), 120
+    y = rng.integers(0, 3, n)
+    x = (np.eye(3)[y] + rng.standard_normal((n, 3))).astype(np.float32)
+    ends, weight = rng.integers(0, n, (2, 1600)), np.tile(np.array([1, 0], np.float32), 800)
+    with GraphWriter(folder / "graph") as out:
+        splits = {"train": np.arange(60), "val": np.arange(60, 90), "test": np.arange(90, n)}
+        out.add_nodes("node", n, tables={"x": x, "y": y}, splits=splits)
+        out.add_edges("node__to__node", *ends[:, kept], tables={"weight": weight[kept]})
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
+    return folder / "parts"
+
+
+def test_edges_without_weight_are_as_if_they_were_not_there(tmp_path: Path, config: TrainConfig) -> None:
+    one = replace(config, trainers=1, epochs=2, num_neighbors=(-1, -1))
+    weighted = replace(one, data=str(learnable(tmp_path / "all", slice(None))), method="weighted", dependency=3)
+    kept = replace(one, data=str(learnable(tmp_path / "kept", slice(0, None, 2))))
+    assert [e.loss for e in fit(weighted).epochs] == [e.loss for e in fit(kept).epochs]
+
+
+@pytest.mark.parametrize("task", ["link", "unsupervised"])
+def test_the_method_reaches_the_loaders_of_every_task(config: TrainConfig, task: str) -> None:
+    with pytest.raises(AttaError, match="unknown attribute .weight_attr. 'weight'"):  # of a graph without weights
+        fit(replace(config, trainers=1, task=task, method="weighted"))

@@ -120,9 +120,9 @@ def _print(report: TrainReport) -> None:
     best = report.best
     found = best.metric(report.watched.metric)
     if report.config.task == "classes" and best.test_accuracy is not None:
-        validated = "" if best.val_accuracy is None else f"val {best.val_accuracy:.4f}, "
+        validated = "" if best.val_accuracy is None else f"val {100 * best.val_accuracy:.2f} %, "
         which = "best" if validated else "last"
-        echo(f"{which} epoch {best.epoch}: {validated}test accuracy {best.test_accuracy:.4f}")
+        echo(f"{which} epoch {best.epoch}: {validated}test accuracy {100 * best.test_accuracy:.2f} %")
     elif found is not None:
         tested = [f"{name[5:]} {value:.4f}" for name, value in best.metrics.items() if name.startswith("test_")]
         test = f"; test {', '.join(tested)}" if tested else ""

@@ -79,6 +79,8 @@ KEPT = ["resume", "overwrite", "checkpoint_steps", "max_restarts"]
         ({"strategy": "cooperative"}, "co-batches=R (steps per epoch) or memory=SIZE"),
         ({"strategy": "cooperative", "co_batches": 2, "memory": 10**9}, "give either co-batches"),
         ({"strategy": "cooperative", "co_batches": 0}, "co-batches=0"),
+        ({"method": "last"}, "method=last: needs a time for each seed"),
+        ({"method": "labr"}, "unknown neighbour method 'labr'; did you mean 'labor'"),
         ({"strategy": "full", "resample_every": 5}, "resample-every: goes with eas"),
         ({"strategy": "full", "eas": (1, 5), "resample_every": -1}, "resample-every=-1"),
         ({"strategy": "full", "eas": (1,)}, "eas=1: give MAX_HOP,FANOUT"),
@@ -149,6 +151,13 @@ def test_one_fan_out_holds_for_every_layer_and_a_rule_says_who_joins_a_server() 
     assert config(strategy="full", eas=(2, 5)).rule(7) == ExpansionAware(2, 5)
     drawn = [config(strategy="full", eas=(2, 5), resample_every=3).rule(epoch) for epoch in range(7)]
     assert [getattr(rule, "resample", None) for rule in drawn] == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_evaluations_draw_as_training_does_but_anew_in_each_batch() -> None:
+    own = config(strategy="minibatch", method="labor", dependency=64).own
+    assert own.drawing(train=True) == {"method": "labor", "dependency": 64}
+    assert own.drawing(train=False) == {"method": "labor", "dependency": 1}
+    assert config(method="weighted").own.drawing(train=True) == {"weight_attr": "weight", "dependency": 1}
 
 
 def test_servers_follow_from_trainers_and_partitions() -> None:

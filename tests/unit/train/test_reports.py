@@ -110,8 +110,8 @@ def test_json_holds_what_scripts_read() -> None:
 def test_the_best_epoch_is_printed_and_what_was_not_validated_not_as_0(capsys: pytest.CaptureFixture[str]) -> None:
     tested = {"test_accuracy": 0.75}
     for metrics, said in (
-        (tested, "last epoch 1: test accuracy 0.7500"),
-        ({"val_accuracy": 0.5, **tested}, "best epoch 0: val 0.5000, test accuracy 0.7500"),
+        (tested, "last epoch 1: test accuracy 75.00 %"),
+        ({"val_accuracy": 0.5, **tested}, "best epoch 0: val 50.00 %, test accuracy 75.00 %"),
     ):
         _print(TrainReport(TrainConfig(data="x", task="classes"), [e.evaluated(metrics) for e in epochs([None, None])]))
         assert capsys.readouterr().out.splitlines()[0] == said

@@ -1,15 +1,14 @@
-"""Settings of ``minibatch``, and of the tasks without a table ``y`` of vertices: ``link``, ``edge-classes``,
-``unsupervised``, ``dgi``."""
+"""Settings of ``minibatch``, and of the tasks without a table ``y`` of vertices."""
 
 from __future__ import annotations
 
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from atta.errors import ConfigError
-from atta.observe.settings import Option
+from atta.observe.settings import Option, Setting
 from atta.train.settings.common import BATCH_SIZE, DEFAULT_BATCH, TrainSettings
 
 LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX = "link", "edge-classes", "unsupervised", "dgi"
@@ -142,6 +141,12 @@ class MinibatchSettings(LinkSettings):
     eval_batch_size: Annotated[
         int | None, Option("Seeds per batch of evaluations.", unset="--batch-size", at_least=1)
     ] = None
+    method: Annotated[
+        str, Setting("How in-neighbours are drawn: uniform, weighted, labor, or a method of your own.", metavar="NAME")
+    ] = "uniform"
+    dependency: Annotated[
+        int, Setting("In so many batches each vertex draws its in-neighbours anew once, such as 64.", at_least=1)
+    ] = 1
 
     @property
     def depth(self) -> int:
@@ -157,6 +162,12 @@ class MinibatchSettings(LinkSettings):
     def eval_fan_outs(self) -> tuple[int, ...]:
         """Fan-outs of validation and test, one per layer."""
         return self._per_layer(self.eval_num_neighbors or self.num_neighbors)
+
+    def drawing(self, *, train: bool) -> dict[str, Any]:
+        """How in-neighbours are drawn, as ``NeighborLoader`` takes it; evaluations draw anew in every batch."""
+        weighted = self.method == "weighted"
+        way = {"weight_attr": "weight"} if weighted else {"method": self.method}
+        return {**way, "dependency": self.dependency if train else 1}
 
     def _per_layer(self, hops: tuple[int, ...]) -> tuple[int, ...]:
         return hops * self.depth if len(hops) == 1 else hops

@@ -147,7 +147,10 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     def loader_options(self, *, train: bool) -> dict[str, Any]:
         """Fan-outs and tables of the loader, as ``NeighborLoader`` takes them."""
         fan_outs = self.config.fan_outs if train else self.config.eval_fan_outs
-        return {"num_neighbors": list(fan_outs), "tables": ["x"], "aggregate": self.aggregate, **self.norms}
+        drawing = self.config.drawing(train=train)
+        return {
+            "num_neighbors": list(fan_outs), "tables": ["x"], "aggregate": self.aggregate, **drawing, **self.norms
+        }
 
     def _loader(self, split: str, batch_size: int, *, train: bool) -> atta.NeighborLoader:
         return atta.NeighborLoader(

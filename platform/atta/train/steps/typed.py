@@ -71,7 +71,8 @@ class TypedTrainer(MinibatchTrainer):
             fan_outs_of(schema, config) if own is None else dict.fromkeys(schema.edge_types, config.eval_fan_outs)
         )
         tables = {t: ["x"] for t in self.reach.read(0) if self.reach.widths[t] is not None}
-        return {"num_neighbors": {name: list(hops) for name, hops in fan_outs.items()}, "tables": tables}
+        hops = {name: list(hops) for name, hops in fan_outs.items()}
+        return {"num_neighbors": hops, "tables": tables, **config.drawing(train=train)}
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         scores: torch.Tensor = model(*self.inputs(data))

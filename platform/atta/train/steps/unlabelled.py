@@ -10,9 +10,9 @@ import torch
 
 import atta
 from atta.client.loaders.dag import DagLoader
-from atta.client.loaders.neighbor import edge_weights_of
+from atta.client.loaders.neighbor import Drawing
 from atta.errors import ConfigError
-from atta.samplers.dag.spec import Hops, pair_spec
+from atta.samplers.dag.spec import pair_spec
 from atta.samplers.hashing import mix64
 from atta.train.models import whole_model
 from atta.train.models.links import Dot, InfomaxModel, WalkModel
@@ -68,10 +68,10 @@ class WalkTrainer(_UnlabelledTrainer):
         self._check_strangers()
         if config.walk_length > 1:
             return WalkBatches(self, config.walk_length)
-        weights = edge_weights_of(schema, self.norms.get("edge_norm"), unbiased=bool(self.norms))
+        drawing = Drawing(**self.norms, **config.drawing(train=True))
         dag = pair_spec(
             schema,
-            Hops(list(config.fan_outs), weights=weights),
+            drawing.hops(schema, list(config.fan_outs)),
             edge_type=self.edge_type,
             negatives=0 if config.negatives == "in_batch" else config.negatives_per_edge,
             tables={self.node_type: ["x"]},

@@ -43,8 +43,16 @@ def _check(settings: MinibatchSettings) -> None:
     ):
         if hops is not None:
             _check_fan_outs(option, hops, depth)
+    _check_method(settings.method)
     _check_types(settings)
     check_links(settings)
+
+
+def _check_method(name: str) -> None:
+    from atta.samplers.methods import Method
+
+    if Method(name).temporal:
+        raise ConfigError(f"method={name}: needs a time for each seed; give them to a loader in Python as input_time")
 
 
 def _check_types(settings: MinibatchSettings) -> None:
