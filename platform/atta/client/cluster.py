@@ -416,7 +416,7 @@ def _why_not(address: str, credentials: Credentials | None) -> str:
         with contextlib.closing(Connection(address, WHY_S, credentials=credentials)) as connection:
             connection.describe(timeout=WHY_S)
     except UnavailableError as error:
-        return f" ({str(error).removeprefix(f'{address}: ')})"
+        return f"; {error.cause}"
     except AttaError:
         pass
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -386,13 +387,20 @@ def _unreached(peer: str, details: str) -> errors.RemoteError:
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about: {said}")
     if any(sign in details for sign in _NO_HANDSHAKE):
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
-    # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.
-    closed = details.startswith("failed to connect") and details.endswith("Socket closed")
-    cures = "; does it ask for a certificate ([tls] in the cluster file), or has yours expired, or another authority?"
-    hint = cures if closed else ""
-    return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)}{hint})")
+    why = next((said for sign, said in _WHY.items() if re.search(sign, details)), _brief(details))
+    return errors.UnavailableError(peer, f"no daemon answers: {why}")
 
 
+CLOSES = "what listens there closes connections at once"
+"""What is said of a daemon with TLS that does not trust the caller: it accepts the connection before it closes it."""
+_WHY = {
+    "Connection refused": "nothing listens there (connection refused)",
+    "errors resolving|DNS resolution failed": "host not found",
+    "timed out": "the connection timed out",
+    "Failed parsing HTTP/2": "what listens there is no daemon",
+    "failed to connect.*Socket closed": CLOSES,
+}
+"""Patterns of gRPC's words, and what is said instead."""
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _NO_HANDSHAKE = ("erification Check failed", "_ALERT_")
 _OWN_DOING = ("Locally cancelled", "Cancelled upon", "Channel closed")

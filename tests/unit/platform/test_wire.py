@@ -323,6 +323,31 @@ def test_a_call_that_breaks_off_has_lost_its_daemon(code: str, details: str, bro
     assert str(error).startswith("b:2: ")
 
 
+REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7070: "
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        (
+            f"{REFUSED}Failed to connect to remote host: Connection refused",
+            "nothing listens there (connection refused)",
+        ),
+        ("errors resolving h:7: [field:hostname lookup error:h:7: Domain name not found]", "host not found"),
+        ("DNS resolution failed for h:7: C-ares status is not ARES_SUCCESS", "host not found"),
+        (f"{REFUSED}connection attempt timed out before receiving SETTINGS frame", "the connection timed out"),
+        (f"{REFUSED}Failed parsing HTTP/2 (Expected SETTINGS frame)", "what listens there is no daemon"),
+        (f"{REFUSED}Socket closed", "what listens there closes connections at once"),
+        ("Socket closed", "Socket closed"),  # of a connection that there was
+    ],
+)
+def test_why_nobody_answers_is_said_in_words_of_users(details: str, said: str) -> None:
+    failure = Refused(RuntimeError())
+    failure._status = grpc.StatusCode.UNAVAILABLE, details
+    error = rpc.error_from("b:2", failure, 2.5)
+    assert (type(error), str(error)) == (errors.UnavailableError, f"b:2: no daemon answers: {said}")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "kind"),
     [

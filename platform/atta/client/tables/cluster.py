@@ -283,7 +283,7 @@ class ClusterTables:
             try:
                 replies.append(rpc.answered(connection.address, future.result()))
             except grpc.RpcError as error:
-                errors.append(rpc.error_from(connection.address, error, patience))
+                errors.append(connection.error_from(error, patience))
             except RemoteError as error:
                 errors.append(error)
         if errors:

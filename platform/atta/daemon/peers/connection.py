@@ -24,7 +24,7 @@ from atta.observe.machine.threads import aside
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.clusterfile import ended_daemon, read_cluster
-from atta.wire.credentials import Credentials, Stamp, TokenHeader, open_async_channel, stamp_of, with_hosts
+from atta.wire.credentials import Credentials, Stamp, TokenHeader, explained, open_async_channel, stamp_of
 from atta.wire.identity import Bound, Identity, check, check_contract, check_release, release_of
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.retries import patience_of
@@ -172,7 +172,7 @@ class PeerConnection:
 
     async def explained(self, error: AttaError) -> AttaError:
         """``error``; where the peer's certificate is for another host, one that names both hosts."""
-        return await aside(with_hosts, error, self.address, self._settings.credentials)
+        return await aside(explained, error, self.address, self._settings.credentials)
 
     async def _asked(self) -> None:
         """Ask a small question. Raises UnavailableError or DeadlineError if the peer does not answer."""
