@@ -71,9 +71,8 @@ class ClusterTables:
     def open(self, name: str) -> RemoteTable:
         """A table that exists. Raises UnknownNameError: it does not exist, or a daemon has lost its rows of it."""
         infos = [info for info in self._look(name) if info is not None]
-        if len(infos) < len(self._connections):  # a daemon raises the error, with the nearest name
-            request = table_pb2.DescribeTableRequest(name=name)
-            infos = [connection.call("TableService.Describe", request) for connection in self._connections]
+        if len(infos) < len(self._connections):
+            raise UnknownNameError.of("mutable table", name, self.specs().keys() - {name})
         return self._opened(_spec(self._connections[0], infos[0]), infos)
 
     def specs(self) -> dict[str, MutableSpec]:
@@ -177,11 +176,9 @@ class ClusterTables:
 
     @staticmethod
     def _described(connection: Connection, name: str) -> table_pb2.TableInfo | None:
-        request = table_pb2.DescribeTableRequest(name=name)
-        try:
-            return connection.call("TableService.Describe", request)  # type: ignore[no-any-return]
-        except UnknownNameError:
-            return None
+        request = table_pb2.DescribeTableRequest(name=name, if_there=True)
+        info = connection.call("TableService.Describe", request)
+        return info if info.spec else None
 
     def _check_same(self, name: str, infos: Sequence[table_pb2.TableInfo | None]) -> None:
         """Raise RemoteError unless all shards were created, and last loaded, together."""
