@@ -296,7 +296,8 @@ def test_a_third_daemon_that_is_late_or_gone_is_not_this_one_started_anew(kind: 
     assert rpc.status_of(error)[0] is not grpc.StatusCode.UNAVAILABLE
     back = arrived(error)
     assert type(back) is errors.PeerLostError
-    assert str(back) == f"b:2: {error}"
+    assert str(back) == f"b:2: another daemon does not answer: {error}"
+    assert str(arrived(back)) == str(back), "who passes it on is not named"
 
 
 @pytest.mark.parametrize(
@@ -338,6 +339,7 @@ REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0
         (f"{REFUSED}connection attempt timed out before receiving SETTINGS frame", "the connection timed out"),
         (f"{REFUSED}Failed parsing HTTP/2 (Expected SETTINGS frame)", "what listens there is no daemon"),
         (f"{REFUSED}Socket closed", "what listens there closes connections at once"),
+        (f"{REFUSED}Failed to connect to remote host: No route to host", "No route to host"),
         ("Socket closed", "Socket closed"),  # of a connection that there was
     ],
 )
