@@ -23,8 +23,7 @@ from atta.wire.parts import parts_text
 if TYPE_CHECKING:
     from atta.daemon.services.queries import Answerer
 
-ANSWER_S = 2.0
-"""How long a daemon that has the address already may take to say who it is."""
+ANSWER_S = 2.0  # how long a daemon that has the address already may take to say who it is
 _GROUPS = {
     "Data and addresses": "data part listen peers data-cache verify",
     "Memory": "memory buffer queue cache cache-fill cache-share cache-rank window cache-fanouts cache-edges share-pulls",
@@ -99,7 +98,6 @@ def _answerer(config: DaemonConfig) -> Answerer | None:
 
 
 def _who_listens(config: DaemonConfig) -> str:
-    """Who has the address of the daemon, and what to do about it."""
     from atta.client.control import Connection
 
     own = Credentials(config.tls_ca, config.tls_cert, config.tls_key, config.peer_token) if config.tls_ca else None

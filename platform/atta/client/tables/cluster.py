@@ -113,9 +113,8 @@ class ClusterTables:
             RemoteError: a daemon cannot write it (names the file), does not answer, or holds other tables than the
                 others.
         """
-        ask = partial(
-            table_pb2.SnapshotRequest, name=name, snapshot=secrets.token_hex(8), hold_s=2 * self._patience_s()
-        )
+        snapshot, hold_s = secrets.token_hex(8), 2 * self._patience_s()
+        ask = partial(table_pb2.SnapshotRequest, name=name, snapshot=snapshot, hold_s=hold_s)
         return sorted(self._on_all("TableService.Save", ask, hold=True))
 
     def load(self, name: str) -> list[str]:
@@ -219,14 +218,12 @@ class ClusterTables:
 
     def _common(self, name: str) -> str:
         """The id of the newest snapshot of that name that is complete on all daemons."""
-        ids = [
-            list(reply.ids) for reply in self.ask_all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))
-        ]
+        replies = self.ask_all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))
+        ids = [list(reply.ids) for reply in replies]
         common: list[str] = [one for one in ids[0] if all(one in others for others in ids[1:])]
         if not common:
-            parts = ", ".join(
-                f"part {part}: {of_part[0] or 'none'}" for part, of_part in zip(self._parts, ids, strict=True)
-            )
+            of_parts = zip(self._parts, ids, strict=True)
+            parts = ", ".join(f"part {part}: {found[0] or 'none'}" for part, found in of_parts)
             raise DataError(f"snapshot {name}", f"its parts were not saved together ({parts}), so it is not loaded")
         newer = [part for part, of_part in zip(self._parts, ids, strict=True) if of_part[0] != common[0]]
         if newer:

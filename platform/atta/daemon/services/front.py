@@ -101,7 +101,7 @@ def ensure_descriptors(max_sessions: int) -> None:
 
 
 def check_free(address: str) -> None:
-    """Raise ConfigError if somebody listens there; gRPC would write a line of its own beside the error."""
+    """Raise ConfigError if somebody listens there. gRPC would write a line of its own beside the error."""
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
