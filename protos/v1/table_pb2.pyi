@@ -40,10 +40,12 @@ class TableInfo(_message.Message):
     def __init__(self, spec: _Optional[str] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., step: _Optional[int] = ..., table_id: _Optional[int] = ..., whole: _Optional[bool] = ..., load_id: _Optional[int] = ...) -> None: ...
 
 class DescribeTableRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "if_there")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    IF_THERE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    if_there: bool
+    def __init__(self, name: _Optional[str] = ..., if_there: _Optional[bool] = ...) -> None: ...
 
 class DeleteTableRequest(_message.Message):
     __slots__ = ("name",)

@@ -15,6 +15,7 @@ import structlog
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
+from atta.train.launching.queries import ModelAnswers
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Running:
 
         async def serve() -> Daemon:
             config = DaemonConfig(str(data), parts, address, dict(peers), threads=1, verify=False, **settings)
-            daemon = Daemon(config)
+            daemon = Daemon(config, ModelAnswers(config) if config.model else None)
             await daemon.start()
             return daemon
 

@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ from atta.wire.clusterfile import write_cluster
 from atta.wire.credentials import Credentials
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
+from tests.system.running import daemons
 from tests.system.test_inference import checkpoint
 from tests.unit.security.authority import Authority
 
@@ -400,6 +402,26 @@ def test_a_replica_answers_when_a_daemon_is_killed(small_graph: SmallGraph, tmp_
         os.kill(cluster.pids[0], signal.SIGKILL)
         after = cluster.predict(small_graph.ids[:5], "scores")
         np.testing.assert_array_equal(after.values, before.values)
+
+
+def test_a_query_names_the_daemon_that_is_down(small_graph: SmallGraph, tmp_path: Path) -> None:
+    (model, _), peers = checkpoint(tmp_path, "sage"), dict(enumerate(held_addresses(2)))
+    with daemons() as running:
+        for part, address in peers.items():
+            running.start(small_graph.dataset(2, "random"), part, address, peers, model=str(model), cache_bytes=0)
+        with atta.connect([*peers.values()]) as cluster:
+            for _ in peers:
+                cluster.recommend(small_graph.ids[:5])
+            errors = [stats["request_errors_TableService.Describe"] for stats in cluster.stats()]
+            assert errors == [0, 0], "first queries look for tables, and are not refused"
+            running.kill(peers[1])
+            began = time.monotonic()
+            with pytest.raises(atta.PeerLostError) as raised:
+                cluster.predict(small_graph.ids[:50])
+            assert time.monotonic() - began < 8
+            assert str(raised.value) == (
+                f"{peers[0]}: another daemon does not answer: {peers[1]}: no daemon answers for partition 1"
+            )
 
 
 def test_a_model_that_is_not_there_is_refused_before_the_daemon_serves(small_graph: SmallGraph, tmp_path: Path) -> None:

@@ -122,7 +122,10 @@ def test_sigterm_drains_and_exits_0(small_graph: SmallGraph) -> None:
         second = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
         assert second.returncode == 2
         said = [line for line in second.stderr.splitlines() if "[info " not in line]
-        assert said == [f"atta: error: cannot listen on 127.0.0.1:{port}: the address is in use"]
+        assert said == [
+            f"atta: error: cannot listen on 127.0.0.1:{port}: the address is in use by an Atta daemon, which serves "
+            f"partition 0 of dataset {running.dataset_id}: stop it (process {daemon.pid}), or name another port with --listen"
+        ]
         loader = atta.NeighborLoader(running, [2, 2], batch_size=16)
         iterator = iter(loader)
         next(iterator)

@@ -164,10 +164,8 @@ class Cluster(PointQueries):
         models = [daemon for daemon, found in enumerate(self._descriptions) if found.answers]
         if not models:
             raise ConfigError("no daemon has a model to ask: start daemons with atta serve --model")
-        turn, until = (
-            next(self._turns) % len(models),
-            time.monotonic() + (deadline_s or self._connections[0].deadline_s),
-        )
+        turn = next(self._turns) % len(models)
+        until = time.monotonic() + (deadline_s or self._connections[0].deadline_s)
         failed: UnavailableError | None = None
         for number, daemon in enumerate((models[turn:] + models[:turn]) * 2):
             left = until - time.monotonic()
@@ -416,7 +414,7 @@ def _why_not(address: str, credentials: Credentials | None) -> str:
         with contextlib.closing(Connection(address, WHY_S, credentials=credentials)) as connection:
             connection.describe(timeout=WHY_S)
     except UnavailableError as error:
-        return f" ({str(error).removeprefix(f'{address}: ')})"
+        return f"; {error.cause}"
     except AttaError:
         pass
     return ""

@@ -23,7 +23,7 @@ from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
-from atta.wire.credentials import ClientChannels, Credentials, TokenHeader, with_hosts
+from atta.wire.credentials import ClientChannels, Credentials, TokenHeader, explained
 from atta.wire.identity import OWN, Bound, Identity, Release, check, check_release, release_of
 from atta.wire.retries import RetryBudget, pause_s
 
@@ -257,7 +257,7 @@ class Connection:
         error = rpc.error_from(self.address, failure, timeout or self.deadline_s)
         if isinstance(error, UnavailableError) and self.ended is not None and (end := self.ended(self.address)):
             return end
-        return with_hosts(error, self.address, self._credentials)
+        return explained(error, self.address, self._credentials)
 
     def patience(self) -> Patience:
         """How long to repeat requests while nobody answers; not at all before the daemon has been met."""

@@ -14,7 +14,6 @@ from atta.client.control import Connection
 from atta.client.every import each_daemon
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.protos.v1 import control_pb2
-from atta.wire import rpc
 from atta.wire.clusterfile import credentials_for, resolve_target
 from atta.wire.parts import parts_text
 
@@ -197,7 +196,7 @@ class Watch:
         try:
             stats, reply = counters.result(), sessions.result()
         except grpc.RpcError as error:
-            cause = rpc.error_from(address, error, self._connections[place].deadline_s)
+            cause = self._connections[place].error_from(error)
             return Sample(part, address, error=str(cause).removeprefix(f"{address}: "))
         found = tuple(SessionFigures.of_message(session) for session in reply.sessions)
         jobs = tuple(JobFigures.of_message(job) for job in reply.jobs)

@@ -117,7 +117,8 @@ class Daemon:
         self.graph = DaemonGraph(config, contract, self.front)
         self.batches = DaemonBatches(config, self.graph, self.front)
         self.tables = DaemonTables(config, self.graph, self.front, self._begin)
-        self.queries, self._answerer = QueryService(answerer, config.listen, config.query_wait_s), answerer
+        self.queries = QueryService(answerer, config.listen, config.query_wait_s, self.graph.peers.unreached)
+        self._answerer = answerer
         self._identity = Identity(config.parts.start, self.graph.dataset.dataset_id, new_incarnation())
         self._stopping, self._stopped = asyncio.Event(), asyncio.Event()
         self._orphaned = self._interrupted = False

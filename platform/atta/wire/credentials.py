@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from grpc.experimental import ChannelOptions
 
-from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError
+from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError, UnavailableError
 from atta.wire import rpc
 from atta.wire.parts import check_keys
 from atta.wire.pieces import MethodStub
@@ -165,8 +165,10 @@ _OTHER_HOST = "Hostname Verification Check failed"
 _PATIENCE_S = 2.0
 
 
-def with_hosts(error: AttaError, address: str, credentials: Credentials | None) -> AttaError:
-    """``error``, or if it says that a certificate is for another host: one that names both. It asks the daemon once more."""
+def explained(error: AttaError, address: str, credentials: Credentials | None) -> AttaError:
+    """``error``, or one that says what the caller lacks. For a certificate of another host, the daemon is asked once more."""
+    if isinstance(error, UnavailableError) and error.cause.endswith(rpc.CLOSES):
+        return UnavailableError(address, f"{error.cause}; {_lacking(credentials)}")
     if credentials is None or not isinstance(error, NotAuthenticatedError) or _OTHER_HOST not in error.cause:
         return error
     host = address.rpartition(":")[0].strip("[]")
@@ -179,6 +181,15 @@ def with_hosts(error: AttaError, address: str, credentials: Credentials | None) 
         f"its certificate is for {named or 'no host'}, not for {host}: ask it by such a name, or give it a certificate for "
         f"{host} (atta cert new --host {host})",
     )
+
+
+def _lacking(credentials: Credentials | None) -> str:
+    where = "in [tls] of the cluster file, or by ATTA_TLS_CERT and ATTA_TLS_KEY"
+    if credentials is None:
+        return f"a daemon with TLS asks for credentials, and none are given: name ca, cert and key {where}, ATTA_TLS_CA"
+    if not credentials.cert:
+        return f"a daemon may ask for a certificate, and none is given: name cert and key {where}"
+    return f"the certificate {credentials.cert} may have expired, or be of another authority: name another {where}"
 
 
 def _hosts_shown(host: str, port: int, credentials: Credentials) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -219,7 +220,7 @@ def client_options() -> list[tuple[str, Any]]:
     ]
 
 
-_HANDLERS: dict[tuple[bool, bool], Any] = {
+HANDLERS: dict[tuple[bool, bool], Any] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
@@ -237,7 +238,7 @@ def handlers(
     table = {}
     for name, function in methods.items():
         method = METHODS[f"{service}.{name}"]
-        make = _HANDLERS[raw, method.streams]
+        make = HANDLERS[raw, method.streams]
         table[name] = make(
             function,
             request_deserializer=None if raw else method.decode_request,
@@ -303,7 +304,7 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     if isinstance(error, errors.DaemonEndedError):
         return grpc.StatusCode.INTERNAL, f"{PEER_ENDED}{error}"
     if isinstance(error, lost) and not isinstance(error, errors.DrainingError):
-        return grpc.StatusCode.INTERNAL, f"{PEER_LOST}{error}"
+        return grpc.StatusCode.INTERNAL, f"{PEER_LOST}{str(error).rpartition(PEER_LOST)[2]}"  # not who passes it on
     if isinstance(error, errors.ChangedFileError):
         return grpc.StatusCode.DATA_LOSS, f"{FILE_CHANGED}{error}"
     for kind in type(error).__mro__:
@@ -361,7 +362,7 @@ def _failed(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:
     if details.startswith(FILE_CHANGED):
         return _changed(peer, details.removeprefix(FILE_CHANGED))
     if details.startswith(PEER_LOST):
-        return errors.PeerLostError(peer, details.removeprefix(PEER_LOST))
+        return errors.PeerLostError(peer, details)
     if details.startswith(PEER_ENDED):
         return errors.DaemonEndedError(*details.removeprefix(PEER_ENDED).split(": ", 1))
     return errors.RemoteError(peer, details or str(code))
@@ -386,13 +387,19 @@ def _unreached(peer: str, details: str) -> errors.RemoteError:
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about: {said}")
     if any(sign in details for sign in _NO_HANDSHAKE):
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
-    # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.
-    closed = details.startswith("failed to connect") and details.endswith("Socket closed")
-    cures = "; does it ask for a certificate ([tls] in the cluster file), or has yours expired, or another authority?"
-    hint = cures if closed else ""
-    return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)}{hint})")
+    why = next((said for sign, said in _WHY.items() if re.search(sign, details)), _brief(details))
+    return errors.UnavailableError(peer, f"no daemon answers: {why}")
 
 
+# A daemon with TLS accepts the connection of a caller that it does not trust before it closes it.
+CLOSES = "what listens there closes connections at once"
+_WHY = {  # patterns of gRPC's words, and what is said instead
+    "Connection refused": "nothing listens there (connection refused)",
+    "errors resolving|DNS resolution failed": "host not found",
+    "timed out": "the connection timed out",
+    "Failed parsing HTTP/2": "what listens there is no daemon",
+    "failed to connect.*Socket closed": CLOSES,
+}
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _NO_HANDSHAKE = ("erification Check failed", "_ALERT_")
 _OWN_DOING = ("Locally cancelled", "Cancelled upon", "Channel closed")
@@ -400,4 +407,5 @@ _BROKEN = ("Received RST_STREAM", "RST_STREAM", "Stream removed", "Connection re
 
 
 def _brief(details: str) -> str:
-    return details.rsplit("; last error: ", 1)[-1][:200]
+    last = details.rpartition("; last error: ")[2]
+    return re.sub(r"^[A-Z]+: ipv[46]:\S+: (Failed to connect to remote host: )?", "", last)[:200]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.daemon.services import queries
 from atta.daemon.services.queries import (
     BOUNDS_S,
     MOST_TOGETHER,
@@ -25,7 +29,7 @@ from atta.daemon.services.queries import (
     answer_as_json,
     query_of_json,
 )
-from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, QuotaExceededError, UnavailableError, UnknownNameError
 from atta.protos.v1 import query_pb2
 from atta.wire.bulk import UnseenVertices
 
@@ -230,11 +234,45 @@ class Unprepared:
 
 
 async def test_a_model_that_could_not_be_prepared_is_asked_all_the_same() -> None:
-    service = QueryService(Unprepared(), "here:1", 0.0)
+    service = QueryService(Unprepared(), "here:1", 0.0, AsyncMock(return_value=[]))
     (chore,) = service.chores().values()
     task = asyncio.create_task(chore)
     found = await service.ask(PointQuery("classes", np.arange(3)), 20.0)
     assert (found.values.tolist(), found.version) == ([0, 2, 4], 7)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+class Stuck(Unprepared):
+    """An answerer that waits until it is freed."""
+
+    def __init__(self) -> None:
+        self.freed = threading.Event()
+
+    def prepare(self) -> None: ...
+
+    def answer(self, queries: Any) -> list[PointAnswer | AttaError]:
+        self.freed.wait(30)
+        return super().answer(queries)
+
+
+async def test_who_waits_for_a_peer_in_vain_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "LOOK_S", 0.01)
+    unreached, answerer = AsyncMock(return_value=[]), Stuck()
+    service = QueryService(answerer, "here:1", 0.0, unreached)
+    (chore,) = service.chores().values()
+    task = asyncio.create_task(chore)
+    asked = [asyncio.create_task(service.ask(PointQuery(what, np.arange(3)), 20.0)) for what in ("classes", "scores")]
+    await asyncio.sleep(0.1)
+    assert unreached.await_count > 1
+    assert not any(one.done() for one in asked), "a computation may take long"
+    unreached.return_value = [SimpleNamespace(address="c:3", parts=range(2, 4))]
+    for one in asked:  # the one that is computed, and the next one
+        with pytest.raises(UnavailableError, match=r"^c:3: no daemon answers for partition 2-3$"):
+            await one
+    answerer.freed.set()
+    assert (await service.ask(PointQuery("classes", np.arange(2)), 20.0)).values.tolist() == [0, 2]
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

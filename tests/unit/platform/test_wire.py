@@ -296,7 +296,8 @@ def test_a_third_daemon_that_is_late_or_gone_is_not_this_one_started_anew(kind: 
     assert rpc.status_of(error)[0] is not grpc.StatusCode.UNAVAILABLE
     back = arrived(error)
     assert type(back) is errors.PeerLostError
-    assert str(back) == f"b:2: {error}"
+    assert str(back) == f"b:2: another daemon does not answer: {error}"
+    assert str(arrived(back)) == str(back), "who passes it on is not named"
 
 
 @pytest.mark.parametrize(
@@ -321,6 +322,32 @@ def test_a_call_that_breaks_off_has_lost_its_daemon(code: str, details: str, bro
     error = rpc.error_from("b:2", failure, 2.5)
     assert isinstance(error, errors.UnavailableError) == broke
     assert str(error).startswith("b:2: ")
+
+
+REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7070: "
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        (
+            f"{REFUSED}Failed to connect to remote host: Connection refused",
+            "nothing listens there (connection refused)",
+        ),
+        ("errors resolving h:7: [field:hostname lookup error:h:7: Domain name not found]", "host not found"),
+        ("DNS resolution failed for h:7: C-ares status is not ARES_SUCCESS", "host not found"),
+        (f"{REFUSED}connection attempt timed out before receiving SETTINGS frame", "the connection timed out"),
+        (f"{REFUSED}Failed parsing HTTP/2 (Expected SETTINGS frame)", "what listens there is no daemon"),
+        (f"{REFUSED}Socket closed", "what listens there closes connections at once"),
+        (f"{REFUSED}Failed to connect to remote host: No route to host", "No route to host"),
+        ("Socket closed", "Socket closed"),  # of a connection that there was
+    ],
+)
+def test_why_nobody_answers_is_said_in_words_of_users(details: str, said: str) -> None:
+    failure = Refused(RuntimeError())
+    failure._status = grpc.StatusCode.UNAVAILABLE, details
+    error = rpc.error_from("b:2", failure, 2.5)
+    assert (type(error), str(error)) == (errors.UnavailableError, f"b:2: no daemon answers: {said}")
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,15 @@ import atta
 from atta.cli.options import command, config_option, plugin_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError
 from atta.observe.packages import need
+from atta.wire.credentials import Credentials
+from atta.wire.parts import parts_text
 
 if TYPE_CHECKING:
     from atta.daemon.services.queries import Answerer
 
+ANSWER_S = 2.0  # how long a daemon that has the address already may take to say who it is
 _GROUPS = {
     "Data and addresses": "data part listen peers data-cache verify",
     "Memory": "memory buffer queue cache cache-fill cache-share cache-rank window cache-fanouts cache-edges share-pulls",
@@ -55,6 +58,7 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     """
     _let_grpc_log()
     from atta.daemon.daemon import serve as run
+    from atta.daemon.services.front import check_free
     from atta.observe.logs import configure
     from atta.observe.progress import LoggedProgress
     from atta.partition.deploy import local_dataset
@@ -68,6 +72,10 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     if config.exit_with_parent:
         _check_stdin()
     configure(format=log_format, level=log_level)
+    try:
+        check_free(config.listen)  # before loading, which may take minutes
+    except ConfigError as error:
+        raise ConfigError(f"{error} by {_who_listens(config)}, or name another port with --listen") from None
     if is_url(config.data):
         here = local_dataset(config.data, config.parts, cache=config.data_cache, progress=LoggedProgress())
         config = dataclasses.replace(config, data=str(here))
@@ -87,6 +95,19 @@ def _answerer(config: DaemonConfig) -> Answerer | None:
     from atta.train.launching.queries import ModelAnswers
 
     return ModelAnswers(config)
+
+
+def _who_listens(config: DaemonConfig) -> str:
+    from atta.client.control import Connection
+
+    own = Credentials(config.tls_ca, config.tls_cert, config.tls_key, config.peer_token) if config.tls_ca else None
+    try:
+        with contextlib.closing(Connection(config.listen, ANSWER_S, credentials=own)) as connection:
+            found = connection.describe(timeout=ANSWER_S)
+    except AttaError:
+        return "another program, or by a daemon with other certificates: end it"
+    served = f"partition {parts_text(found.parts)} of dataset {found.dataset_id}"
+    return f"an Atta daemon, which serves {served}: stop it (process {found.pid})"
 
 
 def _let_grpc_log() -> None:

@@ -178,11 +178,8 @@ class InferencePlan:
         for stage in range(self.stages):
             share = next((share for share in self.mine if not done[stage, share]), None)
             if share is not None:
-                return (
-                    InferenceStep(stage - 1, None)
-                    if stage and not done[stage - 1].all()
-                    else InferenceStep(stage, share)
-                )
+                waits = stage and not done[stage - 1].all()
+                return InferenceStep(stage - 1, None) if waits else InferenceStep(stage, share)
         return None
 
 

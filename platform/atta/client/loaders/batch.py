@@ -100,10 +100,8 @@ class BatchLoader(DagLoader):
 
     def _batches(self, place: StreamPlace) -> Any:
         if self._coverage and self._origin.norms is None:
-            schema, (edge_type,) = (
-                self._cluster.schema,
-                {ref.batch.edge_type for ref in self._request.dag.operators} - {""},
-            )
+            schema = self._cluster.schema
+            (edge_type,) = {ref.batch.edge_type for ref in self._request.dag.operators} - {""}
             ids = vertex_ids(self._cluster, schema.endpoints(edge_type)[1])
             loader = self._counting()
             epochs = (loader.resume(epoch, 0) for epoch in itertools.count(_COUNTED))

@@ -71,9 +71,8 @@ class ClusterTables:
     def open(self, name: str) -> RemoteTable:
         """A table that exists. Raises UnknownNameError: it does not exist, or a daemon has lost its rows of it."""
         infos = [info for info in self._look(name) if info is not None]
-        if len(infos) < len(self._connections):  # a daemon raises the error, with the nearest name
-            request = table_pb2.DescribeTableRequest(name=name)
-            infos = [connection.call("TableService.Describe", request) for connection in self._connections]
+        if len(infos) < len(self._connections):
+            raise UnknownNameError.of("mutable table", name, self.specs().keys() - {name})
         return self._opened(_spec(self._connections[0], infos[0]), infos)
 
     def specs(self) -> dict[str, MutableSpec]:
@@ -114,9 +113,8 @@ class ClusterTables:
             RemoteError: a daemon cannot write it (names the file), does not answer, or holds other tables than the
                 others.
         """
-        ask = partial(
-            table_pb2.SnapshotRequest, name=name, snapshot=secrets.token_hex(8), hold_s=2 * self._patience_s()
-        )
+        snapshot, hold_s = secrets.token_hex(8), 2 * self._patience_s()
+        ask = partial(table_pb2.SnapshotRequest, name=name, snapshot=snapshot, hold_s=hold_s)
         return sorted(self._on_all("TableService.Save", ask, hold=True))
 
     def load(self, name: str) -> list[str]:
@@ -177,11 +175,9 @@ class ClusterTables:
 
     @staticmethod
     def _described(connection: Connection, name: str) -> table_pb2.TableInfo | None:
-        request = table_pb2.DescribeTableRequest(name=name)
-        try:
-            return connection.call("TableService.Describe", request)  # type: ignore[no-any-return]
-        except UnknownNameError:
-            return None
+        request = table_pb2.DescribeTableRequest(name=name, if_there=True)
+        info = connection.call("TableService.Describe", request)
+        return info if info.spec else None
 
     def _check_same(self, name: str, infos: Sequence[table_pb2.TableInfo | None]) -> None:
         """Raise RemoteError unless all shards were created, and last loaded, together."""
@@ -222,14 +218,12 @@ class ClusterTables:
 
     def _common(self, name: str) -> str:
         """The id of the newest snapshot of that name that is complete on all daemons."""
-        ids = [
-            list(reply.ids) for reply in self.ask_all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))
-        ]
+        replies = self.ask_all("TableService.Snapshots", table_pb2.SnapshotsRequest(name=name))
+        ids = [list(reply.ids) for reply in replies]
         common: list[str] = [one for one in ids[0] if all(one in others for others in ids[1:])]
         if not common:
-            parts = ", ".join(
-                f"part {part}: {of_part[0] or 'none'}" for part, of_part in zip(self._parts, ids, strict=True)
-            )
+            of_parts = zip(self._parts, ids, strict=True)
+            parts = ", ".join(f"part {part}: {found[0] or 'none'}" for part, found in of_parts)
             raise DataError(f"snapshot {name}", f"its parts were not saved together ({parts}), so it is not loaded")
         newer = [part for part, of_part in zip(self._parts, ids, strict=True) if of_part[0] != common[0]]
         if newer:
@@ -283,7 +277,7 @@ class ClusterTables:
             try:
                 replies.append(rpc.answered(connection.address, future.result()))
             except grpc.RpcError as error:
-                errors.append(rpc.error_from(connection.address, error, patience))
+                errors.append(connection.error_from(error, patience))
             except RemoteError as error:
                 errors.append(error)
         if errors:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
 import structlog
 
 from atta.daemon.durable.shipping import place_of
@@ -22,7 +21,6 @@ from atta.kvstore.durable.backup import BackupFolder, Ballot, StoreName, VoteBoo
 from atta.kvstore.durable.frames import LogPosition
 from atta.observe.machine.threads import named_threads
 from atta.protos.v1 import backup_pb2, control_pb2
-from atta.wire import rpc
 from atta.wire.credentials import Credentials
 from atta.wire.identity import Identity
 from atta.wire.parts import Addresses, groups_of, replicas_of
@@ -64,9 +62,7 @@ class Neighbours:
         """A daemon's answer. Raises AttaError: it does not answer, or refuses."""
         link = Channel(address, Identity(self._parts[address].start, self._dataset_id), self._credentials)
         try:
-            return await link.ask(method, request, timeout)
-        except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from(address, failure, timeout) from failure
+            return await link.answer(method, request, timeout)
         finally:
             await link.channel.close(grace=None)
 

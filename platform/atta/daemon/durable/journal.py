@@ -141,11 +141,8 @@ class Journal:
 
     def _is_idle(self, nbytes: int) -> bool:
         """Whether the event loop may make a change of so many bytes now: nothing is under way, and nobody is waited for."""
-        return (
-            not (self._waiting or self._turn.locked() or self._ended)
-            and self._shipping is None
-            and self._writes_here(nbytes)
-        )
+        waits = self._waiting or self._turn.locked() or self._ended or self._shipping is not None
+        return not waits and self._writes_here(nbytes)
 
     def _make_at_once(self, entry: Entry, apply: Callable[[int], None], give_back: Callable[[], None]) -> None:
         try:

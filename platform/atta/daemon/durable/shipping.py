@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import structlog
 
 from atta.daemon.peers.connection import Channel
@@ -17,7 +16,6 @@ from atta.kvstore.durable.frames import Buffer, LogPosition
 from atta.kvstore.durable.store import TableStore
 from atta.observe.machine.threads import aside
 from atta.protos.v1 import backup_pb2
-from atta.wire import rpc
 from atta.wire.credentials import Credentials
 from atta.wire.identity import Identity
 
@@ -178,15 +176,14 @@ class Shipping:
             self._link = self._connect()
         link = self._link
         try:
-            return await link.ask(f"BackupService.{method}", request, DEADLINE_S)
-        except grpc.aio.AioRpcError as failure:
-            error = rpc.error_from(self.address, failure, DEADLINE_S)
+            return await link.answer(f"BackupService.{method}", request, DEADLINE_S)
+        except AttaError as error:
             if isinstance(error, NotAuthenticatedError | UnavailableError) and self._link is link:
                 self._link = None  # the next one brings what the files of the credentials hold then
                 await link.channel.close(grace=DEADLINE_S)
             if isinstance(error, RestartedError):
-                raise StalePrimaryError(self.address, error.cause) from failure
-            raise error from failure
+                raise StalePrimaryError(self.address, error.cause) from error
+            raise
 
     def _name(self) -> backup_pb2.StoreName:
         return backup_pb2.StoreName(id=self._store.store_id, epoch=self._store.epoch)

@@ -24,7 +24,7 @@ from atta.observe.machine.threads import aside
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.clusterfile import ended_daemon, read_cluster
-from atta.wire.credentials import Credentials, Stamp, TokenHeader, open_async_channel, stamp_of, with_hosts
+from atta.wire.credentials import Credentials, Stamp, TokenHeader, explained, open_async_channel, stamp_of
 from atta.wire.identity import Bound, Identity, check, check_contract, check_release, release_of
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.retries import patience_of
@@ -78,7 +78,7 @@ class Channel:
         """Begin to connect, over TLS with ``credentials``. Raises DataError for bad files."""
         self._token = TokenHeader(credentials)
         self.channel = open_async_channel(address, credentials, rpc.client_options())
-        self._meant = meant
+        self._address, self._meant = address, meant
         self._stubs: dict[str, Any] = {}
         self._headers = {bound: meant.header(bound) for bound in Bound}
 
@@ -88,6 +88,13 @@ class Channel:
             self._stubs[method] = rpc.stub(self.channel, method)
         header = self._headers[rpc.METHODS[method].bound] + self._token.now()
         return self._stubs[method](request, timeout=timeout, metadata=header)
+
+    async def answer(self, method: str, request: Any, timeout: float) -> Any:
+        """The answer to a call. Raises AttaError: there is none, or a refusal."""
+        try:
+            return await self.ask(method, request, timeout)
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from(self._address, failure, timeout) from failure
 
 
 class PeerConnection:
@@ -172,17 +179,16 @@ class PeerConnection:
 
     async def explained(self, error: AttaError) -> AttaError:
         """``error``; where the peer's certificate is for another host, one that names both hosts."""
-        return await aside(with_hosts, error, self.address, self._settings.credentials)
+        return await aside(explained, error, self.address, self._settings.credentials)
 
     async def _asked(self) -> None:
         """Ask a small question. Raises UnavailableError or DeadlineError if the peer does not answer."""
-        link, address, patience_s = self.usual, self.address, patience_of(len(self._replicas))
+        link, patience_s = self.usual, patience_of(len(self._replicas))
         try:
-            await link.ask("ControlService.Describe", control_pb2.DescribeRequest(), patience_s)
-        except grpc.aio.AioRpcError as failure:
-            error = rpc.error_from(address, failure, patience_s)
+            await link.answer("ControlService.Describe", control_pb2.DescribeRequest(), patience_s)
+        except AttaError as error:
             if link is self.usual and isinstance(error, UnavailableError | DeadlineError):
-                raise error from failure
+                raise
 
     def _fell_silent(self, error: AttaError) -> None:
         """What is under way has no answer. The next request goes to a replica, or over another connection."""
@@ -282,16 +288,10 @@ class PeerConnection:
         few_s = self._deadline_s if len(self._replicas) == 1 else min(self._deadline_s, DESCRIBE_S)
         try:
             await self._connect(until)
-            return await self.usual.ask("ControlService.Describe", control_pb2.DescribeRequest(), few_s)
-        except grpc.aio.AioRpcError as failure:
-            error = rpc.error_from(self.address, failure, few_s)
-            others = len(self._replicas) > 1 and isinstance(error, DeadlineError)
-            if not (others or isinstance(error, UnavailableError)) or time.monotonic() >= until:
-                raise error from failure
+            return await self.usual.answer("ControlService.Describe", control_pb2.DescribeRequest(), few_s)
+        except (DeadlineError, UnavailableError) as error:
             self._say_lost(error)
-        except UnavailableError as error:
-            self._say_lost(error)
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or (isinstance(error, DeadlineError) and len(self._replicas) == 1):
                 raise
         return None
 

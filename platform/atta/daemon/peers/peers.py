@@ -110,9 +110,9 @@ class Peer:
     def __init__(self, part: int, addresses: Addresses, dataset: Dataset, settings: PeerSettings) -> None:
         """``addresses``: as for ``PeerConnection``."""
         self.part, self._deadline_s, self._delay_s = part, settings.deadline_s, settings.delay_s
-        self._schema, parts = dataset.schema, dataset.groups[part]
-        meant = Identity(parts.start, dataset.dataset_id)
-        self.connection = PeerConnection(addresses, meant, settings, parts=parts)
+        self._schema, self.parts = dataset.schema, dataset.groups[part]
+        meant = Identity(self.parts.start, dataset.dataset_id)
+        self.connection = PeerConnection(addresses, meant, settings, parts=self.parts)
         self.hedges = Hedges()
         self._turns = RequestTurns(PULLS_AT_ONCE)
         self._budget = RetryBudget(RETRIES_AT_ONCE)
@@ -316,21 +316,22 @@ class Peers:
             peer = self._peers[part] = Peer(part, address, self._dataset, self._settings)
         return peer
 
-    async def unreached(self, within_s: float = REACH_S) -> list[str]:
-        """Connect all peers, also those that nobody has needed yet; the addresses of those that do not answer in time."""
+    async def unreached(self) -> list[Peer]:
+        """Connect all peers, also those that nobody has needed yet; those that do not answer in time."""
 
-        async def missing(part: int) -> list[str]:
-            until = time.monotonic() + within_s
+        async def is_there(peer: Peer) -> bool:
+            until = time.monotonic() + REACH_S
             while time.monotonic() < until:
                 with contextlib.suppress(AttaError):
-                    if await self[part].connection.reached():
-                        return []
+                    if await peer.connection.reached():
+                        return True
                 await asyncio.sleep(RETRY_S)
-            address = self[part].address
-            self[part].connection.broke(UnavailableError(address, "no daemon answers"))  # which the log says once
-            return [address]
+            peer.connection.broke(UnavailableError(peer.address, "no daemon answers"))  # which the log says once
+            return False
 
-        return sum(await asyncio.gather(*map(missing, self._others)), list[str]())
+        others = [self[part] for part in self._others]
+        found = await asyncio.gather(*map(is_there, others))
+        return [peer for peer, there in zip(others, found, strict=True) if not there]
 
     async def meet(self) -> None:
         """Connect all peers some seconds after the start, and those that do not answer again and again. It never ends."""

@@ -55,7 +55,8 @@ class ControlService:
             num_parts=dataset.partitions.num_parts, schema=json.dumps(dataset.schema.to_json()), host=machine_id(),
             pid=os.getpid(), incarnation=self._identity.incarnation, contract=self._contract,
             oldest_protocol=OWN.oldest, newest_protocol=OWN.newest, draining=self._stopping.is_set(),
-            unreached=await self._graph.peers.unreached() if request.reach else [], tables_epoch=epoch,
+            unreached=[peer.address for peer in await self._graph.peers.unreached()] if request.reach else [],
+            tables_epoch=epoch,
             tables_replicated=together, files=files.described, broken=files.error is not None, answers=self._answers,
         )  # fmt: skip
 

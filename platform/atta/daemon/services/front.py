@@ -100,8 +100,8 @@ def ensure_descriptors(max_sessions: int) -> None:
     check_descriptors(-1 if hard == resource.RLIM_INFINITY else hard, _open_files(), max_sessions)
 
 
-def _check_free(address: str) -> None:
-    # gRPC would write a line of its own beside the error.
+def check_free(address: str) -> None:
+    """Raise ConfigError if somebody listens there. gRPC would write a line of its own beside the error."""
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -166,7 +166,7 @@ class DaemonFront:
         )
         self._names = ["", *(f"atta.v1.{name}" for name in services)]
         self._health = add_health_and_reflection(self.server, self._names[1:], admit)
-        _check_free(config.listen)
+        check_free(config.listen)
         try:
             if security is not None:
                 port = security.listen(self.server, config.listen)

@@ -35,8 +35,7 @@ Admit = Callable[[str, Context], Awaitable[None]]
 
 log = structlog.get_logger("atta.wire.rpc")
 MAX_ERROR_CHARS = 1000
-"""Longest text of an error; a quarter where it is not ASCII. It may quote what the caller sent, and gRPC may refuse to
-send more than 8 KiB, in which such a character takes up to twelve bytes."""
+"""Longest text of an error; a quarter where it is not ASCII. gRPC may refuse 8 KiB, with twelve bytes per character."""
 
 
 MAX_NAMED = 4096
@@ -115,9 +114,8 @@ class ServedCall:
         handling, method = self._handling, rpc.METHODS[self._name]
         await handling.admit(method.path.removeprefix("/"), self._context)
         handling.counts[f"requests_{self._name}"] += 1
-        handling.counts[f"request_errors_{self._name}"] += (
-            0  # a counter that is there before it counts shows its first step
-        )
+        # A counter that is there before it counts shows its first step.
+        handling.counts[f"request_errors_{self._name}"] += 0
         try:
             self._check_meant(method.bound)
             self._share, self.request = await handling.room.read(self._context, method.check_request_size)
@@ -177,8 +175,7 @@ class ServedCall:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let go of what the frames of an error have, such as the request. Futures and gRPC keep errors until garbage is
-    collected."""
+    """Let go of what the frames of an error have, such as the request: futures and gRPC keep errors for long."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
@@ -250,9 +247,6 @@ class _Checked:
 
     def _wrapped(self, name: str, method: Any) -> Any:
         """The handler of a method that gets nothing but messages of its type, from callers who may send them."""
-        make = (
-            grpc.stream_stream_rpc_method_handler if method.response_streaming else grpc.stream_unary_rpc_method_handler
-        )
 
         async def message(context: Context) -> Any:
             return await _read_message(await context.read(), method.request_deserializer, context)
@@ -270,6 +264,7 @@ class _Checked:
             async for reply in method.stream_stream(messages(context), context):
                 yield reply
 
+        make = rpc.HANDLERS[True, method.response_streaming]
         return make(stream if method.request_streaming else answer, None, method.response_serializer)
 
 

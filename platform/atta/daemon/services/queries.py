@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import structlog
 
 from atta.daemon.config import WHAT
+from atta.daemon.peers.peers import Peer
 from atta.daemon.services.handling import Context, check_named, shortened
 from atta.errors import (
     AttaError,
@@ -28,6 +29,7 @@ from atta.errors import (
     QuotaExceededError,
     RemoteError,
     StaleRowError,
+    UnavailableError,
     UnknownNameError,
 )
 from atta.observe.answering import App
@@ -37,6 +39,7 @@ from atta.protos.v1 import query_pb2
 from atta.samplers.arguments import whole
 from atta.wire.bulk import UnseenVertices, given_ids, ids_of, vertex_ids
 from atta.wire.credentials import Credentials
+from atta.wire.parts import parts_text
 
 TARGETS = "targets"
 """What is asked of vertices beside rows: the targets with the best scores."""
@@ -52,9 +55,11 @@ DEADLINE_S, LONGEST_S = 10.0, 600.0
 """How long a query may take whose caller does not say, and the most that one may say, in seconds."""
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Of the histogram of times from a query's arrival to its answer, in seconds."""
+LOOK_S = 2.0  # how long a computation may take before, again and again, it is looked whether all peers answer
 NO_MODEL = "this daemon has no model to ask: start it with atta serve --model"
 
 log = structlog.get_logger("atta.daemon")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,9 @@ class QueryQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __iter__(self) -> Iterator[WaitingQuery]:
+        return iter(self._waiting)
+
     def add(self, one: WaitingQuery) -> bool:
         """Let a caller wait; returns whether that may change when the next computation begins. Raises
         QuotaExceededError: too many vertices wait already."""
@@ -218,9 +226,11 @@ class QueryFigures:
 class QueryService:
     """``QueryService`` of a daemon. ``draining``: it takes no further queries."""
 
-    def __init__(self, answerer: Answerer | None, address: str, wait_s: float) -> None:
-        """``answerer``: None: the daemon has no model, and refuses all queries."""
-        self._answerer, self._address, self._figures = answerer, address, QueryFigures()
+    def __init__(
+        self, answerer: Answerer | None, address: str, wait_s: float, unreached: Callable[[], Awaitable[Sequence[Peer]]]
+    ) -> None:
+        """``answerer``: None: the daemon has no model, and refuses all queries. ``unreached``: peers that do not answer."""
+        self._answerer, self._address, self._figures, self._unreached = answerer, address, QueryFigures(), unreached
         self._queue, self._came, self.draining = QueryQueue(wait_s), asyncio.Event(), False
 
     def __len__(self) -> int:
@@ -257,12 +267,14 @@ class QueryService:
         try:
             return await self.ask(query, context.time_remaining())
         except DeadlineError as error:  # as gRPC itself ends a call whose time is over
+            if error.peer != self._address:
+                raise
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, error.cause)
 
     async def ask(self, query: PointQuery, within_s: float | None) -> PointAnswer:
         """Answer a query, perhaps together with others. Raises DeadlineError: there is no answer within ``within_s``;
-        QuotaExceededError: too many wait; ConfigError: the daemon has no model; DrainingError: it stops. Also what the
-        answerer raises, such as UnknownNameError for an unknown vertex."""
+        QuotaExceededError: too many wait; ConfigError: the daemon has no model; DrainingError: it stops; UnavailableError: a
+        peer is away. Also what the answerer raises, such as UnknownNameError for an unknown vertex."""
         loop = asyncio.get_running_loop()
         since, within_s = loop.time(), min(LONGEST_S, DEADLINE_S if within_s is None else within_s)
         one = WaitingQuery(query, since, since + within_s, loop.create_future())
@@ -289,7 +301,7 @@ class QueryService:
     async def _answer_queries(self, answerer: Answerer) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await aside(answerer.prepare)
+            await self._watched((), answerer.prepare)
         except Exception as error:  # the first query tries again, and its caller is told
             log.warning("model not prepared", error=shortened(str(error)))
         while True:
@@ -308,7 +320,7 @@ class QueryService:
         queries = [one.query for one in together]
         found: Sequence[PointAnswer | AttaError]
         try:
-            found = await aside(answerer.answer, queries)
+            found = await self._watched(together, answerer.answer, queries)
         except AttaError as error:
             log.warning("queries not answered", callers=len(together), error=shortened(str(error)))
             found = [error] * len(together)
@@ -316,12 +328,31 @@ class QueryService:
             log.error("queries failed", callers=len(together), exc_info=error)
             found = [AttaError(f"the query failed: {type(error).__name__}: {error}")] * len(together)
         for one, answer in zip(together, found, strict=True):
-            if one.answer.done():
-                continue  # its caller has gone
-            if isinstance(answer, AttaError):
-                one.answer.set_exception(answer)
-            else:
-                one.answer.set_result(answer)
+            _tell(one, answer)
+
+    async def _watched(self, together: Iterable[WaitingQuery], compute: Callable[..., T], *args: Any) -> T:
+        # If it waits for peers in vain, callers are told, and so is whoever is next.
+        computing = asyncio.ensure_future(aside(compute, *args))
+        try:
+            while not (await asyncio.wait({computing}, timeout=LOOK_S))[0]:
+                if lost := await self._unreached():
+                    addresses, parts = zip(*((peer.address, parts_text(peer.parts)) for peer in lost), strict=True)
+                    why = f"no daemon answers for partition {', '.join(parts)}"
+                    error = UnavailableError(", ".join(addresses), why)
+                    for one in (*together, *self._queue):
+                        _tell(one, error)
+            return computing.result()
+        finally:
+            computing.cancel()
+
+
+def _tell(one: WaitingQuery, answer: PointAnswer | AttaError) -> None:
+    if one.answer.done():
+        return  # its caller has gone, or knows already
+    if isinstance(answer, AttaError):
+        one.answer.set_exception(answer)
+    else:
+        one.answer.set_result(answer)
 
 
 PATHS = {"/predict": "atta.v1.QueryService/Predict", "/recommend": "atta.v1.QueryService/Recommend"}

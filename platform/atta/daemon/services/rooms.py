@@ -141,10 +141,8 @@ class Room:
             self._admit()
 
     def _fits(self, share: RoomShare) -> bool:
-        return (
-            self.used_bytes + share.nbytes <= self._in_all
-            and self._by_connection.get(share.connection, 0) + share.nbytes <= self._per_connection
-        )
+        of_connection = self._by_connection.get(share.connection, 0) + share.nbytes
+        return self.used_bytes + share.nbytes <= self._in_all and of_connection <= self._per_connection
 
     def _take(self, share: RoomShare) -> None:
         self.used_bytes += share.nbytes

@@ -129,7 +129,12 @@ class TableService:
         )
 
     async def describe(self, request: table_pb2.DescribeTableRequest, context: Context) -> table_pb2.TableInfo:
-        return _info(self._table(request.name))
+        try:
+            return _info(self._table(request.name))
+        except UnknownNameError:
+            if request.if_there:
+                return table_pb2.TableInfo()
+            raise
 
     async def grow(self, request: table_pb2.GrowTableRequest, context: Context) -> table_pb2.TableInfo:
         await self._copied()

@@ -18,7 +18,7 @@ from atta.client.inference.sinks import Sink
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.config import DaemonConfig
 from atta.daemon.services.queries import TARGETS, PointAnswer, PointQuery
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DeadlineError, PeerLostError, UnavailableError, UnknownNameError
 from atta.kvstore.mutable.requests import Pulled
 from atta.partition.dataset import Dataset
 from atta.train.checkpoint.files import load_model
@@ -31,6 +31,7 @@ CONNECT_S = 20.0
 """How long the daemons of the other partitions are waited for, in seconds."""
 SOURCES = "sources"
 """Rows that targets are scored by: embeddings of new vertices whose best targets are asked for."""
+_LOST = DeadlineError, PeerLostError, UnavailableError
 NEWEST = -1
 """The version of rows that stood in a table."""
 
@@ -69,11 +70,9 @@ class _RowsTable:
 
     def pull(self, places: Numbers) -> Pulled:
         """Rows of the pinned version. Raises StaleRowError: it has gone."""
-        return (
-            self._table.pull(places)
-            if self._followed is None
-            else Pulled(self._followed.read_at(places, self.version)[0], None)
-        )
+        if self._followed is None:
+            return self._table.pull(places)
+        return Pulled(self._followed.read_at(places, self.version)[0], None)
 
     def read(self, places: Numbers) -> tuple[npt.NDArray[Any], int]:
         """Rows of the present version, and which it is; -1: nobody says. Raises StaleRowError: there is none yet."""
@@ -275,8 +274,9 @@ class ModelAnswers:
         try:
             return use(self._of(what, relation))
         except AttaError as error:
-            if self._ready.pop((what, relation), None) is None and isinstance(error, ConfigError):
-                raise  # the question makes no sense
+            is_new = self._ready.pop((what, relation), None) is None
+            if isinstance(error, _LOST) or (is_new and isinstance(error, ConfigError)):
+                raise  # another try would wait as long; or the question makes no sense
         self._table = None
         return use(self._of(what, relation))
 

@@ -212,10 +212,8 @@ def systemd_units(
     for part, host in enumerate(hosts):
         every = "[::]" if host.startswith("[") else "0.0.0.0"
         ports = {"listen": f"{every}:{plan.port}", "metrics": f"{every}:{plan.metrics_port}"}
-        words, memory = (
-            plan.daemon(CLUSTER, tls, part=str(part), **ports),
-            plan.needs[part].memory(plan.cache, plan.buffer),
-        )
+        words = plan.daemon(CLUSTER, tls, part=str(part), **ports)
+        memory = plan.needs[part].memory(plan.cache, plan.buffer)
         found[f"{plan.name}-daemon-{part}.service"] = unit(
             "daemon", host, f"Atta daemon of partition {part}", words, memory
         )

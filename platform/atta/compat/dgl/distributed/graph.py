@@ -214,11 +214,9 @@ class DistGraph:
         if (table := self.types.table(node_type, name)) is not None:
             return NodeRows(name, policy, table, self.recent, partial(table_rows, self.cluster))
         split = self.types.split(node_type, name)
-        return (
-            None
-            if split is None
-            else NodeMask(name, policy, split, partial(vertex_ids, self.cluster, node_type, split))
-        )
+        if split is None:
+            return None
+        return NodeMask(name, policy, split, partial(vertex_ids, self.cluster, node_type, split))
 
     def _etensor(self, edge_type: str, name: str) -> DistRows | None:
         if name not in self.cluster.schema.edge_tables[edge_type]:
