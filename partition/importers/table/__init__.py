@@ -127,6 +127,8 @@ class _Import:
         for name, rows in tables.items():
             with self._refusals.held(where):
                 self._note_classes(node_type, name, readers[name])
+                if (columns := [column.rule.name for column in readers[name].columns]) != [name]:
+                    out.note_columns(node_type, name, columns)
                 if name == "y":
                     labels, unlabelled = readers[name].labels_of(rows)
                     out.add_labels(labels, node_type)

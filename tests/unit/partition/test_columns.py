@@ -117,6 +117,7 @@ def test_labels_by_name_with_empty_cells(tmp_path: Path, way: str) -> None:
     assert graph.split("n", "train").tolist() == [0, 2]
     partition_graph(tmp_path / "out" / "g", tmp_path / "d", parts=2, method="random")
     assert Dataset.open(tmp_path / "d").schema.classes == graph.schema.classes
+    assert Dataset.open(tmp_path / "d").schema.columns == graph.schema.columns
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -298,6 +299,7 @@ def test_categories_are_the_codes_of_pandas(tmp_path: Path) -> None:
     assert graph.table("n", "x")[:, 1].tolist() == [1, 0, 3, 2, 1]
     assert graph.table("n", "x")[[0, 1, 3, 4], 1].tolist() == grade.codes[[0, 1, 3, 4]].tolist()
     assert graph.schema.classes == {"n": {"x/grade": ["low", "mid", "high", "none"]}}
+    assert graph.schema.columns == {"n": {"x": ["id", "grade"]}}
 
 
 @pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
