@@ -17,7 +17,7 @@ import torch.distributed as dist
 import atta
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
-from atta.train.checkpoint.files import LAST, RunPlace, SavedEmbeddings, load_weights
+from atta.train.checkpoint.files import LAST, RunPlace, SavedEmbeddings, fill, load_first
 from atta.train.checkpoint.run import (
     load_checkpoint,
     load_rank,
@@ -110,7 +110,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.model = model.to(self.device)
         goes_on = config.resume and config.checkpoint is not None and Mirror(config.checkpoint).has(LAST)
         if config.init_from is not None and not goes_on:
-            self.load_embedding_weights(load_weights(config.init_from, self.model, self.device))
+            first = load_first(config.init_from, self.device, self.cluster.schema)
+            fill(self.model, first.weights, first.path)
+            self.load_embedding_weights(first.embeddings)
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.learning_rate = LearningRate(config, self.optimizer, rises=self.watched.rises)
 
@@ -214,8 +216,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def _resumed(self, folder: str) -> list[EpochReport]:
         epochs, place = load_checkpoint(
-            folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
-        )
+            folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate,
+            schema=self.cluster.schema,
+        )  # fmt: skip
         if any(self._max(number) > -self._max(-number) for number in (place.epoch, place.batch)):
             raise ConfigError(f"--checkpoint {folder}: not all trainers see the same; several machines must share it")
         if place.batch:
@@ -244,7 +247,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         best = best_epoch(epochs, self.watched)
         found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
         if best is epochs[-1] or found:
-            save_best(folder, self.config, self.model, epochs[-1], embeddings=found)
+            save_best(folder, self.config, self.model, epochs[-1], embeddings=found, schema=self.cluster.schema)
             self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
@@ -268,8 +271,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 remove_best(folder)
                 self._best_is_own = True
             save_checkpoint(
-                folder, self.config, self.model, self.optimizer, self.done, schedule=self.learning_rate, place=place
-            )
+                folder, self.config, self.model, self.optimizer, self.done, schedule=self.learning_rate, place=place,
+                schema=self.cluster.schema,
+            )  # fmt: skip
         if mine is not None or self._cuts:
             dist.barrier()
             prune_ranks(folder, self.rank, self.world, place)

@@ -64,7 +64,8 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
         )
     outputs = task.outputs(tables["y"], schema.num_classes)
     channels = _channels(schema, settings, node_type)
-    return TaskOnGraph(task, node_type, channels, outputs, _judged(schema, node_type), {"task": task.name})
+    resolved = {"task": task.name} | ({"target": node_type} if settings.model in TYPED_MODELS else {})
+    return TaskOnGraph(task, node_type, channels, outputs, _judged(schema, node_type), resolved)
 
 
 def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:
