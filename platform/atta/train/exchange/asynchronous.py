@@ -25,7 +25,7 @@ from atta.train.exchange.trainer import DigestTrainer, other_source
 from atta.train.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import AsyncDigestSettings
+from atta.train.settings.servers import AsyncDigestSettings
 from atta.train.steps.timing import Stopwatch
 
 HELD_S = 3600.0

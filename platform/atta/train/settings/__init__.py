@@ -4,21 +4,6 @@ settings they read, so they do not depend on which strategies there are. A strat
 
 from atta.train.settings.common import DEEP_MODELS, DEVICES, MODEL, MODELS, MOST_LAYERS, TYPED_MODELS, TrainSettings
 from atta.train.settings.minibatch import MinibatchSettings
-from atta.train.settings.servers import (
-    AsyncDigestSettings,
-    BudgetSettings,
-    CooperativeSettings,
-    DigestSettings,
-    DorylusSettings,
-    ExchangeSettings,
-    FullSettings,
-    HistoricalSettings,
-    PipeGcnSettings,
-    SancusSettings,
-    SatSettings,
-    ServerSettings,
-    StaleSettings,
-)
 
 __all__ = [
     "DEEP_MODELS",
@@ -27,19 +12,6 @@ __all__ = [
     "MODELS",
     "MOST_LAYERS",
     "TYPED_MODELS",
-    "AsyncDigestSettings",
-    "BudgetSettings",
-    "CooperativeSettings",
-    "DigestSettings",
-    "DorylusSettings",
-    "ExchangeSettings",
-    "FullSettings",
-    "HistoricalSettings",
     "MinibatchSettings",
-    "PipeGcnSettings",
-    "SancusSettings",
-    "SatSettings",
-    "ServerSettings",
-    "StaleSettings",
     "TrainSettings",
 ]
