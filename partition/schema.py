@@ -12,18 +12,7 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe import html
-from atta.partition.names import RESERVED, check_name, check_type_name, is_table_name, join_edge_type, split_edge_type
-
-__all__ = [
-    "EDGE_TYPE",
-    "NODE_TYPE",
-    "Schema",
-    "TableSpec",
-    "check_name",
-    "is_table_name",
-    "join_edge_type",
-    "split_edge_type",
-]
+from atta.partition.names import RESERVED, check_name, check_type_name, join_edge_type, split_edge_type
 
 NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
 """The types of a graph whose types have no names of their own."""

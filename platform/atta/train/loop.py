@@ -28,10 +28,9 @@ from atta.train.checkpoint.run import (
     save_rank,
 )
 from atta.train.reports.display import TRAINING_BEGINS, Display, exporting
-from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
+from atta.train.reports.epochs import EpochReport, best_epoch, stalled
 from atta.train.reports.loggers import RunLog, make_logger
-from atta.train.settings import TrainSettings
-from atta.train.settings.common import epoch_seed, patience_of
+from atta.train.settings.common import TrainSettings, epoch_seed, patience_of
 from atta.train.steps.step import LearningRate
 from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import check_watched, task_on, watched_by
@@ -140,7 +139,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 self._save(epochs, last=stops or len(epochs) == self.config.epochs)
                 self.display.line(epochs[-1].line())  # whoever sees it may press Ctrl-C: everything is kept
         if stops:
-            self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
+            metric = self.watched.metric.replace("val_", "validation ", 1)
+            self.display.line(f"no better {metric} for {patience} evaluations: stopping")
         return epochs
 
     def _run_log(self) -> RunLog:
@@ -297,7 +297,3 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
-
-
-def _words(watched: Watched) -> str:
-    return watched.metric.replace("val_", "validation ", 1)

@@ -177,13 +177,13 @@ def names_of(schema: Schema, shape: Mapping[str, Any]) -> dict[str, list[str]]:
     return {what: names for what, names in found.items() if names}
 
 
-def check_names(path: Path, shape: Mapping[str, Any], schema: Schema, *, classes: bool = True) -> None:
+def check_names(path: Path, shape: Mapping[str, Any], schema: Schema | None, *, classes: bool = True) -> None:
     """Refuse a model of data whose features, or ``classes``, have other names than in ``schema``. Raises DataError."""
     try:
         names = {str(what): [*map(str, listed)] for what, listed in shape.get(NAMES, {}).items()}
     except (AttributeError, TypeError):
         raise DataError(path, "does not tell the names of its features and classes") from None
-    here = names_of(schema, shape)
+    here = {} if schema is None else names_of(schema, shape)
     for what, was in names.items():
         now = here.get(what, was)
         if was != now and (classes or what != CLASSES):
@@ -217,9 +217,8 @@ def load_model(folder: str | Path, schema: Schema | None = None, *, classes: boo
 
 
 def load_first(path: str | Path, device: torch.device, schema: Schema) -> SavedModel:
-    """The model of another run's checkpoint, whatever its strategy, to begin with on data of ``schema``. path: a file that
-    ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first). Raises DataError: there is
-    no such file, it is damaged, or of features with other names."""
+    """The model of another run's checkpoint, a file or a folder (``best.pt`` comes first), to begin with on data of ``schema``.
+    Raises DataError: there is no such file, it is damaged, or of features with other names."""
     place = Mirror(path)
     path = (_best_of(place) or place.path / BEST) if place.path.is_dir() else place.path
     if not path.exists():
@@ -270,8 +269,7 @@ def _read_model(path: Path, device: torch.device, schema: Schema | None, *, clas
         raise DataError(path, "has no model")
     _check_tensors(path, weights)
     found = bare(weights)
-    if schema is not None:
-        check_names(path, shape, schema, classes=classes)
+    check_names(path, shape, schema, classes=classes)
     return SavedModel(path, shape, embeddings=SavedEmbeddings.taken(path, saved, found), weights=found)
 
 

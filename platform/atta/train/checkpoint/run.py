@@ -33,7 +33,7 @@ from atta.train.checkpoint.files import (
     write_file,
 )
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import TrainSettings
+from atta.train.settings.common import TrainSettings
 from atta.train.settings.minibatch import UNTABLED
 from atta.train.steps.step import LearningRate
 
@@ -229,9 +229,8 @@ def load_checkpoint(
     schedule: LearningRate | None = None,
     schema: Schema | None = None,
 ) -> SavedRun:
-    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return how far the run is. Only tensors and
-    plain values are read, so a file cannot run code. Raises DataError: the file is damaged, or comes from another
-    version, model or data."""
+    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return how far the run is. A file cannot run code:
+    only tensors and plain values are read. Raises DataError: it is damaged, or of another version, model or data."""
     path = Mirror(folder).pull(LAST)
     if not path.is_symlink() and not path.exists():
         return SavedRun([], RunPlace(0))
@@ -277,8 +276,7 @@ def _read_run(path: Path, config: TrainSettings, schema: Schema | None, device: 
     for name, value in _shape(config).items():
         if (was := shape.get(name)) != value:
             raise DataError(path, f"was made with {name} {was}, not {value}")
-    if schema is not None:
-        check_names(path, shape, schema)
+    check_names(path, shape, schema)
     return saved
 
 

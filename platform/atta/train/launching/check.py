@@ -160,8 +160,7 @@ def check_graph(schema: Schema, features: str) -> None:
 
 
 def small_graph(cluster: atta.Cluster, features: str, arguments: list[str], seed: int) -> SmallGraph:
-    """Some vertices of a cluster with all edges among them, in the order of the edges' ids. ``arguments``: of the model,
-    for edge tables."""
+    """Some vertices of a cluster with all edges among them, by edge id. ``arguments``: of the model, for edge tables."""
     import torch
 
     from atta.client.loaders.pyg_data import tensor_name

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import atta
 from atta.errors import ConfigError
-from atta.train.settings import TYPED_MODELS
+from atta.train.settings.common import TYPED_MODELS
 from atta.train.settings.minibatch import UNTABLED
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import read_epochs
 from atta.train.reports.run import TrainReport
-from atta.train.settings import TYPED_MODELS
+from atta.train.settings.common import TYPED_MODELS
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
 from atta.wire.credentials import Credentials

@@ -37,7 +37,7 @@ from atta.observe.lastwords import first_line
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.samplers.arguments import integers, whole
-from atta.train.settings import TYPED_MODELS
+from atta.train.settings.common import TYPED_MODELS
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
 from atta.train.settings.predict import check_apart
 
@@ -400,7 +400,8 @@ def predicted_types(
 def class_names(schema: Schema, saved: SavedModel | None, node_type: str, what: str) -> Sequence[str] | None:
     """Names of predicted classes: the graph's, or else the model's."""
     own = schema.classes.get(node_type, {}).get("y")
-    return own or (saved and saved.shape.get("names", {}).get("classes")) if what == "classes" else None
+    learnt = {} if saved is None else saved.shape.get("names", {})
+    return own or learnt.get("classes") if what == "classes" else None
 
 
 def _ranked_edge_type(schema: Schema, types: Sequence[str], relation: str | None, saved: SavedModel | None) -> str:

@@ -328,11 +328,8 @@ class ModelAnswers:
     def _connected(self) -> atta.Cluster:
         if self._cluster is None:
             config = self._config
-            known = [self._first(config.peers.get(part)) for part in range(self._dataset.partitions.num_parts)]
-            target = config.peers_file or known
+            told = (config.peers.get(part) for part in range(self._dataset.partitions.num_parts))
+            # Without an address it is this daemon's own.
+            target = config.peers_file or [self._address if one is None else replicas_of(one)[0] for one in told]
             self._cluster = atta.connect(target, deadline_s=CONNECT_S, wait=True, credentials=self._credentials)
         return self._cluster
-
-    def _first(self, known: Any) -> str:
-        """The address of a partition's daemon; without any it is this daemon's own."""
-        return self._address if known is None else replicas_of(known)[0]

@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 import atta
 from atta.client.loaders.link import reverse_type_of
 from atta.errors import ConfigError
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 from atta.train.models import whole_model
 from atta.train.models.links import LinkModel, PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel
