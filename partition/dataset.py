@@ -35,20 +35,9 @@ from atta.partition.graph.part import (
     part_folder,
 )
 from atta.partition.names import edge_folder, node_folder, shared_folder
-from atta.partition.schema import Schema, TableSpec
+from atta.partition.schema import Schema
 
-__all__ = [
-    "CSC",
-    "MANIFEST",
-    "Dataset",
-    "JoinedPart",
-    "Part",
-    "PartitionBook",
-    "Schema",
-    "TableSpec",
-    "VertexTimes",
-    "part_folder",
-]
+__all__ = ["CSC", "MANIFEST", "Dataset", "Part", "VertexTimes", "part_folder"]
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "atta-dataset", 1

@@ -104,6 +104,11 @@ def local_dataset(
     return _fetched(str(data), cache, MANIFEST, described, progress)
 
 
+def described_dataset(data: str | Path) -> Dataset:
+    """A dataset as its manifest describes it, which alone is fetched. Raises the errors of ``local_dataset``."""
+    return Dataset.described(local_dataset(data, []))
+
+
 def local_graph(src: str | Path, *, cache: str | Path = "", progress: Progress | None = None) -> Path:
     """The same for a graph folder, as a whole."""
     if not is_url(src):

@@ -12,18 +12,7 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe import html
-from atta.partition.names import RESERVED, check_name, check_type_name, is_table_name, join_edge_type, split_edge_type
-
-__all__ = [
-    "EDGE_TYPE",
-    "NODE_TYPE",
-    "Schema",
-    "TableSpec",
-    "check_name",
-    "is_table_name",
-    "join_edge_type",
-    "split_edge_type",
-]
+from atta.partition.names import RESERVED, check_name, check_type_name, join_edge_type, split_edge_type
 
 NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
 """The types of a graph whose types have no names of their own."""
@@ -82,8 +71,8 @@ class Schema:
         edge_tables: edge type -> table name -> spec; every edge type has an entry. ``weight`` and ``time`` are scalars.
         splits: node type -> split name -> number of vertices; every node type has an entry.
         num_classes: number of classes of the labels ``y``, the largest of all node types; None: no labels.
-        classes: node or edge type -> table -> names of classes, by their numbers in the table. Of a table of several
-            columns, the key is ``"table/column"``.
+        classes: node or edge type -> table (of several columns ``"table/column"``) -> names of classes, by their numbers.
+        columns: node type -> table -> names of the columns of a file that it was made of.
     """
 
     node_types: tuple[str, ...]
@@ -95,6 +84,7 @@ class Schema:
     splits: dict[str, dict[str, int]] = field(default_factory=dict)
     num_classes: int | None = None
     classes: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    columns: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node_type in self.node_types:
@@ -103,7 +93,8 @@ class Schema:
             self._check_edge_type(edge_type)
         if self.num_classes is not None and (not _is_count(self.num_classes) or self.num_classes > _LARGEST):
             raise ConfigError(f"num_classes {self.num_classes!r} is not a number of classes")
-        self._check_classes()
+        self._check_names("classes", self.classes)
+        self._check_names("columns", self.columns)
 
     def _check_node_type(self, node_type: str) -> None:
         count = self.node_counts.get(node_type)
@@ -132,14 +123,14 @@ class Schema:
             if name in ("weight", "time") and spec.row_shape:
                 raise ConfigError(f"edge type {edge_type!r}: {name!r} must have one number per edge")
 
-    def _check_classes(self) -> None:
-        for type_, tables in self.classes.items():
+    def _check_names(self, what: str, of_types: dict[str, dict[str, list[str]]]) -> None:
+        for type_, tables in of_types.items():
             known = self.node_tables.get(type_, {}).keys() | self.edge_tables.get(type_, {}).keys()
             for name, names in tables.items():
                 if name.split("/")[0] not in known:
-                    raise ConfigError(f"classes of {type_!r}: there is no table {name.split('/')[0]!r}")
+                    raise ConfigError(f"{what} of {type_!r}: there is no table {name.split('/')[0]!r}")
                 if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-                    raise ConfigError(f"classes of {type_!r}: those of {name!r} are not a list of names")
+                    raise ConfigError(f"{what} of {type_!r}: those of {name!r} are not a list of names")
 
     def _repr_html_(self) -> str:
         rows = []
@@ -253,6 +244,7 @@ class Schema:
             },
             "num_classes": self.num_classes,
             **({"classes": self.classes} if self.classes else {}),
+            **({"columns": self.columns} if self.columns else {}),
         }
 
     @classmethod
@@ -268,7 +260,8 @@ class Schema:
             edge_tables={e: _tables(v, e) for e, v in edges.items()},
             splits={t: dict(_mapping(v, t, "splits")) for t, v in nodes.items()},
             num_classes=value.get("num_classes"),
-            classes=_classes(value.get("classes", {})),
+            classes=_names(value, "classes"),
+            columns=_names(value, "columns"),
         )
 
 
@@ -290,10 +283,9 @@ def _count(value: Any, where: str) -> int:
     return found
 
 
-def _classes(value: Any) -> dict[str, dict[str, list[str]]]:
-    if not isinstance(value, Mapping):
-        raise ConfigError("schema: 'classes' is not a mapping")
-    return {type_: dict(_mapping(value, "classes", type_)) for type_ in value}
+def _names(value: Mapping[str, Any], what: str) -> dict[str, dict[str, list[str]]]:
+    found = _mapping({what: {}, **value}, "schema", what)
+    return {type_: dict(_mapping(found, what, type_)) for type_ in found}
 
 
 def _tables(value: Any, where: str) -> dict[str, TableSpec]:

@@ -16,7 +16,7 @@ import atta
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.models import build_model
-from atta.train.settings import MinibatchSettings
+from atta.train.settings.minibatch import MinibatchSettings
 from atta_bench.results import arguments_of, document, head, rows_of, write
 
 FAN_OUTS = (15, 10, 5)

@@ -15,7 +15,7 @@ from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Option, Setting, check_bounds, settings_of
 from atta.train.config import TrainConfig
-from atta.train.settings import MODELS
+from atta.train.settings.common import MODELS
 from atta.train.strategies import STRATEGIES as TRAINING
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.rounds import PEERS

@@ -14,7 +14,8 @@ from atta.observe.progress import Progress
 from atta.partition.exporters.common import lost_edge_types, lost_tables, split_mask, tensor_of
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.reading.dgl_tensors import require_dgl, table_names
-from atta.partition.schema import TableSpec, split_edge_type
+from atta.partition.names import split_edge_type
+from atta.partition.schema import TableSpec
 
 MARKER: str | None = None
 _KEYS = {"x": "feat", "y": "label"}

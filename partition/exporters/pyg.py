@@ -14,7 +14,8 @@ from atta.observe.progress import Progress
 from atta.partition.exporters.common import lost_edge_types, lost_tables, split_mask, tensor_of, torch_holds
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.pyg import edge_table, node_table
-from atta.partition.schema import Schema, split_edge_type
+from atta.partition.names import split_edge_type
+from atta.partition.schema import Schema
 
 MARKER: str | None = None
 

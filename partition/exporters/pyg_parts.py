@@ -18,7 +18,7 @@ from atta.partition.exporters.common import lost_tables, torch_holds
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.importers.pyg_parts import map_file
 from atta.partition.importers.reading.source import Array
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 
 MARKER = "META.json"
 

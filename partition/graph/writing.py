@@ -78,8 +78,8 @@ class Renaming:
 _CHUNK = 4 << 20
 """Number of elements of a table that are copied at a time."""
 _LARGEST = 2**63 - 1
-_MAX_CLASSES_BYTES = 2 << 20
-"""At most this many bytes of names of classes."""
+_MAX_NAMES_BYTES = 2 << 20
+"""At most this many bytes of names of classes and columns."""
 
 Array = npt.NDArray[Any]
 
@@ -170,7 +170,7 @@ class GraphWriter:
         self.num_classes: int | None = None
         self.schema: Schema | None = None  # of the complete folder
         self._renaming = Renaming(rename)
-        self._classes: dict[str, dict[str, list[str]]] = {}
+        self._names: dict[str, dict[str, dict[str, list[str]]]] = {"classes": {}, "columns": {}}
         self._counts: dict[str, int] = {}
         self._tables: dict[str, dict[str, NpyAppender]] = {}
         self._splits: dict[str, dict[str, int]] = {}
@@ -265,17 +265,25 @@ class GraphWriter:
 
     def note_classes(self, type_: str, table: str, names: list[str]) -> None:
         """Keep the names of the classes that a table of a node or edge type holds by their numbers. Those of ``y``
-        count. ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names
-        of the graph together are too long: every client of a cluster reads them."""
+        count. ``table``: its name; of a table of several columns, ``"table/column"``. Raises as ``note_columns``."""
+        owner, name = self._note("classes", type_, table, names)
+        if owner in self._counts and name == "y":
+            self.num_classes = max(self.num_classes or 0, len(names))
+
+    def note_columns(self, node_type: str, table: str, names: list[str]) -> None:
+        """Keep the names of a table's columns. Raises ConfigError: all names, which every client reads, are too long."""
+        self._note("columns", node_type, table, names)
+
+    def _note(self, what: str, type_: str, table: str, names: list[str]) -> tuple[str, str]:
+        # Returns the new names of the type and of the table.
         is_node_type = self._renaming.node_type(type_) in self._counts
         owner = self._renaming.node_type(type_) if is_node_type else self._renaming.edge_type(type_)
         old, slash, column = table.partition("/")
         name = self._renaming.table(type_, old)
-        self._classes.setdefault(owner, {})[f"{name}{slash}{column}"] = names
-        if is_node_type and name == "y":
-            self.num_classes = max(self.num_classes or 0, len(names))
-        if len(json.dumps(self._classes)) > _MAX_CLASSES_BYTES:
-            raise ConfigError(f"the names of all classes take more than {_MAX_CLASSES_BYTES >> 20} MiB")
+        self._names[what].setdefault(owner, {})[f"{name}{slash}{column}"] = names
+        if len(json.dumps(self._names)) > _MAX_NAMES_BYTES:
+            raise ConfigError(f"the names of all classes and columns take more than {_MAX_NAMES_BYTES >> 20} MiB")
+        return owner, name
 
     def add_split(self, name: str, rows: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
         """Add a split from row numbers (any order, duplicates dropped) or a boolean mask [n]."""
@@ -364,7 +372,7 @@ class GraphWriter:
             edge_tables={e: out.specs for e, out in self._edges.items()},
             splits={t: dict(sorted(s.items())) for t, s in self._splits.items()},
             num_classes=self.num_classes,
-            classes=self._classes,
+            **self._names,
         )
 
     def _files(self) -> list[NpyAppender]:

@@ -36,7 +36,8 @@ from atta.partition.importers.reading.edge_dialect import (
 from atta.partition.importers.reading.edge_lines import FractionError, LineLayout, parsed
 from atta.partition.importers.reading.filling import EdgeStream, name_bytes
 from atta.partition.importers.reading.source import Array, ImportOptions, pa, pc
-from atta.partition.schema import TableSpec, join_edge_type
+from atta.partition.names import join_edge_type
+from atta.partition.schema import TableSpec
 
 Numbers = npt.NDArray[np.int32]
 _STAGED = {"integer": np.int32, "text": np.int32, "int64": np.int64, "float64": np.float64, "date": np.int64}

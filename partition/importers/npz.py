@@ -41,8 +41,7 @@ from atta.partition.importers.reading.source import (
     read_description,
     state_classes,
 )
-from atta.partition.names import file_name, name_of_file
-from atta.partition.schema import join_edge_type, split_edge_type
+from atta.partition.names import file_name, join_edge_type, name_of_file, split_edge_type
 
 _PARTS = ("data", "indices", "indptr", "shape")
 _OF_SCIPY = ("format", "_is_array")  # what its save_npz adds

@@ -40,7 +40,7 @@ from atta.partition.importers.reading.source import (
     open_content,
     state_classes,
 )
-from atta.partition.schema import join_edge_type, split_edge_type
+from atta.partition.names import join_edge_type, split_edge_type
 
 
 @dataclass(frozen=True)

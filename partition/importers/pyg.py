@@ -24,7 +24,7 @@ from atta.partition.importers.reading.pyg_objects import (
     whole_number,
 )
 from atta.partition.importers.reading.source import Array, ImportOptions, check_edge_index, offered_ids, state_classes
-from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
+from atta.partition.names import is_table_name, join_edge_type, split_edge_type
 
 _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
 _COUNTS = {"num_nodes", "num_edges", "num_classes"}

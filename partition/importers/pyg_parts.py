@@ -16,7 +16,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import PART, Scattered, add_edges, add_node_array
 from atta.partition.importers.reading.pickles import as_array, load_tensor, load_torch
 from atta.partition.importers.reading.source import Array, ImportOptions, read_description
-from atta.partition.schema import join_edge_type
+from atta.partition.names import join_edge_type
 
 _LONGEST = 255 - len(".pt")
 _Key = Any  # how PyG names a type: str, (source, relation, destination) or None in homogeneous graphs

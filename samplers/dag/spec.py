@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.schema import Schema, join_edge_type
+from atta.partition.names import join_edge_type
+from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 from atta.samplers import kernels
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import hash_string

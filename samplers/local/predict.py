@@ -69,7 +69,9 @@ def predict(
                 for number, take in enumerate(takes)
             ]
             found.append((part, len(takes[0]), figures))
-    contested = _contested([_asked([f.ids for f in figures]) for *_, figures in found])
+    contested = _contested(
+        [np.unique(np.concatenate([f.ids for f in figures]), return_counts=True) for *_, figures in found]
+    )
     return [
         _summary(part, seeds, figures, rows / batches)
         for (part, seeds, figures), rows in zip(found, contested, strict=True)
@@ -155,10 +157,6 @@ def _all_ids(schema: Schema, known: Mapping[str, kernels.Compactor]) -> np.ndarr
         found.append(compactor.ids(0, compactor.size).astype(np.int64) + base)
         base += schema.node_counts[t]
     return np.concatenate(found)
-
-
-def _asked(batches: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    return np.unique(np.concatenate(batches), return_counts=True)
 
 
 def _contested(asked: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:

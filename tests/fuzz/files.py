@@ -38,9 +38,10 @@ from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import Graph
+from atta.partition.schema import Schema, TableSpec
 from atta.simulate.profile import HopSize, Linear, Profile, load_profile, save_profile
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint.files import BEST, LAST, RunPlace, SavedEmbeddings, load_model, load_weights, seal
+from atta.train.checkpoint.files import BEST, LAST, RunPlace, SavedEmbeddings, fill, load_first, load_model, seal
 from atta.train.checkpoint.run import load_checkpoint, load_rank, place_in, save_best, save_checkpoint, save_rank
 from atta.train.models import build_model
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
@@ -265,22 +266,29 @@ def checkpoints(folder: Path) -> dict[str, Kind]:
         model = build_model(CONFIG, 3, 2)
         return model, torch.optim.Adam(model.parameters(), 0.01)
 
+    def first(path: Path, model: torch.nn.Module) -> None:
+        found = load_first(path, CPU, schema)
+        fill(model, found.weights, found.path)
+
+    tables = {"node": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}}
+    schema = Schema(("node",), ("node__to__node",), {"node": 3}, {"node__to__node": 2}, tables,
+                    classes={"node": {"y": ["a", "b"]}}, columns={"node": {"x": ["u", "v", "w"]}})  # fmt: skip
     epoch = EpochReport(0, 1.0, 0.5, 10.0, 20.0, 30.0, {"wait": 0.1}, val_accuracy=0.25)
-    save_checkpoint(folder, CONFIG, *built(), [epoch])
+    save_checkpoint(folder, CONFIG, *built(), [epoch], schema=schema)
     save_rank(folder, 0, 1, RunPlace(1), {"random": {"cpu": torch.get_rng_state()}})
     (rank,) = folder.glob("rank-*.pt")
     learnt = {"author": torch.zeros(3, 2)}
     save_best(folder / "best", CONFIG, built()[0], epoch,
-              embeddings=SavedEmbeddings(learnt, {"author": torch.tensor([3, 5, 9])}))  # fmt: skip
+              embeddings=SavedEmbeddings(learnt, {"author": torch.tensor([3, 5, 9])}), schema=schema)  # fmt: skip
 
     def best() -> None:
-        load_weights(folder / "best", built()[0], CPU)
+        first(folder / "best", built()[0])
         load_model(folder / "best")
 
     def run() -> None:
         model, optimizer = built()
-        found = [lambda: load_checkpoint(folder, CONFIG, model, optimizer, CPU), lambda: place_in(folder),
-                 lambda: load_model(folder), lambda: load_weights(folder, model, CPU)]  # fmt: skip
+        found = [lambda: load_checkpoint(folder, CONFIG, model, optimizer, CPU, schema=schema), lambda: place_in(folder),
+                 lambda: load_model(folder), lambda: first(folder, model)]  # fmt: skip
         errors = []
         for read in found:
             try:

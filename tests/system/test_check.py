@@ -23,7 +23,7 @@ from atta.partition import GraphWriter, partition_graph
 from atta.train.launching.check import imported_model
 from atta.train.launching.check import small_graph as fetched
 from atta.train.models import build_model
-from atta.train.settings import MODELS
+from atta.train.settings.common import MODELS
 from atta.train.steps.minibatch import MinibatchTrainer
 from tests.system.conftest import SmallGraph, ran
 

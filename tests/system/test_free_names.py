@@ -13,7 +13,7 @@ import pytest
 import atta
 from atta.client.tables.versions import publish, publish_edges
 from atta.partition import Graph
-from atta.partition.schema import join_edge_type, split_edge_type
+from atta.partition.names import join_edge_type, split_edge_type
 from tests.system.conftest import ran
 
 torch = pytest.importorskip("torch")

@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,16 @@ from torch_geometric.nn import APPNP, GATConv, GCNConv, GraphConv, GraphSAGE, SA
 
 import atta
 from atta.client.inference.sinks import DESCRIPTION
+from atta.daemon.config import DaemonConfig
 from atta.errors import AttaError, ConfigError, DataError
 from atta.observe.progress import Silent
-from atta.train import EpochReport, TrainConfig
+from atta.partition import GraphWriter, partition_graph
+from atta.partition.schema import Schema, TableSpec
+from atta.train import EpochReport, TrainConfig, fit
 from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, seal
 from atta.train.checkpoint.run import save_best
 from atta.train.launching import predictors
+from atta.train.launching.queries import ModelAnswers
 from atta.train.models import SampledModel, build_model
 from atta.train.models.layers import digest_of
 from atta.train.reports.epochs import PHASES
@@ -43,15 +48,81 @@ EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), v
 CLASSES = 4
 
 
-def checkpoint(folder: Path, model: str, layers: int = 3, channels: int = 16) -> tuple[Path, torch.nn.Module]:
+def checkpoint(
+    folder: Path, model: str, layers: int = 3, channels: int = 16, classes: list[str] | None = None
+) -> tuple[Path, torch.nn.Module]:
     config = TrainConfig(data="x", model=model, num_neighbors=(2,), layers=layers, hidden=8, heads=2)
     torch.manual_seed(5)
     made = build_model(config, channels, CLASSES)
     with torch.no_grad():
         for weight in made.parameters():
             weight += 0.1 * torch.randn_like(weight)  # biases, too
-    save_best(folder, config, made, EPOCH)
+    save_best(folder, config, made, EPOCH, schema=None if classes is None else named(classes))
     return folder, made.gnn.eval()
+
+
+def named(classes: list[str], columns: Sequence[str] = ()) -> Schema:
+    """A graph whose classes and columns have these names."""
+    tables = {"node": {"x": TableSpec("<f4", (16,)), "y": TableSpec("<i8")}}
+    more = {"columns": {"node": {"x": [*columns]}}} if columns else {}
+    return Schema(
+        ("node",),
+        ("node__to__node",),
+        {"node": 3},
+        {"node__to__node": 0},
+        tables,
+        classes={"node": {"y": classes}},
+        **more,
+    )
+
+
+def test_other_names_and_another_kind_of_model_are_refused_before_daemons_are_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["ant", "bee", "cat", "dog"]
+    for data, classes, columns in (("same", names, "abcd"), ("swapped", names, "abdc"), ("other", names[::-1], "abcd")):
+        with GraphWriter(tmp_path / f"{data}-graph") as out:
+            tables = {"x": np.zeros((40, 16), np.float32), "y": np.arange(40) % 4}
+            out.add_nodes("node", 40, tables=tables, splits={"train": np.arange(30), "val": np.arange(30, 40)})
+            out.note_classes("node", "y", classes)
+            out.note_columns("node", "x", [*columns])
+            out.add_edges("node__to__node", np.arange(40), np.roll(np.arange(40), 1))
+        partition_graph(tmp_path / f"{data}-graph", tmp_path / data, parts=1)
+    run = tmp_path / "run"
+    common: dict[str, Any] = {"epochs": 1, "num_neighbors": (2, 2), "hidden": 4, "checkpoint": str(run)}
+    fit(TrainConfig(data=str(tmp_path / "same"), task="classes", **common))
+    ran(
+        "predict --data",
+        tmp_path / "same",
+        "--checkpoint",
+        run,
+        "--what classes --format csv --out",
+        tmp_path / "out",
+        "-q",
+    )
+    assert {line.split(",")[2] for line in (tmp_path / "out").glob("*.csv").__next__().read_text().split()[1:]} <= {
+        *names
+    }
+    monkeypatch.setattr(atta, "local", lambda *_, **__: pytest.fail("daemons are started"))
+    for data, words in (
+        ("swapped", "features: from number 2 on it has 'c', 'd'; this data has 'd', 'c'"),
+        ("other", "other classes"),
+    ):
+        there = str(tmp_path / data)
+        again = TrainConfig(data=there, task="classes", resume=True, **common | {"epochs": 2})
+        asked = PredictConfig(data=there, checkpoint=str(run), out="out", what="scores")
+        served = DaemonConfig(there, range(1), model=str(run), what="scores")
+        for refused in (partial(predictors.predict_as, asked), partial(ModelAnswers, served), partial(fit, again)):
+            with pytest.raises(DataError, match=words):
+                refused()
+    begun = common | {"checkpoint": None, "init_from": str(run)}
+    for more, words in (
+        ({"task": "link"}, "--init-from: has a model sage of --task classes"),
+        ({"model": "rgcn"}, "takes typed graphs"),
+        ({"task": "labels"}, "--task labels"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=words):
+            fit(TrainConfig(data=str(tmp_path / "same"), **begun | more))
 
 
 Clusters = Callable[[int], atta.LocalCluster]

@@ -61,6 +61,16 @@ def row_of(predictions: atta.client.inference.task.Predictions, ids: np.ndarray)
     return predictions.values[order][np.searchsorted(predictions.ids[order], ids)]
 
 
+def test_names_of_classes_are_the_models_where_the_data_has_none(
+    small_graph: SmallGraph, clusters: Clusters, tmp_path: Path
+) -> None:
+    folder, _ = checkpoint(tmp_path, "sage", classes=["ant", "bee", "cat", "dog"])
+    answers = answers_of(clusters(2), small_graph.dataset(2, "random"), folder, what="classes")
+    (answer,) = answers.answer([PointQuery("classes", small_graph.ids[:3])])
+    assert isinstance(answer, PointAnswer)
+    assert answer.names == ["ant", "bee", "cat", "dog"]
+
+
 @pytest.mark.parametrize(("model", "parts"), [("sage", 2), ("gcn", 2), ("gat", 4), ("deepergcn", 1)])
 def test_rows_are_those_of_predict(
     small_graph: SmallGraph, clusters: Clusters, tmp_path: Path, model: str, parts: int

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from atta.observe.settings import Setting
 from atta.train.cooperative.source import Direction
 from atta.train.exchange.policies import NEVER, RowPolicy, Rule, exact
-from atta.train.settings import StaleSettings
+from atta.train.settings.servers import StaleSettings
 from atta.train.strategies.exchange import reading_rows
 
 

@@ -194,7 +194,7 @@ class _Chunked:
     def open(cls, path: Path) -> _Chunked:
         said = read_description(path, "a chunked graph")
         for key in ("node_type", "edge_type"):
-            if not isinstance(said.get(key), list) or not all(map(_is_name, said[key])):
+            if not isinstance(said.get(key), list) or not all(isinstance(one, str) for one in said[key]):
                 raise DataError(path, f"{key!r} is no list of names: it describes no chunked graph")
         return cls(path, said, TypeNames(path, said["node_type"], said["edge_type"]))
 
@@ -232,10 +232,6 @@ def _reader(said: Mapping[str, Any]) -> Callable[[Path], FileRows]:
     if said["name"] not in readers:
         raise ValueError
     return readers[said["name"]]
-
-
-def _is_name(said: object) -> bool:
-    return isinstance(said, str)
 
 
 def _is_count(said: object) -> bool:

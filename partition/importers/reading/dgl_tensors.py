@@ -32,7 +32,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import add_edges, add_node_array, add_node_rows
 from atta.partition.importers.reading.rows import FileRows
 from atta.partition.importers.reading.source import Array, ImportOptions, first_line, offered_ids, state_classes
-from atta.partition.schema import join_edge_type
+from atta.partition.names import join_edge_type
 
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
 _ONLY = ("_N", "_V")

@@ -14,7 +14,7 @@ from pathlib import Path
 from atta.errors import ConfigError, DataError, hint_of
 from atta.partition.disk.files import check_regular
 from atta.partition.importers.reading.source import HEAD_BYTES, head_of
-from atta.partition.schema import is_table_name
+from atta.partition.names import is_table_name
 
 BLANKS = " "
 """The separator of files whose columns are apart by any number of blanks and tabs."""

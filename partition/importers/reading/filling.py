@@ -21,7 +21,8 @@ from atta.partition.graph.exact import as_float32
 from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.rows import FileRows
 from atta.partition.importers.reading.source import Array, Ids, ImportOptions, Mask, as_masks
-from atta.partition.schema import TableSpec, split_edge_type
+from atta.partition.names import split_edge_type
+from atta.partition.schema import TableSpec
 
 _CHUNK_VALUES = 8 << 20
 _MAX_NAME_BYTES = 256

@@ -22,7 +22,8 @@ from atta.partition.importers.table.columns import ColumnReader
 from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.schema import ANY, KINDS, SCHEMA, ColumnRule, GraphSchema, Refusals, read_schema
 from atta.partition.importers.table.tables import TableReader, end_rows, node_ids, split_masks, split_readers
-from atta.partition.schema import TableSpec, join_edge_type, split_edge_type
+from atta.partition.names import join_edge_type, split_edge_type
+from atta.partition.schema import TableSpec
 
 __all__ = ["read", "recognises"]
 
@@ -127,6 +128,8 @@ class _Import:
         for name, rows in tables.items():
             with self._refusals.held(where):
                 self._note_classes(node_type, name, readers[name])
+                if (columns := [column.rule.name for column in readers[name].columns]) != [name]:
+                    out.note_columns(node_type, name, columns)
                 if name == "y":
                     labels, unlabelled = readers[name].labels_of(rows)
                     out.add_labels(labels, node_type)

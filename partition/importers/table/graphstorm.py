@@ -12,7 +12,7 @@ from atta.errors import ConfigError, DataError
 from atta.observe.packages import load
 from atta.partition.importers.table import schema as rules
 from atta.partition.importers.table.guess import SHARES, Guess, names_of
-from atta.partition.schema import join_edge_type
+from atta.partition.names import join_edge_type
 
 _FILES = {"files", "format"}
 _NEEDED = {

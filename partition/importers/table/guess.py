@@ -18,13 +18,13 @@ import numpy as np
 from atta.errors import ConfigError, DataError, hint_of
 from atta.observe.packages import load
 from atta.partition.graph.exact import inexact
-from atta.partition.importers.reading.source import ImportOptions, pa, parquet
+from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
 from atta.partition.importers.table import files as reading
 from atta.partition.importers.table import schema as rules
-from atta.partition.importers.table.columns import NUMBERS, TEXT
+from atta.partition.importers.table.columns import NUMBERS, TEXT, plain
 from atta.partition.importers.table.looks import ColumnLook
 from atta.partition.importers.table.schema import kind_of
-from atta.partition.schema import is_table_name, join_edge_type
+from atta.partition.names import is_table_name, join_edge_type
 
 _MOST_ROWS = 5_000_000
 """At most this many rows of a file are looked at."""
@@ -113,9 +113,12 @@ class Guess:
     def add(self, kind: str, name: str, file: FileLook, ends: Sequence[_Reference] = (), **entry: Any) -> None:
         """Add a type, of which the schema says what ``entry`` has. ``ends``: of edges."""
         for table, rule in entry.get("tables", {}).items():
+            listed = rule if isinstance(rule, list) else [rule]
+            names = [one if isinstance(one, str) else one["column"] for one in listed]
+            for column in (column for column in names if file.columns[column].odd):
+                taken = f'and {{"column": "{column}", "fill": "mean"}} in place of its rule in {table} takes numbers'
+                self.lines.append(f"    {column!r} is a category: it {file.columns[column].lapse}, {taken}")
             if table != "y":
-                listed = rule if isinstance(rule, list) else [rule]
-                names = [one if isinstance(one, str) else one["column"] for one in listed]
                 self.lines.append(f"  table {table}: {', '.join(names)}")
                 for what, key in _TOLD.items():
                     if told := [one["column"] for one in listed if isinstance(one, dict) and key in one]:
@@ -295,21 +298,27 @@ def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: Collec
     reader = reading.TypeFiles(entry, ImportOptions(), refusals)
     refusals.check()
     reader.settle(())
-    batches, rows = [], 0
+    pieces, rows = list[reading.FilePiece](), 0
     for piece in reader.pieces():
-        batches.append(piece.rows)
+        pieces.append(piece)
         rows += piece.rows.num_rows
         if rows >= _MOST_ROWS:
             break
     columns: dict[str, ColumnLook] = {}
     for name in names:
         with refusals.held(parts[0]):
-            columns[name] = ColumnLook.of(name, pa.chunked_array([batch.column(name) for batch in batches]))
+            look = ColumnLook.of(name, pa.chunked_array([piece.rows.column(name) for piece in pieces]))
+            columns[name] = replace(look, at=_place(pieces, name, look.odd[0])) if look.odd else look
     refusals.check()
     options = {"delimiter": mark} if mark is not None and mark != reading.usual_delimiter(parts[0]) else {}
     endings = sorted(rules.KINDS, key=len, reverse=True)
     stem = next(pattern[: -len(end)] for end in endings if pattern.lower().endswith(end))
     return FileLook(_free(_plain(stem.replace("*", "")) or "table", taken), pattern, columns, rows, options)
+
+
+def _place(pieces: Sequence[reading.FilePiece], name: str, text: str) -> str:
+    found = ((piece, pc.index(plain(name, piece.rows.column(name)), text).as_py()) for piece in pieces)
+    return next(f"row {piece.first + at} of {piece.path.name}" for piece, at in found if at >= 0)
 
 
 def _plain(name: str) -> str:

@@ -53,13 +53,14 @@ _LOOKED_AT = 100_000
 @dataclass(frozen=True)
 class ColumnLook:
     """A column: its sort, as ``category`` says, and the Arrow type of its values; number of cells, and of empty ones; the
-    different values, as ``plain`` gives them, None of lists and others."""
+    different values, as ``plain`` gives them, None of lists and others; where the first of ``odd`` stands."""
 
     sort: str
     kind: Any
     count: int
     empty: int
     unique: Any = None
+    at: str = ""
 
     @classmethod
     def of(cls, name: str, cells: Any) -> ColumnLook:
@@ -106,12 +107,20 @@ class ColumnLook:
             if texts and sum(form.search(one) is not None for one in texts) >= _MOST * len(texts):
                 ways = [f'"time_format": "{one}"' for one in self.formats]
                 return f"looks like {what}, as {texts[0]!r}: {' or '.join(ways) + ' reads them' if ways else cure}"
-        odd = [one for one in texts if not _PLAIN.fullmatch(one)]
-        if self._is_varied and 0 < len(odd) < len(texts) / 2:
-            shown = json.dumps(odd[:3], ensure_ascii=False)
-            more = " and others" if len(odd) > 3 else ""
-            return f'has numbers but for {shown[1:-1]}{more}: "empty": {shown} beside "files" makes such cells empty'
-        return None
+        return self.lapse if self._is_varied and self.odd else None
+
+    @cached_property
+    def odd(self) -> list[str]:
+        """Texts that are no numbers, where most are."""
+        texts = self.unique.to_pylist()[:_LOOKED_AT] if self.sort == columns.TEXT and not self.is_time else []
+        found = [one for one in texts if not _PLAIN.fullmatch(one)]
+        return found if len(found) < len(texts) / 2 else []
+
+    @property
+    def lapse(self) -> str:
+        """What to say of ``odd``."""
+        shown, more = json.dumps(self.odd[:3], ensure_ascii=False), " and others" if len(self.odd) > 3 else ""
+        return f'has numbers but for {shown[1:-1]}{more} ({self.at}): "empty": {shown} beside "files" makes such cells empty'
 
     @property
     def _is_varied(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from atta.errors import ConfigError, DataError, DiskFullError
 from atta.partition.disk.files import check_tree
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 
 SCHEMA = "schema.json"
 ANY = "*"

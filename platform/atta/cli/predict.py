@@ -114,9 +114,12 @@ def check(
     need("checking a model", "torch", "torch_geometric")
     check_places(data, target)
     import atta
-    from atta.train.launching.check import imported_model
+    from atta.partition.deploy import described_dataset
+    from atta.train.launching.check import check_graph, imported_model
 
     own = imported_model(model)
+    if data is not None and target is None:
+        check_graph(described_dataset(data).schema, features)
     with _connected(data, target) as cluster:
         report = atta.check(own, cluster, hops=hops, features=features, seed=seed)
     write_json(json_file, report.to_json())

@@ -123,7 +123,7 @@ def _question(options: dict[str, Any]) -> Question:
 
 def _sums(dataset: Any, network: PlannedModel, question: Question, wanted: str, gpu: bool) -> bool:
     """Whether owners sum rows of mini-batches, by the rule of ``atta train --aggregate``."""
-    from atta.train.settings import MinibatchSettings
+    from atta.train.settings.minibatch import MinibatchSettings
     from atta.train.steps.minibatch import aggregate_of
 
     (node_type,) = dataset.schema.node_types

@@ -112,11 +112,7 @@ def _changed(path: str) -> Iterator[Callable[[Callable[[TokenFile], TokenFile]],
         raise ConfigError(f"--tokens {path}: cannot write: {error.strerror}") from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lambda change: rewrite(path, change(_present(path)).text())
-
-
-def _present(path: str) -> TokenFile:
-    return read_tokens(path) if Path(path).exists() else TokenFile({})
+        yield lambda change: rewrite(path, change(read_tokens(path) if real.exists() else TokenFile({})).text())
 
 
 COMMANDS = [token]

@@ -15,7 +15,7 @@ from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_opt
 from atta.errors import ConfigError, DataError
 from atta.observe.packages import need
 from atta.train.config import TrainConfig
-from atta.train.settings import ServerSettings
+from atta.train.settings.servers import ServerSettings
 from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:

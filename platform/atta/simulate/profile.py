@@ -251,9 +251,7 @@ def _check_numbers(value: Any, name: str) -> None:
             _check_numbers(entry, f"{name}[{i}]")
 
 
-@cache
-def _types(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_types = cache(typing.get_type_hints)
 
 
 def _value(kind: Any, given: Any, name: str) -> Any:

@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from atta.client.loaders.minibatch import MiniBatch
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 from atta.simulate.profile import Draw, Profile, Side
 
 _SHAPES = 1e-4, 1e6

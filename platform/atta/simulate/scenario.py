@@ -200,7 +200,8 @@ class BatchModel:
             self._keep_means()
         self._edges_ratio = {side: _fan_out_ratios(profile, self.fan_outs, side) for side in ("own", "other")}
         self._owners = min(scenario.machines - 1, scenario.neighbours or scenario.machines)
-        self._around = _ring(min(self._owners, scenario.peers))
+        # Distances to other machines, which lie on both sides, so that all machines serve equally much.
+        self._around = [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(min(self._owners, scenario.peers))]
         self._placed = len(profile.placement) == scenario.machines > 1
         self._seed, self._machines = scenario.seed, scenario.machines
         self._measured_vertices = sum(hop.new for hop in profile.hops)
@@ -395,8 +396,3 @@ def _home(share: float, hop: int, parts: int, machines: int) -> float:
     if parts in {1, machines}:
         return share
     return 1.0 - min(1.0, (1.0 - share) * (1 - 1 / machines) / (1 - 1 / parts))
-
-
-def _ring(count: int) -> list[int]:
-    """Distances to ``count`` other machines. They lie on both sides, so all machines serve equally much."""
-    return [(i // 2 + 1) * (1 if i % 2 == 0 else -1) for i in range(count)]

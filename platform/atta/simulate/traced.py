@@ -46,7 +46,8 @@ def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_out
     Raises DataError: the file is not a trace, or has no whole batch of such a loader."""
     events, cores = _read(path)
     given = (batch_size, ",".join(map(str, fan_outs))) if batch_size and fan_outs else None
-    shapes = {e["args"]["session"]: _shape(e["args"]) for e in events if e.get("cat") == "session"}
+    opened = (e["args"] for e in events if e.get("cat") == "session")
+    shapes = {told["session"]: (int(told["batch size"]), str(told["fan-outs"])) for told in opened}
     by_shape: dict[tuple[int, str] | None, list[_Dag]] = defaultdict(list)
     for dag in _dags(events).values():
         if dag.whole():
@@ -61,11 +62,6 @@ def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_out
     hops = tuple(int(word) for word in shape[1].split(",") if word)
     parts = len({e["pid"] for e in events if e.get("name") == "process_name"})
     return _profile(path, dags, shape[0], hops, parts=parts, cores=cores)
-
-
-def _shape(opened: dict[str, Any]) -> tuple[int, str]:
-    """Seeds of a batch and fan-outs, from the mark of a session."""
-    return int(opened["batch size"]), str(opened["fan-outs"])
 
 
 def _read(path: str | Path) -> tuple[list[dict[str, Any]], int]:

@@ -10,22 +10,27 @@ from typing import Annotated, Any
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Setting, check_bounds, settings_of
-from atta.train.settings import (
+from atta.train.settings.common import (
     DEEP_MODELS,
+    MODEL_OPTION,
+    MODELS,
     TYPED_MODELS,
+    TrainSettings,
+    check_places,
+    parse_early_stop,
+    parse_logger,
+)
+from atta.train.settings.minibatch import UNTABLED, MinibatchSettings
+from atta.train.settings.servers import (
     AsyncDigestSettings,
     BudgetSettings,
     CooperativeSettings,
     DorylusSettings,
     HistoricalSettings,
-    MinibatchSettings,
     PipeGcnSettings,
     SancusSettings,
     SatSettings,
-    TrainSettings,
 )
-from atta.train.settings.common import MODEL_OPTION, MODELS, check_places, parse_early_stop, parse_logger
-from atta.train.settings.minibatch import UNTABLED
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
 from atta.wire.parts import AUTO

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import atta
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
-from atta.train.checkpoint.files import LAST, RunPlace, SavedEmbeddings, load_weights
+from atta.train.checkpoint.files import LAST, RunPlace, SavedEmbeddings, fill, load_first
 from atta.train.checkpoint.run import (
     load_checkpoint,
     load_rank,
@@ -28,10 +28,9 @@ from atta.train.checkpoint.run import (
     save_rank,
 )
 from atta.train.reports.display import TRAINING_BEGINS, Display, exporting
-from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
+from atta.train.reports.epochs import EpochReport, best_epoch, stalled
 from atta.train.reports.loggers import RunLog, make_logger
-from atta.train.settings import TrainSettings
-from atta.train.settings.common import epoch_seed, patience_of
+from atta.train.settings.common import TrainSettings, epoch_seed, patience_of
 from atta.train.steps.step import LearningRate
 from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import check_watched, task_on, watched_by
@@ -110,7 +109,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.model = model.to(self.device)
         goes_on = config.resume and config.checkpoint is not None and Mirror(config.checkpoint).has(LAST)
         if config.init_from is not None and not goes_on:
-            self.load_embedding_weights(load_weights(config.init_from, self.model, self.device))
+            first = load_first(config.init_from, self.device, self.cluster.schema)
+            fill(self.model, first.weights, first.path)
+            self.load_embedding_weights(first.embeddings)
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.learning_rate = LearningRate(config, self.optimizer, rises=self.watched.rises)
 
@@ -138,7 +139,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 self._save(epochs, last=stops or len(epochs) == self.config.epochs)
                 self.display.line(epochs[-1].line())  # whoever sees it may press Ctrl-C: everything is kept
         if stops:
-            self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
+            metric = self.watched.metric.replace("val_", "validation ", 1)
+            self.display.line(f"no better {metric} for {patience} evaluations: stopping")
         return epochs
 
     def _run_log(self) -> RunLog:
@@ -214,8 +216,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def _resumed(self, folder: str) -> list[EpochReport]:
         epochs, place = load_checkpoint(
-            folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
-        )
+            folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate,
+            schema=self.cluster.schema,
+        )  # fmt: skip
         if any(self._max(number) > -self._max(-number) for number in (place.epoch, place.batch)):
             raise ConfigError(f"--checkpoint {folder}: not all trainers see the same; several machines must share it")
         if place.batch:
@@ -244,7 +247,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         best = best_epoch(epochs, self.watched)
         found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
         if best is epochs[-1] or found:
-            save_best(folder, self.config, self.model, epochs[-1], embeddings=found)
+            save_best(folder, self.config, self.model, epochs[-1], embeddings=found, schema=self.cluster.schema)
             self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
@@ -268,8 +271,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 remove_best(folder)
                 self._best_is_own = True
             save_checkpoint(
-                folder, self.config, self.model, self.optimizer, self.done, schedule=self.learning_rate, place=place
-            )
+                folder, self.config, self.model, self.optimizer, self.done, schedule=self.learning_rate, place=place,
+                schema=self.cluster.schema,
+            )  # fmt: skip
         if mine is not None or self._cuts:
             dist.barrier()
             prune_ranks(folder, self.rank, self.world, place)
@@ -293,7 +297,3 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
-
-
-def _words(watched: Watched) -> str:
-    return watched.metric.replace("val_", "validation ", 1)

@@ -117,6 +117,7 @@ def test_labels_by_name_with_empty_cells(tmp_path: Path, way: str) -> None:
     assert graph.split("n", "train").tolist() == [0, 2]
     partition_graph(tmp_path / "out" / "g", tmp_path / "d", parts=2, method="random")
     assert Dataset.open(tmp_path / "d").schema.classes == graph.schema.classes
+    assert Dataset.open(tmp_path / "d").schema.columns == graph.schema.columns
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -298,6 +299,7 @@ def test_categories_are_the_codes_of_pandas(tmp_path: Path) -> None:
     assert graph.table("n", "x")[:, 1].tolist() == [1, 0, 3, 2, 1]
     assert graph.table("n", "x")[[0, 1, 3, 4], 1].tolist() == grade.codes[[0, 1, 3, 4]].tolist()
     assert graph.schema.classes == {"n": {"x/grade": ["low", "mid", "high", "none"]}}
+    assert graph.schema.columns == {"n": {"x": ["id", "grade"]}}
 
 
 @pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
@@ -766,7 +768,7 @@ def test_what_a_guess_leaves_out_comes_with_what_takes_it_in(tmp_path: Path) -> 
     for name, text in lines.items():
         (tmp_path / f"{name}.csv").write_text("\n".join(text) + "\n")
     said = " ".join(run("schema", tmp_path).output.split())
-    assert """'income' has numbers but for "abc": "empty": ["abc"] beside "files" makes""" in said
+    assert """'income' has numbers but for "abc" (row 2 of users.csv): "empty": ["abc"] beside "files" makes""" in said
     (entry,) = re.findall(r'knows.csv: not in .*; add to its "edges": ("users__knows__users": {.*?})', said)
     schema = json.loads((tmp_path / "schema.json").read_text())
     schema["edges"] = json.loads(f"{{{entry}}}")
@@ -775,6 +777,24 @@ def test_what_a_guess_leaves_out_comes_with_what_takes_it_in(tmp_path: Path) -> 
     graph = taken_in("table", tmp_path, tmp_path / "out" / "g")
     assert len(graph.edges("users__knows__users").src) == 8
     assert graph.table("users", "x").ravel()[:3].tolist() == [1.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("labels", ["none", "stars"])
+def test_a_number_that_is_none_makes_a_category_and_that_is_said(tmp_path: Path, labels: str) -> None:
+    for number, cells in (("1", "1,2,3,1,2,3,1,2,3,1"), ("2", "4,5,ten,1,2,3,4,5,ten,1")):
+        rows = [f"{number}{place},{cell}" for place, cell in enumerate(cells.split(","))]
+        (tmp_path / f"users-{number}.csv").write_text("\n".join(["id,stars", *rows]) + "\n")
+    said = " ".join(run("schema", tmp_path, "--labels", labels).output.split())
+    (table,) = re.findall(
+        r"""'stars' is a category: it has numbers but for "ten" \(row 3 of users-2.csv\): "empty": \["ten"\] beside """
+        r""""files" makes such cells empty, and {"column": "stars", "fill": "mean"} in place of its rule in (.) takes numbers""",
+        said,
+    )
+    schema = json.loads((tmp_path / "schema.json").read_text())
+    schema["nodes"]["users"] |= {"empty": ["ten"], "tables": {table: [{"column": "stars", "fill": "mean"}]}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    graph = taken_in("table", tmp_path, tmp_path / "out" / "g")
+    assert graph.table("users", table).ravel()[[0, 10, 11]].tolist() == [1.0, 4.0, 5.0]
 
 
 def run(*words: object) -> Result:

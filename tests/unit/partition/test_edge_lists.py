@@ -20,7 +20,7 @@ from atta.errors import AttaError, ConfigError, DataError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
 from atta.partition.importers.reading import edge_lines as parsing
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 from tests.unit.partition.oracles import labels, refused, refuses, taken_in
 
 pytest.importorskip("pyarrow")

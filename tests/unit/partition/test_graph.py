@@ -18,7 +18,8 @@ from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.partition import Graph, GraphWriter
 from atta.partition.disk.files import NpyAppender, map_array, open_regular
 from atta.partition.disk.staging import Staging
-from atta.partition.schema import Schema, TableSpec, split_edge_type
+from atta.partition.names import split_edge_type
+from atta.partition.schema import Schema, TableSpec
 from tests.unit.partition.oracles import refuses
 
 

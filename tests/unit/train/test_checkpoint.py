@@ -22,9 +22,22 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, DiskFullError, UnknownNameError
 from atta.partition.disk.staging import StagedFile
+from atta.partition.schema import Schema, TableSpec
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, check_folder, load_model, load_weights, seal
-from atta.train.checkpoint.run import load_checkpoint, remove_best, save_best, save_checkpoint
+from atta.train.checkpoint.files import (
+    BEST,
+    BEST_WEIGHTS,
+    LAST,
+    VERSION,
+    check_folder,
+    check_names,
+    fill,
+    load_first,
+    load_model,
+    names_of,
+    seal,
+)
+from atta.train.checkpoint.run import check_saved, load_checkpoint, remove_best, save_best, save_checkpoint
 from atta.train.models import build_model, whole_model
 from atta.train.reports.epochs import PHASES, Watched
 from atta.train.settings.common import parse_early_stop, patience_of
@@ -290,13 +303,93 @@ def test_early_stopping_names_a_metric_of_the_task_and_a_patience() -> None:
 SAMPLED = config(num_neighbors=(2, 2), hidden=4)
 
 
+def data(*columns: str, y: tuple[str, ...] = (), typed: bool = False, **values: tuple[str, ...]) -> Schema:
+    """A graph with columns and classes of these names. ``values``: of columns that are categories."""
+    node_types = ("author", "paper") if typed else ("paper",)
+    tables = {"paper": {"x": TableSpec("<f4", (3,)), "y": TableSpec("<i8")}}
+    classes = {"y": [*y]} if y else {}
+    return Schema(
+        node_types, ("paper__cites__paper",), dict.fromkeys(node_types, 4), {"paper__cites__paper": 3}, tables,
+        {"paper__cites__paper": {"y": TableSpec("<i8")}}, num_classes=2,
+        classes={"paper": classes | {f"x/{name}": [*of] for name, of in values.items()}},
+        columns={"paper": {"x": [*columns]}} if columns else {},
+    )  # fmt: skip
+
+
+def begin(path: Path, model: torch.nn.Module) -> None:
+    first = load_first(path, CPU, data())
+    fill(model, first.weights, first.path)
+
+
+NAMED = data("age", "town", y=("cat", "dog"), town=("Bonn", "Graz"))
+OTHERS = [
+    (data("age", "town", y=("dog", "cat"), town=("Bonn", "Graz")), "classes: .* it has 'cat', 'dog'; .* has 'dog', 'cat'"),
+    (data("age", "town", y=("cat",), town=("Bonn", "Graz")), "classes: from number 1 on it has 'dog'; this data has none:"),
+    (data("town", "age", y=("cat", "dog"), town=("Bonn", "Graz")), "features: .* 0 on it has 'age', .*has 'town=Bonn',"),
+    (data("age", "town", y=("cat", "dog"), town=("Graz", "Bonn")), "1 on it has 'town=Bonn', .* has 'town=Graz'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "words"), OTHERS)
+def test_data_with_other_names_is_refused(tmp_path: Path, schema: Schema, words: str) -> None:
+    settings = replace(SAMPLED, task="classes")
+    model, optimizer = trained(1, settings)
+    save_checkpoint(tmp_path, settings, model, optimizer, [EPOCH], schema=NAMED)
+    save_best(tmp_path, settings, model, EPOCH, schema=NAMED)
+    saved = load_model(tmp_path)
+    assert saved.shape["names"] == {"features": ["age", "town=Bonn", "town=Graz"], "classes": ["cat", "dog"]}
+    for same in (NAMED, data()):
+        check_names(saved.path, saved.shape, same)
+        load_checkpoint(tmp_path, settings, model, optimizer, CPU, schema=same)
+    for refused in (
+        lambda: load_model(tmp_path, schema),
+        lambda: load_checkpoint(tmp_path, settings, model, optimizer, CPU, schema=schema),
+        lambda: check_saved(replace(settings, checkpoint=str(tmp_path), resume=True), schema),
+    ):
+        with pytest.raises(DataError, match=words):
+            refused()
+    assert ("classes" in words) == not_refused(saved.path, saved.shape, schema)
+
+
+def not_refused(*about: Any) -> bool:
+    try:
+        check_names(*about, classes=False)
+    except DataError:
+        return False
+    return True
+
+
+def test_names_are_those_of_what_a_model_reads_and_gives() -> None:
+    schema = data("age", y=("cat", "dog"), typed=True)
+    assert names_of(schema, {"task": "classes", "target": "paper"}) == {
+        "features of paper": ["age"],
+        "classes": ["cat", "dog"],
+    }
+    assert names_of(schema, {"task": "link", "edge_type": "paper__cites__paper"}) == {"features of paper": ["age"]}
+    schema.classes["paper__cites__paper"] = {"y": ["yes", "no"]}
+    assert names_of(schema, {"task": "edge-classes"}) == {"features of paper": ["age"], "classes": ["yes", "no"]}
+
+
+def test_weights_of_another_kind_are_refused_before_a_run_begins(tmp_path: Path) -> None:
+    settings = replace(SAMPLED, model="sage", task="classes", init_from=str(tmp_path))
+    save_best(tmp_path, settings, build_model(SAMPLED, 3, 2), EPOCH, schema=NAMED)
+    check_saved(settings, OTHERS[0][0])  # classes are learnt anew
+    for other, schema, words in (
+        (replace(settings, task="link"), NAMED, "has a model sage of --task classes, .* fit sage of --task link"),
+        (replace(settings, model="rgcn"), NAMED, "which does not fit rgcn of --task classes"),
+        (settings, OTHERS[2][0], "other features"),
+    ):
+        with pytest.raises(DataError, match=words):
+            check_saved(other.own, schema)
+
+
 def test_weights_come_from_any_strategy(tmp_path: Path) -> None:
     sampled, whole = build_model(SAMPLED, 3, 2), whole_model(WHOLE, 3, 2)
     save_best(tmp_path, SAMPLED, sampled, EPOCH)
-    load_weights(tmp_path, whole, CPU)
+    begin(tmp_path, whole)
     other = build_model(SAMPLED, 3, 2)
     save_checkpoint(tmp_path / "b", WHOLE, whole, torch.optim.Adam(whole.parameters()), [EPOCH])
-    load_weights(tmp_path / "b" / LAST, other, CPU)
+    begin(tmp_path / "b" / LAST, other)
     for weights in zip(*(model.parameters() for model in (sampled, whole, other)), strict=True):
         assert torch.equal(weights[0], weights[1])
         assert torch.equal(weights[0], weights[2])
@@ -317,7 +410,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
         ("other", model, BEST),
     ):
         with pytest.raises(DataError, match=words):
-            load_weights(tmp_path / folder, into, CPU)
+            begin(tmp_path / folder, into)
 
 
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "resgcn+", "deepergcn"])

@@ -24,8 +24,7 @@ from atta.observe.settings import NoOption, Setting, settings_of
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import Nodes, TrainConfig
 from atta.train.exchange.policies import Cut, doubt
-from atta.train.settings import TrainSettings
-from atta.train.settings.common import epoch_seed
+from atta.train.settings.common import TrainSettings, epoch_seed
 from atta.train.strategies import STRATEGIES, strategies_with
 from tests.unit.test_layers import imported_modules, within
 

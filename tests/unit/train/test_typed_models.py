@@ -17,7 +17,7 @@ from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.launching.launch import with_task
 from atta.train.models.typed import TypedModel
-from atta.train.settings import TYPED_MODELS
+from atta.train.settings.common import TYPED_MODELS
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.types import TypeReach, fan_outs_of
 from tests.hetero import over_all_vertices

@@ -48,10 +48,8 @@ class RunningFleet:
 
     def look(self) -> list[Seen]:
         """All daemons."""
-        return [self._seen(answer) for answer in self._ask()]
-
-    def _ask(self) -> list[DaemonAnswer[Description]]:
-        return ask_all(self._addresses, Connection.describe, deadline_s=ANSWER_S, credentials=self._credentials)
+        answers = ask_all(self._addresses, Connection.describe, deadline_s=ANSWER_S, credentials=self._credentials)
+        return [self._seen(answer) for answer in answers]
 
     def _seen(self, answer: DaemonAnswer[Description]) -> Seen:
         found = answer.value

@@ -46,7 +46,7 @@ from atta.partition.cutting.run import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.methods import METHODS, check_balance, make_method
 from atta.samplers.local.predict import predict
-from atta.train.settings import MODELS
+from atta.train.settings.common import MODELS
 
 _GROUPS = {
     "Cutting": "parts method plugin balance seed fallback engine",

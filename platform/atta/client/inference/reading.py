@@ -22,7 +22,7 @@ from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
 from atta.partition.graph.strings import NAME
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 from atta.samplers.seed_plan import home_of
 from atta.wire.bulk import UnseenVertices
 
@@ -209,7 +209,7 @@ class BlockReader:
         loader = NeighborLoader(
             self._cluster, fan_outs, seeds, batch_size=batch_size, seed=self._task.seed,
             tables={t or self._node_type: [self._task.features] for t in stage.features},
-            seed_tables=[NAME] if self._writes_strings(stage) else [],
+            seed_tables=[NAME] if self._id_type is not None and stage.writes is None else [],
             edge_tables=sorted(set(stage.edge_tables.values())), edge_norm="gcn" if stage.weighed else None,
             unbiased=stage.weighed, **self._share(share, f"{stage.title.replace(' ', '-')}-{share}"),
         )  # fmt: skip
@@ -254,9 +254,6 @@ class BlockReader:
         edges, vertices = sum(schema.edge_counts[e] for e in edge_types), schema.node_counts[self._own(stage)]
         width, queued = max([stage.width or 1, *read]), bool(stage.features)
         return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge, queued=queued)
-
-    def _writes_strings(self, stage: Stage) -> bool:
-        return self._id_type is not None and stage.writes is None
 
     def _prepare(self, stage: Stage, batch: MiniBatch) -> Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""

@@ -11,7 +11,7 @@ from atta.client.loaders.sampled import SampledBatch
 from atta.errors import ConfigError
 from atta.observe import html
 from atta.observe.packages import need
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 
 if TYPE_CHECKING:
     import networkx as nx

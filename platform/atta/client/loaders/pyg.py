@@ -26,7 +26,7 @@ from atta.client.loaders.pyg_data import tensor_name
 from atta.client.loaders.seeds import as_ids
 from atta.client.tables.rows import table_rows
 from atta.errors import ConfigError
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 
 
 def backends(

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from atta.client.loaders.sampled import SampledBatch
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 
 warnings.filterwarnings("ignore", "There exist type names in the 'HeteroData' object", UserWarning)
 """Names of types are the users' own: PyG warns of "__" in them at every batch."""

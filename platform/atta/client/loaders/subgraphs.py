@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.names import reverse_relation
-from atta.partition.schema import Schema, split_edge_type
+from atta.partition.names import reverse_relation, split_edge_type
+from atta.partition.schema import Schema
 
 SUBGRAPHS = ("directional", "induced", "bidirectional")
 EDGE_ORDERS = ("source", "file")

@@ -258,7 +258,7 @@ class Journal:
     async def _commit(self, group: Sequence[_Change]) -> None:
         nbytes = sum(change.nbytes for change in group)
         bodies = [change.entry.encode() for change in group]
-        handed_over = self._shipping is None and nbytes > self._at_once and _take_pushes(group)
+        handed_over = self._shipping is None and nbytes > self._at_once and not any(map(_is_busy, group))
         try:
             if self._writes_here(nbytes):
                 before = self._write_here(bodies)
@@ -408,12 +408,8 @@ def _apply(group: Sequence[_Change], first: int) -> None:
         change.apply(lsn)
 
 
-def _take_pushes(group: Sequence[_Change]) -> bool:
-    """Whether no table of the group is being copied."""
-    return not any(map(_is_busy, group))
-
-
 def _is_busy(change: _Change) -> bool:
+    # Whether its table is being copied.
     return change.table is not None and not change.table.takes_pushes
 
 

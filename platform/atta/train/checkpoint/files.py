@@ -6,6 +6,7 @@ import io
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import open_regular
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
+from atta.partition.schema import Schema
+from atta.train.settings.minibatch import EDGE_CLASSES, UNTABLED
 
 LAST = "checkpoint.pt"
 BEST = "best.pt"
@@ -115,6 +118,8 @@ def _digest(content: bytes) -> bytes:
     return xxhash.xxh3_64(content).hexdigest().encode()
 
 
+CLASSES, NAMES = "classes", "names"
+_SHOWN = 3
 EMBEDDINGS = "embeddings."
 """Where weights have the rows of node types without features."""
 IDS = "embedding_ids"
@@ -159,6 +164,38 @@ class SavedEmbeddings:
             raise DataError(self.path, f"its embeddings are of another graph: {error}") from None
 
 
+def names_of(schema: Schema, shape: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What the numbers are called that a model of a ``shape`` reads and gives, as far as the data has names."""
+    found, of_edges = dict[str, list[str]](), shape.get("task") == EDGE_CLASSES
+    for node_type, tables in schema.columns.items():
+        values = schema.classes.get(node_type, {})
+        named = [[f"{name}={one}" for one in values.get(f"x/{name}", ())] or [name] for name in tables.get("x", ())]
+        found["features" if len(schema.node_types) == 1 else f"features of {node_type}"] = [*chain.from_iterable(named)]
+    if of_edges or shape.get("task") not in UNTABLED:
+        key, types = ("edge_type", schema.edge_types) if of_edges else ("target", schema.node_types)
+        found[CLASSES] = schema.classes.get(str(shape.get(key) or types[0]), {}).get("y", [])
+    return {what: names for what, names in found.items() if names}
+
+
+def check_names(path: Path, shape: Mapping[str, Any], schema: Schema | None, *, classes: bool = True) -> None:
+    """Refuse a model of data whose features, or ``classes``, have other names than in ``schema``. Raises DataError."""
+    try:
+        names = {str(what): [*map(str, listed)] for what, listed in shape.get(NAMES, {}).items()}
+    except (AttributeError, TypeError):
+        raise DataError(path, "does not tell the names of its features and classes") from None
+    here = {} if schema is None else names_of(schema, shape)
+    for what, was in names.items():
+        now = here.get(what, was)
+        if was != now and (classes or what != CLASSES):
+            first = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was, now, strict=False)))
+            theirs, ours = (", ".join(map(repr, listed[first:][:_SHOWN])) or "none" for listed in (was, now))
+            raise DataError(
+                path,
+                f"was trained with other {what}: from number {first} on it has {theirs}; this data has {ours}: give this "
+                "data the same names in the same order in schema.json and import it again, or train a model on it",
+            )
+
+
 @dataclass(frozen=True)
 class SavedModel:
     """A model as a checkpoint has it: settings that determine its ``shape``, weights by the names that the model has
@@ -170,26 +207,23 @@ class SavedModel:
     embeddings: SavedEmbeddings
 
 
-def load_model(folder: str | Path) -> SavedModel:
+def load_model(folder: str | Path, schema: Schema | None = None, *, classes: bool = True) -> SavedModel:
     """The best model of a folder of checkpoints; where there was no evaluation, that of the last checkpoint. Raises
-    DataError: there is none, or it is damaged or of another version."""
+    DataError: there is none, it is damaged, of another version, or as ``check_names`` for data of ``schema``."""
     path = _best_of(Mirror(folder))
     if path is None:
         raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
-    return _read_model(path, torch.device("cpu"))
+    return _read_model(path, torch.device("cpu"), schema, classes=classes)
 
 
-def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> SavedEmbeddings:
-    """Fill the model with the weights of another run's checkpoint, whatever its strategy; returns its embeddings. path:
-    a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first). Raises
-    DataError: there is no such file, it is damaged, or its weights have other names or shapes."""
+def load_first(path: str | Path, device: torch.device, schema: Schema) -> SavedModel:
+    """The model of another run's checkpoint, a file or a folder (``best.pt`` comes first), to begin with on data of ``schema``.
+    Raises DataError: there is no such file, it is damaged, or of features with other names."""
     place = Mirror(path)
     path = (_best_of(place) or place.path / BEST) if place.path.is_dir() else place.path
     if not path.exists():
         raise DataError(path, "--init-from: there is no such file")
-    found = _read_model(path, device)
-    fill(model, found.weights, path)
-    return found.embeddings
+    return _read_model(path, device, schema, classes=False)
 
 
 def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -228,13 +262,14 @@ def _best_of(place: Mirror) -> Path | None:
     return next((path for path in (place.pull(BEST), place.pull(LAST)) if path.exists()), None)
 
 
-def _read_model(path: Path, device: torch.device) -> SavedModel:
+def _read_model(path: Path, device: torch.device, schema: Schema | None, *, classes: bool) -> SavedModel:
     saved = read_file(path, device)
     shape, weights = saved.get("shape"), saved.get("model")
     if not isinstance(shape, dict) or not isinstance(weights, dict):
         raise DataError(path, "has no model")
     _check_tensors(path, weights)
     found = bare(weights)
+    check_names(path, shape, schema, classes=classes)
     return SavedModel(path, shape, embeddings=SavedEmbeddings.taken(path, saved, found), weights=found)
 
 

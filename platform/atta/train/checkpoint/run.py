@@ -14,21 +14,27 @@ from safetensors.torch import save
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
+from atta.partition.schema import Schema
 from atta.train.checkpoint.files import (
     BEST,
     BEST_WEIGHTS,
     EMBEDDINGS,
     IDS,
     LAST,
+    NAMES,
     RunPlace,
     SavedEmbeddings,
     bare,
+    check_names,
     fill,
+    load_first,
+    names_of,
     read_file,
     write_file,
 )
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import TrainSettings
+from atta.train.settings.common import TrainSettings
+from atta.train.settings.minibatch import UNTABLED
 from atta.train.steps.step import LearningRate
 
 _RANK_FILES = "rank"
@@ -167,13 +173,14 @@ def save_checkpoint(
     *,
     schedule: LearningRate | None = None,
     place: RunPlace | None = None,
+    schema: Schema | None = None,
 ) -> None:
     """Write everything that the next epoch depends on; the rest of an epoch depends on the files of ranks, too. A crash
     leaves the old file or the new one, never a part. Raises DiskFullError, and ConfigError: it cannot be written.
-    place: the next batch of each trainer; None: the first one of an epoch."""
+    place: the next batch of each trainer; None: the first one of an epoch; schema: of the data, whose names are kept."""
     place = place or RunPlace(len(epochs))
     state = {
-        "shape": _shape(config),
+        "shape": _shape(config, schema),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "schedule": {} if schedule is None else schedule.state_dict(),
@@ -190,11 +197,12 @@ def save_best(
     epoch: EpochReport,
     *,
     embeddings: SavedEmbeddings | None = None,
+    schema: Schema | None = None,
 ) -> None:
     """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors."""
     learnt = {} if embeddings is None else {f"{EMBEDDINGS}{t}": rows for t, rows in embeddings.rows.items()}
     weights = {**model.state_dict(), **learnt}
-    state = {"shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
+    state = {"shape": _shape(config, schema), "model": weights, "epoch": asdict(epoch)}
     if embeddings is not None:
         state[IDS] = dict(embeddings.ids)
     place = write_file(folder, BEST, state)
@@ -219,20 +227,14 @@ def load_checkpoint(
     device: torch.device,
     *,
     schedule: LearningRate | None = None,
+    schema: Schema | None = None,
 ) -> SavedRun:
-    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return how far the run is. Only tensors and
-    plain values are read, so a file cannot run code. Raises DataError: the file is damaged, or comes from another
-    version or model."""
+    """Fill model, optimiser and schedule from the checkpoint in ``folder``; return how far the run is. A file cannot run code:
+    only tensors and plain values are read. Raises DataError: it is damaged, or of another version, model or data."""
     path = Mirror(folder).pull(LAST)
     if not path.is_symlink() and not path.exists():
         return SavedRun([], RunPlace(0))
-    saved = read_file(path, device)
-    shape = saved.get("shape", {})
-    if not isinstance(shape, dict):
-        raise DataError(path, "does not tell its model")
-    for name, value in _shape(config).items():
-        if (was := shape.get(name)) != value:
-            raise DataError(path, f"was made with {name} {was}, not {value}")
+    saved = _read_run(path, config, schema, device)
     try:
         fill(model, bare(saved["model"]), path)
         optimizer.load_state_dict(saved["optimizer"])
@@ -253,5 +255,31 @@ def place_in(folder: str | Path) -> RunPlace:
         raise DataError(folder, f"{LAST} does not tell its place") from None
 
 
-def _shape(config: TrainSettings) -> dict[str, Any]:
-    return {name: getattr(config, name, None) for name in _KEPT}  # not every strategy has them all
+def check_saved(config: TrainSettings, schema: Schema) -> None:
+    """Refuse to go on with a run, or to begin with weights, of other data or another kind of model. Raises DataError."""
+    cpu = torch.device("cpu")
+    if config.resume and config.checkpoint is not None and (path := Mirror(config.checkpoint).pull(LAST)).exists():
+        _read_run(path, config, schema, cpu)
+    elif config.init_from is not None:
+        found = load_first(config.init_from, cpu, schema)
+        model, task = found.shape.get("model"), found.shape.get("task")
+        if (model, task in UNTABLED) != (config.model, config.task in UNTABLED):
+            has = f"--init-from: has a model {model} of --task {task}"
+            raise DataError(found.path, f"{has}, which does not fit {config.model} of --task {config.task}")
+
+
+def _read_run(path: Path, config: TrainSettings, schema: Schema | None, device: torch.device) -> dict[str, Any]:
+    saved = read_file(path, device)
+    shape = saved.get("shape", {})
+    if not isinstance(shape, dict):
+        raise DataError(path, "does not tell its model")
+    for name, value in _shape(config).items():
+        if (was := shape.get(name)) != value:
+            raise DataError(path, f"was made with {name} {was}, not {value}")
+    check_names(path, shape, schema)
+    return saved
+
+
+def _shape(config: TrainSettings, schema: Schema | None = None) -> dict[str, Any]:
+    shape = {name: getattr(config, name, None) for name in _KEPT}  # not every strategy has them all
+    return shape if schema is None else {**shape, NAMES: names_of(schema, shape)}

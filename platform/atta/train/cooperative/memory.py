@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 from atta.train.cooperative.graph import WorkerView
-from atta.train.settings import DEEP_MODELS, TrainSettings
+from atta.train.settings.common import DEEP_MODELS, TrainSettings
 
 _FLOAT = 4
 _EDGE = 64

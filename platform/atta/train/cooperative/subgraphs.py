@@ -23,7 +23,7 @@ from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.groups import ServerGroups
 from atta.train.cooperative.memory import fewest_batches
 from atta.train.cooperative.shares import Handover, divide
-from atta.train.settings import CooperativeSettings
+from atta.train.settings.servers import CooperativeSettings
 from atta.train.steps.timing import Stopwatch
 from atta.train.tasks import LearningTask
 

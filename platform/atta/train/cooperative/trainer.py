@@ -25,7 +25,8 @@ from atta.train.exchange.policies import Cut, doubt
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
-from atta.train.settings import DEEP_MODELS, CooperativeSettings, ServerSettings
+from atta.train.settings.common import DEEP_MODELS
+from atta.train.settings.servers import CooperativeSettings, ServerSettings
 from atta.train.steps.timing import Stopwatch
 
 

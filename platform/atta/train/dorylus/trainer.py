@@ -23,8 +23,7 @@ from atta.errors import AttaError, ConfigError
 from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.observe.timeline import document
 from atta.partition.disk.staging import StagedFile
-from atta.train.cooperative import count_targets
-from atta.train.cooperative.exchange import TrainerBatch
+from atta.train.cooperative.exchange import TrainerBatch, count_targets
 from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.halo import ReadRows, broadcast_bytes, broadcast_ids, exact_batch, meet
 from atta.train.cooperative.trainer import ServerTrainer
@@ -39,7 +38,7 @@ from atta.train.launching.trainers import MEETING
 from atta.train.meeting import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import DorylusSettings
+from atta.train.settings.servers import DorylusSettings
 from atta.train.steps.timing import Stopwatch
 
 _LEASE_S = 300.0

@@ -25,7 +25,7 @@ from atta.train.exchange.trainer import DigestTrainer, other_source
 from atta.train.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import AsyncDigestSettings
+from atta.train.settings.servers import AsyncDigestSettings
 from atta.train.steps.timing import Stopwatch
 
 HELD_S = 3600.0
@@ -134,7 +134,7 @@ class AsyncDigestTrainer(DigestTrainer):
 
     def _gradient(self, batch: TrainerBatch, count: int, step: int, values: np.ndarray) -> np.ndarray:
         """The gradient of this trainer's share of the loss, [size], at weights ``values``."""
-        vector_to_parameters(self._tensor(values), self.model.parameters())
+        vector_to_parameters(torch.from_numpy(values.copy()).to(self.device), self.model.parameters())
         if batch.graph.dropout is not None:
             batch.graph.dropout.epoch = step
         self.stale.begin(step + 1)
@@ -171,15 +171,9 @@ class AsyncDigestTrainer(DigestTrainer):
         mine = self.objective.loss_sum(scores.index_select(0, batch.targets), batch.y)
         return self._sum([float(mine)])[0] / count
 
-    @property
-    def _dtype(self) -> str:
-        return "<f8" if next(self.model.parameters()).dtype is torch.float64 else "<f4"
-
-    def _tensor(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values.copy()).to(self.device)
-
     def _flat(self, vector: torch.Tensor) -> np.ndarray:
-        return vector.detach().cpu().numpy().astype(self._dtype, copy=False)
+        dtype = "<f8" if next(self.model.parameters()).dtype is torch.float64 else "<f4"
+        return vector.detach().cpu().numpy().astype(dtype, copy=False)
 
 
 class SavedWeights(NamedTuple):

@@ -24,7 +24,7 @@ from atta.train.exchange.tables import DaemonTable, TableRows
 from atta.train.exchange.trainer import DigestTrainer
 from atta.train.models import adjacency
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import HistoricalSettings
+from atta.train.settings.servers import HistoricalSettings
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from atta.errors import ConfigError
-from atta.train.settings import DEEP_MODELS, ServerSettings
+from atta.train.settings.common import DEEP_MODELS
 from atta.train.settings.servers import (
     SYNC_EVERY,
     TRAIN_EVERY,
@@ -30,6 +30,7 @@ from atta.train.settings.servers import (
     PipeGcnOptions,
     SancusOptions,
     SatOptions,
+    ServerSettings,
     check_options,
     followed,
 )

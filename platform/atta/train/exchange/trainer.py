@@ -28,7 +28,7 @@ from atta.train.exchange.policies import DigestPolicy, RowPolicy, SatPolicy
 from atta.train.exchange.predictions import PredictedRows, Share
 from atta.train.exchange.tables import LEASE_S, DaemonTable, TableRows
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import DigestSettings, ExchangeSettings, ServerSettings, StaleSettings
+from atta.train.settings.servers import DigestSettings, ExchangeSettings, ServerSettings, StaleSettings
 from atta.train.steps.timing import Stopwatch
 
 

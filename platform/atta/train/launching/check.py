@@ -152,19 +152,23 @@ def part_to_check(
     return graph, middle[len(middle) // 4 :][:SEEDS]
 
 
+def check_graph(schema: Schema, features: str) -> None:
+    """Raise ConfigError for a graph of several types, UnknownNameError for one without the node table ``features``."""
+    if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
+        raise ConfigError("check: takes graphs with one node type and one edge type")
+    schema.table(schema.node_types[0], features)
+
+
 def small_graph(cluster: atta.Cluster, features: str, arguments: list[str], seed: int) -> SmallGraph:
-    """Some vertices of a cluster with all edges among them, in the order of the edges' ids. ``arguments``: of the model,
-    for edge tables."""
+    """Some vertices of a cluster with all edges among them, by edge id. ``arguments``: of the model, for edge tables."""
     import torch
 
     from atta.client.loaders.pyg_data import tensor_name
     from atta.train.models.forms import SmallGraph
 
     schema = cluster.schema
-    if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
-        raise ConfigError("check: takes graphs with one node type and one edge type")
+    check_graph(schema, features)
     (node_type,), (edge_type,) = schema.node_types, schema.edge_types
-    schema.table(node_type, features)  # raises UnknownNameError
     tables = {
         tensor_name(name if name.startswith("edge") else f"edge_{name}"): name for name in schema.edge_tables[edge_type]
     }

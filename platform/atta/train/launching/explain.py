@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import atta
 from atta.errors import ConfigError
-from atta.train.settings import TYPED_MODELS
+from atta.train.settings.common import TYPED_MODELS
 from atta.train.settings.minibatch import UNTABLED
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def explain(
     from atta.train.launching.predict import predicted_types
     from atta.train.models.layers import saved_model
 
-    saved = load_model(model)
+    saved = load_model(model, cluster.schema)
     if saved.shape.get("model") in TYPED_MODELS:
         raise ConfigError(f"{saved.path}: explanations take models of graphs with one node type and one edge type")
     task = str(saved.shape.get("task", "classes"))

@@ -17,6 +17,7 @@ from atta.client.cluster import connect_all
 from atta.errors import AttaError, ConfigError
 from atta.observe.lastwords import printable
 from atta.observe.machine.held import OwnFolder
+from atta.partition.deploy import described_dataset
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
@@ -27,7 +28,7 @@ from atta.train.meeting import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import read_epochs
 from atta.train.reports.run import TrainReport
-from atta.train.settings import TYPED_MODELS
+from atta.train.settings.common import TYPED_MODELS
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
 from atta.wire.credentials import Credentials
@@ -58,11 +59,18 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | N
 
         check_folder(config.checkpoint)
         check_kept(config, _newest(config.checkpoint))
+    if config.data is not None:  # before daemons are started, which takes as long as they read
+        from atta.train.checkpoint.run import check_saved
+
+        stored = described_dataset(config.data)
+        so_far.config = config = with_task(config, stored.schema, stored.num_parts)
+        check_saved(config.own, stored.schema)
     if config.verbose:
         also = "" if config.data is None else f" and daemons for {config.data}"
         _tell(f"starting {trainers} trainer{'s'[: trainers > 1]}{also}")
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
-        so_far.config = config = with_task(config, schema, len(daemons["addresses"]))
+        if config.data is None:
+            so_far.config = config = with_task(config, schema, len(daemons["addresses"]))
         task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **daemons}
         attempts = Attempts(config.max_restarts)
         run = partial(_attempt, attempts, config, task, nodes, Path(folder))

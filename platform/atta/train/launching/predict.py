@@ -37,7 +37,7 @@ from atta.observe.lastwords import first_line
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.samplers.arguments import integers, whole
-from atta.train.settings import TYPED_MODELS
+from atta.train.settings.common import TYPED_MODELS
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
 from atta.train.settings.predict import check_apart
 
@@ -167,7 +167,8 @@ class PredictJob:
     def __post_init__(self) -> None:
         """Raises the errors of ``predict``."""
         self._check()
-        schema, saved = self.cluster.schema, _saved(self.model)
+        schema = self.cluster.schema
+        saved = _saved(self.model, schema, classes=self._scores_pairs or self.what != "embeddings")
         self.types = predicted_types(schema, saved, self.node_type, pairs=self._scores_pairs)
         pairs, nodes, top = self._asked(saved)
         asked = nodes[self.types[0]] if top is None else top.sources
@@ -190,7 +191,6 @@ class PredictJob:
         exact = self.num_neighbors is None
         about |= {"num_neighbors": self.num_neighbors and [*self.num_neighbors], "seed": None if exact else self.seed}
         strings = any(self.cluster.ids.known(t) for t in self.types)
-        names = schema.classes.get(self.types[0], {}).get("y")
         more = {
             "edge_tables": dict(self.edge_tables or {}),
             "tables_version": version,
@@ -199,7 +199,7 @@ class PredictJob:
             "top": top and top.count,
             "relation": top and top.edge_type,
             "sources": top and _digest_of_nodes({"sources": asked}),
-            "classes": names if self.what == "classes" and not self._scores_pairs else None,
+            "classes": None if self._scores_pairs else class_names(schema, saved, self.types[0], self.what),
         }
         about |= {name: value for name, value in more.items() if value}
         column = "score" if self._scores_pairs and self.what == "embeddings" else _COLUMNS[self.what]
@@ -397,6 +397,13 @@ def predicted_types(
     return (about[-1] if asked is None else asked,)
 
 
+def class_names(schema: Schema, saved: SavedModel | None, node_type: str, what: str) -> Sequence[str] | None:
+    """Names of predicted classes: the graph's, or else the model's."""
+    own = schema.classes.get(node_type, {}).get("y")
+    learnt = {} if saved is None else saved.shape.get("names", {})
+    return own or learnt.get("classes") if what == "classes" else None
+
+
 def _ranked_edge_type(schema: Schema, types: Sequence[str], relation: str | None, saved: SavedModel | None) -> str:
     """The edge type from sources to targets that ``top`` is about: the one that is named, the model's, or the only one.
     Raises ConfigError if that says none, or several."""
@@ -416,13 +423,13 @@ def _typed(saved: SavedModel) -> bool:
     return saved.shape.get("model") in TYPED_MODELS
 
 
-def _saved(model: str | Path | Sequence[Any]) -> SavedModel | None:
+def _saved(model: str | Path | Sequence[Any], schema: Schema, *, classes: bool) -> SavedModel | None:
     """The model of a checkpoint; None for layers of a user's own."""
     if not isinstance(model, str | Path):
         return None
     from atta.train.checkpoint.files import load_model
 
-    return load_model(model)
+    return load_model(model, schema, classes=classes)
 
 
 def _digest(content: npt.NDArray[Any]) -> str:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from atta.partition.disk.files import open_regular
 from atta.partition.graph.strings import NAME, to_rows
 from atta.samplers.arguments import integers
 from atta.train.launching.failure import end_of, failure_file
+from atta.train.launching.predict import PredictJob, predicted_types
 from atta.train.launching.trainers import Processes
 from atta.train.settings.predict import PredictConfig
 
@@ -109,11 +110,10 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did."""
     from atta.client.inference.sinks import FileSink
     from atta.train.launching.launch import handed
-    from atta.train.launching.predict import PredictJob
 
     _prepare_torch(config.processes)
     if config.data is not None:
-        _check(config, config.data)
+        check_stored(config.data, lambda stored: _asked(config, stored), **{**_arguments(config, 0), "out": None})
     with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
         started = time.monotonic()
         asked = _asked(config, cluster)
@@ -143,18 +143,18 @@ def follow_as(config: PredictConfig) -> Iterator[FollowedVersion]:
         yield from follower.follow()
 
 
-def _check(config: PredictConfig, data: str) -> None:
-    """Refuse what is wrong before daemons are started, which takes as long as they read."""
+def check_stored(data: str, asked: Callable[[Any], Mapping[str, Any]] = lambda _: {}, **arguments: Any) -> None:
+    """Refuse what is wrong with a ``PredictJob`` before daemons have read ``data``. ``asked``: arguments that need it."""
     from atta.partition.dataset import Dataset
     from atta.partition.deploy import local_dataset
-    from atta.train.launching.predict import PredictJob
-
-    class CheckedJob(PredictJob):
-        def _present_version(self, nodes: object) -> int:
-            return 0  # only daemons know
 
     stored: Any = _Stored(Dataset.open(local_dataset(data, None), parts=[], verify=False))
-    CheckedJob(stored, **{**_arguments(config, 0), "out": None}, **_asked(config, stored))
+    _CheckedJob(stored, **arguments, **asked(stored))
+
+
+class _CheckedJob(PredictJob):
+    def _present_version(self, nodes: object) -> int:
+        return 0  # only daemons know
 
 
 class _Stored:
@@ -208,7 +208,6 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
 def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     """The vertices or pairs that ``PredictJob`` is to compute."""
     from atta.train.checkpoint.files import load_model
-    from atta.train.launching.predict import predicted_types
 
     saved, pairs = load_model(config.checkpoint), config.links is not None or config.top is not None
     types = predicted_types(cluster.schema, saved, config.node_type, pairs=pairs)
@@ -279,7 +278,6 @@ def main(folder: str, rank: int) -> int:
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         from atta.train.launching.launch import connect_handed
-        from atta.train.launching.predict import PredictJob
 
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
         settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["config"].items()}

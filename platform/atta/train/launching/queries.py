@@ -22,7 +22,8 @@ from atta.errors import AttaError, ConfigError, DeadlineError, PeerLostError, Un
 from atta.kvstore.mutable.requests import Pulled
 from atta.partition.dataset import Dataset
 from atta.train.checkpoint.files import load_model
-from atta.train.launching.predict import PredictJob, predicted_types
+from atta.train.launching.predict import PredictJob, class_names, predicted_types
+from atta.train.launching.predictors import check_stored
 from atta.wire.bulk import UnseenVertices
 from atta.wire.credentials import Credentials
 from atta.wire.parts import replicas_of
@@ -83,11 +84,13 @@ class ModelAnswers:
     """An ``Answerer`` (see ``atta.daemon.services.queries``). Its daemon is a client of its own cluster."""
 
     def __init__(self, config: DaemonConfig) -> None:
-        """Read the checkpoint and load torch. Raises DataError: it is missing, damaged or of another version."""
+        """Read the checkpoint and load torch. Raises DataError: it is missing, damaged or of other data."""
         import torch
 
         torch.set_num_threads(1)  # the cores are the daemon's
         self._config, self._saved = config, load_model(config.model)
+        with contextlib.suppress(ConfigError):  # a model may have no rows of this kind, and answer other questions
+            check_stored(config.data, model=config.model, what=config.what)
         self._ready: dict[tuple[str, str], _QueryInference] = {}
         self._cluster: atta.Cluster | None = None
         self._table: _RowsTable | None = None
@@ -203,7 +206,7 @@ class ModelAnswers:
         return lambda places: PointAnswer(rows[places], version, names=names)
 
     def _names(self, what: str, node_type: str) -> Sequence[str]:
-        return self._dataset.schema.classes.get(node_type, {}).get("y", ()) if what == "classes" else ()
+        return class_names(self._dataset.schema, self._saved, node_type, what) or ()
 
     def _read(self, what: str, once: Numbers, node_type: str) -> tuple[npt.NDArray[Any], int] | None:
         """Rows of the table and their version; None: it has another kind."""
@@ -325,11 +328,8 @@ class ModelAnswers:
     def _connected(self) -> atta.Cluster:
         if self._cluster is None:
             config = self._config
-            known = [self._first(config.peers.get(part)) for part in range(self._dataset.partitions.num_parts)]
-            target = config.peers_file or known
+            told = (config.peers.get(part) for part in range(self._dataset.partitions.num_parts))
+            # Without an address it is this daemon's own.
+            target = config.peers_file or [self._address if one is None else replicas_of(one)[0] for one in told]
             self._cluster = atta.connect(target, deadline_s=CONNECT_S, wait=True, credentials=self._credentials)
         return self._cluster
-
-    def _first(self, known: Any) -> str:
-        """The address of a partition's daemon; without any it is this daemon's own."""
-        return self._address if known is None else replicas_of(known)[0]

@@ -20,7 +20,7 @@ from atta.client.cluster import Cluster
 from atta.client.inference.block import Doubles, Floats, LayerBlock, SummedLayer, TypedBlock, one_prepared
 from atta.client.inference.followed import MOST_EDGES, FollowedState, FollowedTables, Marks, edges_from, those
 from atta.client.inference.stages import Rows, Stage
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 from atta.train.models import adjacency
 
 Ids = npt.NDArray[np.int64]

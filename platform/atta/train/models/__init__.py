@@ -18,7 +18,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from atta.errors import ConfigError, PluginError
 from atta.nn import first_layer
 from atta.train.models.deep import DeepGNN
-from atta.train.settings import DEEP_MODELS, MODEL, TrainSettings
+from atta.train.settings.common import DEEP_MODELS, MODEL, TrainSettings
 from atta.wire.parts import AUTO
 
 __all__ = ["SampledModel", "adjacency", "build_model", "compile_in_place", "csr_matrix", "takes_one_set", "whole_model"]

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch_geometric.nn import DeepGCNLayer, GENConv
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.train.settings import DEEP_MODELS, MOST_LAYERS
+from atta.train.settings.common import DEEP_MODELS, MOST_LAYERS
 
 
 class DeepGNN(torch.nn.Module):

@@ -17,7 +17,7 @@ from atta.train.models import adjacency, whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER, UNFIT
 from atta.train.models.sums import is_stock, layer_sums
-from atta.train.settings import TrainSettings
+from atta.train.settings.common import TrainSettings
 
 RowsOf = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
 

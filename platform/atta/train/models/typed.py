@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch_geometric.nn import GATConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
 from torch_geometric.nn.module_dict import ModuleDict
 
-from atta.partition.names import module_name
-from atta.partition.schema import join_edge_type
-from atta.train.settings import TrainSettings
+from atta.partition.names import join_edge_type, module_name
+from atta.train.settings.common import TrainSettings
 from atta.train.tasks.types import EdgeTriple, TypeReach
 
 Rows = Mapping[str, torch.Tensor]

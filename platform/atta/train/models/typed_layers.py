@@ -16,7 +16,7 @@ from atta.client.inference.block import Doubles, Floats, SummedLayer, TypedBlock
 from atta.client.inference.stages import Stage, Targets, TypedLayer, typed_stages
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
-from atta.partition.schema import join_edge_type, split_edge_type
+from atta.partition.names import join_edge_type, split_edge_type
 from atta.train.checkpoint.files import NO_EMBEDDINGS, SavedModel, fill
 from atta.train.models.layers import digest_of, saved_settings
 from atta.train.models.links import UNFIT, saved_decoder, scorer
@@ -103,7 +103,8 @@ class SavedTypedModel:
         depth = self.model.reach.depth
         if fan_outs is None:
             widths = [self.model.hidden_width] * depth + [self.width]
-            return typed_stages(self._layers(), self._embeddings(self._needed(0)), widths, nodes, ends=ends)
+            layers = [[self._layer(number, t) for t in self._needed(number + 1)] for number in range(depth)]
+            return typed_stages(layers, self._embeddings(self._needed(0)), widths, nodes, ends=ends)
         fan_outs = list(fan_outs) * depth if len(fan_outs) == 1 else fan_outs
         if len(fan_outs) != depth:
             raise ConfigError(f"{len(fan_outs)} fan-outs for {depth} layers that are computed: give one for each")
@@ -121,9 +122,6 @@ class SavedTypedModel:
         return [
             TypedLayer(t, (), (), partial(_learnt, rows.numpy())) for t, rows in sorted(self.rows.items()) if t in read
         ]
-
-    def _layers(self) -> list[list[TypedLayer]]:
-        return [[self._layer(number, t) for t in self._needed(number + 1)] for number in range(self.model.reach.depth)]
 
     def _needed(self, layers: int) -> list[str]:
         """The types whose rows after so many layers are needed for what is asked for: links know of more."""

@@ -23,7 +23,7 @@ from atta.train.models import whole_model
 from atta.train.planning.count import Question, Servers, mini_batch_of, split_trainers
 from atta.train.planning.loopback import internal_bytes_per_s
 from atta.train.planning.sizes import PlannedModel, Rates
-from atta.train.settings import TrainSettings
+from atta.train.settings.common import TrainSettings
 
 _PIECE_EDGES = 100_000
 """Edges of the piece per second of measuring. A piece that fits into the caches would be faster than a real graph."""

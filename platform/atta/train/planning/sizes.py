@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from atta.errors import ConfigError
 from atta.train.dorylus.progress import stages_of
-from atta.train.settings import DEEP_MODELS, MODELS
+from atta.train.settings.common import DEEP_MODELS, MODELS
 
 
 class Expansion(NamedTuple):

@@ -18,7 +18,7 @@ import atta
 from atta.client.loaders.seeds import InputNodes
 from atta.client.sessions.cursor import Cursor
 from atta.errors import ConfigError
-from atta.partition.schema import join_edge_type
+from atta.partition.names import join_edge_type
 from atta.train.steps.minibatch import MinibatchTrainer
 from atta.train.steps.timing import Stopwatch, on_device
 from atta.train.tasks.edges import everywhere

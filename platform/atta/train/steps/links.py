@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,10 @@ from torch.nn.functional import softplus
 import atta
 from atta.client.loaders.link import reverse_type_of
 from atta.errors import ConfigError
-from atta.partition.schema import split_edge_type
+from atta.partition.names import split_edge_type
 from atta.train.models import whole_model
 from atta.train.models.links import LinkModel, PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel
-from atta.train.settings import MinibatchSettings
 from atta.train.settings.minibatch import EDGE_CLASSES, SPLITS, parse_eval_negatives, parse_shares
 from atta.train.steps.embedding import EdgeBatches, EmbeddingTrainer
 from atta.train.steps.timing import Stopwatch, on_device
@@ -209,11 +209,10 @@ class LinkTrainer(EmbeddingTrainer):
 class TypedLinkTrainer(LinkTrainer, TypedTrainer):
     """The same on a typed graph, with embeddings of the types at both ends of an edge type."""
 
-    @staticmethod
-    def reach_of(config: MinibatchSettings, cluster: atta.Cluster) -> tuple[MinibatchSettings, TypeReach]:
-        assert config.edge_type is not None, "launching has found it"
-        source, target = cluster.schema.endpoints(config.edge_type)
-        return config, TypeReach.of(cluster.schema, target, config.depth, (source,))
+    @cached_property
+    def reach(self) -> TypeReach:
+        source, target = self.cluster.schema.endpoints(self.edge_type)
+        return TypeReach.of(self.cluster.schema, target, self.config.depth, (source,))
 
     @property
     def divided(self) -> list[EdgeTriple]:  # type: ignore[override]

@@ -28,7 +28,7 @@ from atta.train.models import SampledModel, build_model, compile_in_place
 from atta.train.models.exactness import check_on
 from atta.train.models.remedies import weighted
 from atta.train.reports.epochs import PHASES, EpochReport
-from atta.train.settings import MinibatchSettings
+from atta.train.settings.minibatch import MinibatchSettings
 from atta.train.steps.step import SyncClock, step_parts, timed_all_reduce, timed_step
 from atta.train.steps.timing import Stopwatch, add_daemon_time, on_device
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import lr_scheduler
 
-from atta.train.settings import TrainSettings
+from atta.train.settings.common import TrainSettings
 from atta.train.steps.timing import Moment, Stopwatch
 
 

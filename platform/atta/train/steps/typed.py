@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,8 @@ from atta.train.cooperative.halo import broadcast_bytes
 from atta.train.meeting import run_here, tables_of
 from atta.train.models.typed import TypedModel
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings import MinibatchSettings
 from atta.train.steps.minibatch import MinibatchTrainer
-from atta.train.tasks.types import TypeReach, fan_outs_of, target_of
+from atta.train.tasks.types import TypeReach, fan_outs_of
 
 
 class TypedTrainer(MinibatchTrainer):
@@ -34,15 +33,10 @@ class TypedTrainer(MinibatchTrainer):
     embeddings: TypeEmbeddings | None = None
     sums_rows = False
 
-    def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        config, self.reach = self.reach_of(config, cluster)
-        super().__init__(config, cluster, device)
-
-    @staticmethod
-    def reach_of(config: MinibatchSettings, cluster: atta.Cluster) -> tuple[MinibatchSettings, TypeReach]:
-        """The types that the model reads, and the settings with what they leave open."""
-        target = target_of(cluster.schema, config)
-        return replace(config, target=target), TypeReach.of(cluster.schema, target, config.depth)
+    @cached_property
+    def reach(self) -> TypeReach:
+        """The types that the model reads."""
+        return TypeReach.of(self.cluster.schema, self.node_type, self.config.depth)
 
     def begin_with(self, model: torch.nn.Module) -> None:
         """Makes the embeddings, too."""

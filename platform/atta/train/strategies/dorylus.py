@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
-from atta.train.settings import DorylusSettings
-from atta.train.settings.servers import DORYLUS_MODELS
+from atta.train.settings.servers import DORYLUS_MODELS, DorylusSettings
 from atta.train.strategies.exchange import whole_graph
 from atta.train.strategies.strategy import check_servers, refuse, trainer_at
 

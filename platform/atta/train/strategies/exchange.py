@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from atta.errors import ConfigError
 from atta.train.exchange import policies
 from atta.train.exchange.budget import BudgetPolicy, explained
-from atta.train.settings import (
-    DEEP_MODELS,
+from atta.train.settings.common import DEEP_MODELS
+from atta.train.settings.servers import (
+    HISTORICAL_MODELS,
+    HISTORY_CODECS,
     AsyncDigestSettings,
     BudgetSettings,
     DigestSettings,
@@ -26,7 +28,6 @@ from atta.train.settings import (
     ServerSettings,
     StaleSettings,
 )
-from atta.train.settings.servers import HISTORICAL_MODELS, HISTORY_CODECS
 from atta.train.strategies.strategy import (
     Forecasts,
     TrainingStrategy,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
-from atta.train.settings import CooperativeSettings, FullSettings, ServerSettings
+from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
 from atta.train.strategies.strategy import TrainingStrategy, check_servers, made_servers, trainer_at
 
 if TYPE_CHECKING:

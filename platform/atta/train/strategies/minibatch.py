@@ -7,8 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
-from atta.train.settings import TYPED_MODELS, MinibatchSettings
-from atta.train.settings.minibatch import EDGE_CLASSES, INFOMAX, LINK, UNSUPERVISED, check_links, parse_fan_outs
+from atta.train.settings.common import TYPED_MODELS
+from atta.train.settings.minibatch import (
+    EDGE_CLASSES,
+    INFOMAX,
+    LINK,
+    UNSUPERVISED,
+    MinibatchSettings,
+    check_links,
+    parse_fan_outs,
+)
 from atta.train.strategies.strategy import TrainingStrategy, trainer_at
 
 if TYPE_CHECKING:
@@ -78,10 +86,6 @@ def _check_fan_outs(option: str, hops: tuple[int, ...], depth: int) -> None:
         raise ConfigError(f"{text}: {len(hops)} hops for {depth} layers")
 
 
-def _evaluation(settings: MinibatchSettings) -> str:
-    return f"sampled neighbours, {','.join(map(str, settings.eval_fan_outs))}"
-
-
 def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     from atta.samplers.dag.plan import SpecLimits
 
@@ -98,7 +102,7 @@ MINIBATCH = TrainingStrategy(
     settings=MinibatchSettings,
     trainer=_trainer,
     check=_check,
-    evaluation=_evaluation,
+    evaluation=lambda settings: f"sampled neighbours, {','.join(map(str, settings.eval_fan_outs))}",
     counted="seeds",
     links=True,
     forecasts=_forecasts,

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
-from atta.train.settings import MOST_LAYERS, ServerSettings, TrainSettings
+from atta.train.settings.common import MOST_LAYERS, TrainSettings
+from atta.train.settings.servers import ServerSettings
 
 if TYPE_CHECKING:
     import torch

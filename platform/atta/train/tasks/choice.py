@@ -11,8 +11,7 @@ import numpy as np
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema, TableSpec
 from atta.train.reports.epochs import Watched
-from atta.train.settings import TYPED_MODELS, TrainSettings
-from atta.train.settings.common import parse_early_stop
+from atta.train.settings.common import TYPED_MODELS, TrainSettings, parse_early_stop
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, SPLITS, UNTABLED, LinkSettings, parse_shares
 from atta.train.tasks.pairs import EdgeClasses, Links, Unlabelled
 from atta.train.tasks.task import LOSS, LearningTask, TargetCounts
@@ -64,7 +63,8 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
         )
     outputs = task.outputs(tables["y"], schema.num_classes)
     channels = _channels(schema, settings, node_type)
-    return TaskOnGraph(task, node_type, channels, outputs, _judged(schema, node_type), {"task": task.name})
+    resolved = {"task": task.name} | ({"target": node_type} if settings.model in TYPED_MODELS else {})
+    return TaskOnGraph(task, node_type, channels, outputs, _judged(schema, node_type), resolved)
 
 
 def _channels(schema: Schema, settings: TrainSettings, node_type: str) -> int:

@@ -8,9 +8,10 @@ from functools import cached_property
 
 from atta.client.loaders.link import reverse_type_of
 from atta.errors import ConfigError
-from atta.partition.schema import Schema, split_edge_type
-from atta.train.settings import MODELS, TYPED_MODELS, MinibatchSettings, TrainSettings
-from atta.train.settings.minibatch import parse_fan_outs
+from atta.partition.names import split_edge_type
+from atta.partition.schema import Schema
+from atta.train.settings.common import MODELS, TYPED_MODELS, TrainSettings
+from atta.train.settings.minibatch import MinibatchSettings, parse_fan_outs
 
 EdgeTriple = tuple[str, str, str]
 

@@ -41,7 +41,7 @@ from atta.train.dorylus.progress import (
 from atta.train.dorylus.trainer import targets_of
 from atta.train.dorylus.worker import LayerForm, computed
 from atta.train.models import whole_model
-from atta.train.settings import TrainSettings
+from atta.train.settings.common import TrainSettings
 from tests.unit.invariants import validate
 from tests.unit.train.graphs import training_graph
 

@@ -14,8 +14,8 @@ from atta.compat.dgl.job import Job
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
-from atta.partition.names import table_word
-from atta.partition.schema import Schema, split_edge_type
+from atta.partition.names import split_edge_type, table_word
+from atta.partition.schema import Schema
 from atta.samplers.arguments import integers, whole
 from atta.samplers.seed_plan import home_of
 

@@ -16,6 +16,7 @@ import atta
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.lastwords import first_line
 from atta.observe.machine.held import OwnFolder
+from atta.partition.deploy import described_dataset
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts, failure_file, first_cause
@@ -68,6 +69,9 @@ def fit(
         )
     if threads < 1:
         raise ConfigError(f"threads is {threads}: must be at least 1")
+    if config.data is not None:
+        stored = described_dataset(config.data)
+        with_task(replace(config, verbose=False), stored.schema, stored.num_parts)  # raises before daemons are started
     ray = joined_ray(local=True)
     with _target(config, insecure) as target:
         config = replace(config, data=None, cluster=target, checkpoint=_absolute(config.checkpoint))

@@ -11,8 +11,7 @@ from typing import Any
 from atta.client.control import Connection
 from atta.errors import ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
 from atta.observe import lastwords
-from atta.partition.dataset import Dataset
-from atta.partition.deploy import local_dataset
+from atta.partition.deploy import described_dataset
 from atta.partition.disk.store import is_url
 from atta.partition.graph.needs import needs_of
 from atta.train.launching.on_ray.keepers import END_S, DaemonKeeper
@@ -110,7 +109,7 @@ def serve(
         QuotaExceededError: Ray has no room for the daemons.
         UnavailableError, DeadlineError: there is no Ray cluster, or the daemons are not ready in time.
     """
-    dataset = Dataset.described(local_dataset(data, []))
+    dataset = described_dataset(data)
     wanted = bundles(needs_of(dataset), threads, cache_bytes, buffer_bytes)
     place = str(data) if is_url(data) else str(Path(data).absolute())
     words = ["--data", place, "--threads", str(threads), "--cache", str(cache_bytes)]
