@@ -243,5 +243,5 @@ def test_edges_without_weight_are_as_if_they_were_not_there(tmp_path: Path, conf
 
 @pytest.mark.parametrize("task", ["link", "unsupervised"])
 def test_the_method_reaches_the_loaders_of_every_task(config: TrainConfig, task: str) -> None:
-    with pytest.raises(AttaError, match="unknown attribute .weight_attr. 'weight'"):  # of a graph without weights
+    with pytest.raises(AttaError, match=r"unknown attribute .* 'weight'"):  # of a graph without weights
         fit(replace(config, trainers=1, task=task, method="weighted"))

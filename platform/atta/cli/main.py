@@ -165,7 +165,8 @@ def _verdict(error: BaseException) -> tuple[str, int]:
         case click.exceptions.NoArgsIsHelpError():
             return error.format_message(), 2
         case click.UsageError(ctx=click.Context(command_path=command)):
-            said = _line(error.format_message())
+            said = re.sub("a valid integer( range)?", "a whole number", _line(error.format_message()))
+            said = re.sub("a valid float( range)?", "a number", said)
             lists = (
                 "; numbers of one list have commas between them: 15,10,5" if re.search(r"extra .*\(\d", said) else ""
             )

@@ -228,7 +228,8 @@ def test_the_server_answers_two_paths() -> None:
         ("dashboard --trainer x", "x"),
     ],
 )
-def test_bad_options(words: str, cause: str) -> None:
+def test_bad_options(monkeypatch: pytest.MonkeyPatch, words: str, cause: str) -> None:
+    monkeypatch.setattr("atta.observe.logs.configure", lambda **_: None)  # it is for a whole process
     place = "--data absent --part 0" if words.startswith("serve") else "--cluster 127.0.0.1:1"
     told = CliRunner().invoke(cli, f"{words} {place}")
     assert isinstance(told.exception, ConfigError)

@@ -118,6 +118,18 @@ def test_figures_are_written_where_nobody_reads_what_is_printed(tmp_path: Path) 
     assert json.loads((tmp_path / "plugins.json").read_text())["schema"] == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--epochs", "ten"], "'--epochs': 'ten' is not a whole number."),
+        (["--epochs", "1.5"], "'--epochs': '1.5' is not a whole number."),
+        (["--lr", "x"], "'--lr': 'x' is not a number."),
+    ],
+)
+def test_what_is_no_number_is_said_in_plain_words(words: list[str], said: str) -> None:
+    assert said in run("train", "--data", "x", *words).stderr
+
+
 def test_numbers_of_a_list_without_commas_are_told_of() -> None:
     done = run("train", "--data", "x", "--num-neighbors", "15", "10", "5")
     assert done.returncode == 2

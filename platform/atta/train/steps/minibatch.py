@@ -148,9 +148,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         """Fan-outs and tables of the loader, as ``NeighborLoader`` takes them."""
         fan_outs = self.config.fan_outs if train else self.config.eval_fan_outs
         drawing = self.config.drawing(train=train)
-        return {
-            "num_neighbors": list(fan_outs), "tables": ["x"], "aggregate": self.aggregate, **drawing, **self.norms
-        }
+        return {"num_neighbors": list(fan_outs), "tables": ["x"], "aggregate": self.aggregate, **drawing, **self.norms}
 
     def _loader(self, split: str, batch_size: int, *, train: bool) -> atta.NeighborLoader:
         return atta.NeighborLoader(
