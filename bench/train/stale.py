@@ -32,6 +32,7 @@ from typing import Any
 
 from atta.partition.generate import GenerateOptions
 from atta.train.config import TrainConfig
+from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport, best_epoch
 from atta.train.strategies import STRATEGIES
 from atta_bench.graphs import SPLITS, partitioned
@@ -123,6 +124,18 @@ def _serve(rank: int, count: int, end: Connection) -> None:
         gc.collect()
 
 
+class HeardDisplay(Display):
+    """Keeps the lines of a run in ``said``."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(False)
+        self._said = said
+
+    def line(self, text: str) -> None:
+        """Keep a line."""
+        self._said.append(text)
+
+
 def _fit(config: TrainConfig, addresses: list[str], meeting: str, rank: int, count: int) -> Any:
     import torch
     import torch.distributed as dist
@@ -136,7 +149,7 @@ def _fit(config: TrainConfig, addresses: list[str], meeting: str, rank: int, cou
         with atta.connect(addresses) as cluster:
             trainer = STRATEGIES[config.strategy].trainer(config.own, cluster, torch.device("cpu"))
             said: list[str] = []
-            trainer.display.line = said.append
+            trainer.display = HeardDisplay(said)
             epochs = [asdict(epoch) for epoch in trainer.fit()]
             return " ".join(line for line in said if line.startswith("warning: ")), epochs
     finally:
