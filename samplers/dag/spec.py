@@ -319,8 +319,7 @@ def _add_sums(  # noqa: PLR0917 - as _add_feature
 def _add_feature(
     spec: dag_pb2.DagSpec, name: str, source: str, node_types: set[str], wanted: Mapping[str, Sequence[str]]
 ) -> None:
-    """Add a feature operator with the wanted tables of the types that ``source`` can add. Without such tables add
-    none."""
+    """Add a feature operator with the wanted tables of the types that ``source`` can add, if there are any."""
     refs = [
         dag_pb2.TableRef(node_type=t, name=name) for t, tables in wanted.items() if t in node_types for name in tables
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,11 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 import atta
 from atta.client.inference.followed import RESULT
@@ -69,6 +72,18 @@ def test_names_of_classes_are_the_models_where_the_data_has_none(
     (answer,) = answers.answer([PointQuery("classes", small_graph.ids[:3])])
     assert isinstance(answer, PointAnswer)
     assert answer.names == ["ant", "bee", "cat", "dog"]
+
+
+def test_a_daemon_whose_data_has_other_classes_says_so_at_the_start(small_graph: SmallGraph, tmp_path: Path) -> None:
+    folder, _ = checkpoint(tmp_path, "sage", classes=["ant", "bee", "cat", "dog"])
+    data = small_graph.dataset(1, "random")
+    answers, schema = ModelAnswers(DaemonConfig(str(data), range(1), model=str(folder))), Dataset.open(data).schema
+    for names, words in ((["ant", "bee", "cat", "dog"], []), (["ant", "bee", "elk", "dog"], ["it has 'cat', 'dog'"])):
+        there: Any = SimpleNamespace(schema=dataclasses.replace(schema, classes={"node": {"y": names}}))
+        with capture_logs() as lines:
+            answers.begin(there, "h:1", None)
+        assert [line["event"] for line in lines] == ["classes will be refused"] * len(words)
+        assert all(one in line["reason"] for one, line in zip(words, lines, strict=True))
 
 
 @pytest.mark.parametrize(("model", "parts"), [("sage", 2), ("gcn", 2), ("gat", 4), ("deepergcn", 1)])
@@ -270,7 +285,9 @@ def served(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) ->
             process = running.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
             assert process.stdin is not None
             running.callback(process.stdin.close)
-        yield Served(addresses, pages, authority, tokens, model, folder)
+        found = Served(addresses, pages, authority, tokens, model, folder)
+        found.connect("reader").close()
+        yield found
 
 
 def test_both_transports_agree_and_callers_share_computations(served: Served, small_graph: SmallGraph) -> None:

@@ -148,6 +148,9 @@ def test_the_variable_may_be_written_by_hand(place: Path, monkeypatch: pytest.Mo
     with pytest.raises(PluginError, match=r"'part' \(broken_part:part, by --plugin\) does not load"):
         make_operator("part", "")
     assert isinstance(Method("uniform"), Method)
+    monkeypatch.setenv(VARIABLE, "last=atta_own_parts.first:first")
+    with pytest.raises(PluginError, match="Atta has a neighbour method 'last': call yours NAME="):
+        assert "first" in METHODS
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 64_940,
+    "code_lines": 64_960,
     "docstring_lines": 12_200,
     "files": 519,
     "folders": 62,

@@ -161,7 +161,11 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
     if not nodes:
         cause = "no file has a column of different ids, so none lists vertices"
         found = "; ".join(f"{file.pattern}: {_lack(file, files)}" for file in files)
-        raise DataError(folder, f"{cause} ({found}); atta import edges takes a file of edges alone")
+        raise DataError(
+            folder,
+            f"{cause} ({found}); atta import edges takes a file of edges alone, and in a schema.json "
+            'of your own "distinct": true takes vertices from a file that names them again and again',
+        )
     columns = [f"{file.name}/{one}" for file in files if file.name in nodes for one in file.columns]
     wanted = _wanted(labels, columns, [file for file in files if file.name not in nodes], files)
     cut = [file for file in files if file.count >= _MOST_ROWS]

@@ -110,9 +110,7 @@ def use(text: str) -> Plugin:
     if registry is None:
         kinds = ", ".join(each.what for each in registries())
         raise PluginError(f"plug-in {plugin} is none of these: {kinds}")
-    if dict.__contains__(registry, plugin.name):
-        raise PluginError(f"Atta has a {registry.kind} {plugin.name!r}: call yours NAME={plugin.place}")
-    placed = Plugin(plugin.name, plugin.place, group=registry.group)
+    placed = _of_kind(plugin, registry)
     others = [other.text for other in named() if (other.group, other.name) != (placed.group, placed.name)]
     os.environ[VARIABLE] = ",".join((*others, placed.text))
     return placed
@@ -120,7 +118,7 @@ def use(text: str) -> Plugin:
 
 def named() -> list[Plugin]:
     """The plug-ins of ``ATTA_PLUGINS``. One without a kind, as people write it, is loaded to find out; if that fails, it may
-    be of any. Raises PluginError: one is not ``MODULE:OBJECT``."""
+    be of any. Raises PluginError: one is not ``MODULE:OBJECT``, or Atta has one of its name."""
     return [_placed(text) for text in os.environ.get(VARIABLE, "").split(",") if text.strip()]
 
 
@@ -135,16 +133,22 @@ def _fitting(part: Any) -> Iterator[OpenRegistry[Any]]:
     return (registry for registry in registries() if registry.fits(part))
 
 
+def _of_kind(plugin: Plugin, registry: OpenRegistry[Any]) -> Plugin:
+    if dict.__contains__(registry, plugin.name):
+        raise PluginError(f"Atta has a {registry.kind} {plugin.name!r}: call yours NAME={plugin.place}")
+    return Plugin(plugin.name, plugin.place, group=registry.group)
+
+
 @cache
 def _placed(text: str) -> Plugin:
     plugin = _parsed(text)
-    if not plugin.group:
-        try:
-            found = next(_fitting(plugin.load()), None)
-        except PluginError:
-            return plugin
-        return plugin if found is None else Plugin(plugin.name, plugin.place, group=found.group)
-    return plugin
+    if plugin.group:
+        return plugin
+    try:
+        found = next(_fitting(plugin.load()), None)
+    except PluginError:
+        return plugin
+    return plugin if found is None else _of_kind(plugin, found)
 
 
 def _parsed(text: str) -> Plugin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from atta.cli.cluster.serve import serve
 from atta.daemon.config import DaemonConfig
+from atta.daemon.services.front import is_free
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, settings_of
@@ -150,3 +152,11 @@ def test_a_daemon_that_cannot_see_its_parent_end_is_not_begun(stdin: int, words:
         assert process.wait(timeout=60) == 2
     (line,) = [line for line in said.splitlines() if line.startswith("atta: error: ")]
     assert words in line
+
+
+def test_a_host_that_does_not_exist_is_no_address_in_use() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on no-such-host\.invalid:1: host not found"):
+        is_free("no-such-host.invalid:1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert not is_free(f"127.0.0.1:{taken.getsockname()[1]}")
+    assert is_free("127.0.0.1:0")

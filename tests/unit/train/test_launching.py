@@ -26,7 +26,7 @@ from atta.observe.machine.threads import YIELDING, yielding_thread
 from atta.train import Nodes, TrainConfig
 from atta.train.launching import worker
 from atta.train.launching.failure import Lives, failure_file, first_cause
-from atta.train.launching.trainers import Processes, Silence, pulse_file, signs_of_life
+from atta.train.launching.trainers import Processes, Silence, _Trainers, pulse_file, signs_of_life
 from atta.train.launching.worker import compute_threads, main
 
 NODE = Nodes(2, 1, "127.0.0.1:29400")
@@ -90,6 +90,22 @@ def test_gloo_is_told_the_interface_for_the_time_being(monkeypatch: pytest.Monke
     nowhere = Nodes(2, 0, "no-such-host.invalid:1")
     with pytest.raises(ConfigError, match=r"no-such-host\.invalid:1"), nowhere.interface_named():
         raise AssertionError("must not get here")
+
+
+def test_threads_of_trainers_spin_little_unless_the_user_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place: Any = SimpleNamespace(address="h:1", run="r")
+    trainers, given = _Trainers(tmp_path, place, Nodes(), range(1), 0), list[str | None]()
+    monkeypatch.setattr(trainers, "start", lambda _rank, _words, told: given.append(told.get("GOMP_SPINCOUNT")))
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    trainers.start_trainer(0)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    trainers.start_trainer(0)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    trainers.start_trainer(0)
+    assert given == ["10000", "7", None]
 
 
 LIMIT, START, PAUSE = 5.0, 20.0, 0.5

@@ -58,7 +58,7 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     """
     _let_grpc_log()
     from atta.daemon.daemon import serve as run
-    from atta.daemon.services.front import check_free
+    from atta.daemon.services.front import is_free
     from atta.observe.logs import configure
     from atta.observe.progress import LoggedProgress
     from atta.partition.deploy import local_dataset
@@ -72,10 +72,9 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     if config.exit_with_parent:
         _check_stdin()
     configure(format=log_format, level=log_level)
-    try:
-        check_free(config.listen)  # before loading, which may take minutes
-    except ConfigError as error:
-        raise ConfigError(f"{error} by {_who_listens(config)}, or name another port with --listen") from None
+    if not is_free(config.listen):  # asked before loading, which may take minutes
+        used = f"cannot listen on {config.listen}: the address is in use by {_who_listens(config)}"
+        raise ConfigError(f"{used}, or name another port with --listen")
     if is_url(config.data):
         here = local_dataset(config.data, config.parts, cache=config.data_cache, progress=LoggedProgress())
         config = dataclasses.replace(config, data=str(here))

@@ -100,15 +100,17 @@ def ensure_descriptors(max_sessions: int) -> None:
     check_descriptors(-1 if hard == resource.RLIM_INFINITY else hard, _open_files(), max_sessions)
 
 
-def check_free(address: str) -> None:
-    """Raise ConfigError if somebody listens there. gRPC would write a line of its own beside the error."""
+def is_free(address: str) -> bool:
+    """Whether nobody listens there; gRPC would write a line of its own beside the error. Raises ConfigError: no such host."""
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host.strip("[]"), int(port)), family=family).close()
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"cannot listen on {address}: the address is in use") from None
+        if error.errno in (socket.EAI_NONAME, socket.EAI_AGAIN):
+            raise ConfigError(f"cannot listen on {address}: host not found") from None
+        return error.errno != errno.EADDRINUSE
+    return True
 
 
 log = structlog.get_logger("atta.daemon")
@@ -166,7 +168,8 @@ class DaemonFront:
         )
         self._names = ["", *(f"atta.v1.{name}" for name in services)]
         self._health = add_health_and_reflection(self.server, self._names[1:], admit)
-        check_free(config.listen)
+        if not is_free(config.listen):
+            raise ConfigError(f"cannot listen on {config.listen}: the address is in use")
         try:
             if security is not None:
                 port = security.listen(self.server, config.listen)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 import atta
 from atta.client.inference.followed import FollowedTables
@@ -18,15 +19,25 @@ from atta.client.inference.sinks import Sink
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.config import DaemonConfig
 from atta.daemon.services.queries import TARGETS, PointAnswer, PointQuery
-from atta.errors import AttaError, ConfigError, DeadlineError, PeerLostError, UnavailableError, UnknownNameError
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    DataError,
+    DeadlineError,
+    PeerLostError,
+    UnavailableError,
+    UnknownNameError,
+)
 from atta.kvstore.mutable.requests import Pulled
 from atta.partition.dataset import Dataset
-from atta.train.checkpoint.files import load_model
+from atta.train.checkpoint.files import check_names, load_model
 from atta.train.launching.predict import PredictJob, class_names, predicted_types
 from atta.train.launching.predictors import check_stored
 from atta.wire.bulk import UnseenVertices
 from atta.wire.credentials import Credentials
 from atta.wire.parts import replicas_of
+
+log = structlog.get_logger("atta.daemon")
 
 CONNECT_S = 20.0
 """How long the daemons of the other partitions are waited for, in seconds."""
@@ -97,6 +108,10 @@ class ModelAnswers:
 
     def begin(self, dataset: Dataset, address: str, credentials: Credentials | None) -> None:
         """See ``Answerer``."""
+        try:
+            check_names(self._saved.path, self._saved.shape, dataset.schema)
+        except DataError as error:
+            log.warning("classes will be refused", reason=str(error))
         self._dataset, self._address, self._credentials = dataset, address, credentials
 
     def prepare(self) -> None:

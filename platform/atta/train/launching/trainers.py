@@ -35,6 +35,8 @@ SHUTDOWN_S = 3.0
 START_S = 120.0
 """How long a trainer may take from its start to its first sign of life: it imports modules meanwhile."""
 _LOOK_S = 0.1
+_SPINS = "10000"
+"""Turns of a thread of torch that waits for another one; then it sleeps. OpenMP's 300,000 keep daemons from the cores."""
 _SIGNS = 10
 """Signs of life within the limit, at least one a second."""
 
@@ -212,6 +214,7 @@ class _Trainers(Processes):
         here = len(self._ranks)
         environment = {
             "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+            **({} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", _SPINS)}),
             **Rank(rank, self._nodes.count * here, rank - self._ranks.start, here).environment(),
             "TORCH_DIST_INIT_BARRIER": "0",  # it counts processes, also those that are started again
             MEETING: json.dumps(meeting),

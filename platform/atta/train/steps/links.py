@@ -127,8 +127,7 @@ class LinkRanking:
 
 
 class LabelledEdges:
-    """The edges with a label, by split. Every rank makes it, and calls its functions alike. ``split``: what divides
-    them."""
+    """The edges with a label, by split, which ``split`` divides. Every rank makes it, and calls its functions alike."""
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
         """Read all edges of the trainer's type. Raises ConfigError for labels that nothing can be learnt from."""
