@@ -107,7 +107,7 @@ class ColumnLook:
             if texts and sum(form.search(one) is not None for one in texts) >= _MOST * len(texts):
                 ways = [f'"time_format": "{one}"' for one in self.formats]
                 return f"looks like {what}, as {texts[0]!r}: {' or '.join(ways) + ' reads them' if ways else cure}"
-        return self.lapse if self._is_varied and self.odd else None
+        return f'{self.lapse}; then name it in a table, not in "ignore"' if self._is_varied and self.odd else None
 
     @cached_property
     def odd(self) -> list[str]:

@@ -154,9 +154,8 @@ def test_a_daemon_that_cannot_see_its_parent_end_is_not_begun(stdin: int, words:
     assert words in line
 
 
-def test_a_host_that_does_not_exist_is_no_address_in_use() -> None:
-    with pytest.raises(ConfigError, match=r"cannot listen on no-such-host\.invalid:1: host not found"):
-        is_free("no-such-host.invalid:1")
+def test_an_address_is_free_until_somebody_listens_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert not is_free(f"127.0.0.1:{taken.getsockname()[1]}")
     assert is_free("127.0.0.1:0")
+    assert is_free("no-such-host.invalid:1"), "what is wrong there is said by who binds it"

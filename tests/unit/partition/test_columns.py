@@ -769,6 +769,7 @@ def test_what_a_guess_leaves_out_comes_with_what_takes_it_in(tmp_path: Path) -> 
         (tmp_path / f"{name}.csv").write_text("\n".join(text) + "\n")
     said = " ".join(run("schema", tmp_path).output.split())
     assert """'income' has numbers but for "abc" (row 2 of users.csv): "empty": ["abc"] beside "files" makes""" in said
+    assert """such cells empty; then name it in a table, not in "ignore" """ in said
     (entry,) = re.findall(r'knows.csv: not in .*; add to its "edges": ("users__knows__users": {.*?})', said)
     schema = json.loads((tmp_path / "schema.json").read_text())
     schema["edges"] = json.loads(f"{{{entry}}}")

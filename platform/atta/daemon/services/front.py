@@ -101,14 +101,12 @@ def ensure_descriptors(max_sessions: int) -> None:
 
 
 def is_free(address: str) -> bool:
-    """Whether nobody listens there; gRPC would write a line of its own beside the error. Raises ConfigError: no such host."""
+    """Whether nobody listens there; gRPC would write a line of its own beside the error."""
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host.strip("[]"), int(port)), family=family).close()
     except OSError as error:
-        if error.errno in (socket.EAI_NONAME, socket.EAI_AGAIN):
-            raise ConfigError(f"cannot listen on {address}: host not found") from None
         return error.errno != errno.EADDRINUSE
     return True
 
@@ -176,7 +174,9 @@ class DaemonFront:
             else:
                 port = self.server.add_insecure_port(config.listen)
         except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {config.listen}: it is in use or not of this machine") from error
+            raise ConfigError(
+                f"cannot listen on {config.listen}: it is in use, not of this machine, or no host has this name"
+            ) from error
         self.address = f"{config.listen.rpartition(':')[0]}:{port}"
 
     async def start(self) -> None:
