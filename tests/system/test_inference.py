@@ -594,9 +594,9 @@ def test_a_folder_of_other_predictions_is_refused(clusters: Clusters, saved: Any
     folder = saved["sage"][0]
     atta.predict(clusters(1), folder, "train", out=tmp_path / "out", format="npy")
     for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "nodes"), ({"files": 7}, "files")]:
-        with pytest.raises(ConfigError, match=rf"another .*{words}"):
+        with pytest.raises(ConfigError, match=rf"other predictions .*{words}"):
             atta.predict(clusters(1), folder, **{"nodes": "train", "out": tmp_path / "out", "format": "npy", **other})
-    with pytest.raises(ConfigError, match=r"another .*model"):
+    with pytest.raises(ConfigError, match=r"other predictions .*model"):
         atta.predict(clusters(1), saved["gat"][0], "train", out=tmp_path / "out", format="npy")
 
 
