@@ -15,7 +15,6 @@ import structlog
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
-from atta.train.launching.queries import ModelAnswers
 
 T = TypeVar("T")
 
@@ -40,7 +39,12 @@ class Running:
 
         async def serve() -> Daemon:
             config = DaemonConfig(str(data), parts, address, dict(peers), threads=1, verify=False, **settings)
-            daemon = Daemon(config, ModelAnswers(config) if config.model else None)
+            answerer = None
+            if config.model:
+                from atta.train.launching.queries import ModelAnswers  # tests of daemons alone have no torch
+
+                answerer = ModelAnswers(config)
+            daemon = Daemon(config, answerer)
             await daemon.start()
             return daemon
 
