@@ -320,7 +320,7 @@ def _near(folder: Path) -> str:
 
 def _of_tables(folder: Path) -> str:
     """What to do with a folder of tables."""
-    tables = any(one.suffix in (".csv", ".parquet") for one in folder.iterdir())
+    tables = (*folder.glob("*.csv"), *folder.glob("*.parquet"))  # where a folder may not be read, there are none
     return "; atta schema and atta import table make a graph of its tables" if tables else ""
 
 

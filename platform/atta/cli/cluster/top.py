@@ -26,6 +26,11 @@ def _lane(counters: Mapping[str, float], lane: str) -> str:
     return f"{ready:.0f} + {running:.0f}"
 
 
+def _ratio(predicted: float | None, stale: float | None) -> str:
+    # How far predicted rows are from fresh ones, beside stale rows.
+    return UNKNOWN if predicted is None or not stale else f"{predicted / stale:.2f}"
+
+
 def number(value: float | None, unit: str = "") -> str:
     """A figure, with a decimal where it is small."""
     if value is None:
@@ -88,10 +93,7 @@ def job_figures(job: JobFigures) -> dict[str, str]:
         "max": number(job.age_max),
         "broadcasts": str(job.broadcasts),
         "skipped": str(job.skipped),
-        # How far predicted rows are from fresh ones, beside stale rows.
-        "error": UNKNOWN
-        if (at := job.predicted_error) is None or not job.stale_error
-        else f"{at / job.stale_error:.2f}",
+        "error": _ratio(job.predicted_error, job.stale_error),
     }
 
 
