@@ -184,7 +184,7 @@ def test_the_example_notebook_shows_what_is_stored_survives_interrupts_and_leave
     assert len(daemons) == 2
     kernel.run(EPOCH)
     for pause in ("pass", "time.sleep(0.01)"):
-        kernel.interrupted(f"for _ in itertools.count():\n for batch in loader: {pause}", 0.3)
+        kernel.interrupted(f"for _ in itertools.count():\n for _ in loader: {pause}", 0.3)
         assert kernel.run(SAME) == "None True\n"
     assert kernel.run("print(await asyncio.to_thread(epoch) == before, batch.batch_size)") == "True 64\n"
     assert kernel.daemons() == daemons
