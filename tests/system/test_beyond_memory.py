@@ -45,8 +45,8 @@ def summed(daemons: list[Daemon]) -> Mapping[str, float]:
 @pytest.mark.parametrize(
     ("settings", "every"),
     [
-        ({}, 6),
-        ({"links": False, "cache_rank": "recent", "window": 2}, 7),
+        ({}, 12),
+        ({"links": False, "cache_rank": "recent", "window": 2}, 14),
         pytest.param({}, 1, marks=pytest.mark.slow),
         pytest.param({"links": False, "cache_rank": "recent"}, 1, marks=pytest.mark.slow),
     ],

@@ -193,6 +193,7 @@ def reached(live: Live, version: int) -> None:
     raise AssertionError(f"the follower has not come to version {version}")
 
 
+@pytest.mark.slow
 def test_the_command_is_killed_and_goes_on(live: Live, tmp_path: Path) -> None:
     """At random moments. Meanwhile readers get rows of one version."""
     model, _ = checkpoint(tmp_path / "run", "gcn", channels=CHANNELS)

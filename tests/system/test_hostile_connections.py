@@ -175,6 +175,7 @@ def test_connections_beyond_the_bound(cluster: atta.LocalCluster) -> None:
     assert eventually(served_again)
 
 
+@pytest.mark.slow
 def test_3000_calls_at_once_reset_nobody(cluster: atta.LocalCluster) -> None:
     """They come over ten connections. Another client's calls are all answered meanwhile."""
     callers, other = [Caller(cluster) for _ in range(10)], Caller(cluster)

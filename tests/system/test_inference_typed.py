@@ -46,6 +46,8 @@ CLASSES, HIDDEN = 3, 8
 NAMES = ["art", "law", "war"]
 SPLITS = {"train": np.arange(30), "val": np.arange(30, 60), "test": np.arange(60, 90)}
 MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
+SHARED = ("rgcn", "hgt", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("hetero-sage", "hetero-gat")))
+"""Models of which the quick tests try each way of sharing weights among relations once."""
 
 
 @dataclass
@@ -124,7 +126,7 @@ def edges_read(cluster: atta.Cluster) -> float:
     return sum(stats.get("edges", 0.0) for stats in cluster.stats())
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", SHARED)
 def test_scores_are_those_of_the_whole_graph_layer_by_layer_and_on_sampled_batches(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
 ) -> None:

@@ -139,7 +139,8 @@ def test_a_trainer_that_dies_too_often_ends_the_job(start: Callable[..., Job]) -
     assert job.cluster.stats()[0]["weights"] == 0
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_saved_weights_are_evaluated_although_a_trainer_dies_meanwhile(
     start: Callable[..., Job], tmp_path: Path, rank: int
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_compiled_model_learns_the_same(config: TrainConfig, report: TrainRepo
     assert [e.loss for e in compiled.epochs] == pytest.approx([e.loss for e in report.epochs[:3]], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_no_sessions(dataset: Path) -> None:
     with atta.local(dataset, threads=1) as cluster:
         words = f"train --cluster {cluster.cluster_file} --hidden 4 --num-neighbors 2,2 --device cpu --trainers 2"
@@ -178,6 +179,7 @@ def test_an_interrupted_run_leaves_no_sessions(dataset: Path) -> None:
         assert [daemon["sessions"] for daemon in cluster.stats()] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_nobody_reads_it_any_more(dataset: Path) -> None:
     words = f"train --data {dataset} --hidden 4 --num-neighbors 2,2 --device cpu --epochs 1000000"
     command = f"set -o pipefail; {sys.executable} -m atta.cli.main {words} 2>&1 | head -n 3"
