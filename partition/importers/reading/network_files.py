@@ -78,6 +78,7 @@ def read_graphml(source: Path, options: ImportOptions) -> nx.Graph[Any]:
             raise DataError(source, "not readable as GraphML: it holds no graph")
         if len(graphs) > 1:
             options.refuse(source, "graph", f"the file holds {len(graphs)}, and only the first would be read")
+        _part_keys(root)
         _strip_counted_ids(graphs[0].findall(f"{_SPACE}edge"), options)
         with warnings.catch_warnings(record=True) as caught:
             made = _made(root, graphs[0])
@@ -101,6 +102,16 @@ def _made(root: ET.Element, graph: ET.Element) -> nx.Graph[Any]:
     keys, defaults = reader.find_graphml_keys(root)
     made: nx.Graph[Any] = reader.make_graph(graph, keys, defaults)
     return made
+
+
+def _part_keys(root: ET.Element) -> None:
+    """rustworkx gives keys of vertices and of edges the same ids, which networkx takes for one key: the last one."""
+    keys = [key.attrib for key in root.findall(f"{_SPACE}key") if key.get("for") == "edge"]
+    ids = {key["id"]: f"edge {key['id']}" for key in keys}
+    for key in keys:
+        key["id"] = ids[key["id"]]
+    for data in root.findall(f".//{_SPACE}edge/{_SPACE}data"):
+        data.attrib["key"] = ids.get(data.attrib["key"], data.attrib["key"])
 
 
 def _row_of(item: Callable[[str], Any], text: str) -> list[Any]:

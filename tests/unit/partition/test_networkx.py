@@ -136,15 +136,18 @@ def test_files_say_what_the_graph_says(kind: Any, fmt: str, tmp_path: Path) -> N
     assert Graph.open(tmp_path / "g").files == Graph.open(tmp_path / "h").files
 
 
-def test_graphml_with_names_and_defaults(tmp_path: Path) -> None:
+def test_graphml_with_names_defaults_and_keys_that_edges_have_too(tmp_path: Path) -> None:
+    """rustworkx gives keys of vertices and of edges the same ids."""
     (tmp_path / "g.graphml").write_text(
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
         '<key id="d" for="node" attr.name="age" attr.type="int"><default>30</default></key>'
+        '<key id="d" for="edge" attr.name="weight" attr.type="double"></key>'
         '<graph edgedefault="directed"><node id="n0"><data key="d">7</data></node><node id="01"/>'
-        '<edge source="n0" target="01"/></graph></graphml>'
+        '<edge source="n0" target="01"><data key="d">0.5</data></edge></graph></graphml>'
     )
     graph = taken_in("networkx", tmp_path / "g.graphml", tmp_path / "g")
     assert graph.table("node", "age").tolist() == [7, 30]
+    assert graph.edges(ETYPE).tables["weight"].tolist() == [0.5]
     assert labels(graph) == ["n0", "01"]
 
 
