@@ -69,7 +69,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 def recognises(path: Path, head: bytes) -> bool:
     """Whether the first lines have the same number of columns, two or more."""
-    return splits_into_columns(path, head)
+    return path.suffix != ".lgl" and splits_into_columns(path, head)  # its lines `# v` are no comments
 
 
 def _opened(path: Path, options: ImportOptions) -> EdgeFile:

@@ -9,12 +9,13 @@ y.npy                     labels of the target type
 train_mask.npy, split.npz splits of the target type: masks or vertex numbers
 meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``
 
-Or one ``.npz`` with a graph as CSR matrices: ``adj_data``, ``adj_indices``, ``adj_indptr``, ``adj_shape`` (or ``data``, ... of
-``scipy.sparse.save_npz``) are the edges, ``attr_*`` the features, then ``labels``, ``node_names`` and ``NAME_mask``.
+Or one ``.npz`` with a graph as CSR matrices: ``adj_data``, ``adj_indices``, ``adj_indptr``, ``adj_shape`` (or what
+``scipy.sparse.save_npz`` writes) are the edges, ``attr_*`` the features, then ``labels``, ``node_names`` and ``NAME_mask``.
 """
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from atta.partition.importers.reading.source import (
 )
 from atta.partition.names import file_name, join_edge_type, name_of_file, split_edge_type
 
-_PARTS = ("data", "indices", "indptr", "shape")
+_PARTS = (("data", "indices", "indptr", "shape"), ("data", "row", "col", "shape"))  # CSR or CSC, COO
 _OF_SCIPY = ("format", "_is_array")  # what its save_npz adds
 _EDGES = ("adj_", "adj_matrix.", "")
 _FEATURES = ("attr_", "attr_matrix.")
@@ -56,7 +57,7 @@ def _holds_csr(path: Path) -> bool:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
     except Exception:  # zipfile raises half a dozen unrelated types for what is no archive
         return False
-    return any({prefix + part for part in _PARTS} <= names for prefix in _EDGES)
+    return any({prefix + part for part in parts} <= names for prefix in _EDGES for parts in _PARTS)
 
 
 def _read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -109,9 +110,9 @@ def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
 
 
 def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]) -> csr_array | None:
-    for prefix in prefixes:
-        if all(prefix + part in arrays for part in _PARTS):
-            taken = {part: arrays.pop(prefix + part) for part in (*_PARTS, *_OF_SCIPY) if prefix + part in arrays}
+    for prefix, parts in itertools.product(prefixes, _PARTS):
+        if all(prefix + part in arrays for part in parts):
+            taken = {part: arrays.pop(prefix + part) for part in (*parts, *_OF_SCIPY) if prefix + part in arrays}
             return as_csr(taken, path)
     return None
 

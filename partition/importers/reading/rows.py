@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csc_array, csr_array
 
 from atta.errors import DataError
 from atta.observe.packages import load
@@ -220,16 +220,20 @@ def load_npz(path: Path) -> dict[str, Array]:
         raise DataError(path, f"not a readable npz archive: {error}") from None
 
 
+_SPARSE = {"csr": csr_array, "csc": csc_array, "coo": coo_array}
+
+
 def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
-    """Check the arrays of a saved scipy CSR matrix and build it; raises DataError."""
+    """Check the arrays of a saved scipy matrix (CSR, CSC, or COO, whose duplicates are added up); raises DataError."""
     try:
-        shape = tuple(int(n) for n in arrays["shape"])
-        kind = arrays["format"].item() if "format" in arrays else b"csr"
-        if kind not in (b"csr", "csr"):
-            raise DataError(path, f"a sparse matrix in the format {kind!r}; only csr is read")
-        matrix = csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
-        # Compiled code later uses the indices without checking them.
-        matrix.check_format(full_check=True)
+        shape, kind = tuple(int(n) for n in arrays["shape"]), str(np.asarray(arrays.get("format", "csr")).astype(str))
+        if kind not in _SPARSE:
+            raise DataError(path, f"a sparse matrix in the format {kind!r}; {', '.join(_SPARSE)} are read")
+        ends = ((arrays["row"], arrays["col"]),) if kind == "coo" else (arrays["indices"], arrays["indptr"])
+        made = _SPARSE[kind]((arrays["data"], *ends), shape=shape)
+        if kind != "coo":  # compiled code later uses the indices without checking them
+            made.check_format(full_check=True)
+        matrix = csr_array(made)
     except (KeyError, ValueError, TypeError) as error:
         raise DataError(path, f"not a sparse matrix: {error}") from None
     if matrix.dtype.kind not in "biuf":

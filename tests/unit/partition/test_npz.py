@@ -288,11 +288,14 @@ def test_csr_sets(adjacency: str, features: str, tmp_path: Path) -> None:
     assert not graph.schema.edge_tables[ETYPE]
 
 
-def test_csr_of_scipy_with_weights(tmp_path: Path) -> None:
+def test_matrices_of_scipy_with_weights(tmp_path: Path) -> None:
     sp.save_npz(tmp_path / "adj.npz", A * 2.5)
     assert np.array_equal(imported(tmp_path / "adj.npz")[1], A.toarray() * 2.5)
-    sp.save_npz(tmp_path / "csc.npz", A.tocsc())
-    refused("npz", tmp_path / "csc.npz", tmp_path, "a sparse matrix in the format b'csc'; only csr is read")
+    for kind in ("csc", "coo"):
+        sp.save_npz(tmp_path / f"{kind}.npz", (A * 2.5).asformat(kind))
+        assert np.array_equal(imported(tmp_path / f"{kind}.npz")[1], A.toarray() * 2.5)
+    sp.save_npz(tmp_path / "bsr.npz", A.tobsr())
+    refused("npz", tmp_path / "bsr.npz", tmp_path, "a sparse matrix in the format 'bsr'; csr, csc, coo are read")
 
 
 def test_objects_are_named_and_never_loaded(tmp_path: Path) -> None:
