@@ -348,7 +348,10 @@ class SessionKeeper:
                 self._under_way(call, partial(self._looked, state.connection.address))
 
     def _looked(self, asked: str, call: Any) -> None:
-        silent = {grpc.StatusCode.OK: lambda: call.result().unreached, grpc.StatusCode.DEADLINE_EXCEEDED: lambda: [asked]}
+        silent = {
+            grpc.StatusCode.OK: lambda: call.result().unreached,
+            grpc.StatusCode.DEADLINE_EXCEEDED: lambda: [asked],
+        }
         told, self._told = self._told, ", ".join(map(self._named, silent.get(call.code(), list)()))
         if self._told not in ("", told):  # of many sessions, one says it
             log.warning("batches wait for a daemon that does not answer: %s", self._told)
