@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ import pytest
 import atta
 from atta.client.sessions import stream
 from atta.errors import AttaError, ConfigError
-from atta.protos.v1 import session_pb2
+from atta.protos.v1 import control_pb2, session_pb2
 from atta.wire.clusterfile import write_cluster
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running
+from tests.waiting import eventually
 
 OWN = {"rank": 0, "world_size": 1, "seed": 3, "shuffle": True}
 
@@ -163,6 +166,27 @@ def test_a_stopped_daemon(small_graph: SmallGraph, monkeypatch: pytest.MonkeyPat
         assert state["batch"] == len(found)
         loader.load_state_dict(state)
         assert found + [digest(batch) for batch in loader] == whole
+
+
+def test_who_waits_is_told_which_daemon_is_stopped(small_graph: SmallGraph, caplog: pytest.LogCaptureFixture) -> None:
+    data = small_graph.dataset(2, "random")
+    with atta.local(data, threads=1, options=("--cache", "0")) as cluster:
+        (home, other), stopped = cluster._connections, f"{cluster.addresses[1]} (partition 1)"
+        loader = atta.NeighborLoader(cluster, [3], "train", batch_size=8, **OWN)
+        whole = [digest(batch) for batch in loader]
+        batches = iter(loader.resume(0, 0))
+        found = [digest(next(batches))]
+        os.kill(cluster.pids[1], signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as waiting:
+            others = waiting.submit(lambda: [digest(batch) for batch in batches])
+            began = time.monotonic()
+            with pytest.raises(atta.DeadlineError, match=rf"^{other.address}: no answer within 1 s$"):
+                other.call("ControlService.Stats", control_pb2.StatsRequest(), silent_s=1.0)
+            assert home.unreached() == [other.address]
+            assert eventually(lambda: stopped in caplog.text, 9 - (time.monotonic() - began))
+            os.kill(cluster.pids[1], signal.SIGCONT)
+            assert found + others.result(60) == whole
+        assert caplog.messages == [f"batches wait for a daemon that does not answer: {stopped}"]
 
 
 def test_a_state_in_mid_epoch(small_graph: SmallGraph, placements: dict[str, atta.LocalCluster]) -> None:

@@ -264,7 +264,7 @@ class Served:
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()
         assert text.endswith(b"\n")
-        return status, json.loads(text) if text.startswith(b"{") else text.decode()
+        return status, json.loads(text)
 
 
 @pytest.fixture(scope="module")
@@ -404,8 +404,11 @@ def test_callers_need_the_role_of_readers(served: Served, small_graph: SmallGrap
         role: served.post("/predict", {"ids": ids}, role)[0] for role in ("reader", "writer", "operator", "peer")
     }
     assert statuses == {"reader": 200, "writer": 403, "operator": 403, "peer": 403}
-    status, text = served.post("/predict", {"ids": ids}, None)
-    assert (status, "neither a certificate nor a token" in str(text)) == (401, True)
+    refused = [served.post(*asked) for asked in (("/predict", {"ids": ids}, None), ("/x", {}, "writer"))]
+    assert [(status, found["error"]) for status, found in refused] == [
+        (401, "NotAuthenticatedError"), (403, "NotAllowedError"),
+    ]  # fmt: skip
+    assert "neither a certificate nor a token" in refused[0][1]["message"]
     with served.connect("writer") as cluster, pytest.raises(atta.NotAllowedError, match="needs the role reader"):
         cluster.predict(ids)
 

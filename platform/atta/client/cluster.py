@@ -82,7 +82,7 @@ class Cluster(PointQueries):
         self._closed, self._process = False, os.getpid()
         self._slots, self._turns = SlotMaps(), itertools.count(os.getpid())
         self.scratch = Scratch()
-        self._keeper = SessionKeeper()
+        self._keeper = SessionKeeper(named=partial(_named, self._connections, self._descriptions))
         for connection, description in zip(connections, descriptions, strict=True):
             connection.meet(description)
         # What daemons hold in memory, such as mutable tables, does not move with sessions: all clients find it at the
@@ -159,14 +159,14 @@ class Cluster(PointQueries):
         return JobWeights(self._holders[self.daemon_of(0)].pinned(), spec)
 
     def _ask_model(self, method: str, request: Any, deadline_s: float | None) -> tuple[str, Any]:
-        """Ask the daemons that have a model, in turns. One that is away, or is stopping, is passed over; when all are, they
-        are looked for, and their replicas."""
+        """Ask the daemons that have a model, in turns. One that is away, silent or stopping is passed over; when all are,
+        they are looked for, and their replicas."""
         models = [daemon for daemon, found in enumerate(self._descriptions) if found.answers]
         if not models:
             raise ConfigError("no daemon has a model to ask: start daemons with atta serve --model")
         turn = next(self._turns) % len(models)
         until = time.monotonic() + (deadline_s or self._connections[0].deadline_s)
-        failed: UnavailableError | None = None
+        failed: UnavailableError | DeadlineError | None = None
         for number, daemon in enumerate((models[turn:] + models[:turn]) * 2):
             left = until - time.monotonic()
             if failed is not None and left <= 0:
@@ -176,8 +176,8 @@ class Cluster(PointQueries):
                     self._look_for(daemon, left, elsewhere=False)
             connection = self._connections[daemon]
             try:
-                reply = connection.call(method, request, timeout=left)
-            except UnavailableError as error:
+                reply = connection.call(method, request, timeout=left, silent_s=patience_of(len(models)))
+            except (UnavailableError, DeadlineError) as error:
                 failed = error
                 continue
             return connection.address, reply
@@ -346,6 +346,11 @@ class Cluster(PointQueries):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _named(connections: Sequence[Connection], descriptions: Sequence[Description], address: str) -> str:
+    known = {one.address: found for one, found in zip(connections, descriptions, strict=True)}
+    return f"{address} (partition {parts_text(known[address].parts)})" if address in known else address
 
 
 def connect(

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from atta.errors import AttaError, ConfigError, DaemonEndedError, RemoteError, UnavailableError
+from atta.errors import AttaError, ConfigError, DaemonEndedError, DeadlineError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
@@ -25,7 +25,7 @@ from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.credentials import ClientChannels, Credentials, TokenHeader, explained
 from atta.wire.identity import OWN, Bound, Identity, Release, check, check_release, release_of
-from atta.wire.retries import RetryBudget, pause_s
+from atta.wire.retries import ALONE_S, ASK_AFTER_S, RetryBudget, pause_s
 
 REPORT_S = 5.0
 """How long a report of a job may take."""
@@ -224,9 +224,11 @@ class Connection:
         wait: bool = False,
         timeout: float | None = None,
         begun: Callable[[Call], None] | None = None,
+        silent_s: float = ALONE_S,
     ) -> Any:
         """One unary call, e.g. ``call("ControlService.Describe", ...)``. ``wait``: wait for a daemon that is starting.
-        ``begun`` gets the call, and may cancel it from another thread: that is UnavailableError here.
+        ``begun`` gets the call, and may cancel it from another thread: that is UnavailableError here. While nothing comes,
+        the daemon is asked a question; no answer to it within ``silent_s`` is DeadlineError.
 
         Without a ``timeout``, a call to a daemon that has been met is repeated for ``patience_s`` while nobody answers.
         That is safe: every request may be repeated. Repetitions have a budget (``RetryBudget``); beyond it, each comes
@@ -237,7 +239,8 @@ class Connection:
             if begun is not None:
                 begun(call)
             try:
-                return rpc.answered(self.address, call.result())
+                is_watched = not wait and begun is None and (timeout or self.deadline_s) > silent_s
+                return rpc.answered(self.address, self._watched(call, silent_s) if is_watched else call.result())
             except grpc.FutureCancelledError:
                 raise UnavailableError(self.address, "the request was cancelled") from None
             except grpc.RpcError as failure:
@@ -248,6 +251,19 @@ class Connection:
                         raise error from failure
                     finally:  # an error that its own frame holds keeps all callers' variables until garbage is collected
                         del error, call
+
+    def _watched(self, call: Call, silent_s: float) -> Any:
+        while True:
+            with contextlib.suppress(grpc.FutureTimeoutError):
+                return call.result(ASK_AFTER_S)
+            try:
+                self.call("ControlService.Describe", control_pb2.DescribeRequest(), timeout=silent_s)
+            except DeadlineError:
+                if not call.done():
+                    call.cancel()
+                    raise
+            except AttaError:  # of which the call itself will tell
+                return call.result()
 
     def error_from(self, failure: grpc.RpcError, timeout: float | None = None) -> AttaError:
         """The typed error of a call. ``timeout``: its own, if it had one."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 from wsgiref.simple_server import WSGIServer
 
@@ -25,8 +26,8 @@ from prometheus_client.registry import Collector
 from atta.daemon.admission import Admitted, CallGuard, Proof, Refusal, end_of
 from atta.daemon.config import DaemonConfig
 from atta.daemon.services.rooms import Debts
-from atta.errors import AttaError, ConfigError, DataError
-from atta.observe.answering import App, bounded_listener, run_aside
+from atta.errors import AttaError, ConfigError, DataError, NotAllowedError, NotAuthenticatedError
+from atta.observe.answering import App, bounded_listener, json_answer, refusal, run_aside
 from atta.observe.machine.threads import aside
 from atta.observe.metrics import metrics_app
 from atta.wire.credentials import Credentials, PemBytes, Stamp, TlsFiles, stamp_of
@@ -310,7 +311,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-_STATUS = {Refusal.UNKNOWN: "401 Unauthorized", Refusal.LACKS_ROLE: "403 Forbidden"}
+_STATUS: dict[Refusal, tuple[HTTPStatus, type[AttaError]]] = {
+    Refusal.UNKNOWN: (HTTPStatus.UNAUTHORIZED, NotAuthenticatedError),
+    Refusal.LACKS_ROLE: (HTTPStatus.FORBIDDEN, NotAllowedError),
+}
 
 
 def serve_metrics_to(
@@ -349,11 +353,9 @@ def _guarded(app: App, guard: CallGuard, method: Callable[[str], str], scheme: s
         decision = guard.decide(method(environ.get("PATH_INFO") or "/"), _caller(environ), proof)
         if isinstance(decision, Admitted):
             return app(environ, start_response)
-        headers = [("Content-Type", "text/plain; charset=utf-8")]
-        if decision.why is Refusal.UNKNOWN:
-            headers.append(("WWW-Authenticate", scheme))
-        start_response(_STATUS[decision.why], headers)
-        return [f"{decision.cause}\n".encode()]
+        (status, error), asked = _STATUS[decision.why], [("WWW-Authenticate", scheme)]
+        headers = asked if decision.why is Refusal.UNKNOWN else []
+        return json_answer(start_response, status, refusal(error, decision.cause), *headers)
 
     return answer
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -19,6 +21,19 @@ ANSWER_S = 10.0
 AT_A_TIME = 16
 """Most connections at a time. Further ones wait in the kernel's queue, the first of them at most ``ANSWER_S``."""
 _POLL_S = 0.2
+
+
+def json_answer(start: Callable[..., Any], status: HTTPStatus, found: Any, *headers: tuple[str, str]) -> list[bytes]:
+    """An answer of WSGI in JSON; ``start``: its ``start_response``. Raises ValueError: ``found`` has an infinity or NaN."""
+    body = f"{json.dumps(found, allow_nan=False)}\n".encode()
+    about = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+    start(f"{status.value} {status.phrase}", [*about, *headers])
+    return [body]
+
+
+def refusal(error: type[Exception], message: str) -> dict[str, str]:
+    """What an answer in JSON says instead of what was asked for."""
+    return {"error": error.__name__, "message": message}
 
 
 class _BoundedReader(io.RawIOBase):
@@ -40,6 +55,9 @@ class _BoundedReader(io.RawIOBase):
 
 class _BoundedHandler(WSGIRequestHandler):
     """Does not wait for a request that comes byte by byte. Logs none: their lines would go to standard error."""
+
+    error_content_type = "application/json"
+    error_message_format = '{"error": "ConfigError", "message": "not a request of HTTP: %(explain)s"}\n'
 
     def setup(self) -> None:
         super().setup()

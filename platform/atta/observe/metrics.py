@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -11,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from atta.errors import ConfigError
-from atta.observe.answering import App, bounded_listener, run_aside
+from atta.errors import ConfigError, UnknownNameError
+from atta.observe.answering import App, bounded_listener, json_answer, refusal, run_aside
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, Family, family_of
 from atta.observe.figures import JobFigures, SessionFigures
 
@@ -95,8 +96,8 @@ def metrics_app(collector: Collector, beside: Mapping[str, App] | None = None) -
         if path in others:
             return others[path](environ, start_response)
         if path not in ("/", "/metrics"):
-            start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
-            return [f"no such path; there is {', '.join(['/metrics', *others])}\n".encode()]
+            said = refusal(UnknownNameError, f"no such path; there is {', '.join(['/metrics', *others])}")
+            return json_answer(start_response, HTTPStatus.NOT_FOUND, said)
         return app({**environ, "HTTP_ACCEPT": _understood(environ.get("HTTP_ACCEPT", ""))}, start_response)
 
     return answer

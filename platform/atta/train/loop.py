@@ -112,6 +112,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             first = load_first(config.init_from, self.device, self.cluster.schema)
             fill(self.model, first.weights, first.path)
             self.load_embedding_weights(first.embeddings)
+            if first.other_classes:
+                self.display.line(f"--init-from: {first.other_classes}; its weights are taken by number")
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.learning_rate = LearningRate(config, self.optimizer, rises=self.watched.rises)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import socket
 import threading
@@ -219,7 +220,9 @@ def test_other_paths_than_those_that_answer_are_not_found(method: str) -> None:
         b"".join(app({"REQUEST_METHOD": method, "PATH_INFO": path}, lambda status, _: found.append(status)))
         for path in ("/recomend", "/predict")
     ]
-    assert (found, texts) == (["404 Not Found"], [b"no such path; there is /metrics, /predict\n", b"asked"])
+    assert (found, texts[1]) == (["404 Not Found"], b"asked")
+    said = "no such path; there is /metrics, /predict"
+    assert json.loads(texts[0]) == {"error": "UnknownNameError", "message": said}
 
 
 def test_figures_of_the_process() -> None:
@@ -376,6 +379,9 @@ def test_an_application_knows_who_asks() -> None:
         sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
         told = sock.makefile("rb").read().rpartition(b"\r\n\r\n")[2]
         assert told.decode().split() == ["127.0.0.1", str(sock.getsockname()[1])]
+    with contextlib.closing(socket.create_connection(serving.server_address[:2], timeout=10)) as sock:
+        sock.sendall(b"GET / HTTP/none\r\n\r\n")
+        assert json.loads(sock.makefile("rb").read().splitlines()[-1])["error"] == "ConfigError"
     end()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import queue
@@ -21,16 +22,17 @@ import numpy as np
 from atta.client.control import CLOSED, Connection
 from atta.client.sessions.slots import NearbyDaemon, SlotMaps
 from atta.errors import AttaError, ConfigError
-from atta.protos.v1 import session_pb2
+from atta.protos.v1 import control_pb2, session_pb2
 from atta.wire.retries import ALONE_S, WATCH_S, DaemonSilence
 
+log = logging.getLogger("atta.sessions")
 ANSWER_S = 5.0
 """How long a renewal or a close may take."""
 IDLE_S = 1.0
 """How long the keeper's thread waits for the next session when there is none. It then ends: while it runs, it holds the
 connections of a cluster that nobody else holds any more."""
-
-
+LOOK_S = 2.0  # how long a consumer may wait before it is looked whether its daemon reaches all others
+LOOKING_S = 6.0  # how long that may take
 PER_LEASE = 3
 """Number of renewals within a lease: two of them may be lost."""
 PER_FAILURE = 4
@@ -60,7 +62,7 @@ class SessionState:
         """How long the daemon may take to answer a question, while it owes the session or a batch."""
         self.silent = False
         """Whether it has not answered such a question. Its call is cancelled then."""
-        self._silence, self._owed_since = DaemonSilence(), math.inf
+        self._silence, self._owed_since, self._looked_for = DaemonSilence(), math.inf, math.inf
         self._released: deque[int] = deque()  # appended to by garbage collection, at any moment
         self._reported: list[int] = []
 
@@ -116,6 +118,17 @@ class SessionState:
             call = self.connection.begin("SessionService.Renew", request, timeout=self.patience_s)
             self._silence.asked(now)
             return call
+        return None
+
+    def look(self) -> Any:
+        """Once while a consumer waits for long: a call that asks which daemons this one does not reach; else None."""
+        since = self._owed_since
+        if self.closed or since == self._looked_for or time.monotonic() - since < LOOK_S:
+            return None
+        self._looked_for = since
+        with contextlib.suppress(ValueError):  # the channel is closed
+            request = control_pb2.DescribeRequest(reach=True)
+            return self.connection.begin("ControlService.Describe", request, timeout=LOOKING_S)
         return None
 
     def questioned(self, call: Any) -> None:
@@ -220,8 +233,9 @@ class SessionKeeper:
     there may be such notes: while a session is not closed. It is started again for the next one.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, named: Callable[[str], str] = str) -> None:
+        """``named``: what is said of a daemon, by its address."""
+        self._clock, self._named, self._told = clock, named, ""
         self._open: weakref.WeakKeyDictionary[SessionState, None] = weakref.WeakKeyDictionary()  # a set in order
         self._notes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._renewals: Renewals[Connection] = Renewals()
@@ -330,6 +344,17 @@ class SessionKeeper:
         for state in self._open:
             if (call := state.question()) is not None:
                 self._under_way(call, state.questioned)
+            if (call := state.look()) is not None:
+                self._under_way(call, partial(self._looked, state.connection.address))
+
+    def _looked(self, asked: str, call: Any) -> None:
+        silent = {
+            grpc.StatusCode.OK: lambda: call.result().unreached,
+            grpc.StatusCode.DEADLINE_EXCEEDED: lambda: [asked],
+        }
+        told, self._told = self._told, ", ".join(map(self._named, silent.get(call.code(), list)()))
+        if self._told not in ("", told):  # of many sessions, one says it
+            log.warning("batches wait for a daemon that does not answer: %s", self._told)
 
     def _begin_close(self, state: SessionState) -> None:
         if (call := state.begin_close()) is not None:

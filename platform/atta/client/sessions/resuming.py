@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ class Search(enum.Enum):
     ELSEWHERE = "it is stopping: only a replica will do"
 
 
+log = logging.getLogger("atta.sessions")
 Opener = Callable[[StreamPlace, float, Search], BatchStream]
 
 
@@ -64,7 +66,7 @@ class ResumingStream(Iterator[RawBatch]):
         self._opened = opened
         self._outages = Reattachment(reconnect_s, place.batch)
         self._reconnect_s = reconnect_s
-        self._failed, self._ended_at, self._move_at = False, -1, 0.0
+        self._failed, self._ended_at, self._told_at, self._move_at = False, -1, -1, 0.0
         self._silences = 0  # since the latest batch
         if stream is None:
             try:
@@ -133,8 +135,11 @@ class ResumingStream(Iterator[RawBatch]):
                 self._failed = True
                 raise self._told(lost)
             time.sleep(wait_s)
+            left_s = max(LEAST_S, self._outages.left_s(time.monotonic()))
+            if self._told_at != self.place.batch:
+                self._told_at = self.place.batch
+                log.warning("batches wait for a daemon: %s (at most %.0f s more)", lost, left_s)
             try:
-                left_s = max(LEAST_S, self._outages.left_s(time.monotonic()))
                 return self._opened(self.place, left_s, Search.EVERYWHERE)
             except DaemonEndedError:
                 self._failed = True

@@ -27,7 +27,7 @@ from atta.wire.clusterfile import ended_daemon, read_cluster
 from atta.wire.credentials import Credentials, Stamp, TokenHeader, explained, open_async_channel, stamp_of
 from atta.wire.identity import Bound, Identity, check, check_contract, check_release, release_of
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
-from atta.wire.retries import patience_of
+from atta.wire.retries import ALONE_S, patience_of
 
 CONNECT_S = 15.0
 """How long to wait for a peer that starts or restarts, in seconds. After that the batch fails."""
@@ -285,7 +285,7 @@ class PeerConnection:
 
     async def _described(self, until: float) -> Any:
         """What the peer at the present address says of itself; None: it does not answer, but there is time left."""
-        few_s = self._deadline_s if len(self._replicas) == 1 else min(self._deadline_s, DESCRIBE_S)
+        few_s = min(self._deadline_s, ALONE_S if len(self._replicas) == 1 else DESCRIBE_S)
         try:
             await self._connect(until)
             return await self.usual.answer("ControlService.Describe", control_pb2.DescribeRequest(), few_s)

@@ -53,8 +53,8 @@ ATTEMPTS = 3
 """How often a request is made without an answer before it fails."""
 RETRIES_AT_ONCE = 100
 """Requests under way that may be repeated soon when a peer is lost; see ``RetryBudget``."""
-REACH_S = 1.0
-"""How long ``unreached`` waits for a peer."""
+REACH_S, REPLY_S = 1.0, 3.0
+"""How long ``unreached`` waits for a connection to a peer, and for its answer: who is stopped has one all the same."""
 MEET_S = 5.0  # peers that start together may take so long
 
 
@@ -322,9 +322,10 @@ class Peers:
         async def is_there(peer: Peer) -> bool:
             until = time.monotonic() + REACH_S
             while time.monotonic() < until:
-                with contextlib.suppress(AttaError):
-                    if await peer.connection.reached():
-                        return True
+                with contextlib.suppress(AttaError, TimeoutError):
+                    async with asyncio.timeout(REPLY_S):
+                        if await peer.connection.reached() and await peer.connection.watch.answers():
+                            return True
                 await asyncio.sleep(RETRY_S)
             peer.connection.broke(UnavailableError(peer.address, "no daemon answers"))  # which the log says once
             return False

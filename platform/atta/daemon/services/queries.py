@@ -32,7 +32,7 @@ from atta.errors import (
     UnavailableError,
     UnknownNameError,
 )
-from atta.observe.answering import App
+from atta.observe.answering import App, json_answer, refusal
 from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import query_pb2
@@ -382,19 +382,14 @@ def _answered(
     start_response: Callable[..., Any],
 ) -> Iterable[bytes]:
     """A WSGI application, on the thread of a connection."""
-    status = HTTPStatus.OK
     try:
         query, within_s = query_of_json(path, _body(environ))
         found = asyncio.run_coroutine_threadsafe(service.ask(query, within_s), loop).result()
-        text = json.dumps(answer_as_json(query, found), allow_nan=False)
+        return json_answer(start_response, HTTPStatus.OK, answer_as_json(query, found))
     except (AttaError, ValueError) as error:
         known = error if isinstance(error, AttaError) else AttaError("the answer has an infinity or NaN")
         status = next(status for kind, status in _STATUS if isinstance(known, kind))
-        text = json.dumps({"error": type(known).__name__, "message": shortened(str(known))})
-    body = f"{text}\n".encode()
-    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-    start_response(f"{status.value} {status.phrase}", headers)
-    return [body]
+        return json_answer(start_response, status, refusal(type(known), shortened(str(known))))
 
 
 def _body(environ: Mapping[str, Any]) -> bytes:

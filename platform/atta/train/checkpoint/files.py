@@ -177,34 +177,37 @@ def names_of(schema: Schema, shape: Mapping[str, Any]) -> dict[str, list[str]]:
     return {what: names for what, names in found.items() if names}
 
 
-def check_names(path: Path, shape: Mapping[str, Any], schema: Schema | None, *, classes: bool = True) -> None:
-    """Refuse a model of data whose features, or ``classes``, have other names than in ``schema``. Raises DataError."""
+def check_names(path: Path, shape: Mapping[str, Any], schema: Schema | None, *, classes: bool = True) -> str:
+    """Refuse a model of data whose features, or ``classes``, have other names than in ``schema``. Returns how those differ
+    that are not refused; empty: they do not. Raises DataError."""
     try:
         names = {str(what): [*map(str, listed)] for what, listed in shape.get(NAMES, {}).items()}
     except (AttributeError, TypeError):
         raise DataError(path, "does not tell the names of its features and classes") from None
-    here = {} if schema is None else names_of(schema, shape)
+    here, borne = {} if schema is None else names_of(schema, shape), ""
     for what, was in names.items():
         now = here.get(what, was)
-        if was != now and (classes or what != CLASSES):
+        if was != now:
             first = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was, now, strict=False)))
             theirs, ours = (", ".join(map(repr, listed[first:][:_SHOWN])) or "none" for listed in (was, now))
-            raise DataError(
-                path,
-                f"was trained with other {what}: from number {first} on it has {theirs}; this data has {ours}: give this "
-                "data the same names in the same order in schema.json and import it again, or train a model on it",
-            )
+            said = f"was trained with other {what}: from number {first} on it has {theirs}; this data has {ours}"
+            if classes or what != CLASSES:
+                cure = "give this data the same names in the same order in schema.json and import it again"
+                raise DataError(path, f"{said}: {cure}, or train a model on it")
+            borne = f"{path}: {said}"
+    return borne
 
 
 @dataclass(frozen=True)
 class SavedModel:
     """A model as a checkpoint has it: settings that determine its ``shape``, weights by the names that the model has
-    without a trainer around it, and rows of node types without features."""
+    without a trainer around it, rows of node types without features, and how its classes differ from those of the data."""
 
     path: Path
     shape: Mapping[str, Any]
     weights: Mapping[str, torch.Tensor]
     embeddings: SavedEmbeddings
+    other_classes: str
 
 
 def load_model(folder: str | Path, schema: Schema | None = None, *, classes: bool = True) -> SavedModel:
@@ -269,8 +272,8 @@ def _read_model(path: Path, device: torch.device, schema: Schema | None, *, clas
         raise DataError(path, "has no model")
     _check_tensors(path, weights)
     found = bare(weights)
-    check_names(path, shape, schema, classes=classes)
-    return SavedModel(path, shape, embeddings=SavedEmbeddings.taken(path, saved, found), weights=found)
+    other = check_names(path, shape, schema, classes=classes)
+    return SavedModel(path, shape, found, SavedEmbeddings.taken(path, saved, found), other)
 
 
 def _check_tensors(path: Path, weights: Mapping[object, object]) -> None:
