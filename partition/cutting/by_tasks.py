@@ -16,7 +16,7 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.observe.progress import Progress
 from atta.partition.cutting.balance import known_balance, missed_lines
-from atta.partition.cutting.run import check_parts, check_seed, how_made
+from atta.partition.cutting.run import check_seed, how_made
 from atta.partition.cutting.tasks import (
     POSITIONS,
     EdgeSlice,
@@ -34,7 +34,7 @@ from atta.partition.cutting.tasks import (
     thread_count,
     type_starts,
 )
-from atta.partition.cutting.writer import DatasetSteps
+from atta.partition.cutting.writer import DatasetSteps, check_parts
 from atta.partition.dataset import MANIFEST
 from atta.partition.disk.files import map_array, write_array
 from atta.partition.disk.staging import Staging
@@ -195,7 +195,6 @@ def partition_by_tasks(
     they suit the number of edges. The order "bfs" would need the whole graph at once, so it is refused. For the rest
     see ``partition_graph``. Raises ConfigError: an option is wrong or ``dst`` may not be written; DataError: the graph
     folder is damaged."""
-    check_parts(parts)
     check_seed(seed)
     method = make_method(METHOD, options)
     assert isinstance(method, Ldg)
@@ -205,6 +204,7 @@ def partition_by_tasks(
         if is_url(place):
             raise ConfigError(f"{place}: tasks need folders that all machines share, not object storage")
     graph = Graph.open(src, verify=False)
+    check_parts(parts, graph)
     with Staging(dst, MANIFEST, overwrite=overwrite) as staging:
         run = TaskRun.begun(tasks, graph, staging.path, sizes, progress)
         if verify:

@@ -9,7 +9,7 @@ from typing import Any
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, shown
 from atta.partition.cutting.balance import missed_lines
-from atta.partition.cutting.writer import MAX_PARTS, write_dataset
+from atta.partition.cutting.writer import check_parts, write_dataset
 from atta.partition.dataset import MANIFEST
 from atta.partition.deploy import local_graph, sent
 from atta.partition.disk.staging import check_replaceable
@@ -37,7 +37,7 @@ def partition_graph(
     complete or not at all.
 
     Args:
-        parts: number of partitions, at least 1; more than vertices is allowed.
+        parts: number of partitions, from 1 to that of vertices.
         method, options: a name in ``methods.METHODS``, and values of the fields of its class.
         fallback: the method to use if the first one fails or would not fit into memory.
         seed: seed of the method, 0 to 2**63 - 1.
@@ -49,7 +49,6 @@ def partition_graph(
     says why the first method is not. ``missed`` has a line for each bound of the balance that was missed. Raises
     ConfigError: an option is wrong, a method cannot balance what ``balance`` names, or ``dst`` may not be written;
     DataError: the graph folder is damaged."""
-    check_parts(parts)
     check_seed(seed)
     chosen = make_method(method, options)
     second = None if fallback is None else make_method(fallback)
@@ -70,6 +69,7 @@ def partition_graph(
         refuse_unimported(src)
     check_replaceable(dst, MANIFEST, overwrite=overwrite)
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
+    check_parts(parts, graph)
     how = how_made(method, parts, seed, balance, options)
     try:
         owners = chosen.assign(graph, parts, seed=seed, balance=balance, progress=progress)
@@ -87,12 +87,6 @@ def partition_graph(
         graph, owners, dst, parts, bounds=bounds, provenance=how, overwrite=overwrite, progress=progress
     )
     return how | {"missed": missed_lines(quality)}
-
-
-def check_parts(parts: int) -> None:
-    """Raise ConfigError if there may not be so many partitions."""
-    if not 1 <= parts <= MAX_PARTS:
-        raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
 
 
 def check_seed(seed: int) -> None:

@@ -272,7 +272,7 @@ def write_dataset(
     records. ``assignment``: node type -> int32 [n], the partition of each row. ``bounds``: what the method promised of
     the balance. ``sizes``: how the work is divided; by default it suits the number of edges. Raises ConfigError:
     ``dst`` may not be written, or the assignment does not fit the graph."""
-    check_assignment(graph, assignment, parts)
+    check_assignment(graph, assignment)
     with Staging(dst, layout.MANIFEST, overwrite=overwrite) as staging:
         run = TaskRun.begun(Threads(), graph, staging.path, sizes, progress)
         return DatasetSteps(run, staging.path, parts).all(assignment, provenance or {}, bounds or {})
@@ -286,10 +286,17 @@ def _pieces(graph: Graph, edge_type: str) -> Iterator[tuple[Any, Any, Any]]:
         yield edges.src[lo:hi], edges.dst[lo:hi], None if weight is None else weight[lo:hi]
 
 
-def check_assignment(graph: Graph, assignment: Mapping[str, npt.NDArray[np.int32]], parts: int) -> None:
-    """Raise ConfigError if the number of partitions is wrong, or vertices lack one."""
+def check_parts(parts: int, graph: Graph) -> None:
+    """Raise ConfigError if the graph cannot have so many partitions. That of a graph without vertices is empty."""
+    vertices = sum(graph.schema.node_counts.values())
     if not 1 <= parts <= MAX_PARTS:
-        raise ConfigError(f"{parts} partitions: must lie between 1 and {MAX_PARTS}")
+        raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
+    if parts > max(1, vertices):
+        raise ConfigError(f"--parts {parts}: the graph has only {vertices} vertices")
+
+
+def check_assignment(graph: Graph, assignment: Mapping[str, npt.NDArray[np.int32]]) -> None:
+    """Raise ConfigError if vertices lack a partition."""
     for t in graph.schema.node_types:
         if len(assignment.get(t, ())) != graph.schema.node_counts[t]:
             raise ConfigError(f"the assignment does not cover the vertices of node type {t!r}")

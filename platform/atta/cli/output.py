@@ -263,7 +263,13 @@ def _check_writable(option: str, path: Path, folder: Path) -> None:
 TO_WRITE = _ToWrite()
 
 json_option = click.option(
-    "--json", "json_file", type=TO_WRITE, metavar="FILE", help="Write the figures as JSON; - for stdout."
+    "--json",
+    "json_file",
+    type=TO_WRITE,
+    is_flag=False,
+    flag_value="-",
+    metavar="FILE",
+    help="Write the figures as JSON; to stdout without a FILE, or if it is -.",
 )
 cluster_option = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")

@@ -179,16 +179,28 @@ def listening_at(option: str, address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def may_be_at(address: str, listens: str) -> bool:
+    """Whether a daemon that ``listens`` may be found at ``address``: the name of a host, or one that means all of a machine's
+    addresses, may stand for any."""
+    (host, port), (own, own_port) = (
+        (_ip(a.rpartition(":")[0].strip("[]")), a.rpartition(":")[2]) for a in (address, listens)
+    )
+    return port == own_port and (host is None or own is None or own.is_unspecified or host == own)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
 def _bracketed(host: str, rest: str) -> str:
     return f"; an IPv6 address stands in brackets: [{host}]{rest}" if _is_ipv6(host) else ""
 
 
 def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
+    return isinstance(_ip(text), ipaddress.IPv6Address)
 
 
 def write_cluster(

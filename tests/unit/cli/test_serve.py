@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from atta.cli.cluster.serve import serve
 from atta.daemon.config import DaemonConfig
@@ -83,6 +84,27 @@ def test_defaults_stand_in_the_dataclass(run: Any) -> None:
     assert (config.lease_s, config.peer_deadline_s, config.peer_delay_s, config.drain_s) == (60, 60, 0, 10)
     scheduler = SchedulerConfig()
     assert (config.policy, config.prefetch, config.requests) == (scheduler.policy, scheduler.prefetch, 16)
+
+
+@pytest.mark.parametrize(
+    ("listen", "named", "warns"),
+    [
+        ("127.0.0.1:7071", "127.0.0.1:7070", True),
+        ("127.0.0.2:7070", "127.0.0.1:7070", True),
+        ("127.0.0.1:7070", "127.0.0.1:7070", False),
+        ("[::1]:7070", "[0:0::1]:7070", False),
+        ("127.0.0.1:7070", "node-1:7070", False),
+        ("0.0.0.0:7070", "10.0.0.1:7070", False),
+    ],
+)
+def test_a_cluster_file_that_names_another_address(
+    listen: str, named: str, warns: bool, run: Any, tmp_path: Path
+) -> None:
+    (file := tmp_path / "cluster.toml").write_text(f'[[daemon]]\npart = 0\naddress = "{named}"\n')
+    with capture_logs() as lines:
+        run("--listen", listen, "--peers", str(file))
+    said = [(line["event"], line["listen"], line["named"]) for line in lines]
+    assert said == [("others look for this daemon elsewhere", listen, named)] * warns
 
 
 def test_memory_for_batches_grows_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:

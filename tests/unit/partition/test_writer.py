@@ -128,6 +128,13 @@ def test_bad_number_of_parts(messy_graph, tmp_path, parts):
     refuses(ConfigError, "--parts", partition_graph, messy_graph.path, tmp_path / "data", parts=parts)
 
 
+def test_more_parts_than_vertices_are_refused(messy_graph, tmp_path):
+    count = sum(messy_graph.schema.node_counts.values())
+    words = f"--parts {count + 1}: the graph has only {count} vertices"
+    refuses(ConfigError, words, partition_graph, messy_graph.path, tmp_path / "data", parts=count + 1)
+    partition_graph(messy_graph.path, tmp_path / "data", parts=count, method="random")
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=60), st.sampled_from([np.int32, np.int64]))
 def test_stable_order(pairs, kind):

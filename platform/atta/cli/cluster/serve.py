@@ -18,7 +18,7 @@ from atta.daemon.config import DaemonConfig
 from atta.errors import AttaError, ConfigError
 from atta.observe.packages import need
 from atta.wire.credentials import Credentials
-from atta.wire.parts import parts_text
+from atta.wire.parts import parts_text, replicas_of
 
 if TYPE_CHECKING:
     from atta.daemon.services.queries import Answerer
@@ -57,13 +57,15 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     Example: atta serve --data products-2p --part 0 --listen 127.0.0.1:7070 --peers cluster.toml
     """
     _let_grpc_log()
+    import structlog
+
     from atta.daemon.daemon import serve as run
     from atta.daemon.services.front import is_free
     from atta.observe.logs import configure
     from atta.observe.progress import LoggedProgress
     from atta.partition.deploy import local_dataset
     from atta.partition.disk.store import is_url
-    from atta.wire.clusterfile import read_cluster
+    from atta.wire.clusterfile import may_be_at, read_cluster
 
     given = {field: value for field, value in settings.items() if value is not None}
     config = DaemonConfig(**given, peers=read_cluster(peers) if peers else {}, peers_file=peers or "")
@@ -75,6 +77,10 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     if not is_free(config.listen):  # asked before loading, which may take minutes
         used = f"cannot listen on {config.listen}: the address is in use by {_who_listens(config)}"
         raise ConfigError(f"{used}, or name another port with --listen")
+    named = [address for part in config.parts for address in replicas_of(config.peers.get(part, ()))]
+    if peers and not any(may_be_at(address, config.listen) for address in named):
+        about = {"listen": config.listen, "file": peers, "named": ", ".join(dict.fromkeys(named)) or "none"}
+        structlog.get_logger("atta.daemon").warning("others look for this daemon elsewhere", **about)
     if is_url(config.data):
         here = local_dataset(config.data, config.parts, cache=config.data_cache, progress=LoggedProgress())
         config = dataclasses.replace(config, data=str(here))
