@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -33,6 +34,38 @@ class DaemonAnswer(Generic[T]):
         return "" if self.error is None else str(self.error).removeprefix(f"{self.address}: ")
 
 
+class EveryDaemon:
+    """Connections to all daemons of ``addresses``, by partition, replicas in their order, until ``close``."""
+
+    def __init__(
+        self, addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None = None
+    ) -> None:
+        """Raises DataError: a file of ``credentials`` is bad."""
+        self._connections = [
+            (part, Connection(address, deadline_s, part=part, credentials=credentials))
+            for part, address in each_daemon(addresses)
+        ]
+        self._threads = ThreadPoolExecutor(min(AT_A_TIME, len(self._connections)))
+
+    def ask(self, question: Callable[[Connection], T]) -> list[DaemonAnswer[T]]:
+        """What ``question`` returns for each of them. All are asked at once."""
+
+        def one(place: tuple[int, Connection]) -> DaemonAnswer[T]:
+            part, connection = place
+            try:
+                return DaemonAnswer(part, connection.address, value=question(connection))
+            except AttaError as error:
+                return DaemonAnswer(part, connection.address, error=error)
+
+        return list(self._threads.map(one, self._connections))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._threads.shutdown()
+        for _, connection in self._connections:
+            connection.close()
+
+
 def ask_all(
     addresses: Mapping[int, Addresses],
     ask: Callable[[Connection], T],
@@ -40,22 +73,9 @@ def ask_all(
     deadline_s: float,
     credentials: Credentials | None = None,
 ) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon of ``addresses``, by partition, replicas in their order. All are asked at
-    once. Raises DataError: a file of ``credentials`` is bad."""
-
-    def one(place: tuple[int, str]) -> DaemonAnswer[T]:
-        part, address = place
-        connection = Connection(address, deadline_s, part=part, credentials=credentials)
-        try:
-            return DaemonAnswer(part, address, value=ask(connection))
-        except AttaError as error:
-            return DaemonAnswer(part, address, error=error)
-        finally:
-            connection.close()
-
-    places = each_daemon(addresses)
-    with ThreadPoolExecutor(min(AT_A_TIME, len(places))) as threads:
-        return list(threads.map(one, places))
+    """``EveryDaemon.ask`` on connections that end with it."""
+    with closing(EveryDaemon(addresses, deadline_s=deadline_s, credentials=credentials)) as daemons:
+        return daemons.ask(ask)
 
 
 def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
@@ -121,10 +141,10 @@ def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, cre
             raise type(answer.error)(answer.address, told)
 
 
-def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:
+def down(answers: Sequence[DaemonAnswer[T]]) -> RemoteError | None:
     """One error that names every daemon of which there is an error; None if there is none."""
     silent = [answer for answer in answers if answer.error is not None]
     if not silent:
         return None
     told = "; ".join(f"part {a.part} at {a.address}: {a.reason}" for a in silent)
-    return AttaError(f"{len(silent)} of {len(answers)} daemons failed: {told}")
+    return RemoteError(f"{len(silent)} of {len(answers)} daemons failed", told)
