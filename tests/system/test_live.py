@@ -8,7 +8,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from click.testing import CliRunner
 
 import atta
 from atta.cli.main import cli
-from atta.client.tables.versions import EdgeUpdater, TakenUpdates, publish, publish_edges
+from atta.client.tables.versions import EdgeUpdater, publish, publish_edges, publishing, taking_edges
 from atta.daemon.daemon import Daemon
 from atta.errors import AttaError, ConfigError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.live import book
@@ -310,15 +309,20 @@ def put(live: Live, name: str, at: np.ndarray, **other: np.ndarray) -> None:
     folder.rename(live.folder / "arriving" / name)
 
 
-def updater(live: Live) -> EdgeUpdater:
-    return EdgeUpdater(live.data, live.folder / "arriving", live.targets)
+@contextlib.contextmanager
+def updater(live: Live) -> Iterator[EdgeUpdater]:
+    with (
+        publishing(live.data, live.targets, None, 2) as publisher,
+        taking_edges(publisher, live.folder / "arriving") as found,
+    ):
+        yield found
 
 
 def test_updates_that_have_arrived_are_one_version(live: Live, small_graph: SmallGraph) -> None:
-    with closing(updater(live)) as taking:
+    with updater(live) as taking:
         assert taking.catch_up() is None
-        with pytest.raises(ConfigError, match="another process takes updates from it"):
-            updater(live)
+        with pytest.raises(ConfigError, match="another process takes updates from it"), updater(live):
+            pass
         put(live, "b", np.arange(2300, 2301))
         put(live, "c", np.arange(3), src=np.array([10**6, 1, 2]))
         put(live, "d", np.arange(3), weight=np.zeros(3))
@@ -327,7 +331,7 @@ def test_updates_that_have_arrived_are_one_version(live: Live, small_graph: Smal
         put(live, "a", np.arange(OLD, 2300))
         done = taking.catch_up()
         assert done is not None
-        assert (done.version, done.updates, done.edges, done.untold) == (1, ["a", "b"], 101, [])
+        assert (done.number, done.updates, done.rows, done.untold) == (1, ["a", "b"], 101, [])
         assert [*done.refused] == ["c", "d", "e"]
         for name, cause in (("c", "1000000 is not a vertex"), ("d", "must be <f4"), ("e", "holds no src.npy")):
             assert cause in done.refused[name]
@@ -337,10 +341,12 @@ def test_updates_that_have_arrived_are_one_version(live: Live, small_graph: Smal
         put(live, "c", np.arange(3), dst=np.zeros((3, 2)))
         refused = taking.catch_up()
         assert refused is not None
-        assert (refused.version, refused.updates, [*refused.refused]) == (None, [], ["c"])
+        assert (refused.number, refused.updates, [*refused.refused]) == (0, [], ["c"])
         for number in range(2, 5):  # names that were used may come again
             put(live, "a", np.arange(2299 + number, 2300 + number))
-            assert taking.catch_up() == TakenUpdates(number, ["a"], 1, {})
+            done = taking.catch_up()
+            assert done is not None
+            assert (done.number, done.updates, done.rows) == (number, ["a"], 1)
     with atta.local(cut(small_graph, np.arange(2304), live.folder / "anew", 2, "metis"), threads=1) as anew:
         assert sampled(live.cluster, small_graph, {}) == sampled(anew, small_graph, {})
     words = ["update", "edges", "--cluster", "localhost:1", "--data", str(live.data), "--watch", "w", "--replace"]
@@ -375,7 +381,7 @@ def test_an_updater_that_ends_anywhere_takes_each_update_once(
         for _ in range(2):
             put(live, f"{first:05}", np.arange(first, first + 1))
             first += 1
-        with monkeypatch.context() as patch, contextlib.suppress(Ended), closing(updater(live)) as taking:
+        with monkeypatch.context() as patch, contextlib.suppress(Ended), updater(live) as taking:
             left[0] = changes
             for name in ("rename", "unlink", "rmdir", "mkdir", "fsync"):
                 patch.setattr(os, name, ending(getattr(os, name)))
@@ -383,29 +389,35 @@ def test_an_updater_that_ends_anywhere_takes_each_update_once(
             assert done is not None
             break
         ends, changes = ends + 1, changes + 12
-        with closing(updater(live)) as taking:
+        with updater(live) as taking:
             while (done := taking.catch_up()) is not None:
-                taken |= dict.fromkeys(done.updates, done.version or 0)
-    taken |= dict.fromkeys(done.updates, done.version or 0)
+                taken |= dict.fromkeys(done.updates, done.number)
+    taken |= dict.fromkeys(done.updates, done.number)
     assert ends > 2
     assert [*taken.values()] == sorted(taken.values())
     dataset = Dataset.open(live.data)
     newest = max(VersionFolder(live.data, dataset.dataset_id).committed().values(), key=lambda version: version.number)
     assert newest.edge_ids == {"node__to__node": first}
     assert max(taken.values()) == newest.number
-    with atta.local(cut(small_graph, np.arange(first), live.folder / "anew", 2, "metis"), threads=1) as anew:
-        assert sampled(live.cluster, small_graph, {}) == sampled(anew, small_graph, {})
+    ends = np.empty((2, first), np.int64)
+    for part in range(dataset.num_parts):
+        csc = VersionFolder(live.data, dataset.dataset_id).edges(dataset, part, newest.number).csc("node__to__node")
+        low, high = dataset.book.range("node", part)
+        ids = dataset.ids("node")
+        ends[:, csc.edge_ids] = ids[csc.indices], np.repeat(ids[low:high], np.diff(csc.indptr))
+    assert ends.tolist() == [small_graph.src_ids[:first].tolist(), small_graph.dst_ids[:first].tolist()]
 
 
 def test_an_updater_waits_for_daemons(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     put(live, "a", np.arange(OLD, 2300))
-    with closing(updater(live)) as taking:
+    with updater(live) as taking:
         live.kill(1)
         with pytest.raises(RemoteError, match="1 of 2 daemons failed: part 1 at"):
             taking.catch_up()
         threading.Timer(0.5, live.start, [1]).start()
         monkeypatch.setattr("atta.client.tables.versions.PAUSE_S", 0.1)
-        assert next(taking.follow()) == TakenUpdates(1, ["a"], 100, {})
+        done = next(taking.follow())
+        assert (done.number, done.updates, done.rows) == (1, ["a"], 100)
 
 
 # -- new rows -----------------------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from atta.client.control import Connection, Description
 from atta.errors import AttaError, ConfigError, NotAllowedError, NotAuthenticatedError, RemoteError, WrongDatasetError
@@ -34,36 +35,33 @@ class DaemonAnswer(Generic[T]):
         return "" if self.error is None else str(self.error).removeprefix(f"{self.address}: ")
 
 
-class EveryDaemon:
-    """Connections to all daemons of ``addresses``, by partition, replicas in their order, until ``close``."""
+Ask = Callable[[Callable[[Connection], Any]], list[DaemonAnswer[Any]]]
 
-    def __init__(
-        self, addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None = None
-    ) -> None:
-        """Raises DataError: a file of ``credentials`` is bad."""
-        self._connections = [
-            (part, Connection(address, deadline_s, part=part, credentials=credentials))
-            for part, address in each_daemon(addresses)
-        ]
-        self._threads = ThreadPoolExecutor(min(AT_A_TIME, len(self._connections)))
 
-    def ask(self, question: Callable[[Connection], T]) -> list[DaemonAnswer[T]]:
-        """What ``question`` returns for each of them. All are asked at once."""
+@contextmanager
+def asking(
+    addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None = None
+) -> Iterator[Ask]:
+    """Connections to all daemons of ``addresses``: gives what a question returns for each, by partition, replicas in their
+    order. All are asked at once. Raises DataError: a file of ``credentials`` is bad."""
+    places = [
+        (part, Connection(address, deadline_s, part=part, credentials=credentials))
+        for part, address in each_daemon(addresses)
+    ]
 
-        def one(place: tuple[int, Connection]) -> DaemonAnswer[T]:
-            part, connection = place
-            try:
-                return DaemonAnswer(part, connection.address, value=question(connection))
-            except AttaError as error:
-                return DaemonAnswer(part, connection.address, error=error)
+    def one(question: Callable[[Connection], Any], place: tuple[int, Connection]) -> DaemonAnswer[Any]:
+        part, connection = place
+        try:
+            return DaemonAnswer(part, connection.address, value=question(connection))
+        except AttaError as error:
+            return DaemonAnswer(part, connection.address, error=error)
 
-        return list(self._threads.map(one, self._connections))
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._threads.shutdown()
-        for _, connection in self._connections:
-            connection.close()
+    with ThreadPoolExecutor(min(AT_A_TIME, len(places))) as threads:
+        try:
+            yield lambda question: list(threads.map(partial(one, question), places))
+        finally:
+            for _, connection in places:
+                connection.close()
 
 
 def ask_all(
@@ -73,9 +71,9 @@ def ask_all(
     deadline_s: float,
     credentials: Credentials | None = None,
 ) -> list[DaemonAnswer[T]]:
-    """``EveryDaemon.ask`` on connections that end with it."""
-    with closing(EveryDaemon(addresses, deadline_s=deadline_s, credentials=credentials)) as daemons:
-        return daemons.ask(ask)
+    """What ``ask`` returns for each daemon, on connections that end with it. See ``asking``."""
+    with asking(addresses, deadline_s=deadline_s, credentials=credentials) as every:
+        return every(ask)
 
 
 def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:

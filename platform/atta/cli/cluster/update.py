@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from atta.cli.options import CommandGroup
 from atta.cli.output import cluster_option, echo, json_option, quiet_option, refuse_given, say, write_json
-from atta.client.tables.versions import EdgeUpdater, TakenUpdates, publish, publish_edges
+from atta.client.tables.versions import PublishedVersion, publish, publish_edges, publishing, taking_edges
 from atta.wire.clusterfile import credentials_for, resolve_target
 
 
@@ -100,33 +97,30 @@ def edges(
     Example: atta update edges --cluster cluster.toml --data products-2p --watch arriving/"""
 
     to, known = resolve_target(target), credentials_for(target)
-    if watch is not None:
+
+    def published() -> Iterator[PublishedVersion]:
+        if watch is None:
+            how: dict[str, Any] = {"replaces": replace, "credentials": known, "keep": keep}
+            yield publish_edges(data, edge_type, to, added=added, removed=gone, **how)
+            return
         refuse_given({"added", "gone", "replace"}, "goes without --watch")
-        with closing(EdgeUpdater(data, watch, to, edge_type=edge_type, credentials=known, keep=keep)) as updater:
-            for taken in updater.follow():
-                _tell(taken, json_file, quiet=quiet)
-    done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)
-    _warn(done.untold)
-    name = done.table.rpartition("/")[0]
-    removed = {"removed": done.removed, "untold": done.untold}
-    counts = {"added": done.rows, "gone": done.gone, "replaced": replace}
-    write_json(json_file, {"schema": 1, "version": done.number, "edge_type": name, **counts, **removed})
-    if json_file != "-":
-        lost = "all others removed" if replace else f"{done.gone:,} removed"
-        say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added, {lost}")
+        with publishing(data, to, known, keep) as publisher, taking_edges(publisher, watch, edge_type) as updater:
+            yield from updater.follow()
 
-
-def _tell(taken: TakenUpdates, json_file: str | None, *, quiet: bool) -> None:
-    """Say what was taken, in lines."""
-    _warn(taken.untold)
-    if json_file is not None:
-        with click.open_file(json_file, "a") as lines:
-            lines.write(json.dumps({"schema": 1, **asdict(taken)}) + "\n")
-    for name, cause in taken.refused.items():
-        echo(f"atta: warning: {name}: refused: {cause}", err=True)
-    if taken.version is not None and json_file != "-":
-        edges = "" if taken.edges is None else f", {taken.edges:,} edges added"
-        say(quiet, f"version {taken.version}{edges}: {' '.join(taken.updates)}")
+    for done in published():
+        _warn(done.untold)
+        name = done.table.rpartition("/")[0]
+        removed = {"removed": done.removed, "untold": done.untold}
+        counts = {"added": done.rows, "gone": done.gone, "replaced": replace}
+        taken = {} if watch is None else {"updates": done.updates, "refused": done.refused}
+        document = {"schema": 1, "version": done.number, "edge_type": name, **counts, **removed, **taken}
+        write_json(json_file, document, line=watch is not None)
+        for update, cause in done.refused.items():
+            echo(f"atta: warning: {update}: refused: {cause}", err=True)
+        if json_file != "-" and done.number:
+            lost = "all others removed" if replace else f"{done.gone:,} removed"
+            of = "".join(f", {update}" for update in done.updates)
+            say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added, {lost}{of}")
 
 
 def _warn(untold: Sequence[str]) -> None:

@@ -6,15 +6,15 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from atta.client.control import Connection
-from atta.client.every import EveryDaemon, check_together, down
+from atta.client.every import Ask, asking, check_together, down
 from atta.errors import ConfigError, DataError, RemoteError, WrongDatasetError
 from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import TableName
@@ -48,6 +48,8 @@ class PublishedVersion:
         removed: versions that do not count any more.
         gone: number of edges that were named to be removed.
         untold: why daemons did not hear of it. They look at the disk every few seconds.
+        updates, refused: names of what it has from a folder, and why others were set aside, by name; 0 is its number if
+            all were.
     """
 
     number: int
@@ -56,6 +58,8 @@ class PublishedVersion:
     removed: list[int]
     untold: list[str]
     gone: int = 0
+    updates: Sequence[str] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def publish(
@@ -79,7 +83,7 @@ def publish(
         WrongDatasetError: the daemons serve another dataset.
         RemoteError: a daemon does not answer, or cannot read the version. All go on with the one before.
     """
-    with closing(Publisher(data, addresses, credentials, keep)) as publisher:
+    with publishing(data, addresses, credentials, keep) as publisher:
         of = find_table(publisher.dataset, table)
         return publisher.publish(of, NewRows.open(Path(source), of[1]))
 
@@ -97,30 +101,40 @@ def publish_edges(
 ) -> PublishedVersion:
     """The same for edges of one type (None: of the only one). ``added``, ``removed``, ``replaces``: see ``NewEdges.open``.
     Edges that are added get the ids after the largest one so far; the others keep theirs. Raises as ``publish``."""
-    with closing(Publisher(data, addresses, credentials, keep)) as publisher:
+    with publishing(data, addresses, credentials, keep) as publisher:
         of = find_edges(publisher.dataset, edge_type)
         folder, file = (None if path is None else Path(path) for path in (added, removed))
         new = NewEdges.open(publisher.dataset, of[0], folder, file, replaces=replaces)
         return publisher.publish(of, new)
 
 
-class Publisher:
-    """Publishes versions of a dataset one after another, until ``close``."""
+@contextmanager
+def publishing(
+    data: str | Path, addresses: Mapping[int, Addresses], credentials: Credentials | None, keep: int
+) -> Iterator[Publisher]:
+    """Who publishes versions, several on the same connections. Arguments and errors as of ``publish``."""
+    if keep < 1:
+        raise ConfigError(f"keep {keep}: at least the newest version stays")
+    with asking(addresses, deadline_s=ANSWER_S, credentials=credentials) as ask:
+        yield Publisher(data, ask, keep)
 
-    def __init__(
-        self, data: str | Path, addresses: Mapping[int, Addresses], credentials: Credentials | None, keep: int
-    ) -> None:
-        """Connect the daemons. Arguments and errors as of ``publish``."""
-        if keep < 1:
-            raise ConfigError(f"keep {keep}: at least the newest version stays")
-        self.dataset, self._keep = Dataset.open(data, verify=False), keep
+
+class Publisher:
+    """Publishes versions of a dataset, one after another."""
+
+    def __init__(self, data: str | Path, ask: Ask, keep: int) -> None:
+        """``ask``: see ``asking``. Requests name the dataset from now on, so that a daemon of another one refuses them."""
+        self.dataset, self._ask, self._keep = Dataset.open(data, verify=False), ask, keep
         self.folder = VersionFolder(data, self.dataset.dataset_id)
-        self._daemons = EveryDaemon(addresses, deadline_s=ANSWER_S, credentials=credentials)
-        try:
-            self._check_daemons()
-        except BaseException:
-            self.close()
-            raise
+        answers = check_together(ask(Connection.describe))
+        if (failed := down(answers)) is not None:
+            raise failed
+        found = {answer.address: answer.value for answer in answers}
+        for address, value in found.items():
+            if value is not None and value.dataset_id != self.dataset.dataset_id:
+                told = f"serves dataset {value.dataset_id}, {self.dataset.path} is {self.dataset.dataset_id}"
+                raise WrongDatasetError(address, told)
+        ask(lambda connection: connection.meet(found[connection.address]))
 
     def publish(
         self, of: TableName, new: NewRows | NewEdges, taken: Mapping[str, str] | None = None
@@ -140,27 +154,15 @@ class Publisher:
         gone = len(new.removed) if isinstance(new, NewEdges) else 0
         return PublishedVersion(version.number, "/".join(of), len(new), removed, untold, gone)
 
-    def _check_daemons(self) -> None:
-        """Requests then name the dataset, so that a daemon of another one refuses them."""
-        answers = check_together(self._daemons.ask(Connection.describe))
-        if (failed := down(answers)) is not None:
-            raise failed
-        for answer in answers:
-            if answer.value is not None and answer.value.dataset_id != self.dataset.dataset_id:
-                told = f"serves dataset {answer.value.dataset_id}, {self.dataset.path} is {self.dataset.dataset_id}"
-                raise WrongDatasetError(answer.address, told)
-        found = {answer.address: answer.value for answer in answers if answer.value is not None}
-        self._daemons.ask(lambda connection: connection.meet(found[connection.address]))
-
     def _tell(self, version: VersionFiles, phase: update_pb2.PublishRequest.Phase) -> RemoteError | None:
         """Ask all daemons at once; the error that names all that did not agree."""
         request = _Request(number=version.number, id=version.id, phase=phase)
-        return down(self._daemons.ask(partial(_call, "UpdateService.Publish", request, LOAD_S)))
+        return down(self._ask(partial(_call, "UpdateService.Publish", request, LOAD_S)))
 
     def _retire_unread(self) -> list[int]:
         """Retire versions that no session reads. None goes if a daemon is down, as it may read any."""
         request = update_pb2.VersionsRequest()
-        answers = self._daemons.ask(partial(_call, "UpdateService.Versions", request, ANSWER_S))
+        answers = self._ask(partial(_call, "UpdateService.Versions", request, ANSWER_S))
         if down(answers) is not None:
             return []
         read = [number for answer in answers if answer.value is not None for number in answer.value.in_use]
@@ -170,10 +172,6 @@ class Publisher:
             self.folder.retire(number)
         return removed
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._daemons.close()
-
 
 def _call(method: str, request: Any, timeout_s: float, connection: Connection) -> Any:
     return connection.call(method, request, timeout=timeout_s)
@@ -182,67 +180,49 @@ def _call(method: str, request: Any, timeout_s: float, connection: Connection) -
 # -- updates that others put into a folder ---------------------------------------------------------------------------------
 
 
+@contextmanager
+def taking_edges(publisher: Publisher, folder: str | Path, edge_type: str | None = None) -> Iterator[EdgeUpdater]:
+    """Who publishes the updates that are put into ``folder``, which is made if it is missing. Raises UnknownNameError,
+    ConfigError: as ``find_edges``, or another process takes updates from the folder; DataError: it cannot be written."""
+    of, folder = find_edges(publisher.dataset, edge_type), Path(folder).resolve()
+    with written(folder):
+        (folder / REFUSED).mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY)
+    try:
+        if lock(fd) is False:
+            raise ConfigError(f"{folder}: another process takes updates from it")
+        yield EdgeUpdater(publisher, of, folder)
+    finally:
+        os.close(fd)
+
+
 @dataclass(frozen=True)
-class TakenUpdates:
-    """What ``EdgeUpdater.catch_up`` has done.
-
-    Attributes:
-        version: that has the ``updates``, by name in their order; None: all were refused.
-        edges: how many these add; None: they were published before this process began.
-        refused: why others were set aside, by name.
-        untold: see ``PublishedVersion``.
-    """
-
-    version: int | None
-    updates: list[str]
-    edges: int | None
-    refused: dict[str, str]
-    untold: list[str] = field(default_factory=list)
-
-
 class EdgeUpdater:
-    """Publishes edges that others put into a folder, until ``close``: each folder that is renamed into it is an update, as
-    ``publish_edges`` adds it. Updates that have arrived meanwhile become one version, in the order of their names.
+    """Publishes edges that others put into a folder: each folder that is renamed into it is an update, as ``publish_edges``
+    adds it. Updates that have arrived meanwhile become one version, in the order of their names.
 
     Each is in one version, also if this process is killed. First it is moved into a folder ``.taken-ID``. The version names
     the latest ID, so it counts as taken from the moment on when the version counts. Then that folder is removed. One that is
     there later was taken if the newest version names it; else it comes next."""
 
-    def __init__(
-        self,
-        data: str | Path,
-        folder: str | Path,
-        addresses: Mapping[int, Addresses],
-        *,
-        edge_type: str | None = None,
-        credentials: Credentials | None = None,
-        keep: int = 2,
-    ) -> None:
-        """``folder``: is made if it is missing. Others as of ``publish_edges``. Raises as ``publish``, and ConfigError: another
-        process takes updates from the folder."""
-        self._publisher = Publisher(data, addresses, credentials, keep)
-        self._of, self.folder = find_edges(self._publisher.dataset, edge_type), Path(folder).resolve()
-        with written(self.folder):
-            (self.folder / REFUSED).mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder, os.O_RDONLY)
-        if lock(self._lock) is False:
-            self.close()
-            raise ConfigError(f"{folder}: another process takes updates from it")
+    publisher: Publisher
+    of: TableName
+    folder: Path
 
-    def follow(self) -> Iterator[TakenUpdates]:
+    def follow(self) -> Iterator[PublishedVersion]:
         """Take updates without an end; yields what was done. Raises as ``each_done``."""
         return each_done(self.catch_up, EVERY_S)
 
-    def catch_up(self) -> TakenUpdates | None:
+    def catch_up(self) -> PublishedVersion | None:
         """Publish what has arrived; None: nothing. Raises as ``publish``; then the same updates come next."""
         with written(self.folder):
             batch = min(self.folder.glob(f"{TAKEN}*"), default=None) or self._arrived()
             if batch is None:
                 return None
-            versions = self._publisher.folder.committed()
+            versions = self.publisher.folder.committed()
             taken = versions[max(versions)].taken.get(str(self.folder)) if versions else None
             if taken is not None and taken[0] == batch.name:
-                done = TakenUpdates(taken[1], sorted(os.listdir(batch)), None, {})
+                done = self._done(taken[1], os.listdir(batch))  # by a process that was killed
             else:
                 done = self._published(batch)
             shutil.rmtree(batch)
@@ -260,7 +240,10 @@ class EdgeUpdater:
             force(path)
         return batch
 
-    def _published(self, batch: Path) -> TakenUpdates:
+    def _done(self, number: int, updates: Iterable[str]) -> PublishedVersion:
+        return PublishedVersion(number, "/".join(self.of), 0, [], [], updates=sorted(updates))
+
+    def _published(self, batch: Path) -> PublishedVersion:
         found, refused = dict[str, NewEdges](), dict[str, str]()
         for name in sorted(os.listdir(batch)):
             try:
@@ -268,15 +251,15 @@ class EdgeUpdater:
             except (ConfigError, DataError, IndexError) as error:
                 refused[name] = str(error)
                 self._refuse(batch / name, str(error))
-        if not found:
-            return TakenUpdates(None, [], 0, refused)
-        new = NewEdges.joined([*found.values()])
-        done = self._publisher.publish(self._of, new, {str(self.folder): batch.name})
-        return TakenUpdates(done.number, [*found], len(new), refused, done.untold)
+        done = self._done(0, ())
+        if found:
+            new = NewEdges.joined([*found.values()])
+            done = self.publisher.publish(self.of, new, {str(self.folder): batch.name})
+        return replace(done, updates=[*found], refused=refused)
 
     def _update(self, path: Path) -> NewEdges:
         """The edges of one update, also of a whole graph folder."""
-        dataset, edge_type = self._publisher.dataset, self._of[0]
+        dataset, edge_type = self.publisher.dataset, self.of[0]
         of_graph = path / edge_folder(edge_type)
         new = NewEdges.open(dataset, edge_type, of_graph if of_graph.is_dir() else path, None)
         new.ends(dataset, edge_type)
@@ -289,11 +272,6 @@ class EdgeUpdater:
             to = to.with_name(f"{path.name}-{secrets.token_hex(4)}")
         to.with_name(f"{to.name}.txt").write_text(f"{cause}\n", encoding="utf-8")
         path.rename(to)
-
-    def close(self) -> None:
-        """Let go of the folder, and close all connections."""
-        os.close(self._lock)
-        self._publisher.close()
 
 
 def each_done(step: Callable[[], T | None], every_s: float = 0.0) -> Iterator[T]:
