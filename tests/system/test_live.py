@@ -323,7 +323,7 @@ def test_updates_that_have_arrived_are_one_version(live: Live, small_graph: Smal
         assert taking.catch_up() is None
         with pytest.raises(ConfigError, match="another process takes updates from it"), updater(live):
             pass
-        put(live, "b", np.arange(2300, 2301))
+        put(live, "b", np.arange(2300, 2301), src=small_graph.src_ids[2300:2301].astype(np.uint64))
         put(live, "c", np.arange(3), src=np.array([10**6, 1, 2]))
         put(live, "d", np.arange(3), weight=np.zeros(3))
         (live.folder / "arriving/e").write_text("no folder")

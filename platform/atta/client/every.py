@@ -65,15 +65,11 @@ def asking(
 
 
 def ask_all(
-    addresses: Mapping[int, Addresses],
-    ask: Callable[[Connection], T],
-    *,
-    deadline_s: float,
-    credentials: Credentials | None = None,
+    addresses: Mapping[int, Addresses], question: Callable[[Connection], T], **how: Any
 ) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon, on connections that end with it. See ``asking``."""
-    with asking(addresses, deadline_s=deadline_s, credentials=credentials) as every:
-        return every(ask)
+    """What ``question`` returns for each daemon, on connections that end with it. ``how``: as of ``asking``."""
+    with asking(addresses, **how) as ask:
+        return ask(question)
 
 
 def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:

@@ -6,12 +6,11 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from atta.client.control import Connection
 from atta.client.every import Ask, asking, check_together, down
@@ -157,12 +156,12 @@ class Publisher:
     def _tell(self, version: VersionFiles, phase: update_pb2.PublishRequest.Phase) -> RemoteError | None:
         """Ask all daemons at once; the error that names all that did not agree."""
         request = _Request(number=version.number, id=version.id, phase=phase)
-        return down(self._ask(partial(_call, "UpdateService.Publish", request, LOAD_S)))
+        return down(self._ask(lambda connection: connection.call("UpdateService.Publish", request, timeout=LOAD_S)))
 
     def _retire_unread(self) -> list[int]:
         """Retire versions that no session reads. None goes if a daemon is down, as it may read any."""
         request = update_pb2.VersionsRequest()
-        answers = self._ask(partial(_call, "UpdateService.Versions", request, ANSWER_S))
+        answers = self._ask(lambda connection: connection.call("UpdateService.Versions", request, timeout=ANSWER_S))
         if down(answers) is not None:
             return []
         read = [number for answer in answers if answer.value is not None for number in answer.value.in_use]
@@ -171,10 +170,6 @@ class Publisher:
         for number in removed:
             self.folder.retire(number)
         return removed
-
-
-def _call(method: str, request: Any, timeout_s: float, connection: Connection) -> Any:
-    return connection.call(method, request, timeout=timeout_s)
 
 
 # -- updates that others put into a folder ---------------------------------------------------------------------------------
@@ -222,7 +217,9 @@ class EdgeUpdater:
             versions = self.publisher.folder.committed()
             taken = versions[max(versions)].taken.get(str(self.folder)) if versions else None
             if taken is not None and taken[0] == batch.name:
-                done = self._done(taken[1], os.listdir(batch))  # by a process that was killed
+                done = replace(
+                    self._nothing, number=taken[1], updates=sorted(os.listdir(batch))
+                )  # by one that was killed
             else:
                 done = self._published(batch)
             shutil.rmtree(batch)
@@ -240,10 +237,12 @@ class EdgeUpdater:
             force(path)
         return batch
 
-    def _done(self, number: int, updates: Iterable[str]) -> PublishedVersion:
-        return PublishedVersion(number, "/".join(self.of), 0, [], [], updates=sorted(updates))
+    @property
+    def _nothing(self) -> PublishedVersion:
+        return PublishedVersion(0, "/".join(self.of), 0, [], [])
 
     def _published(self, batch: Path) -> PublishedVersion:
+        """Its updates as a version, but for those that are refused."""
         found, refused = dict[str, NewEdges](), dict[str, str]()
         for name in sorted(os.listdir(batch)):
             try:
@@ -251,7 +250,7 @@ class EdgeUpdater:
             except (ConfigError, DataError, IndexError) as error:
                 refused[name] = str(error)
                 self._refuse(batch / name, str(error))
-        done = self._done(0, ())
+        done = self._nothing
         if found:
             new = NewEdges.joined([*found.values()])
             done = self.publisher.publish(self.of, new, {str(self.folder): batch.name})

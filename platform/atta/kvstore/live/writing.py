@@ -209,7 +209,10 @@ class NewEdges:
     def joined(cls, some: Sequence[NewEdges]) -> NewEdges:
         """All edges that ``some``, at least one, add, one after another."""
         tables = {name: np.concatenate([one.tables[name] for one in some]) for name in some[0].tables}
-        sources, targets = (np.concatenate([getattr(one, of) for one in some]) for of in ("sources", "targets"))
+        ends = ([getattr(one, of) for one in some] for of in ("sources", "targets"))
+        sources, targets = (
+            np.concatenate(ids, dtype=np.int64, casting="unsafe") for ids in ends
+        )  # some may be unsigned
         return cls(sources, targets, tables)
 
     def __len__(self) -> int:

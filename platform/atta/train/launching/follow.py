@@ -138,16 +138,12 @@ class InferenceFollower:
     def follow(self) -> Iterator[FollowedVersion]:
         """Follow the dataset without an end; yields what was done. Raises as ``each_done``; UnknownNameError: a daemon has lost
         rows; AttaError: another follower writes the tables."""
-
-        def step() -> FollowedVersion | None:
-            self._check()
-            return self.catch_up()
-
-        return each_done(step)
+        return each_done(self.catch_up)
 
     def catch_up(self) -> FollowedVersion | None:
         """Compute what the newest version of the dataset changes; None: the rows are of it already. Several versions are
         followed at once. Raises as ``follow``, and RemoteError at once; then call it again."""
+        self._check()
         began, version = time.monotonic(), newest_version(self._cluster)
         state = self._state = self.tables.state()
         if state.done and version == state.version:
