@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -23,7 +24,9 @@ from atta.client.inference.followed import FollowedTables, edges_from
 from atta.client.tables.remote import RemoteTable
 from atta.client.tables.versions import publish, publish_edges
 from atta.errors import AttaError, ConfigError, RemoteError, StaleRowError, UnknownNameError
+from atta.kvstore.live.folder import VersionFolder
 from atta.partition import partition_graph
+from atta.partition.dataset import Dataset
 from atta.partition.graph import GraphWriter
 from tests.addresses import held_addresses
 from tests.system.running import Running, daemons
@@ -216,6 +219,55 @@ def test_the_command_is_killed_and_goes_on(live: Live, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, scores(live, model), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_updates_are_taken_once_and_followed_though_both_are_killed(live: Live, tmp_path: Path) -> None:
+    model, _ = checkpoint(tmp_path / "run", "gcn", channels=CHANNELS)
+    arriving, lines, new = tmp_path / "arriving", tmp_path / "lines", live.rng.integers(0, VERTICES, (2, 600))
+    words = ["update", "edges", "--cluster", ",".join(live.cluster.addresses), "--data", str(live.data)]
+    command = [sys.executable, "-m", "atta.cli.main", *words, "--watch", str(arriving), "--json", str(lines)]
+    arriving.mkdir()
+
+    def put() -> None:
+        for number, ends in enumerate(new.T):
+            (folder := arriving / f".{number}").mkdir()
+            for name, end in zip(("src", "dst"), ends, strict=True):
+                np.save(folder / f"{name}.npy", live.ids[[end]])
+            folder.rename(arriving / f"{number:04}")
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(put)
+        running = {"updater": subprocess.Popen(command), "follower": started(live, model)}
+        for number in range(12):
+            time.sleep(2 + 3 * float(live.rng.random()))
+            which = ("updater", "updater", "follower")[number % 3]
+            running[which].kill()
+            running[which].wait()
+            running[which] = subprocess.Popen(command) if which == "updater" else started(live, model)
+        putting.result(60)
+    until = time.monotonic() + 60
+    while os.listdir(arriving) != ["refused"] and time.monotonic() < until:
+        time.sleep(0.1)
+    dataset = Dataset.open(live.data)
+    version = max(VersionFolder(live.data, dataset.dataset_id).committed().values(), key=lambda found: found.number)
+    assert version.edge_ids == {"node__to__node": EDGES + new.shape[1]}
+    assert {name for line in lines.read_text().splitlines() for name in json.loads(line)["updates"]} == {
+        f"{number:04}" for number in range(new.shape[1])
+    }
+    reached(live, version.number)
+    ended(running["updater"], signal.SIGINT)
+    assert running["updater"].returncode == 130
+    ended(running["follower"], signal.SIGINT)
+    with GraphWriter(tmp_path / "anew") as writer:
+        writer.add_nodes("node", VERTICES, ids=live.ids, tables={"x": live.x}, splits={})
+        writer.add_edges("node__to__node", *np.concatenate([live.ends, new], axis=1))
+    partition_graph(tmp_path / "anew", tmp_path / "anew-2p", parts=2, method="random")
+    with atta.local(tmp_path / "anew-2p", threads=1) as anew:
+        wanted = atta.predict(anew, model, what="scores")
+    found, _ = FollowedTables(live.cluster, "rows").read(wanted.ids)
+    np.testing.assert_allclose(found, wanted.values, rtol=1e-4, atol=1e-5)
+
+
 class Ended(Exception):
     """A follower that is no more."""
 
@@ -287,12 +339,17 @@ def scores(live: Live, model: Path) -> np.ndarray:
     return found.values[np.argsort(found.ids)][np.argsort(np.argsort(live.ids))]
 
 
-def test_versions_whose_files_have_gone_are_followed_by_a_full_pass(live: Live) -> None:
+def test_versions_whose_files_have_gone_are_followed_by_a_full_pass(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What versions have changed stays after them, for a while."""
     layers = [SAGEConv(CHANNELS, 4)]
     follower = atta.InferenceFollower(live.cluster, layers, table="rows")
     follower.catch_up()
-    for _ in range(4):
-        version = live.random_update()
-    done = follower.catch_up()
-    assert (done.version, done.since) == (version, None)
-    live.check(follower, layers, "embeddings")
+    for kept, since in ((1000, 0), (0, None)):
+        monkeypatch.setattr("atta.kvstore.live.folder.KEPT_CHANGES", kept)
+        for _ in range(5):
+            version = live.random_update()
+        done = follower.catch_up()
+        assert (done.version, done.since) == (version, since)
+        live.check(follower, layers, "embeddings")

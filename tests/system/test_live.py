@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,9 @@ from click.testing import CliRunner
 
 import atta
 from atta.cli.main import cli
-from atta.client.tables.versions import publish, publish_edges
+from atta.client.tables.versions import EdgeUpdater, publish, publish_edges, publishing, taking_edges
 from atta.daemon.daemon import Daemon
-from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.live import book
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.live.writing import NewRows, write_version
@@ -294,6 +297,129 @@ def test_edges_that_do_not_fit_are_refused(live: Live) -> None:
         live.publish()
 
 
+# -- updates that are put into a folder -----------------------------------------------------------------------------------
+
+
+def put(live: Live, name: str, at: np.ndarray, **other: np.ndarray) -> None:
+    """An update of some edges, with other arrays in place of some of theirs."""
+    folder = live.write(at)
+    for table, array in other.items():
+        np.save(folder / f"{table}.npy", array)
+    (live.folder / "arriving").mkdir(exist_ok=True)
+    folder.rename(live.folder / "arriving" / name)
+
+
+@contextlib.contextmanager
+def updater(live: Live) -> Iterator[EdgeUpdater]:
+    with (
+        publishing(live.data, live.targets, None, 2) as publisher,
+        taking_edges(publisher, live.folder / "arriving") as found,
+    ):
+        yield found
+
+
+def test_updates_that_have_arrived_are_one_version(live: Live, small_graph: SmallGraph) -> None:
+    with updater(live) as taking:
+        assert taking.catch_up() is None
+        with pytest.raises(ConfigError, match="another process takes updates from it"), updater(live):
+            pass
+        put(live, "b", np.arange(2300, 2301), src=small_graph.src_ids[2300:2301].astype(np.uint64))
+        put(live, "c", np.arange(3), src=np.array([10**6, 1, 2]))
+        put(live, "d", np.arange(3), weight=np.zeros(3))
+        (live.folder / "arriving/e").write_text("no folder")
+        put(live, ".f", np.arange(3))  # it is still being written
+        put(live, "a", np.arange(OLD, 2300))
+        done = taking.catch_up()
+        assert done is not None
+        assert (done.number, done.updates, done.rows, done.untold) == (1, ["a", "b"], 101, [])
+        assert [*done.refused] == ["c", "d", "e"]
+        for name, cause in (("c", "1000000 is not a vertex"), ("d", "must be <f4"), ("e", "holds no src.npy")):
+            assert cause in done.refused[name]
+            assert cause in (live.folder / f"arriving/refused/{name}.txt").read_text()
+            assert (live.folder / "arriving/refused" / name).exists()
+        assert sorted(os.listdir(taking.folder)) == [".f", "refused"]
+        put(live, "c", np.arange(3), dst=np.zeros((3, 2)))
+        refused = taking.catch_up()
+        assert refused is not None
+        assert (refused.number, refused.updates, [*refused.refused]) == (0, [], ["c"])
+        for number in range(2, 5):  # names that were used may come again
+            put(live, "a", np.arange(2299 + number, 2300 + number))
+            done = taking.catch_up()
+            assert done is not None
+            assert (done.number, done.updates, done.rows) == (number, ["a"], 1)
+    with atta.local(cut(small_graph, np.arange(2304), live.folder / "anew", 2, "metis"), threads=1) as anew:
+        assert sampled(live.cluster, small_graph, {}) == sampled(anew, small_graph, {})
+    words = ["update", "edges", "--cluster", "localhost:1", "--data", str(live.data), "--watch", "w", "--replace"]
+    told = CliRunner().invoke(cli, words)
+    assert "--replace: goes without --watch" in told.output
+
+
+class Ended(BaseException):
+    """Of a process that is no more."""
+
+
+def test_an_updater_that_ends_anywhere_takes_each_update_once(
+    live: Live, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """Before any change of the disk that it makes."""
+    left, ends, main = [0], 0, threading.get_ident()
+
+    def ending(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*args: Any, **more: Any) -> Any:
+            if threading.get_ident() == main and (left := counted()) < 0:
+                raise Ended(left)
+            return change(*args, **more)
+
+        return changed
+
+    def counted() -> int:
+        left[0] -= 1
+        return left[0]
+
+    changes, first, taken = int(rng.integers(0, 12)), OLD, dict[str, int]()
+    while True:
+        for _ in range(2):
+            put(live, f"{first:05}", np.arange(first, first + 1))
+            first += 1
+        with monkeypatch.context() as patch, contextlib.suppress(Ended), updater(live) as taking:
+            left[0] = changes
+            for name in ("rename", "unlink", "rmdir", "mkdir", "fsync"):
+                patch.setattr(os, name, ending(getattr(os, name)))
+            done = taking.catch_up()
+            assert done is not None
+            break
+        ends, changes = ends + 1, changes + 12
+        with updater(live) as taking:
+            while (done := taking.catch_up()) is not None:
+                taken |= dict.fromkeys(done.updates, done.number)
+    taken |= dict.fromkeys(done.updates, done.number)
+    assert ends > 2
+    assert [*taken.values()] == sorted(taken.values())
+    dataset = Dataset.open(live.data)
+    newest = max(VersionFolder(live.data, dataset.dataset_id).committed().values(), key=lambda version: version.number)
+    assert newest.edge_ids == {"node__to__node": first}
+    assert max(taken.values()) == newest.number
+    ends = np.empty((2, first), np.int64)
+    for part in range(dataset.num_parts):
+        csc = VersionFolder(live.data, dataset.dataset_id).edges(dataset, part, newest.number).csc("node__to__node")
+        low, high = dataset.book.range("node", part)
+        ids = dataset.ids("node")
+        ends[:, csc.edge_ids] = ids[csc.indices], np.repeat(ids[low:high], np.diff(csc.indptr))
+    assert ends.tolist() == [small_graph.src_ids[:first].tolist(), small_graph.dst_ids[:first].tolist()]
+
+
+def test_an_updater_waits_for_daemons(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(live, "a", np.arange(OLD, 2300))
+    with updater(live) as taking:
+        live.kill(1)
+        with pytest.raises(RemoteError, match="1 of 2 daemons failed: part 1 at"):
+            taking.catch_up()
+        threading.Timer(0.5, live.start, [1]).start()
+        monkeypatch.setattr("atta.client.tables.versions.PAUSE_S", 0.1)
+        done = next(taking.follow())
+        assert (done.number, done.updates, done.rows) == (1, ["a"], 100)
+
+
 # -- new rows -----------------------------------------------------------------------------------------------------------
 
 
@@ -366,7 +492,8 @@ def test_unread_versions_leave_the_disk(live: Live) -> None:
     first = next(held)
     for step in range(2, 5):
         live.rows(live.graph.x + step, keep=1)
-    assert sorted(p.name for p in (live.data.parent / "data.versions").iterdir() if p.is_dir()) == ["0001", "0004"]
+    versions = live.data.parent / "data.versions"
+    assert sorted(path.parts[-5] for path in versions.rglob("x.npy") if "part-0000" in path.parts) == ["0001", "0004"]
     assert live.has(first, live.graph.x + 1)
     assert all(batch.version == 1 and live.has(batch, live.graph.x + 1) for batch in held)
     assert all(batch.version == 0 for batch in reading)

@@ -292,11 +292,14 @@ def plot_option(what: str) -> Callable[[Any], Any]:
     return click.option("--plot", type=_Picture(), metavar="FILE.png", help=what)
 
 
-def write_json(target: str | None, document: Mapping[str, Any]) -> None:
-    """Write ``document`` to the file ``target``, completely or not at all; ``-``: to standard output; None: nowhere.
-    Raises ConfigError: the file cannot be written."""
-    if target is not None:
-        write_text("--json", target, json.dumps(document, indent=1, allow_nan=False) + "\n")
+def write_json(target: str | None, document: Mapping[str, Any], *, line: bool = False) -> None:
+    """Write ``document`` to the file ``target``, completely or not at all, or as its last ``line``; ``-``: to standard
+    output; None: nowhere. Raises ConfigError: the file cannot be written."""
+    text = json.dumps(document, indent=None if line else 1, allow_nan=False) + "\n"
+    if target is not None and target != "-" and line:
+        _write("--json", target, Path(target), text, "a")
+    elif target is not None:
+        write_text("--json", target, text)
 
 
 def write_text(option: str, target: str, text: str) -> None:
@@ -319,9 +322,10 @@ def write_text(option: str, target: str, text: str) -> None:
         partial.unlink(missing_ok=True)  # it has its final name, unless writing failed
 
 
-def _write(option: str, target: str, path: Path, text: str) -> None:
+def _write(option: str, target: str, path: Path, text: str, mode: str = "w") -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         from atta.partition.disk.staging import disk_full
 

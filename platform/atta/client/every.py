@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from atta.client.control import Connection, Description
 from atta.errors import AttaError, ConfigError, NotAllowedError, NotAuthenticatedError, RemoteError, WrongDatasetError
@@ -33,29 +35,41 @@ class DaemonAnswer(Generic[T]):
         return "" if self.error is None else str(self.error).removeprefix(f"{self.address}: ")
 
 
-def ask_all(
-    addresses: Mapping[int, Addresses],
-    ask: Callable[[Connection], T],
-    *,
-    deadline_s: float,
-    credentials: Credentials | None = None,
-) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon of ``addresses``, by partition, replicas in their order. All are asked at
-    once. Raises DataError: a file of ``credentials`` is bad."""
+Ask = Callable[[Callable[[Connection], Any]], list[DaemonAnswer[Any]]]
 
-    def one(place: tuple[int, str]) -> DaemonAnswer[T]:
-        part, address = place
-        connection = Connection(address, deadline_s, part=part, credentials=credentials)
+
+@contextmanager
+def asking(
+    addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None = None
+) -> Iterator[Ask]:
+    """Connections to all daemons of ``addresses``: gives what a question returns for each, by partition, replicas in their
+    order. All are asked at once. Raises DataError: a file of ``credentials`` is bad."""
+    places = [
+        (part, Connection(address, deadline_s, part=part, credentials=credentials))
+        for part, address in each_daemon(addresses)
+    ]
+
+    def one(question: Callable[[Connection], Any], place: tuple[int, Connection]) -> DaemonAnswer[Any]:
+        part, connection = place
         try:
-            return DaemonAnswer(part, address, value=ask(connection))
+            return DaemonAnswer(part, connection.address, value=question(connection))
         except AttaError as error:
-            return DaemonAnswer(part, address, error=error)
-        finally:
-            connection.close()
+            return DaemonAnswer(part, connection.address, error=error)
 
-    places = each_daemon(addresses)
     with ThreadPoolExecutor(min(AT_A_TIME, len(places))) as threads:
-        return list(threads.map(one, places))
+        try:
+            yield lambda question: list(threads.map(partial(one, question), places))
+        finally:
+            for _, connection in places:
+                connection.close()
+
+
+def ask_all(
+    addresses: Mapping[int, Addresses], question: Callable[[Connection], T], **how: Any
+) -> list[DaemonAnswer[T]]:
+    """What ``question`` returns for each daemon, on connections that end with it. ``how``: as of ``asking``."""
+    with asking(addresses, **how) as ask:
+        return ask(question)
 
 
 def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
@@ -121,10 +135,10 @@ def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, cre
             raise type(answer.error)(answer.address, told)
 
 
-def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:
+def down(answers: Sequence[DaemonAnswer[T]]) -> RemoteError | None:
     """One error that names every daemon of which there is an error; None if there is none."""
     silent = [answer for answer in answers if answer.error is not None]
     if not silent:
         return None
     told = "; ".join(f"part {a.part} at {a.address}: {a.reason}" for a in silent)
-    return AttaError(f"{len(silent)} of {len(answers)} daemons failed: {told}")
+    return RemoteError(f"{len(silent)} of {len(answers)} daemons failed", told)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from atta.cli.options import CommandGroup
-from atta.cli.output import cluster_option, echo, json_option, quiet_option, say, write_json
-from atta.client.tables.versions import publish, publish_edges
+from atta.cli.output import cluster_option, echo, json_option, quiet_option, refuse_given, say, write_json
+from atta.client.tables.versions import PublishedVersion, publish, publish_edges, publishing, taking_edges
 from atta.wire.clusterfile import credentials_for, resolve_target
 
 
@@ -66,6 +66,11 @@ def features(target: str, data: str, table: str, source: str, *, keep: int, json
     metavar="FOLDER",
     help="Edges to add: src.npy and dst.npy (vertex ids), and a file per edge table.",
 )
+@click.option(
+    "--watch",
+    metavar="FOLDER",
+    help="Stay, and add the edges of each folder that is renamed into this one, several as one version.",
+)
 @click.option("--remove", "gone", metavar="FILE", help="FILE.npy: ids of edges to remove.")
 @click.option("--replace", is_flag=True, help="Remove all edges that there are; those of --from take their place.")
 @_options
@@ -75,6 +80,7 @@ def edges(
     *,
     edge_type: str | None,
     added: str | None,
+    watch: str | None,
     gone: str | None,
     replace: bool,
     keep: int,
@@ -86,18 +92,35 @@ def edges(
     Writes the edges of the type beside the dataset (DATA.versions), where the daemons read them. Sessions that are open
     go on with what they have begun with; later ones draw from the new edges. If one daemon cannot take them, none does.
 
-    Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/"""
+    Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/
+
+    Example: atta update edges --cluster cluster.toml --data products-2p --watch arriving/"""
 
     to, known = resolve_target(target), credentials_for(target)
-    done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)
-    _warn(done.untold)
-    name = done.table.rpartition("/")[0]
-    removed = {"removed": done.removed, "untold": done.untold}
-    counts = {"added": done.rows, "gone": done.gone, "replaced": replace}
-    write_json(json_file, {"schema": 1, "version": done.number, "edge_type": name, **counts, **removed})
-    if json_file != "-":
-        lost = "all others removed" if replace else f"{done.gone:,} removed"
-        say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added, {lost}")
+
+    def published() -> Iterator[PublishedVersion]:
+        if watch is None:
+            how: dict[str, Any] = {"replaces": replace, "credentials": known, "keep": keep}
+            yield publish_edges(data, edge_type, to, added=added, removed=gone, **how)
+            return
+        refuse_given({"added", "gone", "replace"}, "goes without --watch")
+        with publishing(data, to, known, keep) as publisher, taking_edges(publisher, watch, edge_type) as updater:
+            yield from updater.follow()
+
+    for done in published():
+        _warn(done.untold)
+        name = done.table.rpartition("/")[0]
+        removed = {"removed": done.removed, "untold": done.untold}
+        counts = {"added": done.rows, "gone": done.gone, "replaced": replace}
+        taken = {} if watch is None else {"updates": done.updates, "refused": done.refused}
+        document = {"schema": 1, "version": done.number, "edge_type": name, **counts, **removed, **taken}
+        write_json(json_file, document, line=watch is not None)
+        for update, cause in done.refused.items():
+            echo(f"atta: warning: {update}: refused: {cause}", err=True)
+        if json_file != "-" and done.number:
+            lost = "all others removed" if replace else f"{done.gone:,} removed"
+            of = "".join(f", {update}" for update in done.updates)
+            say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added, {lost}{of}")
 
 
 def _warn(untold: Sequence[str]) -> None:

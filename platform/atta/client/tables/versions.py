@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from atta.client.control import Connection, Description
-from atta.client.every import DaemonAnswer, ask_all, check_together, down
-from atta.errors import ConfigError, WrongDatasetError
+from atta.client.control import Connection
+from atta.client.every import Ask, asking, check_together, down
+from atta.errors import ConfigError, DataError, RemoteError, WrongDatasetError
+from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import TableName
 from atta.kvstore.live.folder import VersionFiles, VersionFolder, kept_numbers
 from atta.kvstore.live.writing import NewEdges, NewRows, find_edges, find_table, write_version
 from atta.partition.dataset import Dataset
+from atta.partition.disk.staging import lock
+from atta.partition.names import edge_folder
 from atta.protos.v1 import update_pb2
 from atta.wire.credentials import Credentials
 from atta.wire.parts import Addresses
 
 ANSWER_S, LOAD_S = 10.0, 600.0
 """How long a daemon may take to answer, and to read and check the new rows."""
+PATIENCE_S, PAUSE_S, LOOK_S, EVERY_S = 300.0, 1.0, 0.05, 0.15
+"""How long daemons that do not answer are waited for, the pauses before the next try and the next look, and how often updates
+become a version: each takes the copying of all edges."""
+TAKEN, REFUSED, MOST_UPDATES = ".taken-", "refused", 1000
+"""How folders of updates that were taken begin, where refused ones are, and how many are taken at a time."""
+T = TypeVar("T")
 _Request = update_pb2.PublishRequest
 
 
@@ -31,9 +44,11 @@ class PublishedVersion:
     Attributes:
         table: ``TYPE/NAME``; of edges: ``TYPE/edges``.
         rows: number of rows, or edges, that were given.
-        removed: versions that were removed from the disk.
+        removed: versions that do not count any more.
         gone: number of edges that were named to be removed.
         untold: why daemons did not hear of it. They look at the disk every few seconds.
+        updates, refused: names of what it has from a folder, and why others were set aside, by name; 0 is its number if
+            all were.
     """
 
     number: int
@@ -42,6 +57,8 @@ class PublishedVersion:
     removed: list[int]
     untold: list[str]
     gone: int = 0
+    updates: Sequence[str] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def publish(
@@ -63,14 +80,11 @@ def publish(
             under way.
         DataError: a file cannot be read or written.
         WrongDatasetError: the daemons serve another dataset.
-        AttaError: a daemon does not answer, or cannot read the version. All go on with the one before.
+        RemoteError: a daemon does not answer, or cannot read the version. All go on with the one before.
     """
-
-    def read(dataset: Dataset) -> tuple[TableName, NewRows]:
-        of = find_table(dataset, table)
-        return of, NewRows.open(Path(source), of[1])
-
-    return _publish(data, read, addresses, credentials, keep)
+    with publishing(data, addresses, credentials, keep) as publisher:
+        of = find_table(publisher.dataset, table)
+        return publisher.publish(of, NewRows.open(Path(source), of[1]))
 
 
 def publish_edges(
@@ -86,76 +100,194 @@ def publish_edges(
 ) -> PublishedVersion:
     """The same for edges of one type (None: of the only one). ``added``, ``removed``, ``replaces``: see ``NewEdges.open``.
     Edges that are added get the ids after the largest one so far; the others keep theirs. Raises as ``publish``."""
-
-    def read(dataset: Dataset) -> tuple[TableName, NewEdges]:
-        of = find_edges(dataset, edge_type)
+    with publishing(data, addresses, credentials, keep) as publisher:
+        of = find_edges(publisher.dataset, edge_type)
         folder, file = (None if path is None else Path(path) for path in (added, removed))
-        return of, NewEdges.open(dataset, of[0], folder, file, replaces=replaces)
+        new = NewEdges.open(publisher.dataset, of[0], folder, file, replaces=replaces)
+        return publisher.publish(of, new)
 
-    return _publish(data, read, addresses, credentials, keep)
 
-
-def _publish(
-    data: str | Path,
-    read: Callable[[Dataset], tuple[TableName, NewRows | NewEdges]],
-    addresses: Mapping[int, Addresses],
-    credentials: Credentials | None,
-    keep: int,
-) -> PublishedVersion:
+@contextmanager
+def publishing(
+    data: str | Path, addresses: Mapping[int, Addresses], credentials: Credentials | None, keep: int
+) -> Iterator[Publisher]:
+    """Who publishes versions, several on the same connections. Arguments and errors as of ``publish``."""
     if keep < 1:
         raise ConfigError(f"keep {keep}: at least the newest version stays")
+    with asking(addresses, deadline_s=ANSWER_S, credentials=credentials) as ask:
+        yield Publisher(data, ask, keep)
 
-    def ask(question: Callable[[Connection], Any], deadline_s: float) -> list[DaemonAnswer[Any]]:
-        return ask_all(addresses, question, deadline_s=deadline_s, credentials=credentials)
 
-    dataset = Dataset.open(data, verify=False)
-    _check_daemons(ask(Connection.describe, ANSWER_S), dataset)
-    folder, (of, new) = VersionFolder(data, dataset.dataset_id), read(dataset)
-    with folder.updating():
-        version = write_version(folder, dataset, of, new)
-        if (failed := _tell(ask, version, _Request.PREPARE)) is not None:
-            _tell(ask, version, _Request.ABORT)
-            folder.remove(version.number)
+class Publisher:
+    """Publishes versions of a dataset, one after another."""
+
+    def __init__(self, data: str | Path, ask: Ask, keep: int) -> None:
+        """``ask``: see ``asking``. Requests name the dataset from now on, so that a daemon of another one refuses them."""
+        self.dataset, self._ask, self._keep = Dataset.open(data, verify=False), ask, keep
+        self.folder = VersionFolder(data, self.dataset.dataset_id)
+        answers = check_together(ask(Connection.describe))
+        if (failed := down(answers)) is not None:
             raise failed
-        folder.commit(version.number)
-        untold = [] if (failed := _tell(ask, version, _Request.COMMIT)) is None else [str(failed)]
-        removed = _remove_unread(folder, ask, keep)
-    gone = len(new.removed) if isinstance(new, NewEdges) else 0
-    return PublishedVersion(version.number, "/".join(of), len(new), removed, untold, gone)
+        found = {answer.address: answer.value for answer in answers}
+        for address, value in found.items():
+            if value is not None and value.dataset_id != self.dataset.dataset_id:
+                told = f"serves dataset {value.dataset_id}, {self.dataset.path} is {self.dataset.dataset_id}"
+                raise WrongDatasetError(address, told)
+        ask(lambda connection: connection.meet(found[connection.address]))
+
+    def publish(
+        self, of: TableName, new: NewRows | NewEdges, taken: Mapping[str, str] | None = None
+    ) -> PublishedVersion:
+        """Have all daemons serve the next version, or none. ``taken``: see ``write_version``; who takes updates waits for
+        other updates to end. Raises as the function."""
+        folder = self.folder
+        with folder.updating(wait=taken is not None):
+            version = write_version(folder, self.dataset, of, new, taken)
+            if (failed := self._tell(version, _Request.PREPARE)) is not None:
+                self._tell(version, _Request.ABORT)
+                folder.remove(version.number)
+                raise failed
+            folder.commit(version.number)
+            untold = [] if (failed := self._tell(version, _Request.COMMIT)) is None else [str(failed)]
+            removed = self._retire_unread()
+        gone = len(new.removed) if isinstance(new, NewEdges) else 0
+        return PublishedVersion(version.number, "/".join(of), len(new), removed, untold, gone)
+
+    def _tell(self, version: VersionFiles, phase: update_pb2.PublishRequest.Phase) -> RemoteError | None:
+        """Ask all daemons at once; the error that names all that did not agree."""
+        request = _Request(number=version.number, id=version.id, phase=phase)
+        return down(self._ask(lambda connection: connection.call("UpdateService.Publish", request, timeout=LOAD_S)))
+
+    def _retire_unread(self) -> list[int]:
+        """Retire versions that no session reads. None goes if a daemon is down, as it may read any."""
+        request = update_pb2.VersionsRequest()
+        answers = self._ask(lambda connection: connection.call("UpdateService.Versions", request, timeout=ANSWER_S))
+        if down(answers) is not None:
+            return []
+        read = [number for answer in answers if answer.value is not None for number in answer.value.in_use]
+        versions = self.folder.committed()
+        removed = sorted(versions.keys() - kept_numbers(versions, read, self._keep))
+        for number in removed:
+            self.folder.retire(number)
+        return removed
 
 
-_Ask = Callable[[Callable[[Connection], Any], float], list[DaemonAnswer[Any]]]
+# -- updates that others put into a folder ---------------------------------------------------------------------------------
 
 
-def _check_daemons(answers: list[DaemonAnswer[Description]], dataset: Dataset) -> None:
-    if (failed := down(check_together(answers))) is not None:
-        raise failed
-    for answer in answers:
-        if answer.value is not None and answer.value.dataset_id != dataset.dataset_id:
-            raise WrongDatasetError(
-                answer.address, f"serves dataset {answer.value.dataset_id}, {dataset.path} is {dataset.dataset_id}"
-            )
+@contextmanager
+def taking_edges(publisher: Publisher, folder: str | Path, edge_type: str | None = None) -> Iterator[EdgeUpdater]:
+    """Who publishes the updates that are put into ``folder``, which is made if it is missing. Raises UnknownNameError,
+    ConfigError: as ``find_edges``, or another process takes updates from the folder; DataError: it cannot be written."""
+    of, folder = find_edges(publisher.dataset, edge_type), Path(folder).resolve()
+    with written(folder):
+        (folder / REFUSED).mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY)
+    try:
+        if lock(fd) is False:
+            raise ConfigError(f"{folder}: another process takes updates from it")
+        yield EdgeUpdater(publisher, of, folder)
+    finally:
+        os.close(fd)
 
 
-def _tell(ask: _Ask, version: VersionFiles, phase: update_pb2.PublishRequest.Phase) -> Exception | None:
-    """Ask all daemons at once; the error that names all that did not agree."""
-    request = _Request(number=version.number, id=version.id, phase=phase)
-    return down(ask(partial(_call, "UpdateService.Publish", request), LOAD_S))
+@dataclass(frozen=True)
+class EdgeUpdater:
+    """Publishes edges that others put into a folder: each folder that is renamed into it is an update, as ``publish_edges``
+    adds it. Updates that have arrived meanwhile become one version, in the order of their names.
+
+    Each is in one version, also if this process is killed. First it is moved into a folder ``.taken-ID``. The version names
+    the latest ID, so it counts as taken from the moment on when the version counts. Then that folder is removed. One that is
+    there later was taken if the newest version names it; else it comes next."""
+
+    publisher: Publisher
+    of: TableName
+    folder: Path
+
+    def follow(self) -> Iterator[PublishedVersion]:
+        """Take updates without an end; yields what was done. Raises as ``each_done``."""
+        return each_done(self.catch_up, EVERY_S)
+
+    def catch_up(self) -> PublishedVersion | None:
+        """Publish what has arrived; None: nothing. Raises as ``publish``; then the same updates come next."""
+        with written(self.folder):
+            batch = min(self.folder.glob(f"{TAKEN}*"), default=None) or self._arrived()
+            if batch is None:
+                return None
+            versions = self.publisher.folder.committed()
+            taken = versions[max(versions)].taken.get(str(self.folder)) if versions else None
+            if taken is not None and taken[0] == batch.name:
+                done = replace(
+                    self._nothing, number=taken[1], updates=sorted(os.listdir(batch))
+                )  # by one that was killed
+            else:
+                done = self._published(batch)
+            shutil.rmtree(batch)
+        return done
+
+    def _arrived(self) -> Path | None:
+        """A folder with the updates that have arrived, some of them if they are many."""
+        if not (names := [name for name in sorted(os.listdir(self.folder)) if name[0] != "." and name != REFUSED]):
+            return None
+        batch = self.folder / f"{TAKEN}{secrets.token_hex(8)}"
+        batch.mkdir()
+        for name in names[:MOST_UPDATES]:
+            (self.folder / name).rename(batch / name)
+        for path in (batch, self.folder):
+            force(path)
+        return batch
+
+    @property
+    def _nothing(self) -> PublishedVersion:
+        return PublishedVersion(0, "/".join(self.of), 0, [], [])
+
+    def _published(self, batch: Path) -> PublishedVersion:
+        """Its updates as a version, but for those that are refused."""
+        found, refused = dict[str, NewEdges](), dict[str, str]()
+        for name in sorted(os.listdir(batch)):
+            try:
+                found[name] = self._update(batch / name)
+            except (ConfigError, DataError, IndexError) as error:
+                refused[name] = str(error)
+                self._refuse(batch / name, str(error))
+        done = self._nothing
+        if found:
+            new = NewEdges.joined([*found.values()])
+            done = self.publisher.publish(self.of, new, {str(self.folder): batch.name})
+        return replace(done, updates=[*found], refused=refused)
+
+    def _update(self, path: Path) -> NewEdges:
+        """The edges of one update, also of a whole graph folder."""
+        dataset, edge_type = self.publisher.dataset, self.of[0]
+        of_graph = path / edge_folder(edge_type)
+        new = NewEdges.open(dataset, edge_type, of_graph if of_graph.is_dir() else path, None)
+        new.ends(dataset, edge_type)
+        return new
+
+    def _refuse(self, path: Path, cause: str) -> None:
+        """Set an update aside, with the cause beside it."""
+        to = self.folder / REFUSED / path.name
+        if to.exists():
+            to = to.with_name(f"{path.name}-{secrets.token_hex(4)}")
+        to.with_name(f"{to.name}.txt").write_text(f"{cause}\n", encoding="utf-8")
+        path.rename(to)
 
 
-def _call(method: str, request: Any, connection: Connection) -> Any:
-    connection.meet(connection.describe(timeout=ANSWER_S))
-    return connection.call(method, request, timeout=connection.deadline_s)
-
-
-def _remove_unread(folder: VersionFolder, ask: _Ask, keep: int) -> list[int]:
-    """Remove versions that no session reads. None goes if a daemon is down, as it may read any."""
-    answers = ask(partial(_call, "UpdateService.Versions", update_pb2.VersionsRequest()), ANSWER_S)
-    if down(answers) is not None:
-        return []
-    read = [number for answer in answers if answer.value is not None for number in answer.value.in_use]
-    versions = folder.committed()
-    removed = sorted(versions.keys() - kept_numbers(versions, read, keep))
-    for number in removed:
-        folder.remove(number)
-    return removed
+def each_done(step: Callable[[], T | None], every_s: float = 0.0) -> Iterator[T]:
+    """What ``step`` does, again and again without an end, at most every so many seconds; None: there was nothing to do. While
+    a daemon does not answer, it is waited for. Raises RemoteError: for minutes; and what else ``step`` does."""
+    silent_since: float | None = None
+    while True:
+        began = time.monotonic()
+        try:
+            done, pause_s = step(), LOOK_S
+            silent_since = None
+        except RemoteError:
+            silent_since = silent_since or began
+            if began - silent_since > PATIENCE_S:
+                raise
+            done, pause_s = None, PAUSE_S
+        if done is not None:
+            yield done
+            pause_s = began + every_s - time.monotonic()
+        time.sleep(max(0.0, pause_s))

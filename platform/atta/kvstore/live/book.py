@@ -123,19 +123,21 @@ class VersionBook:
             del self.readers[number]
 
     def asked(self, rows: Iterable[Rows], now: float) -> None:
-        """A peer has asked for these; ``now`` in seconds."""
+        """A peer has asked for these; ``now`` in seconds. What sessions read here goes with them."""
+        read = self._rows_of(self.readers)
         for one in rows:
-            if one[2]:
+            if one[2] and one not in read:
                 self._asked[one] = now
 
     def needed(self, now: float) -> set[Rows]:
         """What has to be in memory, beside the dataset's own rows: of versions that are read, of the newest, of the
         prepared one, and what peers have asked for lately."""
         self._asked = {rows: at for rows, at in self._asked.items() if now - at < IDLE_S}
-        used = [self.known[n] for n in {*self.readers, self.newest}]
-        if self.prepared is not None:
-            used.append(self.prepared[1])
-        return {(t, name, source) for of in used for (t, name), source in of.items()} | {*self._asked}
+        prepared = () if self.prepared is None else (self.prepared[0],)
+        return self._rows_of({*self.readers, self.newest, *prepared}) | {*self._asked}
+
+    def _rows_of(self, numbers: Iterable[int]) -> set[Rows]:
+        return {(t, name, source) for n in numbers for (t, name), source in self.sources(n).items()}
 
     def in_use(self) -> list[int]:
         """The versions that sessions read, ascending."""

@@ -4,7 +4,8 @@
     0001/part-0000/  0001/shared/ the changed rows and edges, as in the dataset
     0001/part-0000/changed.npy    int64 [n], the core rows that have another row than before; of edges [3, n], the core rows
                                   that they lead to, their sources, and 1 if they came or -1 if they went
-    0001/committed                empty; the version counts since this file is there
+    0001/committed                empty; the version counts since this file is there. Of one that counts no more,
+                                  version.json and changed.npy stay for a while
     lock                          held by the command that writes and publishes a version
 
 A folder appears whole and never changes afterwards. Version 0 is the dataset itself.
@@ -30,12 +31,14 @@ from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
-from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, degree_folder
+from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, edges_of_parts
 from atta.partition.names import edge_folder, node_folder
 from atta.samplers.batch.items import EDGES, TIME
 
 MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
 FORMAT, VERSION, CHANGED = "atta-version", 1, "changed.npy"
+KEPT_CHANGES = 1000
+"""What so many newest versions have changed stays on the disk: whoever follows versions may be that far behind."""
 _NUMBER = re.compile(r"[0-9]{4,9}")
 
 
@@ -52,6 +55,7 @@ class VersionFiles:
         id: random; tells apart versions that were written under one number.
         sources: of all tables and edges that are not the dataset's own.
         edge_ids: by edge type that is not the dataset's own, one more than the largest edge id so far.
+        taken: by folder that updates are taken from, the latest of these, and the version that they are in.
     """
 
     number: int
@@ -60,6 +64,7 @@ class VersionFiles:
     sources: Sources
     edge_ids: Mapping[str, int]
     files: Mapping[str, FileRecord] = field(repr=False)
+    taken: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 class VersionFolder:
@@ -110,6 +115,7 @@ class VersionFolder:
             sources = {_table_name(name): int(source) for name, source in dict(value["sources"]).items()}
             files = {str(n): FileRecord.from_json(record, where, str(n)) for n, record in dict(value["files"]).items()}
             ids = {str(edge_type): int(count) for edge_type, count in dict(value.get("edge_ids", {})).items()}
+            taken = {str(at): (str(name), int(n)) for at, (name, n) in dict(value.get("taken", {})).items()}
             of, told, id_ = str(value["dataset_id"]), int(value["number"]), str(value["id"])
         except (KeyError, TypeError, ValueError):
             raise DataError(where, "is malformed") from None
@@ -120,22 +126,22 @@ class VersionFolder:
         ):
             raise DataError(where, "does not tell the edge ids of its edges")
         id_ = id_ if of == self._dataset_id else ""
-        return VersionFiles(number, id_, self.place(number), sources, ids, files)
+        return VersionFiles(number, id_, self.place(number), sources, ids, files, taken)
 
     def _version(self, number: int) -> VersionFiles:
         return self._read.get(number) or self.read(number)
 
     @contextmanager
-    def updating(self) -> Iterator[None]:
-        """Meanwhile no other process writes or publishes a version. Raises ConfigError: another one does. DataError:
-        the folder cannot be written."""
+    def updating(self, *, wait: bool = False) -> Iterator[None]:
+        """Meanwhile no other process writes or publishes a version. Raises ConfigError: another one does, and this one
+        does not ``wait``. DataError: the folder cannot be written."""
         try:
             self.path.mkdir(exist_ok=True)
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise DataError(self.path, f"cannot be written: {error.strerror}") from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
         except BlockingIOError:
             raise ConfigError(f"{self.path}: another update is under way") from None
@@ -151,9 +157,18 @@ class VersionFolder:
             force(path)
 
     def remove(self, number: int) -> None:
-        """Remove a version's folder. First it stops counting, so that nobody reads half of it."""
-        (self.place(number) / COMMITTED).unlink(missing_ok=True)
+        """Remove a version that does not count."""
         shutil.rmtree(self.place(number), ignore_errors=True)
+
+    def retire(self, number: int) -> None:
+        """Remove a version but for what it has changed. First it stops counting, so that nobody reads half of it."""
+        (self.place(number) / COMMITTED).unlink(missing_ok=True)
+        for path in self.place(number).rglob("*.npy"):
+            if path.name != CHANGED:
+                path.unlink(missing_ok=True)
+        for old in self.numbers():
+            if old <= number - KEPT_CHANGES and not (self.place(old) / COMMITTED).exists():
+                self.remove(old)
 
     def load(self, dataset: Dataset, owner: int, table: TableName, source: int) -> np.ndarray:
         """The rows [core, *row_shape] of what ``owner`` of a (joined) dataset owns. Every byte is checked. Mapped;
@@ -192,13 +207,12 @@ class VersionFolder:
         return parts[0] if len(parts) == 1 else JoinedPart(parts, owner, dataset.schema, ranges)
 
     def degrees(self, dataset: Dataset, edge_type: str, source: int) -> GraphDegrees:
-        """How many edges each vertex of the whole graph has of those that version ``source`` brought. Errors as ``edges``."""
-        version = self._version(source)
-        read = partial(_checked, version)
-        found = GraphDegrees.read(degree_folder(edge_type), version.files, lambda name: read(version.path / name))
-        if found is None:
-            raise DataError(version.path / MANIFEST, f"has no degrees of {edge_type}")
-        return found
+        """Count how many edges each vertex of the whole graph has of those that version ``source`` brought. Errors as
+        ``edges``."""
+        version, parts = self._version(source), range(dataset.partitions.num_parts)
+        read = (version_part(dataset, version.path, part, partial(_checked, version)) for part in parts)
+        edges = edges_of_parts(read, dataset.partitions, dataset.schema, edge_type)
+        return GraphDegrees.counted(edges, dataset.schema, edge_type)
 
     def changed(self, dataset: Dataset, owner: int, number: int) -> tuple[TableName, np.ndarray] | None:
         """What version ``number`` changed of what ``owner`` has: int64 [n], vertices with another row of the table; int64

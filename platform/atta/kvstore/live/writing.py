@@ -4,7 +4,7 @@ of them, or the edges of one partition."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,12 +21,10 @@ from atta.kvstore.live.folder import (
     VersionFiles,
     VersionFolder,
     table_file,
-    version_part,
 )
 from atta.partition.dataset import Dataset, Part, part_folder
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_array, write_sealed
 from atta.partition.disk.staging import Staging
-from atta.partition.graph.part import GraphDegrees, degree_folder, edges_of_parts
 from atta.partition.graph.reading import MANIFEST as GRAPH
 from atta.partition.graph.reading import Graph, index_dtype
 from atta.partition.graph.strings import NAME, string_width, to_strings
@@ -207,6 +205,16 @@ class NewEdges:
         sources, targets = _ends(dataset, edge_type, added)
         return cls(sources, targets, tables, gone, replaces)
 
+    @classmethod
+    def joined(cls, some: Sequence[NewEdges]) -> NewEdges:
+        """All edges that ``some``, at least one, add, one after another."""
+        tables = {name: np.concatenate([one.tables[name] for one in some]) for name in some[0].tables}
+        ends = ([getattr(one, of) for one in some] for of in ("sources", "targets"))
+        sources, targets = (
+            np.concatenate(ids, dtype=np.int64, casting="unsafe") for ids in ends
+        )  # some may be unsigned
+        return cls(sources, targets, tables)
+
     def __len__(self) -> int:
         return len(self.sources)
 
@@ -215,11 +223,7 @@ class NewEdges:
         more than the largest edge id so far. Raises ConfigError: a table does not fit, a vertex or an edge that is to
         go does not exist; DataError: a file cannot be read or written."""
         dataset, edge_type = present.dataset, present.of[0]
-        self._check(dataset, edge_type)
-        ends = [
-            dataset.to_internal(t, ids)
-            for t, ids in zip(dataset.schema.endpoints(edge_type), (self.sources, self.targets), strict=True)
-        ]
+        ends = self.ends(dataset, edge_type)
         self._check_removed(present)
         first = dataset.schema.edge_counts[edge_type]
         if self.replaces or present.source:
@@ -230,13 +234,11 @@ class NewEdges:
             folder = f"{part_folder(part)}/{edge_folder(edge_type)}"
             files = {f"{folder}/{name}.npy": array for name, array in arrays.items()}
             names += _write_files(to, {**files, f"{part_folder(part)}/{CHANGED}": changed})
-        written = (version_part(dataset, to, part, map_array) for part in parts)
-        edges = edges_of_parts(written, dataset.partitions, dataset.schema, edge_type)
-        degrees = GraphDegrees.counted(edges, dataset.schema, edge_type)
-        names += _write_files(to, degrees.files(degree_folder(edge_type)))
         return names, {edge_type: first + len(self)}
 
-    def _check(self, dataset: Dataset, edge_type: str) -> None:
+    def ends(self, dataset: Dataset, edge_type: str) -> list[np.ndarray]:
+        """int64 [n], internal ids of the sources of the edges that are added, and of their targets. Raises ConfigError: a
+        table does not fit, or a vertex does not exist."""
         for name, ids in (("src.npy", self.sources), ("dst.npy", self.targets), ("ids of edges", self.removed)):
             if ids.ndim != 1 or ids.dtype.kind not in "iu":
                 raise ConfigError(f"{name} is {ids.dtype}{list(ids.shape)}, must be a row of integers")
@@ -248,6 +250,8 @@ class NewEdges:
                 raise ConfigError(
                     f"{name}.npy is {rows.dtype.str}{list(rows.shape)}, must be {wanted[0]}{list(wanted[1])}"
                 )
+        types = dataset.schema.endpoints(edge_type)
+        return [dataset.to_internal(t, ids) for t, ids in zip(types, (self.sources, self.targets), strict=True)]
 
     def _check_removed(self, present: Present) -> None:
         """Raise ConfigError if an edge that is to go does not exist, or is named twice."""
@@ -345,9 +349,15 @@ def _write_files(to: Path, files: Mapping[str, np.ndarray]) -> list[str]:
     return [*files]
 
 
-def write_version(folder: VersionFolder, dataset: Dataset, of: TableName, new: NewRows | NewEdges) -> VersionFiles:
+def write_version(
+    folder: VersionFolder,
+    dataset: Dataset,
+    of: TableName,
+    new: NewRows | NewEdges,
+    taken: Mapping[str, str] | None = None,
+) -> VersionFiles:
     """Write the version after the newest committed one. It counts when ``VersionFolder.commit`` says so. ``of``: the
-    table, or the edges, that change.
+    table, or the edges, that change. ``taken``: by folder, the updates that it has from there.
 
     All partitions must lie on this machine. What an update that was broken off has left is replaced. For callers within
     ``VersionFolder.updating``.
@@ -373,6 +383,7 @@ def write_version(folder: VersionFolder, dataset: Dataset, of: TableName, new: N
             "dataset_id": dataset.dataset_id,
             "sources": {f"{t}/{n}": source for (t, n), source in {**before, of: number}.items()},
             "edge_ids": {**ids, **new_ids},
+            "taken": {**(latest.taken if latest else {}), **{at: (name, number) for at, name in (taken or {}).items()}},
             "files": {name: record.to_json() for name, record in files.items()},
         }
         write_sealed(staging.path / MANIFEST, value)

@@ -29,16 +29,13 @@ from atta.client.inference.reading import BlockReader, Prepared, pin
 from atta.client.inference.sinks import MemorySink, Sink
 from atta.client.inference.stages import Rows, Stage, Targets
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.errors import AttaError, ConfigError, RemoteError, UnknownNameError
+from atta.client.tables.versions import each_done
+from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.samplers.arguments import number
 from atta.train.launching.predict import PredictJob
 from atta.train.launching.totals import NewRows, RunningTotals, StageChanges
 
-PATIENCE_S = 300.0
-"""How long daemons that do not answer are waited for."""
-_PAUSE_S = 1.0
-_LOOK_S = 0.1
 _SHARE_VERTICES = 1 << 13
 """At least so many vertices are worth a session of their own."""
 _IDS_AT_ONCE = 1 << 14
@@ -139,30 +136,14 @@ class InferenceFollower:
         return self._state.version if self._state.done else None
 
     def follow(self) -> Iterator[FollowedVersion]:
-        """Follow the dataset without an end; yields what was done. While a daemon does not answer, it is waited for.
-
-        Raises RemoteError: for minutes; UnknownNameError: a daemon has lost rows; AttaError: another follower writes the
-        tables."""
-        silent_since: float | None = None
-        while True:
-            self._check()
-            try:
-                done = self.catch_up()
-            except RemoteError:
-                silent_since = silent_since or time.monotonic()
-                if time.monotonic() - silent_since > PATIENCE_S:
-                    raise
-                time.sleep(_PAUSE_S)
-                continue
-            silent_since = None
-            if done is None:
-                time.sleep(_LOOK_S)
-            else:
-                yield done
+        """Follow the dataset without an end; yields what was done. Raises as ``each_done``; UnknownNameError: a daemon has lost
+        rows; AttaError: another follower writes the tables."""
+        return each_done(self.catch_up)
 
     def catch_up(self) -> FollowedVersion | None:
         """Compute what the newest version of the dataset changes; None: the rows are of it already. Several versions are
         followed at once. Raises as ``follow``, and RemoteError at once; then call it again."""
+        self._check()
         began, version = time.monotonic(), newest_version(self._cluster)
         state = self._state = self.tables.state()
         if state.done and version == state.version:
