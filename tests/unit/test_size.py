@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 64_960,
-    "docstring_lines": 12_200,
+    "code_lines": 65_086,
+    "docstring_lines": 12_234,
     "files": 519,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,
     "largest_lines": 500,
-    "bench_lines": 11_300,
+    "bench_lines": 11_345,
 }
 
 

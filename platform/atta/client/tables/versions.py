@@ -128,9 +128,9 @@ class Publisher:
         answers = check_together(ask(Connection.describe))
         if (failed := down(answers)) is not None:
             raise failed
-        found = {answer.address: answer.value for answer in answers}
+        found = {answer.address: answer.value for answer in answers if answer.value is not None}
         for address, value in found.items():
-            if value is not None and value.dataset_id != self.dataset.dataset_id:
+            if value.dataset_id != self.dataset.dataset_id:
                 told = f"serves dataset {value.dataset_id}, {self.dataset.path} is {self.dataset.dataset_id}"
                 raise WrongDatasetError(address, told)
         ask(lambda connection: connection.meet(found[connection.address]))
