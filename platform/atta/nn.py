@@ -41,7 +41,7 @@ class FirstLayer(torch.nn.Module):
 def first_layer(conv: Any, x: torch.Tensor, aggregated: torch.Tensor) -> torch.Tensor:
     """What ``FirstLayer`` gives. Raises ConfigError: as it does."""
     aggregate_of(conv)
-    x = x[: len(aggregated)]
+    x = x if len(x) == len(aggregated) else x[: len(aggregated)]  # sparse rows cannot be cut
     if isinstance(conv, GCNConv):
         out: torch.Tensor = conv.lin(aggregated)
         return out if conv.bias is None else out + conv.bias

@@ -33,7 +33,7 @@ CASES = (
     historical(fan_out=3, model="sage", max_age=2, momentum=0.6),
     historical(fan_out=2, max_age=0),
     historical(fan_out=2, model="sage", layers=2, momentum=0.5),
-    historical(fan_out=2, momentum=0.3, max_age=3),
+    historical(fan_out=2, momentum=0.3, max_age=3, layers=4),
     historical(fan_out=2, model="sage", max_age=0),
 )
 QUICK = CASES[:4]

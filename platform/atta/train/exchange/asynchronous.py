@@ -62,7 +62,7 @@ class AsyncDigestTrainer(DigestTrainer):
         count = count_targets(batch, self.groups)
         job = self._job()
         if self.rank == 0 and not meeting.did("create"):
-            job.create(self._flat(parameters_to_vector(self.model.parameters())))
+            job.create(parameters_to_vector(self.model.parameters()).detach().cpu().numpy())
             meeting.done("create")
         dist.barrier()
         copies = Copies(self.options.eval_interval, meeting) if self.rank == 0 else None
@@ -141,9 +141,8 @@ class AsyncDigestTrainer(DigestTrainer):
         own_backward(self.cooperative, batch, self.divisor(batch, count), self.objective.loss_sum)
         self.stale.flush()
         self.stale.commit()
-        parameters = list(self.model.parameters())
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        return self._flat(parameters_to_vector(gradients))
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.model.parameters()]
+        return parameters_to_vector(gradients).cpu().numpy()
 
     def _evaluate(self, saved: list[SavedWeights], batch: TrainerBatch, count: int) -> list[EpochReport]:
         self._exact = None  # a trainer that is started again in the middle needs all others to make its own
@@ -171,10 +170,6 @@ class AsyncDigestTrainer(DigestTrainer):
         mine = self.objective.loss_sum(scores.index_select(0, batch.targets), batch.y)
         return self._sum([float(mine)])[0] / count
 
-    def _flat(self, vector: torch.Tensor) -> np.ndarray:
-        dtype = "<f8" if next(self.model.parameters()).dtype is torch.float64 else "<f4"
-        return vector.detach().cpu().numpy().astype(dtype, copy=False)
-
 
 class SavedWeights(NamedTuple):
     """Weights [size] after ``version`` updates, ``seconds`` after training began."""
@@ -185,11 +180,7 @@ class SavedWeights(NamedTuple):
 
 
 class Copies:
-    """Copies that are made now and then. A trainer that is started again goes on with those of its former life.
-
-    Attributes:
-        made: the copies, in the order of time.
-    """
+    """Copies that are ``made`` now and then. A trainer that is started again goes on with those of its former life."""
 
     def __init__(self, every_s: float, meeting: Meeting, clock: Callable[[], float] = time.monotonic) -> None:
         """``every_s``: seconds between copies. Files of copies are in the folder of the ``meeting``, if it has one.
@@ -205,9 +196,7 @@ class Copies:
     def keep(self, version: int, values: np.ndarray, *, last: bool = False) -> None:
         """Keep weights [size] if it is time, or if they are the ``last`` ones."""
         seconds = self._clock() - self._began
-        if self.made and self.made[-1].version >= version:
-            return
-        if seconds < self._next and not last:
+        if (self.made and self.made[-1].version >= version) or (seconds < self._next and not last):
             return
         self.made.append(SavedWeights(seconds, version, values.copy()))
         self._write(self.made[-1])
@@ -230,10 +219,9 @@ class Copies:
                 partial_file.write_text(str(self._began), encoding="utf-8")
 
     def _write(self, copy: SavedWeights) -> None:
-        if self._folder is None:
-            return
-        with StagedFile(self._path(copy), overwrite=True) as partial_file, partial_file.open("wb") as file:
-            np.save(file, copy.values, allow_pickle=False)
+        if self._folder is not None:
+            with StagedFile(self._path(copy), overwrite=True) as partial_file, partial_file.open("wb") as file:
+                np.save(file, copy.values, allow_pickle=False)
 
     def _path(self, copy: SavedWeights) -> Path:
         """Names are in the order of time."""

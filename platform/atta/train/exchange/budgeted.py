@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from atta.errors import ConfigError
 from atta.train.cooperative.exchange import TrainerBatch, own_backward, sum_gradients
@@ -69,10 +70,10 @@ class ChosenPacking(DeltaPacking):
 
     def _note(self, peer: Peer, rows: torch.Tensor, before: torch.Tensor | None) -> None:
         now, rows = self._sent[peer][0], rows.detach()
-        gap = (rows if before is None else rows - before).square().sum()
-        error = gap if now is before else (rows - now).square().sum()
-        sums = self.seen.get(peer[:2], torch.zeros(3))
-        self.seen[peer[:2]] = sums + torch.stack([gap, error, rows.square().sum()])
+        norm = rows.square().sum()
+        gap = norm if before is None else F.mse_loss(rows, before, reduction="sum")
+        error = gap if now is before else F.mse_loss(rows, now, reduction="sum")
+        self.seen[peer[:2]] = self.seen.get(peer[:2], torch.zeros(3)) + torch.stack([gap, error, norm])
 
 
 class BudgetRows(StaleRows):
@@ -243,9 +244,8 @@ class BudgetTrainer(ExchangeTrainer):
         """What is chosen from now on, and what was measured, in a line."""
         levels = self._levels(self.stale.epoch + 1).items()
         said = "; ".join(f"layer {layer} {way} {counted(names)}" for (layer, way), names in levels)
-        if worst is None:
-            return f"rows: {said}"
-        return f"gradient off by {worst:.2g}, allowed {self.policy.plan.allowed:.2g}; rows: {said}"
+        measured = f"gradient off by {worst:.2g}, allowed {self.policy.plan.allowed:.2g}; " if worst is not None else ""
+        return f"{measured}rows: {said}"
 
 
 def mean_square(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> torch.Tensor:

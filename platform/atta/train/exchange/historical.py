@@ -4,14 +4,15 @@ up never changes. So whoever has these sums of a vertex computes its first hidde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse import csr_array
+import torch.nn.functional as F
+from scipy.sparse import csr_array, diags_array, vstack
 
 import atta
 from atta.nn import first_layer
@@ -20,11 +21,14 @@ from atta.train.cooperative.exchange import TrainerBatch, sum_gradients
 from atta.train.cooperative.graph import Longs, WorkerView
 from atta.train.cooperative.subgraphs import divide_targets
 from atta.train.exchange.policies import DigestPolicy
-from atta.train.exchange.tables import DaemonTable, TableRows
+from atta.train.exchange.tables import TableRows
 from atta.train.exchange.trainer import DigestTrainer
-from atta.train.models import adjacency
+from atta.train.models import csr_matrix
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings.servers import HistoricalSettings
+
+_SPARSE = 0.08
+"""Share of numbers that are not 0 up to which a step is faster with sparse rows."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,35 @@ class Tree:
         return self.ends[hop + 1] if hop + 2 < len(self.ends) else len(self.rows)
 
 
-@dataclass(frozen=True)
-class LayerSums:
-    """How a layer adds up rows for its t targets: ``fresh`` [t, f] those that the batch computes, ``stale`` [t, s] those of
-    the stale ``rows``, int64 [s]."""
+Sums = tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
+"""How a layer adds up rows for its t targets: weights [t, f] of those that the batch computes and, if it reads others, [t, s]
+of stale ones, and which these are, int64 [s]."""
 
-    fresh: torch.Tensor
-    stale: torch.Tensor
-    rows: torch.Tensor
+
+def torch_csr(found: csr_array, like: torch.Tensor) -> torch.Tensor:
+    """The same matrix on the device of ``like``, in its numbers."""
+    starts, columns, values = map(torch.from_numpy, (found.indptr, found.indices, found.data))
+    return csr_matrix(starts, columns, values, found.shape).to(like)
+
+
+class FixedRows:
+    """Rows that never change, ``own`` ones [o, c], then ``others`` [r, c]. On processors words of texts are kept sparse:
+    a layer computes rows of so few numbers in a tenth of the time."""
+
+    def __init__(self, own: torch.Tensor, others: torch.Tensor) -> None:
+        self._parts: tuple[torch.Tensor, ...] = own, others
+        self._sparse, self._like = None, own[:0]
+        filled = sum(int(part.count_nonzero()) for part in self._parts)
+        if own.device.type == "cpu" and filled <= _SPARSE * (own.numel() + others.numel()):
+            self._sparse, self._parts = vstack([csr_array(part.numpy()) for part in self._parts], format="csr"), ()
+
+    def at(self, places: torch.Tensor) -> torch.Tensor:
+        """Rows at ``places`` int64 [n], own ones first: [n, c]."""
+        if self._sparse is None:
+            own, others = self._parts
+            mine = int((places < len(own)).sum())
+            return torch.cat([own[places[:mine]], others[places[mine:] - len(own)]])
+        return torch_csr(self._sparse[places.numpy()], self._like)
 
 
 class OwnEdges:
@@ -71,15 +96,18 @@ class OwnEdges:
         self._like, self.loops = like, torch.from_numpy(loops[:, None]).to(like)
         starts = np.searchsorted(target, np.arange(own + 1))
         self._weights = csr_array((weights, source, starts), shape=(own, view.rows))
+        self._all = self._weights + diags_array(loops, shape=self._weights.shape)
         self.ids, self._order = view.global_ids, np.argsort(view.global_ids)
         self._sampler = LocalSampler(LocalGraph.from_edges(source, target, view.rows, keys=self.ids))
         self._place: Longs = np.full(view.rows, -1, np.int64)  # in the tree at hand
-        self._whole = self._matrix(target, source, weights, (own, view.rows))
 
-    def of_all(self, rows: torch.Tensor) -> torch.Tensor:
-        """[o, d]: what a layer adds up for every own vertex, of ``rows`` [o + r, d]."""
-        summed: torch.Tensor = self._whole @ rows
-        return summed + self.loops * rows[: len(self.loops)]
+    def read_for(self, places: Longs) -> Longs:
+        """Rows that a layer reads for own rows ``places``: they and their in-neighbours, int64, ascending."""
+        return np.union1d(places, self._weights[places].indices)
+
+    def whole(self, places: Longs) -> torch.Tensor:
+        """What adds up all rows [o + r, d] for own rows ``places`` int64 [n], loops included: sparse [n, o + r]."""
+        return torch_csr(self._all[places], self._like)
 
     def tree(self, seeds: Longs, fan_outs: Sequence[int], **draw: Any) -> Tree:
         """Sample in-neighbours of own rows ``seeds``; those of others have none here. ``draw``: as of ``LocalSampler.sample``."""
@@ -92,7 +120,7 @@ class OwnEdges:
         ends = np.cumsum(own)[np.cumsum(found.num_sampled_nodes) - 1] if len(rows) else [0] * (len(fan_outs) + 1)
         return Tree(rows[order], list(map(int, ends)), drawn, np.cumsum([0, *found.num_sampled_edges]).tolist())
 
-    def sums(self, tree: Tree, hop: int) -> LayerSums:
+    def sums(self, tree: Tree, hop: int) -> Sums:
         """For the vertices of ``tree`` up to ``hop``, of all their in-neighbours."""
         count, fresh = tree.ends[hop], tree.fresh(hop)
         self._place[tree.rows[:fresh]] = np.arange(fresh)
@@ -101,50 +129,38 @@ class OwnEdges:
         self._place[tree.rows[:fresh]] = -1
         known, weights = column >= 0, edges.data
         rows, columns = np.unique(edges.indices[~known], return_inverse=True)
-        return LayerSums(
-            self._matrix(target[known], column[known], weights[known], (count, fresh)),
-            self._matrix(target[~known], columns, weights[~known], (count, len(rows))),
-            torch.from_numpy(rows.astype(np.int64)).to(self._like.device),
-        )
+        old = self._matrix(target[~known], columns, weights[~known], (count, len(rows)))
+        stale = (old, torch.from_numpy(rows.astype(np.int64)).to(self._like.device)) if len(rows) else None
+        return self._matrix(target[known], column[known], weights[known], (count, fresh)), stale
 
-    def drawn(self, tree: Tree, hop: int) -> LayerSums:
+    def drawn(self, tree: Tree, hop: int) -> Sums:
         """The same of those drawn in-neighbours alone that the batch computes, which weigh as much as all."""
-        count, fresh, none = tree.ends[hop], tree.fresh(hop), np.zeros(0, np.int64)
+        count, fresh = tree.ends[hop], tree.fresh(hop)
         drawn = tree.drawn[:, : tree.drawn_ends[hop + 1]]
         source, target, edge = drawn[:, drawn[0] < fresh]
         grow = np.diff(self._weights.indptr)[tree.rows[:count]] / np.bincount(target, minlength=count).clip(1)
-        weights = self._weights.data[edge] * grow[target]
-        return LayerSums(
-            self._matrix(target, source, weights, (count, fresh)),
-            self._matrix(none, none, np.zeros(0), (count, 0)),
-            torch.from_numpy(none).to(self._like.device),
-        )
+        return self._matrix(target, source, self._weights.data[edge] * grow[target], (count, fresh)), None
 
     def _matrix(self, target: Longs, source: Longs, weights: Any, size: tuple[int, int]) -> torch.Tensor:
-        sources, targets = (torch.from_numpy(end.astype(np.int64)).to(self._like.device) for end in (source, target))
-        return adjacency(sources, targets, torch.from_numpy(weights).to(self._like), size)
+        return torch_csr(csr_array((weights, (target, source)), shape=size), self._like)
 
 
 class HistoricalRows(TableRows):
-    """Stale rows: own ones, as batches have written them, and those of others: of the first hidden layer as they are
-    computed here, of further ones as they were pulled last.
-
-    Attributes:
-        rows: [o + r, d] by layer.
-    """
+    """Stale ``rows`` [o + r, d] by layer: own ones, as batches have written them, and those of others: of the first hidden
+    layer as they are computed here, of further ones as they were pulled last. Those that are read nowhere stay as they are."""
 
     rows: dict[int, torch.Tensor]
 
-    def fill(self, table: DaemonTable, rows: Mapping[int, torch.Tensor]) -> None:
-        super().fill(table, rows)
-        others = self._received if self._places is None else len(self._places)
-        self.rows = {n: torch.cat([own, own.new_zeros((others, own.shape[1]))]) for n, own in rows.items()}
+    def only(self, mine: Longs, others: Longs) -> None:
+        """Before ``fill``: own rows ``mine`` and rows ``others`` are all that travel; int64, places in ``rows``."""
+        self._shared, self._pulled_at = (torch.from_numpy(places).to(self._device) for places in (mine, others))
+        self._own_ids, self._read_ids = self._ids[mine], self._ids[others]
+        self._far = int(self._far_rows[others - self._own].sum())
 
     def take(self) -> None:
         """Take the rows that the epoch has begun to pull, if any."""
         for layer in self._published:
-            found = self._read(layer, first=True)
-            self.rows[layer][self._own :] = found if self._places is None else found.index_select(0, self._places)
+            self.rows[layer][self._pulled_at] = self._read(layer, first=True)
 
     def write(self, layer: int, places: torch.Tensor, values: torch.Tensor, momentum: float) -> None:
         """Move rows ``places`` int64 [n] towards ``values`` [n, d]; ``momentum``: how far, 1 replaces them."""
@@ -153,11 +169,8 @@ class HistoricalRows(TableRows):
 
     def publish(self) -> None:
         """Push own rows of the layers that travel, if it is time."""
-        publishes = self.policy.publishes(self._epoch, "forward", self._rank)
         for layer in self._published:
-            self.figures.count((layer, "forward"), broadcast=publishes)
-            if publishes:
-                self._publish(layer, self._mine(self.rows[layer][: self._own]), self._epoch)
+            self._push(layer, self.rows[layer])
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"rows": self.rows}
@@ -172,9 +185,9 @@ class HistoricalTrainer(DigestTrainer):
 
     Attributes:
         sizes: targets of all trainers, by step of an epoch.
-        edges: in-edges of own vertices.
-        features, sums: of own vertices [o, channels] and of others that are read [r, channels]: what the first layer
-            reads, and adds up of in-neighbours. Neither ever changes.
+        features, sums: of own vertices and of others that are read: what the first layer reads, and adds up.
+        first, further: places int64 [n] of the rows that are read, here or elsewhere, and so computed anew: of the first
+            hidden layer, own ones first; of further ones, own ones alone, with what adds up rows for them.
     """
 
     rows = HistoricalRows
@@ -182,10 +195,7 @@ class HistoricalTrainer(DigestTrainer):
     slots = 1  # a step, which all take together, lies between a pull and the next push
     options: HistoricalSettings  # type: ignore[assignment]
     stale: HistoricalRows
-    sizes: list[int]
-    edges: OwnEdges
-    features: tuple[torch.Tensor, torch.Tensor]
-    sums: tuple[torch.Tensor, torch.Tensor]
+    model: Any
 
     def __init__(self, config: HistoricalSettings, cluster: atta.Cluster, device: torch.device) -> None:
         super().__init__(config, cluster, device, DigestPolicy(sync_every=config.max_age or config.epochs + 1))
@@ -226,54 +236,69 @@ class HistoricalTrainer(DigestTrainer):
 
     def _forward(self, tree: Tree) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Scores of the seeds, and the rows that each hidden layer has computed, before dropout."""
-        gnn: Any = self.model
-        first, *more = gnn.convs
-        rows, hidden, own = torch.from_numpy(tree.rows).to(self.device), list[torch.Tensor](), tree.ends[-1]
-        read = [
-            torch.cat([mine[rows[:own]], theirs[rows[own:] - len(mine)]]) for mine, theirs in (self.features, self.sums)
-        ]
-        h = first_layer(first, *read)
+        first, *more = self.model.convs
+        rows, hidden = torch.from_numpy(tree.rows).to(self.device), list[torch.Tensor]()
+        h = first_layer(first, self.features.at(rows), self.sums.at(rows))
         for layer, conv in enumerate(more, 1):
-            h = gnn.act(h)
+            h = self.model.act(h)
             hidden.append(h.detach())
-            h, hop = gnn.dropout(h), len(more) - layer
-            sums = self.edges.sums(tree, hop) if self.options.max_age else self.edges.drawn(tree, hop)
-            summed, count = sums.fresh @ h, tree.ends[hop]
-            if len(sums.rows):
-                summed = summed + sums.stale @ gnn.dropout(self.stale.rows[layer][sums.rows])
+            h, hop = self.model.dropout(h), len(more) - layer
+            fresh, stale = self.edges.sums(tree, hop) if self.options.max_age else self.edges.drawn(tree, hop)
+            summed, count = fresh @ h, tree.ends[hop]
+            if stale is not None:
+                weights, places = stale
+                summed = summed + weights @ self.model.dropout(self.stale.rows[layer][places])
             h = first_layer(conv, h, summed + self.edges.loops[rows[:count]] * h[:count])
         return h, hidden
 
     @torch.no_grad()
     def _refresh(self) -> None:
-        """Compute rows anew, of the present weights: own ones of all layers, and others' of the first hidden layer."""
-        gnn: Any = self.model
-        first, *more = gnn.convs
-        h = torch.cat([first_layer(first, *read) for read in zip(self.features, self.sums, strict=True)])
-        for layer, conv in enumerate(more, 1):
-            self.stale.write(layer, torch.arange(len(h), device=self.device), gnn.act(h), self.options.momentum)
-            if layer < len(more):
-                rows = self.stale.rows[layer]
-                h = first_layer(conv, rows, self.edges.of_all(rows))
+        """Compute rows that are read anew, of the present weights."""
+        momentum = self.options.momentum
+        self.stale.write(1, self.first, self._first_hidden(), momentum)
+        for layer, (places, sums) in enumerate(self.further, 1):
+            rows, conv = self.stale.rows[layer], self.model.convs[layer]
+            self.stale.write(layer + 1, places, self.model.act(first_layer(conv, rows[places], sums @ rows)), momentum)
+
+    def _first_hidden(self) -> torch.Tensor:
+        """Rows ``first`` of the first hidden layer."""
+        conv, pieces = self.model.convs[0], self.first.split(1024)  # features may be wide
+        return torch.cat([self.model.act(first_layer(conv, self.features.at(p), self.sums.at(p))) for p in pieces])
 
     def _fill(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
         """Before that, find what the first layer adds up: for own vertices, and, of their owners, for others."""
         graph, view = batch.graph, batch.graph.view
         assert graph.source is not None
         self.edges = OwnEdges(view, self.config.model, batch.x)
-        self.features = batch.x, graph.source.start(0, "forward", batch.x).finish()
-        mine = self.edges.of_all(torch.cat(self.features))
-        self.sums = mine, self.exact.start(0, "forward", mine).finish()
-        first: Any = self.model
-        with torch.no_grad():
-            parts = zip(self.features, self.sums, strict=True)
-            h = torch.cat([first.act(first_layer(first.convs[0], *read)) for read in parts])
+        halo = graph.source.start(0, "forward", batch.x).finish()
+        mine = self.edges.whole(np.arange(len(view.own))) @ torch.cat([batch.x, halo])
+        self.features = FixedRows(batch.x, halo)
+        self.sums = FixedRows(mine, self.exact.start(0, "forward", mine).finish())
+        self._agree(batch)
         rows = super()._fill(batch)
-        self.stale.rows[1] = h
+        with torch.no_grad():
+            h = self._first_hidden()
+        self.stale.rows = {n: F.pad(of_mine, (0, 0, 0, view.rows - len(of_mine))) for n, of_mine in rows.items()}
+        self.stale.rows[1] = h.new_zeros((view.rows, h.shape[1])).index_copy_(0, self.first, h)
         steps = max(1, int(self._max(-(-len(batch.targets) // self.options.batch_size))))
         sizes = [len(part) for part in np.array_split(np.arange(len(batch.targets)), steps)]
         self.sizes = [int(n) for n in self._sum(sizes)]
         return rows
+
+    def _agree(self, batch: TrainerBatch) -> None:
+        """Find out which rows batches read, or what is computed anew of the next layer, here and elsewhere."""
+        view, self.further = batch.graph.view, list[tuple[torch.Tensor, torch.Tensor]]()
+        places, own = view.targets, len(view.own)
+        for _ in range(self.config.depth - 2):
+            read = self.edges.read_for(places)
+            asked = batch.x.new_zeros((view.rows - own, 1))
+            asked[read[read >= own] - own] = 1
+            of_mine = self.exact.start(0, "backward", asked).finish()[:, 0].cpu().numpy()
+            shared = np.arange(own) if self.options.rows == "all" else np.flatnonzero(of_mine)
+            self.stale.only(shared, read[read >= own])
+            places = np.union1d(read[read < own], shared)
+            self.further.insert(0, (torch.from_numpy(places).to(self.device), self.edges.whole(places)))
+        self.first = torch.from_numpy(self.edges.read_for(places)).to(self.device)
 
     def travelling(self, rows: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Others compute the first hidden layer's rows themselves."""

@@ -229,7 +229,8 @@ class TableRows(StaleRows):
             self._shared = torch.arange(reads.own, device=self._device)
         self._own_ids, self._read_ids = ids[self._shared.cpu().numpy()], np.empty(reads.received, np.int64)
         self._read_ids[reads.places] = ids[len(ids) - len(reads.places) :]
-        self._far = int(reads.lists.receive_counts[np.array(reads.elsewhere)].sum())
+        self._ids, self._far_rows = ids, np.repeat(reads.elsewhere, reads.lists.receive_counts)[reads.places]
+        self._far = int(self._far_rows.sum())
         self._table: DaemonTable | None = None
         self._published: dict[int, tuple[int, torch.Tensor]] = {}  # (version, rows)
         self._pulls: dict[int, Future[Fetched]] = {}
@@ -313,10 +314,7 @@ class TableRows(StaleRows):
         first = key not in self._started
         if first:
             self._started.add(key)
-            publishes = self.policy.publishes(self._epoch, "forward", self._rank)
-            self.figures.count(key, broadcast=publishes)
-            if publishes:
-                self._publish(layer, self._mine(rows), self._epoch)
+            self._push(layer, rows)
         return Arrival(lambda: self._read(layer, first=first))
 
     def _read(self, layer: int, *, first: bool) -> torch.Tensor:
@@ -344,6 +342,12 @@ class TableRows(StaleRows):
     def _mine(self, rows: torch.Tensor) -> torch.Tensor:
         mine = rows.detach().index_select(0, self._shared)
         return F.normalize(mine, dim=1) if self.policy.normalize_rows else mine
+
+    def _push(self, layer: int, rows: torch.Tensor) -> None:
+        publishes = self.policy.publishes(self._epoch, "forward", self._rank)
+        self.figures.count((layer, "forward"), broadcast=publishes)
+        if publishes:
+            self._publish(layer, self._mine(rows), self._epoch)
 
     def _publish(self, layer: int, mine: torch.Tensor, version: int) -> None:
         check_finite(mine, self._rank, version, (layer, "forward"))

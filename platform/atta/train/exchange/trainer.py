@@ -193,11 +193,7 @@ def other_source(graph: CooperativeGraph, source: Source) -> Iterator[None]:
 
 
 class RecordedRows(Source):
-    """A source that remembers the own rows of each layer that travels.
-
-    Attributes:
-        rows: own rows [o, d] by layer.
-    """
+    """A source that remembers own ``rows`` [o, d] of each layer that travels."""
 
     def __init__(self, source: Source, unchanged: torch.Tensor | None) -> None:
         """``unchanged``: rows that readers keep, so they do not travel."""
@@ -251,17 +247,16 @@ class DigestTrainer(ExchangeTrainer):
         divisor = self.divisor(batch, count)
         loss = own_backward(self.cooperative, batch, divisor, self.objective.loss_sum) * (divisor / count)
         parameters = [p for p in self.cooperative.parameters() if p.grad is not None]
-        averages_weights = self.averages_weights
         for parameter in parameters:
             assert parameter.grad is not None
             # Gradients of means over all vertices add up; weights, and gradients of own means, are averaged.
-            if self.options.loss == "global" and averages_weights:
+            if self.options.loss == "global" and self.averages_weights:
                 parameter.grad.mul_(self.world)
-            elif self.options.loss == "local" and not averages_weights:
+            elif self.options.loss == "local" and not self.averages_weights:
                 parameter.grad.div_(self.world)
         self.stale.flush()
         more = self.shares()
-        if averages_weights:
+        if self.averages_weights:
             self.optimizer.step()
             with torch.no_grad():
                 sum_gradients((), self.groups, loss, *(p.data for p in parameters), *more)

@@ -13,7 +13,7 @@ from torch_geometric.nn import GCN, GraphSAGE
 
 from atta.errors import AttaError, RestartedError, UnknownNameError
 from atta.samplers import LocalGraph, LocalSampler
-from atta.train.exchange.historical import HistoricalTrainer, OwnEdges, Tree
+from atta.train.exchange.historical import FixedRows, HistoricalTrainer, OwnEdges, Tree
 from atta.train.exchange.trainer import DigestTrainer, ExchangeTrainer
 from atta.train.models import SampledModel
 from tests.unit.train.graphs import batch_of, training_graph
@@ -22,15 +22,16 @@ VERTICES, EDGES, SEEDS = 40, 160, np.array([3, 17, 5, 30])
 MODELS = {"sage": GraphSAGE, "gcn": GCN}
 
 
-def scores(kind: str, fan_outs: tuple[int, int], max_age: int) -> tuple[torch.Tensor, Tree, Any]:
+def scores(kind: str, fan_outs: tuple[int, int], max_age: int, filled: float = 1.0) -> tuple[torch.Tensor, Tree, Any]:
     rng = np.random.default_rng(2)
     batch = batch_of(training_graph(rng.integers(0, VERTICES, (2, EDGES)), VERTICES, rng))
+    batch.x[torch.from_numpy(rng.random(batch.x.shape) >= filled)] = 0
     torch.manual_seed(0)
     model = MODELS[kind](5, 6, 3, 2).double()
     edges = OwnEdges(batch.graph.view, kind, batch.x)
-    tree = edges.tree(SEEDS, fan_outs, seed=1, epoch=2, batch=3)
+    tree, sums = edges.tree(SEEDS, fan_outs, seed=1, epoch=2, batch=3), edges.whole(np.arange(VERTICES)) @ batch.x
     trainer: Any = SimpleNamespace(
-        model=model, edges=edges, features=(batch.x, batch.x[:0]), sums=(edges.of_all(batch.x), batch.x[:0]),
+        model=model, edges=edges, features=FixedRows(batch.x, batch.x[:0]), sums=FixedRows(sums, batch.x[:0]),
         device=batch.x.device, options=SimpleNamespace(max_age=max_age), stale=SimpleNamespace(rows={}),
     )  # fmt: skip
     found, hidden = HistoricalTrainer._forward(trainer, tree)
@@ -42,9 +43,12 @@ def gradients(loss: torch.Tensor, model: torch.nn.Module) -> list[torch.Tensor]:
     return list(torch.autograd.grad(loss.square().sum(), list(model.parameters())))
 
 
+@pytest.mark.parametrize("filled", [1.0, 0.02])
 @pytest.mark.parametrize("kind", MODELS)
-def test_all_neighbours_give_the_whole_graph(kind: str) -> None:
-    found, tree, (model, batch) = scores(kind, (-1, -1), max_age=1)
+def test_all_neighbours_give_the_whole_graph(kind: str, filled: float) -> None:
+    """Also of features that are nearly all 0, which are kept sparse."""
+    found, tree, (model, batch) = scores(kind, (-1, -1), 1, filled)
+    assert FixedRows(batch.x, batch.x[:0]).at(torch.arange(3)).is_sparse_csr == (filled < 1)
     view = batch.graph.view
     expected = model(batch.x, torch.from_numpy(view.edge_index))[tree.rows[: len(SEEDS)]]
     assert tree.rows[: len(SEEDS)].tolist() == SEEDS.tolist()
