@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 65_086,
+    "code_lines": 65_089,
     "docstring_lines": 12_234,
     "files": 519,
     "folders": 62,

@@ -297,7 +297,7 @@ def write_json(target: str | None, document: Mapping[str, Any], *, line: bool = 
     output; None: nowhere. Raises ConfigError: the file cannot be written."""
     text = json.dumps(document, indent=None if line else 1, allow_nan=False) + "\n"
     if target is not None and target != "-" and line:
-        _write("--json", target, Path(target), text, "a")
+        _write("--json", target, Path(target), text, append=True)
     elif target is not None:
         write_text("--json", target, text)
 
@@ -322,10 +322,13 @@ def write_text(option: str, target: str, text: str) -> None:
         partial.unlink(missing_ok=True)  # it has its final name, unless writing failed
 
 
-def _write(option: str, target: str, path: Path, text: str, mode: str = "w") -> None:
+def _write(option: str, target: str, path: Path, text: str, *, append: bool = False) -> None:
     try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
+        if append:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         from atta.partition.disk.staging import disk_full
 
