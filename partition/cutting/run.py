@@ -57,14 +57,8 @@ def partition_graph(
     progress = shown(progress)
     if is_url(dst):
         with sent(str(dst), MANIFEST, overwrite=overwrite, progress=progress) as made:
-            again: dict[str, Any] = {
-                "options": options,
-                "fallback": fallback,
-                "seed": seed,
-                "balance": balance,
-                "verify": verify,
-            }
-            return partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
+            again: dict[str, Any] = {"options": options, "fallback": fallback, "seed": seed, "balance": balance}
+            return partition_graph(src, made, parts=parts, method=method, verify=verify, progress=progress, **again)
     if not is_url(src):
         refuse_unimported(src)
     check_replaceable(dst, MANIFEST, overwrite=overwrite)

@@ -112,9 +112,7 @@ class EdgeAppender:
             raise ValueError("every edge needs a source, a destination and a value in each edge table")
         for rows, count, what in zip(ends, self._counts, ("source", "destination"), strict=True):
             if len(rows) and rows.dtype.kind not in "iu":
-                raise ConfigError(
-                    f"an edge has the {what} {rows[0]}: vertices are numbered by integers, not {rows.dtype}"
-                )
+                raise ConfigError(f"an edge has the {what} {rows[0]}: ids are integers, not {rows.dtype}")
             if len(rows) and (rows.min() < 0 or rows.max() >= count):
                 bad = rows[(rows < 0) | (rows >= count)][0]
                 raise ConfigError(f"an edge has the {what} {bad}, but there are only {count} vertices of its type")

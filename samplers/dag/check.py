@@ -38,9 +38,7 @@ def check_spec(spec: dag_pb2.DagSpec, schema: Schema, limits: SpecLimits = DEFAU
     if spec.version != SPEC_VERSION:
         raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
     if len(spec.operators) > limits.operators:
-        raise ConfigError(
-            f"DAG specification has {len(spec.operators)} operators, at most {limits.operators} are allowed"
-        )
+        raise ConfigError(f"DAG specification has {len(spec.operators)} operators, at most {limits.operators}")
     if spec.dependency > limits.dependency:
         raise ConfigError(f"dependency: {spec.dependency} batches, at most {limits.dependency} are allowed")
     ops: dict[str, PlanOp] = {}
@@ -292,9 +290,7 @@ def _check_features(ops: Mapping[str, PlanOp], schema: Schema) -> None:
     for op in ops.values():
         for node_type, table in sorted(wanted):
             if op.id not in summed and node_type in _adds(op, schema) and (op.id, node_type, table) not in fetched:
-                raise ConfigError(
-                    f"operator {op.id!r}: it adds {node_type!r} vertices, but nothing fetches their {table!r}"
-                )
+                raise ConfigError(f"operator {op.id!r}: adds {node_type!r} vertices; nothing fetches their {table!r}")
 
 
 def _adds(op: PlanOp, schema: Schema) -> set[str]:

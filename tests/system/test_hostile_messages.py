@@ -61,7 +61,7 @@ def test_what_is_no_message_is_an_invalid_argument(caller: Caller, name: str) ->
     for what, raw in GARBAGE.items():
         code, details = caller.refusal(name, raw)
         assert code is WRONG, what
-        assert f"the request is not a {rpc.METHODS[name].request.DESCRIPTOR.name}" in details
+        assert f"the request is no {rpc.METHODS[name].request.DESCRIPTOR.name}" in details
 
 
 def test_what_is_no_message_attaches_no_link(pair: atta.LocalCluster) -> None:

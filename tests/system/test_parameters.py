@@ -78,7 +78,7 @@ def test_a_job_goes_on_from_what_another_one_was(cluster: atta.LocalCluster) -> 
     state = first.state()
     assert (state.version, len(state.moments)) == (1, 10)
     assert second.create(ZEROS, state) == 1
-    with pytest.raises(ConfigError, match="epoch 2 cannot begin, the next is 1"):
+    with pytest.raises(ConfigError, match="epoch 2 cannot begin; next is 1"):
         second.begin(0, 2, within_s=5)
     again = second.state()
     assert again.values.tobytes() == state.values.tobytes()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import ipaddress
 import math
 import ssl
 import threading
@@ -30,6 +29,7 @@ from atta.errors import AttaError, ConfigError, DataError, NotAllowedError, NotA
 from atta.observe.answering import App, bounded_listener, json_answer, refusal, run_aside
 from atta.observe.machine.threads import aside
 from atta.observe.metrics import metrics_app
+from atta.wire.clusterfile import ip_of
 from atta.wire.credentials import Credentials, PemBytes, Stamp, TlsFiles, stamp_of
 from atta.wire.parts import replicas_of
 from atta.wire.tokens import METRICS, TokenFile, read_tokens
@@ -256,10 +256,7 @@ def _places(config: DaemonConfig) -> list[str]:
 
 def _plain_host(host: str) -> str:
     host = host.strip("[]").partition("%")[0].lower()
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return host
+    return str(ip_of(host) or host)
 
 
 def _names(holds: list[str], host: str) -> bool:
@@ -303,18 +300,8 @@ def check_reached_by_others(places: Mapping[str, str], *, insecure: bool) -> Non
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches ``host``. Other names than localhost may mean any address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-_STATUS: dict[Refusal, tuple[HTTPStatus, type[AttaError]]] = {
-    Refusal.UNKNOWN: (HTTPStatus.UNAUTHORIZED, NotAuthenticatedError),
-    Refusal.LACKS_ROLE: (HTTPStatus.FORBIDDEN, NotAllowedError),
-}
+    found = ip_of(host.strip("[]").partition("%")[0])
+    return host == "localhost" or (found is not None and found.is_loopback)
 
 
 def serve_metrics_to(
@@ -353,9 +340,10 @@ def _guarded(app: App, guard: CallGuard, method: Callable[[str], str], scheme: s
         decision = guard.decide(method(environ.get("PATH_INFO") or "/"), _caller(environ), proof)
         if isinstance(decision, Admitted):
             return app(environ, start_response)
-        (status, error), asked = _STATUS[decision.why], [("WWW-Authenticate", scheme)]
-        headers = asked if decision.why is Refusal.UNKNOWN else []
-        return json_answer(start_response, status, refusal(error, decision.cause), *headers)
+        if decision.why is Refusal.LACKS_ROLE:
+            return json_answer(start_response, HTTPStatus.FORBIDDEN, refusal(NotAllowedError, decision.cause))
+        said, asked = refusal(NotAuthenticatedError, decision.cause), ("WWW-Authenticate", scheme)
+        return json_answer(start_response, HTTPStatus.UNAUTHORIZED, said, asked)
 
     return answer
 

@@ -219,9 +219,7 @@ class SummedJob:
         if epoch < self._finished[interval] or self.done:
             return Started(self.weights.version, None, self.done)
         if epoch > self._finished[interval]:
-            raise ConfigError(
-                f"interval {interval}: epoch {epoch} cannot begin, the next is {self._finished[interval]}"
-            )
+            raise ConfigError(f"interval {interval}: epoch {epoch} cannot begin; next is {self._finished[interval]}")
         if epoch > min(self._finished) + self._bound:
             return None
         if (epoch, interval) not in self._pinned:

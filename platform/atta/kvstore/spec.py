@@ -320,9 +320,7 @@ class MutableSpec:
         ):
             raise ConfigError(f"table {self.name}: row shape {shape!r} is not a tuple of up to {_MAX_DIMENSIONS} sizes")
         if self.row_bytes > MAX_ROW_BYTES:
-            raise ConfigError(
-                f"table {self.name}: rows of {self.row_bytes} bytes; at most {MAX_ROW_BYTES} are possible"
-            )
+            raise ConfigError(f"table {self.name}: rows of {self.row_bytes} bytes; at most {MAX_ROW_BYTES}")
 
     def _check_lease(self) -> None:
         lease_s = self.lease_s

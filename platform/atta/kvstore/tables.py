@@ -196,9 +196,7 @@ class Tables:
     def register(self, table: MutableTable, client: Client) -> None:
         """Let a client push to one of the tables; see ``MutableTable.register``."""
         if self.clients >= MAX_CLIENTS:
-            raise QuotaExceededError(
-                f"the tables know {MAX_CLIENTS} clients already: those that are done must be forgotten"
-            )
+            raise QuotaExceededError(f"the tables know {MAX_CLIENTS} clients already: forget those that are done")
         table.register(client)
 
     def forget(self, client: Client) -> bool:
@@ -296,9 +294,7 @@ class Tables:
             total += nbytes
             if total + leased > self.quota_bytes:
                 stay = f" beside {leased} bytes of tables with a lease and weights" if leased else ""
-                raise QuotaExceededError(
-                    f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}"
-                )
+                raise QuotaExceededError(f"{folder}: tables of {total} bytes{stay}, the quota is {self.quota_bytes}")
             self._check_memory(str(folder), nbytes)
             found[saved.spec.name] = MutableTable.of(saved, file.arrays(saved), resume=resume)
         return found

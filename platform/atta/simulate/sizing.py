@@ -198,9 +198,7 @@ def choices(
     policy, batches, trainer, round trip and profile; its machines, cores and links are replaced. ``cache``, ``buffer``:
     bounds of each daemon, in bytes. Raises ConfigError: the profile does not tell the seeds of an epoch."""
     if not base.profile.epoch_seeds:
-        raise ConfigError(
-            "the profile does not tell the seeds of an epoch (epoch_seeds), so neither its time nor price"
-        )
+        raise ConfigError("the profile does not tell the seeds of an epoch (epoch_seeds), so neither time nor price")
     for instance in instances:
         for machines in fitting_counts(sample, graph, instance, cache, buffer):
             said(instance.name, machines)

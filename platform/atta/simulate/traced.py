@@ -53,9 +53,7 @@ def profile_of_trace(path: str | Path, *, batch_size: int | None = None, fan_out
         if dag.whole():
             by_shape[given or shapes.get(dag.session)].append(dag)
     if not by_shape:
-        raise DataError(
-            path, "no batch was begun and finished within the trace: record for longer (atta trace --seconds)"
-        )
+        raise DataError(path, "no batch was begun and finished within the trace: record longer (atta trace --seconds)")
     shape, dags = max(by_shape.items(), key=lambda entry: len(entry[1]))
     if shape is None:
         raise DataError(path, "begins after the sessions were opened: say --batch-size and --fan-out as they were")

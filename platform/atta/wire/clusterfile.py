@@ -180,15 +180,14 @@ def listening_at(option: str, address: str) -> tuple[str, int]:
 
 
 def may_be_at(address: str, listens: str) -> bool:
-    """Whether a daemon that ``listens`` may be found at ``address``: the name of a host, or one that means all of a machine's
-    addresses, may stand for any."""
-    (host, port), (own, own_port) = (
-        (_ip(a.rpartition(":")[0].strip("[]")), a.rpartition(":")[2]) for a in (address, listens)
-    )
-    return port == own_port and (host is None or own is None or own.is_unspecified or host == own)
+    """Whether a daemon that ``listens`` may be found at ``address``. Names of hosts, and ``0.0.0.0``, may mean any."""
+    host, own = (ip_of(each.rpartition(":")[0].strip("[]")) for each in (address, listens))
+    same_port = address.rpartition(":")[2] == listens.rpartition(":")[2]
+    return same_port and (host is None or own is None or own.is_unspecified or host == own)
 
 
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that ``host`` is, without brackets; None: it is a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -200,7 +199,7 @@ def _bracketed(host: str, rest: str) -> str:
 
 
 def _is_ipv6(text: str) -> bool:
-    return isinstance(_ip(text), ipaddress.IPv6Address)
+    return isinstance(ip_of(text), ipaddress.IPv6Address)
 
 
 def write_cluster(

@@ -92,7 +92,7 @@ class RpcMethod:
             return self.request.FromString(raw)
         except (DecodeError, ValueError) as error:
             raise errors.ConfigError(
-                f"{self.path}: the request is not a {self.request.DESCRIPTOR.name}: {error}"
+                f"{self.path}: the request is no {self.request.DESCRIPTOR.name}: {error}"
             ) from error
 
     def encode_reply(self, reply: Any) -> bytes:

@@ -206,7 +206,7 @@ def test_a_process_is_started_again_as_it_ran(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_refused_before_anything_stops() -> None:
-    with pytest.raises(ConfigError, match=r"known are \{part\}, \{address\}, \{host\}"):
+    with pytest.raises(ConfigError, match=r"give \{part\}, \{address\}, \{host\}"):
         RunningFleet({0: "a:1"}, None, command="start {number}", local=False)
     result = CliRunner().invoke(cli, ["roll", "a:1", "--command", "x", "--local"])
     assert isinstance(result.exception, ConfigError)

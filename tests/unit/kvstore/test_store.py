@@ -279,7 +279,7 @@ def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
 
 def test_a_store_is_of_one_daemon_and_one_dataset(tmp_path: Path) -> None:
     kept = Kept.made(tmp_path, 0)
-    with pytest.raises(ConfigError, match="another daemon keeps its tables there"):
+    with pytest.raises(ConfigError, match="another daemon has its tables there"):
         Kept(tmp_path)
     kept.store.close()
     with pytest.raises(ConfigError, match="holds tables of dataset d, not e"):

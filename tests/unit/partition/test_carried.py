@@ -274,7 +274,7 @@ def test_a_narrow_id_column_knows_larger_numbers_as_strangers(tmp_path: Path) ->
         (lambda out: out.add_nodes("a", 2, ids=np.array([1, BIG], np.uint64)), f"ids: {BIG} at position 1 does not fit"),
         (lambda out: out.add_nodes("a", 2, ids=[0.5, 1]), "ids are integers, not float64"),
         (lambda out: out.add_nodes("a", 2, ids=[True, False]), "ids are integers, not bool"),
-        (lambda out: out.add_edges("n__to__n", [0.0], [1.0]), "an edge has the source 0.0: vertices are numbered by integers"),
+        (lambda out: out.add_edges("n__to__n", [0.0], [1.0]), "an edge has the source 0.0: ids are integers"),
         (lambda out: out.add_edges("n__to__n", [0], np.array([BIG], np.uint64)), f"an edge has the destination {BIG}"),
         (lambda out: out.add_split("s", [0.5], "n"), "split 's': rows are integers, not float64"),
         (lambda out: out.add_split("s", np.array([BIG], np.uint64), "n"), f"rows: {BIG} at position 0"),

@@ -70,7 +70,7 @@ def test_the_queue_is_bounded_and_leaving_makes_room() -> None:
     queue = QueryQueue(wait_s=0, most_together=10, most_waiting=5)
     one = waiting(0, 4)
     queue.add(one)
-    with pytest.raises(QuotaExceededError, match="4 vertices wait for answers, at most 5"):
+    with pytest.raises(QuotaExceededError, match="4 vertices wait, at most 5"):
         queue.add(waiting(0, 2))
     queue.drop(one)
     queue.drop(one)

@@ -166,7 +166,7 @@ def test_edges_are_counted_in_their_files_and_daemons_of_several_partitions_own_
     for dataset.quality in ({"parts": [{"edges": {"e": 99}}] * 3}, {}):
         dataset.groups = [range(1), range(1, 2), range(2, 3)]
         assert spans() == [range(3), range(3, 3), range(3, 8)]
-        with pytest.raises(ConfigError, match=r"9 rows, but there are 8 edges of type 'e' in version 0 of the dataset"):
+        with pytest.raises(ConfigError, match=r"9 rows; there are 8 edges of type 'e' in version 0 of the dataset"):
             spans(9)
         dataset.groups = [range(1), range(1, 3)]
         assert spans() == [range(3), range(3, 8)]

@@ -69,7 +69,7 @@ def test_the_target_column_tells_the_task(spec: TableSpec, classes: int | None, 
         (TableSpec("<i8"), 4, {"task": "labels"}, r"a row of 0 and 1 per vertex, .* y has rows of shape \(\)"),
         (TableSpec("<f4", (2, 2)), None, {"task": "regression"}, r"numbers per vertex, y has rows of shape \(2, 2\)"),
         (TableSpec("<f4"), None, {"class_weights": "balanced"}, "--task regression has no classes to weigh"),
-        (TableSpec("<i8"), 4, {"regression_loss": "mae"}, "belongs to --task regression, not classes"),
+        (TableSpec("<i8"), 4, {"regression_loss": "mae"}, "is of --task regression, not classes"),
         (TableSpec("<f4", (3,)), None, {}, "give --task labels or --task regression"),
     ],
 )

@@ -84,9 +84,7 @@ class RunningFleet:
         try:
             return [word.format(**place) for word in shlex.split(self._command)]
         except (KeyError, IndexError, ValueError) as error:
-            raise ConfigError(
-                f"--command {self._command!r}: {error}; known are {{part}}, {{address}}, {{host}}"
-            ) from None
+            raise ConfigError(f"--command {self._command!r}: {error}; give {{part}}, {{address}}, {{host}}") from None
 
     @staticmethod
     def _run(words: list[str]) -> None:

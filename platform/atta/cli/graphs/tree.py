@@ -65,7 +65,7 @@ def _named(dataset: Dataset, vertex: str) -> tuple[str, int | str]:
     node_type, text = (types[0], vertex) if named is None else (named, vertex.removeprefix(f"{named}:"))
     if len(types) > 1 and text == vertex:
         raise ConfigError(
-            f"--sample {vertex}: name the node type, as in {types[0]}:{vertex}; there are {', '.join(types)}"
+            f"--sample {vertex}: name a node type, as in {types[0]}:{vertex}; there are {', '.join(types)}"
         )
     if string_width(dataset.schema, node_type):
         return node_type, text

@@ -141,9 +141,7 @@ def sampled_stages(
     fan_outs = list(fan_outs) * hops if len(fan_outs) == 1 else fan_outs
     if len(fan_outs) != hops:
         of_hops = "" if hops == len(layers) else f" of {hops} hops"
-        raise ConfigError(
-            f"{len(fan_outs)} fan-outs for {len(layers)} layers{of_hops} that are computed: give one for each"
-        )
+        raise ConfigError(f"{len(fan_outs)} fan-outs for {len(layers)} layers{of_hops}: give one for each")
     rules, read = _degrees(layers), {name for layer in layers for name in layer.edge_arguments}
     weighed = {*rules} == {DegreeRule()} and not read
     degrees = rules if not weighed and all(fan_out == -1 for fan_out in fan_outs) else {}

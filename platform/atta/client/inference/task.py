@@ -109,7 +109,7 @@ def feature_width(schema: Schema, features: str) -> int:
     spec = schema.table(schema.node_types[0], features)
     if len(spec.row_shape) != 1:
         raise ConfigError(
-            f"inference needs one row of features per vertex, {features} has rows of shape {spec.row_shape}"
+            f"inference needs a row of features per vertex; {features} has rows of shape {spec.row_shape}"
         )
     return spec.row_shape[0]
 

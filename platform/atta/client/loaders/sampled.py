@@ -240,9 +240,7 @@ class SampledBatch:
         edges of the last hop count, as in DGL's first block. Raises ConfigError: the loader does not aggregate this table."""
         found = self._raw.arrays.get(f"sum/{self._edge_type(edge_type)}/{name}")
         if found is None:
-            raise ConfigError(
-                f"table {name!r} is not aggregated: ask the loader for aggregate, and name a table of float32"
-            )
+            raise ConfigError(f"table {name!r} is not aggregated: ask the loader for aggregate of a table of float32")
         return found
 
     @property

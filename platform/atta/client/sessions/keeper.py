@@ -123,12 +123,10 @@ class SessionState:
     def look(self) -> Any:
         """Once while a consumer waits for long: a call that asks which daemons this one does not reach; else None."""
         since = self._owed_since
-        if self.closed or since == self._looked_for or time.monotonic() - since < LOOK_S:
-            return None
-        self._looked_for = since
-        with contextlib.suppress(ValueError):  # the channel is closed
-            request = control_pb2.DescribeRequest(reach=True)
-            return self.connection.begin("ControlService.Describe", request, timeout=LOOKING_S)
+        if not self.closed and since != self._looked_for and time.monotonic() - since >= LOOK_S:
+            self._looked_for, request = since, control_pb2.DescribeRequest(reach=True)
+            with contextlib.suppress(ValueError):  # the channel is closed
+                return self.connection.begin("ControlService.Describe", request, timeout=LOOKING_S)
         return None
 
     def questioned(self, call: Any) -> None:
@@ -348,11 +346,10 @@ class SessionKeeper:
                 self._under_way(call, partial(self._looked, state.connection.address))
 
     def _looked(self, asked: str, call: Any) -> None:
-        silent = {
-            grpc.StatusCode.OK: lambda: call.result().unreached,
-            grpc.StatusCode.DEADLINE_EXCEEDED: lambda: [asked],
-        }
-        told, self._told = self._told, ", ".join(map(self._named, silent.get(call.code(), list)()))
+        silent = [asked] if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED else []
+        if call.code() is grpc.StatusCode.OK:
+            silent = call.result().unreached
+        told, self._told = self._told, ", ".join(map(self._named, silent))
         if self._told not in ("", told):  # of many sessions, one says it
             log.warning("batches wait for a daemon that does not answer: %s", self._told)
 

@@ -100,9 +100,7 @@ class SlotMaps:
             file = self._files[key]
             view = file.lock(slot.offset, slot.capacity, slot.nonce)
         except FileNotFoundError as error:
-            raise UnavailableError(
-                slot.path, "no daemon answers: it has gone, and the memory of a batch with it"
-            ) from error
+            raise UnavailableError(slot.path, "no daemon answers: it has gone, and its memory with it") from error
         except _GoneError as error:
             raise UnavailableError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
         except (OSError, ValueError) as error:

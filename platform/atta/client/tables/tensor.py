@@ -63,7 +63,7 @@ class DistTensor:
             rows, *row_shape = shape
         except (TypeError, ValueError):
             raise ConfigError(
-                f"table {name}: shape {shape!r}: must be a number of rows, then the shape of a row"
+                f"table {name}: shape {shape!r}: must be the number of rows, then a row's shape"
             ) from None
         spec = MutableSpec(
             name,

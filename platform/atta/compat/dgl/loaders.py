@@ -52,9 +52,7 @@ class DistBatches:
         name = type(self).__name__
         need(name, "dgl", "torch")
         if device is not None and str(device) != "cpu":
-            raise ConfigError(
-                f"{name}: device {device}: blocks of a distributed graph are on the CPU; move them with .to()"
-            )
+            raise ConfigError(f"{name}: device {device}: blocks of a distributed graph are on the CPU: use .to()")
         if unknown := sorted(options.keys() - _MEANINGLESS - {*_OPTIONS}):
             raise TypeError(f"{name}: unknown argument {unknown[0]!r}")
         self.g, self._sampler, self._seed = g, _offered(name, sampler, NeighborSampler), drawing_seed()

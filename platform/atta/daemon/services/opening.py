@@ -266,9 +266,7 @@ def check_request(request: session_pb2.OpenRequest, dataset: Dataset, config: Da
     """Check an ``OpenRequest``. Raises ConfigError, UnknownNameError, WrongDatasetError: the request makes no sense
     here. QuotaExceededError: the daemon has too little memory for it."""
     if request.dataset_id and request.dataset_id != dataset.dataset_id:
-        raise WrongDatasetError(
-            config.listen, f"this daemon serves dataset {dataset.dataset_id}, not {request.dataset_id}"
-        )
+        raise WrongDatasetError(config.listen, f"it serves dataset {dataset.dataset_id}, not {request.dataset_id}")
     if not 1 <= request.batch_size <= config.max_batch_size:
         raise ConfigError(f"batch size {request.batch_size}: must be 1 to {config.max_batch_size}")
     if not request.rank < request.world_size:
@@ -285,9 +283,7 @@ def check_request(request: session_pb2.OpenRequest, dataset: Dataset, config: Da
     if source == "batches":
         check_draws_alone(plan, dataset.schema)
     if request.seeds.node_type != plan.seed.node_type:
-        raise ConfigError(
-            f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
-        )
+        raise ConfigError(f"seeds are of node type {request.seeds.node_type!r}, the DAG has {plan.seed.node_type!r}")
     chosen = choose_seeds(dataset, request.seeds)
     if chosen.types is not None:
         _check_seed_types(plan, chosen.types, dataset)

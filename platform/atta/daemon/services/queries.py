@@ -149,9 +149,7 @@ class QueryQueue:
         """Let a caller wait; returns whether that may change when the next computation begins. Raises
         QuotaExceededError: too many vertices wait already."""
         if self.vertices + one.query.size > self._most_waiting:
-            raise QuotaExceededError(
-                f"{self.vertices} vertices wait for answers, at most {self._most_waiting}: ask later"
-            )
+            raise QuotaExceededError(f"{self.vertices} vertices wait, at most {self._most_waiting}: ask later")
         self._waiting[one] = None
         self.vertices += one.query.size
         return len(self._waiting) == 1 or self.vertices >= self._most_together

@@ -250,7 +250,7 @@ class TableStore:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"{self.folder}: another daemon keeps its tables there; choose another --tables-dir"
+                f"{self.folder}: another daemon has its tables there; name another --tables-dir"
             ) from None
         except OSError as error:
             raise ConfigError(f"{self.folder}: cannot be locked, so it is not safe there: {error.strerror}") from None

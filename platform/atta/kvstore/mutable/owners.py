@@ -43,7 +43,7 @@ def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
     if spec.rows != offsets[-1]:
         first = " in version 0 of the dataset" if kind == "edges" else ""
         raise ConfigError(
-            f"table {spec.name}: {spec.rows} rows, but there are {offsets[-1]} {kind} of type {name!r}{first}"
+            f"table {spec.name}: {spec.rows} rows; there are {offsets[-1]} {kind} of type {name!r}{first}"
         )
     return range(int(offsets[part]), int(offsets[part + 1]))
 

@@ -59,9 +59,7 @@ class TrainingGraph:
         if self.edges.size and (self.edges.min() < 0 or self.edges.max() >= n):
             raise ConfigError(f"edges: name vertices {self.edges.min()} to {self.edges.max()}, there are {n}")
         if outside := int((self.loss_mask & (self.distance != 0)).sum()):
-            raise ConfigError(
-                f"loss_mask: marks {outside} vertices outside the inner set, whose own server counts them too"
-            )
+            raise ConfigError(f"loss_mask: marks {outside} vertices outside the inner set, whose server counts them")
 
     @classmethod
     def of(cls, found: Extracted, task: LearningTask = CLASSES) -> TrainingGraph:

@@ -154,9 +154,7 @@ def interval_rows(edge_index: Longs, vertices: int, intervals: int) -> list[Long
     if intervals < 1:
         raise ConfigError(f"intervals={intervals}: must be at least 1")
     if not vertices:
-        raise ConfigError(
-            "a partition has no vertices, so there is nothing to divide into intervals; take fewer partitions"
-        )
+        raise ConfigError("a partition has no vertices, so nothing to divide into intervals: take fewer partitions")
     if intervals > vertices:
         raise ConfigError(f"intervals={intervals}: a trainer has only {vertices} vertices; take fewer intervals")
     source, target = edge_index

@@ -66,9 +66,7 @@ class Question:
         if min(self.servers, self.trainers, self.layers, self.batch_size, self.batches, *self.co_batches) < 1:
             raise ConfigError("servers, trainers, layers, batch sizes and numbers of batches must be at least 1")
         if any(k < -1 or k == 0 for k in self.num_neighbors) or len(self.num_neighbors) not in (0, self.layers):
-            raise ConfigError(
-                f"num_neighbors {list(self.num_neighbors)}: one per layer ({self.layers}), -1 or at least 1"
-            )
+            raise ConfigError(f"num_neighbors {list(self.num_neighbors)}: one per layer ({self.layers}), -1 or more")
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,7 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     if not task.weighs and settings.class_weights != "none":
         raise ConfigError(f"--class-weights {settings.class_weights}: --task {task.name} has no classes to weigh")
     if task.name != "regression" and settings.regression_loss != "mse":
-        raise ConfigError(
-            f"--regression-loss {settings.regression_loss}: belongs to --task regression, not {task.name}"
-        )
+        raise ConfigError(f"--regression-loss {settings.regression_loss}: is of --task regression, not {task.name}")
     outputs = task.outputs(tables["y"], schema.num_classes)
     channels = _channels(schema, settings, node_type)
     resolved = {"task": task.name} | ({"target": node_type} if settings.model in TYPED_MODELS else {})

@@ -119,7 +119,5 @@ def check_labels(labels: np.ndarray, training: np.ndarray) -> int:
     if not len(training):
         raise ConfigError("--task edge-classes: no training edge has a label (all are -1 in the edge table y)")
     if (training == training[0]).all():
-        raise ConfigError(
-            f"--task edge-classes: all training edges are of class {training[0]}: nothing tells classes apart"
-        )
+        raise ConfigError(f"--task edge-classes: all training edges are of class {training[0]}: nothing to tell apart")
     return int(labels.max()) + 1

@@ -64,9 +64,7 @@ def fit(
     """
     attempts = Attempts(max_failures)
     if config.max_restarts:
-        raise ConfigError(
-            f"max_restarts is {config.max_restarts}: on Ray max_failures says how often trainers start again"
-        )
+        raise ConfigError(f"max_restarts is {config.max_restarts}: on Ray max_failures limits their restarts")
     if threads < 1:
         raise ConfigError(f"threads is {threads}: must be at least 1")
     if config.data is not None:

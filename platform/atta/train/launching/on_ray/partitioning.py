@@ -80,16 +80,7 @@ def partition(
     The dataset is, bit for bit, the one that ``partition_graph(..., method="ldg")`` makes. Both folders must be the same
     on all machines. Tasks read slices of the graph and pass files to each other in ``DST.partial``; no rows pass through
     Ray's object store. This process places the vertices. It holds some 80 bytes per vertex, and a block of neighbours.
-
-    Args:
-        src: a graph folder.
-        dst: folder to write, complete or not at all.
-        parts: number of partitions.
-        options: of ``ldg``; the order ``bfs`` is not among them.
-        seed, balance, overwrite, verify, progress: as for ``partition_graph``.
-
-    Returns:
-        As ``partition_graph``.
+    ``options``: of ``ldg``; the order ``bfs`` is not among them. All else, and what is returned: as ``partition_graph``.
 
     Raises:
         ConfigError: an option is wrong, ``dst`` may not be written, or Ray is not installed.
