@@ -160,7 +160,7 @@ FAULTS: list[tuple[Callable[[dag_pb2.DagSpec, Ops], object], str]] = [
     (lambda spec, ops: ops["feature1"].feature.ClearField("tables"), "'feature1': it fetches no table"),
     (lambda spec, ops: tables(ops).add(node_type="paper", name="x"), "'feature1': it fetches a table twice"),
     (lambda spec, ops: tables(ops).pop(1), "'nbr1': adds 'paper' vertices; nothing fetches their '[xy]'"),
-    (lambda spec, ops: spec.operators.remove(ops["feature1"]), "'nbr1': it adds '(author|paper)' .* nothing fetches"),
+    (lambda spec, ops: spec.operators.remove(ops["feature1"]), "'nbr1': adds '(author|paper)' .* nothing fetches"),
     (lambda spec, ops: again(spec), "'nbr1': table 'x' of 'paper' is fetched for it 2 times"),
 ]
 
