@@ -27,7 +27,7 @@ class LinkSettings(TrainSettings):
     """What strategies that can train tasks without a table of vertices have."""
 
     edge_type: Annotated[
-        str | None, Option("Edges to predict (link, edge-classes).", metavar="TYPE", unset="only type, but for rev_")
+        str | None, Option("Edges to predict (link, edge-classes).", metavar="TYPE", unset="only type")
     ] = None
     reverse_type: Annotated[
         str | None, Option("Typed graphs: reverses of --edge-type.", metavar="TYPE", unset="only one")
