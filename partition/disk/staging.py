@@ -16,7 +16,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -56,6 +56,20 @@ class Reading:
         fd = os.open(marker, os.O_RDONLY)
         weakref.finalize(self, os.close, fd)
         locked_soon(fd, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Lock a folder, which is made if need be, until the block ends or this process dies. A folder that is empty then is
+    removed. Raises ConfigError: another process has locked it."""
+    folder = _place(folder)
+    fd = _take(folder, _make_folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        os.close(fd)
 
 
 def check_unread(folder: Path, marker: str) -> None:
@@ -349,7 +363,7 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
             raise disk_full(path, error) or ConfigError(f"{path}: cannot be written: {error.strerror}") from None
         try:
             if not locked_soon(fd):
-                raise ConfigError(f"{path}: another process is writing it")
+                raise ConfigError(f"{path}: another process is writing it{_holders(fd)}")
             if _same(path, fd):
                 return fd
         except BaseException:

@@ -85,6 +85,7 @@ def tables_for(
     Arguments are those of ``InEdges``. The tables take 16 bytes per edge (weighted), 12 (temporal) or 4 (LABOR). Raises
     ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers."""
     try:
-        return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, source_time, threads))
+        edges = InEdges(indptr, indices, weight, time, source_keys, source_time, threads)
+        return method.rules.tables(edges, f"method {METHODS.plugins().get(method.value, method.value)}")
     except ValueError as error:
         raise ConfigError(str(error)) from error

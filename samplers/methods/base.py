@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from traceback import extract_tb
 
 import numpy as np
 
 from atta import _native
+from atta.errors import AttaError
 from atta.samplers.hashing import GOLDEN, mix64
 
 _BITS = (1 << 64) - 1
@@ -79,8 +82,12 @@ class InNumpy:
     nbytes = 0
     """Number of bytes of tables: a method in numpy has none."""
 
-    def __init__(self, draw: Draw, indptr: np.ndarray, indices: np.ndarray, *, may_replace: bool) -> None:
-        self._draw, self._indptr, self._indices, self._may_replace = draw, indptr, indices, may_replace
+    def __init__(
+        self, draw: Draw, indptr: np.ndarray, indices: np.ndarray, *, may_replace: bool, name: str = "method"
+    ) -> None:
+        """``name``: for errors."""
+        self._draw, self._indptr, self._indices = draw, indptr, indices
+        self._may_replace, self._name = may_replace, name
 
     def picks(
         self,
@@ -101,6 +108,7 @@ class InNumpy:
         Raises:
             ValueError: a row is outside the graph, the fan-out is impossible, or the method drew an edge that a vertex
             does not have.
+            AttaError: the method has failed.
         """
         if fan_out < -1:
             raise ValueError(f"fan_out: {fan_out} must be -1 (all) or >= 0")
@@ -111,27 +119,30 @@ class InNumpy:
         first = self._indptr[rows]
         degree = self._indptr[rows + 1] - first
         keys = rows if vertex_keys is None else vertex_keys[rows]
-        found = self._draw(
-            Hop(
-                first,
-                degree,
-                keys.astype(np.int64, copy=False),
-                fan_out,
-                replace,
-                stream_key,
-                renewed,
-                trees,
-                times,
-                self._indices,
-            )
-        )
+        keys = keys.astype(np.int64, copy=False)
+        hop = Hop(first, degree, keys, fan_out, replace, stream_key, renewed, trees, times, self._indices)
+        try:
+            found = self._draw(hop)
+        except (AttaError, MemoryError):
+            raise
+        except Exception as error:  # a user's code may raise anything
+            raise AttaError(f"{self._name}: {type(error).__name__}: {error} ({self._place(error)})") from error
         counts, positions = found.counts.astype(np.int32, copy=False), found.positions.astype(np.int64, copy=False)
         if len(counts) != len(rows) or int(counts.sum()) != len(positions):
-            raise ValueError("method: its counts do not fit the vertices or the edges that it drew")
+            raise ValueError(f"{self._name}: its counts do not fit the vertices or the edges that it drew")
         own = np.repeat(first, counts)
         if (positions < own).any() or (positions >= own + np.repeat(degree, counts)).any():
-            raise ValueError("method: it drew edges that a vertex does not have")
+            raise ValueError(f"{self._name}: it drew edges that a vertex does not have")
         return Picks(counts, positions)
+
+    def _place(self, error: Exception) -> str:
+        """The innermost line of the method's own file that has raised ``error``."""
+        frames, file = (
+            extract_tb(error.__traceback__),
+            getattr(getattr(self._draw, "__code__", None), "co_filename", ""),
+        )
+        frame = next((f for f in reversed(frames) if f.filename == file), frames[-1])
+        return f"{Path(frame.filename).name} line {frame.lineno}"
 
 
 Tables = _native.Method | InNumpy
@@ -216,8 +227,8 @@ class NeighborMethod:
     weigh_vertices: Callable[[np.ndarray, int, bool], np.ndarray] | None = None
     weigh_edges: Callable[[DrawnEdges], np.ndarray] | None = None
 
-    def tables(self, edges: InEdges) -> Tables | None:
-        """Prepare for ``edges``. None means that they are drawn uniformly."""
+    def tables(self, edges: InEdges, name: str) -> Tables | None:
+        """Prepare for ``edges``; ``name``: for errors. None means that they are drawn uniformly."""
         if self.draw is not None:
-            return InNumpy(self.draw, edges.indptr, edges.indices, may_replace=self.may_replace)
+            return InNumpy(self.draw, edges.indptr, edges.indices, may_replace=self.may_replace, name=name)
         return None if self.prepare is None else self.prepare(edges)

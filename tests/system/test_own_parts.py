@@ -177,6 +177,21 @@ def simulated(
     return losses
 
 
+def test_a_method_that_daemons_lack_is_refused_before_trainers_start(
+    small_graph: SmallGraph, by_place: pytest.MonkeyPatch
+) -> None:
+    with atta.local(small_graph.dataset(2, "random"), threads=1, verify=False) as cluster:
+        for name in ("uniform", "labor"):
+            cluster.check_method(name)
+        by_place.setenv(VARIABLE, "atta.methods/first=atta_own_parts.first:first")
+        config = TrainConfig(cluster=str(cluster.cluster_file), more={}, verbose=False, method="first")
+        first = cluster.replicas[0][0]
+        with pytest.raises(
+            UnknownNameError, match=f"the daemon at {first} does not know the method 'first'; install it"
+        ):
+            fit(config)
+
+
 def test_stale_computes_with_the_rows_of_the_epoch_before(
     small_graph: SmallGraph, by_place: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import atta
 from atta.cli.main import cli
-from atta.errors import ConfigError, PluginError, UnknownNameError
+from atta.errors import AttaError, ConfigError, PluginError, UnknownNameError
 from atta.observe import plugins
 from atta.observe.plugins import VARIABLE, named, registries, use
 from atta.observe.progress import Silent
@@ -56,7 +56,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def _forget() -> None:
     for cached in (plugins._installed, plugins._placed, plugins._loaded, sampling_contract):
         cached.cache_clear()
-    Method._value2member_map_.pop("first", None)
+    for name in ("first", "crash", "late"):
+        Method._value2member_map_.pop(name, None)
 
 
 def install(folder: Path, package: str, group: str, **points: str) -> None:
@@ -251,6 +252,36 @@ def test_daemons_with_other_methods_have_other_contracts(place: Path) -> None:
     use("atta_own_parts.stale:stale")
     sampling_contract.cache_clear()
     assert sampling_contract() == found[2], "daemons run no strategies"
+
+
+CRASH = """from atta.samplers.methods.base import NeighborMethod
+
+def draw(hop):
+    import numpy as np
+    return np.zeros(2).reshape(3) if hop.fan_out == 1 else error(hop)
+
+def error(hop):
+    raise {}
+
+crash = NeighborMethod(draw=draw)
+"""
+
+
+def test_an_error_of_a_method_names_the_method_and_the_line(place: Path) -> None:
+    graph = LocalGraph.from_edges(np.array([0]), np.array([1]), 2)
+    (place / "bad_method.py").write_text(CRASH.format("ValueError('oops')"))
+    use("bad_method:crash")
+    said = r"method 'crash' \(bad_method:crash, by --plugin\): ValueError: "
+    with pytest.raises(AttaError, match=said + r"oops \(bad_method.py line 8\)") as caught:
+        LocalSampler(graph, method="crash").sample(np.array([1]), [2])
+    assert not isinstance(caught.value, ConfigError), "it is no mistake in what was asked"
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(AttaError, match=said + r"cannot reshape.* \(bad_method.py line 5\)"):
+        LocalSampler(graph, method="crash").sample(np.array([1]), [1])
+    (place / "bound_method.py").write_text(CRASH.format("MemoryError"))
+    use("late=bound_method:crash")
+    with pytest.raises(MemoryError):  # the machine's, not the method's
+        LocalSampler(graph, method="late").sample(np.array([1]), [2])
 
 
 # -- the parts of the example, against code that shares nothing with them ----------------------------------------------

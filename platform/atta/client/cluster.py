@@ -33,6 +33,7 @@ from atta.errors import (
     RestartedError,
     SamplingContractError,
     UnavailableError,
+    UnknownNameError,
     WrongDatasetError,
 )
 from atta.kvstore.parameters import ParameterSpec
@@ -285,6 +286,15 @@ class Cluster(PointQueries):
         moved.meet(found)
         self._left.append(known)  # other sessions, tables and the keeper may still use it
         self._connections[daemon], self._descriptions[daemon] = moved, found
+
+    def check_method(self, name: str) -> None:
+        """Raises UnknownNameError: a daemon does not know a neighbour method, which names it."""
+        for connection, found in zip(self._connections, self._descriptions, strict=True):
+            if not {f"draws of {name}", f"neighbour method {name}"} & found.contract.keys():
+                raise UnknownNameError(
+                    f"the daemon at {connection.address} does not know the method {name!r}; install it there, or start "
+                    "atta serve with --plugin"
+                )
 
     def _holder(self, daemon: int) -> Connection:
         """A connection to the replica of a daemon that holds its mutable tables: the first one, unless a backup has

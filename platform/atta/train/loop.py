@@ -36,6 +36,7 @@ from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import check_watched, task_on, watched_by
 from atta.train.tasks.targets import class_weights, count_targets_of, counts_of
 from atta.train.tasks.task import VERTICES, LearningTask, Objective, TargetCounts
+from atta.train.tasks.types import rows_advice
 
 Settings = TypeVar("Settings", bound=TrainSettings)
 
@@ -53,6 +54,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
         due: a checkpoint is due at the end of the epoch under way, also between those of ``--checkpoint-every``.
         begun: what ``save_within`` was given in the checkpoint that the run goes on from; None: it begins with an epoch.
+        validated: the targets of validation vertices.
         kept: the file that gets each epoch when it ends, of the first trainer of a machine.
     """
 
@@ -64,6 +66,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     due: bool = False
     begun: dict[str, Any] | None = None
     kept: Path | None = None
+    validated: TargetCounts = TargetCounts()
     _cuts: bool = False  # there may be files of ranks at a place in mid-epoch
 
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
@@ -93,6 +96,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             counts = self.counted(task, outputs, split)
             task.refuse(counts, outputs, VERTICES[split])
             if split == "val":
+                self.validated = counts
                 check_watched(self.config, self.splits, counts)
 
     def counted(self, task: LearningTask, outputs: int, split: str = "train") -> TargetCounts:
@@ -143,7 +147,17 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if stops:
             metric = self.watched.metric.replace("val_", "validation ", 1)
             self.display.line(f"no better {metric} for {patience} evaluations: stopping")
+        if found := self._doubt(epochs):
+            self.display.line(f"warning: nothing seems to be learnt, validation {found}")
         return epochs
+
+    def _doubt(self, epochs: Sequence[EpochReport]) -> str:
+        best = best_epoch(epochs, self.watched)
+        if best is None or self.objective.weights is not None:  # weights may have a model say rare classes too often
+            return ""
+        figures = {name.removeprefix("val_"): value for name, value in best.metrics.items()}
+        found = self.task.doubt(figures, self.validated)
+        return found and f"{found}; {rows_advice(self.cluster.schema, self.config)}"
 
     def _run_log(self) -> RunLog:
         wanted = self.config.logger if self.rank == 0 else ()

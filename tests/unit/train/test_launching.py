@@ -26,10 +26,40 @@ from atta.observe.machine.threads import YIELDING, yielding_thread
 from atta.train import Nodes, TrainConfig
 from atta.train.launching import worker
 from atta.train.launching.failure import Lives, failure_file, first_cause
+from atta.train.launching.launch import _checkpoints
 from atta.train.launching.trainers import Processes, Silence, _Trainers, pulse_file, signs_of_life
 from atta.train.launching.worker import compute_threads, main
 
 NODE = Nodes(2, 1, "127.0.0.1:29400")
+
+
+def test_one_run_at_a_time_writes_a_folder_of_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    run = TrainConfig(data="d", checkpoint=str(folder), resume=True)
+    with _checkpoints(run, Nodes()):
+        assert capsys.readouterr().err == f"atta: {folder}: no checkpoint yet: begins anew\n"
+        words = rf"run: another process is writing it \(process {os.getpid()}\)"
+        with pytest.raises(ConfigError, match=words), _checkpoints(run, Nodes()):
+            pass
+        assert folder.is_dir()
+        with _checkpoints(run, NODE):  # the first machine has looked
+            pass
+    assert not folder.exists(), "nothing was written"
+    code = "import sys, time; from pathlib import Path; from atta.partition.disk.staging import held\n"
+    code += "with held(Path(sys.argv[1])):\n    print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        words = rf"run: another process is writing it \(process {other.pid}\)"
+        with pytest.raises(ConfigError, match=words), _checkpoints(run, Nodes()):
+            pass
+        other.kill()
+        other.wait()
+    (folder / "checkpoint.pt").write_bytes(b"")
+    capsys.readouterr()
+    with _checkpoints(run, Nodes()):  # a run that was killed holds nothing
+        assert capsys.readouterr().err == ""
+    assert folder.is_dir()
 
 
 def test_nonsense_is_refused_and_trainers_are_divided_among_the_nodes() -> None:

@@ -20,6 +20,7 @@ from atta.train.tasks import TASKS, LearningTask
 from atta.train.tasks.choice import check_watched, task_named, task_on, watched_by
 from atta.train.tasks.targets import class_weights, counts_of, read_weights, targets_in
 from atta.train.tasks.task import VERTICES, Objective, TargetCounts
+from atta.train.tasks.types import edge_type_of, rows_advice
 
 CLASSES, LABELS, REGRESSION = (TASKS[name] for name in ("classes", "labels", "regression"))
 NAN = float("nan")
@@ -108,6 +109,46 @@ def test_what_no_evaluation_has_cannot_be_watched(settings: dict[str, Any]) -> N
         check_watched(config(**settings), task_on(spec, config()).splits)
     check_watched(config(), ["val"], TargetCounts(vertices=2, unknown=2))  # nothing is watched
     check_watched(config(), task_on(spec, config()).splits)
+
+
+def test_what_is_no_better_than_a_guess_is_doubted() -> None:
+    links = task_named(config(task="link"))
+    for auc, loss, guessed in ((0.5, 0.693, True), (0.52, 0.70, True), (0.6, 0.693, False), (0.5, 2.0, False)):
+        found = links.doubt({"auc": auc, "loss": loss}, TargetCounts())
+        assert bool(found) == guessed, found
+    assert links.doubt({"auc": 0.5, "loss": 0.6931}, TargetCounts()) == "auc 0.50 and loss 0.6931 are those of a guess"
+    counts = counted(CLASSES, np.array([0, 1, 1, 1, 2, -1]), 3)
+    assert CLASSES.doubt({"accuracy": 0.6}, counts) == "accuracy 0.6000, and 0.6000 of the vertices are of one class"
+    assert CLASSES.doubt({"accuracy": 0.8}, counts) == ""
+    assert [CLASSES.doubt({}, counts), links.doubt({}, counts), CLASSES.doubt({"accuracy": 0.0}, TargetCounts())] == [
+        ""
+    ] * 3
+    assert REGRESSION.doubt({"mse": 1.0}, counts) == LABELS.doubt({"micro_f1": 0.0}, counts) == ""
+    found = rows_advice(schema(TableSpec("<i8"), 4), config())
+    assert '"ignore" in schema.json' in found
+    assert found.endswith("with atta import --reverse")
+    assert not rows_advice(rated("rates"), config(model="rgcn")).endswith("--reverse")
+    assert rows_advice(rated("rates", x=False), config(model="rgcn")) == "take more epochs, or another --lr"
+
+
+def rated(*relations: str, x: bool = True) -> Schema:
+    """Users and items; relations lead to items, those of reverses back."""
+    names = tuple(f"item__{r}__user" if r.startswith("rev_") else f"user__{r}__item" for r in relations)
+    tables = {"x": TableSpec("<f4", (1,))} if x else {}
+    counts, types = {"user": 3, "item": 3}, {"user": dict(tables), "item": dict(tables)}
+    splits = {t: dict.fromkeys(("train", "val", "test"), 0) for t in counts}
+    return Schema(("item", "user"), names, counts, dict.fromkeys(names, 3), node_tables=types, splits=splits)
+
+
+def test_edges_to_predict_need_no_name_where_the_others_are_their_reverses() -> None:
+    links = config(task="link", model="rgcn")
+    assert edge_type_of(rated("rev_rates", "rates"), links) == "user__rates__item"
+    assert edge_type_of(rated("rev_rates"), links) == "item__rev_rates__user"
+    for relations in (("buys", "rates", "rev_rates"), ("rates", "rev_buys")):
+        with pytest.raises(
+            ConfigError, match=f"--edge-type: name the edges to predict, one of user__{relations[0]}__item, "
+        ):
+            edge_type_of(rated(*relations), links)
 
 
 def counted(task: LearningTask, rows: np.ndarray, outputs: int) -> TargetCounts:

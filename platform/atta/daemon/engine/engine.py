@@ -242,8 +242,10 @@ class Engine:
             if self._files is not None and not isinstance(result, RemoteError):
                 self._files.look()  # what makes no sense may come from a file that has just changed
             result = self._changed_file() or result
+            if type(result) is AttaError or not isinstance(result, AttaError):  # the code has failed, or somebody's own
+                cause = result.__cause__ or result
+                log.error("task failed", task=str(task), session=running.session.id, exc_info=cause)
             if not isinstance(result, AttaError):
-                log.error("task failed", task=str(task), session=running.session.id, exc_info=result)
                 result = AttaError(
                     f"{task.kind.value} task of batch {running.batch}: {type(result).__name__}: {result}"
                 )

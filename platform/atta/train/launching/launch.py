@@ -19,6 +19,7 @@ from atta.observe.lastwords import printable
 from atta.observe.machine.held import OwnFolder
 from atta.partition.deploy import described_dataset
 from atta.partition.disk.mirror import Mirror
+from atta.partition.disk.staging import held
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import Attempts
@@ -52,13 +53,29 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | N
     Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
     message names rank and cause), or other machines did not join."""
     nodes, so_far = nodes or Nodes(), so_far or TrainReport(config)
-    trainers = nodes.trainers_here(config)  # refuses what does not fit
+    nodes.trainers_here(config)  # refuses what does not fit
     config.check_named()
-    if config.checkpoint is not None and nodes.rank == 0:
-        from atta.train.checkpoint.files import check_folder
+    with _checkpoints(config, nodes):
+        return _fit(config, nodes, so_far)
 
-        check_folder(config.checkpoint)
-        check_kept(config, _newest(config.checkpoint))
+
+@contextlib.contextmanager
+def _checkpoints(config: TrainConfig, nodes: Nodes) -> Iterator[None]:
+    """The folder of checkpoints is that of this run alone within the block."""
+    if config.checkpoint is None or nodes.rank:
+        yield
+        return
+    from atta.train.checkpoint.files import check_folder
+
+    check_folder(config.checkpoint)
+    with held(Mirror(config.checkpoint).path):
+        check_kept(config, newest := _newest(config.checkpoint))
+        if config.resume and not newest and config.verbose:
+            _tell(f"{config.checkpoint}: no checkpoint yet: begins anew")
+        yield
+
+
+def _fit(config: TrainConfig, nodes: Nodes, so_far: TrainReport) -> TrainReport:
     if config.data is not None:  # before daemons are started, which takes as long as they read
         from atta.train.checkpoint.run import check_saved
 
@@ -66,6 +83,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | N
         so_far.config = config = with_task(config, stored.schema, stored.num_parts)
         check_saved(config.own, stored.schema)
     if config.verbose:
+        trainers = nodes.trainers_here(config)
         also = "" if config.data is None else f" and daemons for {config.data}"
         _tell(f"starting {trainers} trainer{'s'[: trainers > 1]}{also}")
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
@@ -184,6 +202,7 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
             named = [address for all_ in resolve_target(config.cluster).values() for address in replicas_of(all_)]
             await_names([*named, *meeting], MEETING_S, _tell)
         with atta.connect(config.cluster, wait=nodes.early, deadline_s=MEETING_S) as running:
+            running.check_method(getattr(config.own, "method", "uniform"))
             found = handed(running), running.schema
         yield found
         return

@@ -7,7 +7,8 @@ counts as wrong: the positive is last, the candidate is first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,11 +17,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from atta.errors import ConfigError
 from atta.partition.schema import TableSpec
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK
-from atta.train.tasks.task import LearningTask, Metric, ratio
+from atta.train.tasks.task import LearningTask, Metric, TargetCounts, ratio
 from atta.train.tasks.vertices import UNLABELLED, Classes
 
 HITS = (1, 3, 10)
 """The k of Hits@k, as OGB has them for ranks of single edges: small beside 100 candidates."""
+
+_GUESSED_AUC, _GUESSED_LOSS = 0.55, 0.03
+"""A guess has AUC 1/2 and loss ln 2: at most this AUC, and a loss as near to ln 2, relatively, look like one."""
 
 
 def ranks_of(
@@ -76,6 +80,11 @@ class Links(LearningTask):
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Binary cross entropy of scores [n] of pairs, whose targets [n] are 1 for edges and 0 for negatives."""
         return binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="sum")
+
+    def doubt(self, figures: Mapping[str, float], counts: TargetCounts) -> str:
+        auc, loss = figures.get("auc", 1.0), figures.get("loss", 0.0)
+        guessed = auc < _GUESSED_AUC and abs(loss / math.log(2) - 1) < _GUESSED_LOSS
+        return f"auc {auc:.2f} and loss {loss:.4f} are those of a guess" if guessed else ""
 
 
 class Unlabelled(LearningTask):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,6 +125,11 @@ class LearningTask:
 
     def check_different(self, counts: TargetCounts) -> None:
         """Raise ConfigError for targets that are all alike."""
+
+    def doubt(self, figures: Mapping[str, float], counts: TargetCounts) -> str:
+        """What shows that a model tells nothing apart; empty: nothing shows it. figures: of validation, by names of metrics;
+        counts: the targets there."""
+        return ""
 
     def targets(self, values: torch.Tensor) -> torch.Tensor:
         """Rows of table ``y`` as targets, for any type and shape of the table that ``outputs`` accepts."""

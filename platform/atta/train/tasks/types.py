@@ -8,7 +8,7 @@ from functools import cached_property
 
 from atta.client.loaders.link import reverse_type_of
 from atta.errors import ConfigError
-from atta.partition.names import split_edge_type
+from atta.partition.names import reverse_relation, split_edge_type
 from atta.partition.schema import Schema
 from atta.train.settings.common import MODELS, TYPED_MODELS, TrainSettings
 from atta.train.settings.minibatch import MinibatchSettings, parse_fan_outs
@@ -93,6 +93,14 @@ def _has_types(schema: Schema) -> bool:
     return len(schema.node_types) > 1 or len(schema.edge_types) > 1
 
 
+def rows_advice(schema: Schema, settings: TrainSettings) -> str:
+    """What helps a model that tells nothing apart."""
+    if not any("x" in tables for tables in schema.node_tables.values()):
+        return "take more epochs, or another --lr"
+    graph = "" if settings.model in TYPED_MODELS else ", with atta import --reverse"
+    return f'features may tell too little: a type without any ("ignore" in schema.json) learns rows instead{graph}'
+
+
 def check_model(schema: Schema, settings: TrainSettings) -> None:
     """Refuse models of typed graphs on others, and the other way round. Raises ConfigError."""
     several = _has_types(schema)
@@ -148,16 +156,18 @@ def check_types(schema: Schema, settings: TrainSettings, target: str, also: tupl
 
 
 def edge_type_of(schema: Schema, settings: TrainSettings) -> str:
-    """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one. Raises UnknownNameError:
-    there is no such type; ConfigError: there are several."""
+    """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one that holds no reverses of
+    another. Raises UnknownNameError: there is no such type; ConfigError: there are several."""
     given = getattr(settings, "edge_type", None)
     if given is not None:
         words = [word.strip() for word in given.split(",")]
         listed = [e for e in schema.edge_types if words == [w.strip() for w in ",".join(split_edge_type(e)).split(",")]]
         return listed[0] if len(listed) == 1 else schema.find_edge_type(given)
-    if len(schema.edge_types) > 1:
+    reverses = {reverse_relation(e) for e in schema.edge_types}
+    chosen = [e for e in schema.edge_types if e not in reverses]
+    if len(chosen) != 1:
         raise ConfigError(f"--edge-type: name the edges to predict, one of {', '.join(schema.edge_types)}")
-    return schema.edge_types[0]
+    return chosen[0]
 
 
 def check_link_types(schema: Schema, settings: TrainSettings, edge_type: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -62,6 +64,11 @@ class Classes(LearningTask):
             raise ConfigError(
                 f"all {counts.known} labelled training vertices are of class {only}: nothing tells classes apart"
             )
+
+    def doubt(self, figures: Mapping[str, float], counts: TargetCounts) -> str:
+        share, accuracy = counts.found.max(initial=0) / max(1, counts.known), figures.get("accuracy", 1.0)
+        found = f"accuracy {accuracy:.4f}, and {share:.4f} of the vertices are of one class"
+        return found if share > 0 and accuracy <= share else ""
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         return cross_entropy(outputs, targets, weight=weights, ignore_index=UNLABELLED, reduction="sum")
