@@ -933,6 +933,7 @@ def test_a_schema_is_not_overwritten(tmp_path: Path) -> None:
     refuses(ConfigError, r"schema\.json exists; --overwrite replaces it", run, "schema", tmp_path)
     assert (tmp_path / "schema.json").read_text() == "mine"
     assert run("schema", tmp_path, "--overwrite", "-q").output == ""
+    assert "DST" not in run("schema", "--help").output
     assert (tmp_path / "schema.json").read_text() != "mine"
 
 
