@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
@@ -70,6 +71,13 @@ def split_edge_type(edge_type: str) -> tuple[str, str, str]:
     if join_edge_type(*names) != edge_type:
         raise ConfigError(f"edge type {edge_type!r}: within a name, '%' is written %25 and '_' beside '_' %5F")
     return names[0], names[1], names[2]
+
+
+def lonely(node_types: Iterable[str], edge_types: Iterable[str]) -> list[str]:
+    """A sentence about the node types that no edge type touches, if there are some."""
+    touched = {end for edge_type in edge_types for end in split_edge_type(edge_type)[::2]}
+    alone = ", ".join(name for name in node_types if name not in touched)
+    return [f"no edges begin or end at {alone}, so a model sees no neighbours there"] if alone else []
 
 
 def reverse_relation(edge_type: str) -> str:

@@ -301,7 +301,10 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
         with open_regular(path) as file:
             content = file.read()
     except DataError as error:
-        raise DataError(path, f"{error.cause}; not {what}{_of_tables(path.parent)}") from None
+        if [*path.parent.glob("*.csv"), *path.parent.glob("*.parquet")]:  # none where it may not be read
+            steps = "schema, import and partition" if what.endswith("dataset") else "schema and import"
+            raise DataError(path.parent, f"a folder of tables, not {what}: run atta {steps} first") from None
+        raise DataError(path, f"{error.cause}; not {what}") from None
     value = _parsed(path, content, what, fmt, version)
     found = value.pop(_SEAL, None)
     text = content.replace(str(found).encode(), _NO_SEAL.encode(), 1)
@@ -314,12 +317,6 @@ def _near(folder: Path) -> str:
     """A question whether another folder beside this one, which does not exist, is meant."""
     beside = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
     return "".join(f"; did you mean {folder.parent / name}?" for name in get_close_matches(folder.name, beside, n=1))
-
-
-def _of_tables(folder: Path) -> str:
-    """What to do with a folder of tables."""
-    tables = (*folder.glob("*.csv"), *folder.glob("*.parquet"))  # where a folder may not be read, there are none
-    return "; atta schema and atta import table make a graph of its tables" if tables else ""
 
 
 def _parsed(path: Path, content: bytes, what: str, fmt: str, version: int) -> dict[str, Any]:

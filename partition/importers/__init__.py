@@ -36,6 +36,7 @@ from atta.partition.importers import (
 )
 from atta.partition.importers.reading.source import ImportOptions, head_of
 from atta.partition.importers.table.schema import kind_of
+from atta.partition.names import lonely
 from atta.partition.schema import Schema
 
 __all__ = ["IMPORTERS", "Format", "ImportOptions", "Importer", "called", "guess", "import_graph", "refuse_unimported"]
@@ -210,6 +211,8 @@ def import_graph(
         importer.read(source, out, options)
         options.check_dropped()
         out.check_renamed()
-    if contents is not None and out.schema is not None:
-        contents(out.schema)
+    if out.schema is not None:
+        options.notes.extend(lonely(out.schema.node_types, out.schema.edge_types))
+        if contents is not None:
+            contents(out.schema)
     return options.notes

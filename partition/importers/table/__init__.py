@@ -102,6 +102,7 @@ class _Import:
             found.append({name: reader.rows(piece) for name, reader in readers.items()})
             with self._refusals.held(piece.path):
                 chosen.append({column: reader.values(piece)[0] for column, reader in splits.items()})
+        self._note_filled(entry.name, readers)
         vertices = node_ids(files, ids)
         if vertices is not None:
             self._known[entry.name] = vertices
@@ -152,6 +153,11 @@ class _Import:
             if column.names is not None and not isinstance(column.rule.classes, tuple):
                 shown = ", ".join(map(repr, column.names[:_SHOWN])) + (", ..." if len(column.names) > _SHOWN else "")
                 self._options.notes.append(f"{node_type}: the labels y are {len(column.names)} classes: {shown}")
+
+    def _note_filled(self, type_: str, readers: Mapping[str, TableReader]) -> None:
+        columns = [column for reader in readers.values() for column in reader.columns if column.filled]
+        if told := ", ".join(f"{column.filled:,} of {column.rule.name!r}" for column in columns):
+            self._options.notes.append(f"{type_}: empty cells are filled: {told}")
 
     def _note_classes(self, type_: str, table: str, reader: TableReader) -> None:
         """Keep the names of classes: under the name of the table, or of table and column if it has several."""
@@ -223,6 +229,8 @@ class _Import:
                     if code in streams:
                         rows = {name: rows[chosen] for name, rows in tables.items()}
                         streams[code].append(src[chosen], dst[chosen], rows)
+        if 0 in names:
+            self._note_filled(files.entry.name, readers)
         for why, count in left.items():
             if count and 0 in names:
                 self._options.notes.append(f"{files.entry.name}: {count:,} edges are left out: {why}")

@@ -115,7 +115,8 @@ def times_in(column: Any, form: str) -> Any:
 
 class ColumnReader:
     """Reads one column of all files by its rule. ``names``: of classes, by number; None: it has none. ``empty``: masks
-    of empty cells of the pieces read, if these are labels."""
+    of empty cells of the pieces read, if these are labels. ``filled``: how many cells read were empty and got a
+    value."""
 
     def __init__(self, rule: ColumnRule, files: TypeFiles, *, unit: str = "s", labels: bool = False) -> None:
         """``unit``: of times that have none. ``labels``: whether these are the labels of vertices. Where the rule asks
@@ -135,6 +136,7 @@ class ColumnReader:
         self.dtype = self._result_dtype(kinds)
         self.names = None if isinstance(rule.classes, bool) else list(rule.classes)
         self.empty: list[Mask] = []
+        self.filled = 0
         fill = rule.fill
         if fill is not None and isinstance(fill, str) != bool(rule.classes) and (fill != "mean" or sorts != {NUMBERS}):
             wanted = "a class" if rule.classes else "a number or 'mean'"
@@ -341,6 +343,8 @@ class ColumnReader:
         if not empty.any():
             return values
         fill: Any = self.rule.fill
+        if fill is not None or self.rule.known:
+            self.filled += int(empty.sum())
         if self.names is not None and fill is not None:
             fill = self.names.index(fill) if fill in self.names else None
         elif fill == "mean":

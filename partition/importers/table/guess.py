@@ -6,10 +6,11 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import numpy as np
 from atta.errors import ConfigError, DataError, hint_of
 from atta.observe.packages import load
 from atta.partition.graph.exact import inexact
+from atta.partition.importers.reading.edge_dialect import known_role
 from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
 from atta.partition.importers.table import files as reading
 from atta.partition.importers.table import schema as rules
-from atta.partition.importers.table.columns import NUMBERS, TEXT, plain
-from atta.partition.importers.table.looks import ColumnLook
+from atta.partition.importers.table.columns import NUMBERS, TEXT
+from atta.partition.importers.table.looks import ColumnLook, known
 from atta.partition.importers.table.schema import kind_of
 from atta.partition.names import is_table_name, join_edge_type
 
@@ -81,6 +83,19 @@ class FileLook:
         best = max(found, key=likeness, default=None)
         return best if best is not None and likeness(best) else None
 
+    @property
+    def has_own_ids(self) -> bool:
+        """Whether the ids are called ``id``, or after the file: ``user_id`` in ``users``."""
+        own = _ID.sub("", self.key or "").lower()
+        return not own or (self.name.lower().startswith(own[:-1]) and len(self.name) <= len(own) + 2)
+
+    @property
+    def slips(self) -> list[str]:
+        """What keeps columns from being ids that seem to be some."""
+        first = next(iter(self.columns), None)
+        found = {name: one.slip for name, one in self.columns.items() if name == first or _ID.search(name)}
+        return [f"{name!r} would be ids, but {slip}" for name, slip in found.items() if self.columns[name].is_nearly_id]
+
     def tables(self, names: Sequence[str], usual: Mapping[str, str]) -> dict[str, Any]:
         """What the schema says of columns that are tables of their own, by the tables' names. ``usual``: those of
         columns in small letters."""
@@ -128,8 +143,9 @@ class Guess:
                 filled: dict[str, list[str]] = {}
                 for column, one in zip(names, listed, strict=True):
                     if isinstance(one, dict) and "fill" in one:
-                        what = "1970-01-01" if file.columns[column].is_time else one["fill"]
-                        filled.setdefault(what, []).append(column)
+                        look = file.columns[column]
+                        what = "1970-01-01" if look.is_time else one["fill"]
+                        filled.setdefault(what, []).append(f"{column} ({look.slip})" if look.is_time else column)
                 self.lines += [f"    empty cells become {what}: {', '.join(told)}" for what, told in filled.items()]
         if entry["ignore"] and "tables" in entry:
             self.lines.append(f"  ignored: {', '.join(map(repr, entry['ignore']))}")
@@ -154,27 +170,28 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
     if not files:
         raise DataError(folder, "holds no Parquet or CSV files")
     files += _implied(files)
-    ends = {file.name: _references(file, files) for file in files}
+    listed = [file for file in files if file.key and not _names_others(file, files)]
+    ends = {file.name: _references(file, listed) for file in files}
     # Files of edges that have ids are none of vertices if no other file uses the ids.
     used = {one.end for file in files for one in ends[file.name] if one.column != file.key}
-    nodes = {file.name for file in files if file.key and (len(ends[file.name]) < 2 or file.name in used)}
+    listed = [file for file in listed if len(ends[file.name]) < 2 or file.name in used]
+    nodes = {file.name for file in listed}
     if not nodes:
-        cause = "no file has a column of different ids, so none lists vertices"
-        found = "; ".join(f"{file.pattern}: {_lack(file, files)}" for file in files)
+        slips = [f"{file.pattern}: {slip}" for file in files for slip in file.slips]
+        found = "; ".join(slips or [f"{file.pattern}: {_lack(file, files)}" for file in files])
+        commands = [] if slips else [told for file in files if (told := _import_of(folder, file))]
         raise DataError(
             folder,
-            f"{cause} ({found}); atta import edges takes a file of edges alone, and in a schema.json "
-            'of your own "distinct": true takes vertices from a file that names them again and again',
+            f"no file has a column of different ids, so none lists vertices ({found}); "
+            f"{' or '.join(commands) or 'atta import edges'} takes a file of edges alone, and in a schema.json of your own "
+            '"distinct": true takes vertices from a file that names them again and again',
         )
     columns = [f"{file.name}/{one}" for file in files if file.name in nodes for one in file.columns]
     wanted = _wanted(labels, columns, [file for file in files if file.name not in nodes], files)
     cut = [file for file in files if file.count >= _MOST_ROWS]
     guess = Guess([f"{file.pattern}: only the first {file.count:,} rows are looked at" for file in cut])
-    listed = [file for file in files if file.name in nodes]
-    for file in files:
-        if file.name in nodes:
-            refer = [one.column for one in ends[file.name] if one.column != file.key]
-            _add_nodes(guess, file, refer, wanted)
+    for file in listed:
+        _add_nodes(guess, file, [one.column for one in ends[file.name] if one.column != file.key], wanted)
     for file in files:
         known = [one for one in ends[file.name] if one.end in nodes]
         if file.name in nodes:
@@ -193,8 +210,7 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         )
         guess.lines += [
             f"  it may be {name!r}: {column.empty / column.count:.0%} of its cells are empty"
-            for file in files
-            if file.name in nodes
+            for file in listed
             for name, column in file.columns.items()
             if column.is_category and column.empty > _MOSTLY * column.count
         ]
@@ -238,10 +254,8 @@ def _lack(file: FileLook, files: Sequence[FileLook]) -> str:
     """Why a file has neither vertices nor edges, by the columns that come near."""
     if not file.count:
         return "it has no rows"
-    near = []
+    near = file.slips
     for name, column in file.columns.items():
-        if _MOST * column.count <= column.distinct < column.count and _ID.search(name):
-            near.append(f"{name!r} has {column.distinct:,} different values in {column.count:,} rows")
         share, best = _nearest(column, files)
         if 0 < share < _MOST:
             near.append(f"{share:.0%} of {name!r} are ids of {best!r}")
@@ -312,7 +326,10 @@ def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: Collec
     for name in names:
         with refusals.held(parts[0]):
             look = ColumnLook.of(name, pa.chunked_array([piece.rows.column(name) for piece in pieces]))
-            columns[name] = replace(look, at=_place(pieces, name, look.odd[0])) if look.odd else look
+            at = _places(pieces, name, look.odd[0]) if look.odd else ""
+            what, value = ("is empty", None) if look.empty else (f"has {look.repeated!r} twice", look.repeated)
+            slip = f"{what}: {_places(pieces, name, value, 2)}" if look.empty or look.is_nearly_id else ""
+            columns[name] = replace(look, at=at, slip=slip)
     refusals.check()
     options = {"delimiter": mark} if mark is not None and mark != reading.usual_delimiter(parts[0]) else {}
     endings = sorted(rules.KINDS, key=len, reverse=True)
@@ -320,9 +337,12 @@ def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: Collec
     return FileLook(_free(_plain(stem.replace("*", "")) or "table", taken), pattern, columns, rows, options)
 
 
-def _place(pieces: Sequence[reading.FilePiece], name: str, text: str) -> str:
-    found = ((piece, pc.index(plain(name, piece.rows.column(name)), text).as_py()) for piece in pieces)
-    return next(f"row {piece.first + at} of {piece.path.name}" for piece, at in found if at >= 0)
+def _places(pieces: Sequence[reading.FilePiece], name: str, value: Any, most: int = 1) -> str:
+    """The first rows whose cell has a value, or is empty if that is None."""
+    columns = ((piece, known(name, piece.rows.column(name))) for piece in pieces)
+    found = ((piece, column.is_null() if value is None else pc.equal(column, value)) for piece, column in columns)
+    rows = ((piece, at) for piece, mask in found for at in np.flatnonzero(mask.fill_null(False)))
+    return " and ".join(f"row {piece.first + at} of {piece.path.name}" for piece, at in islice(rows, most))
 
 
 def _plain(name: str) -> str:
@@ -338,6 +358,36 @@ def _table_name(name: str, taken: Collection[str]) -> str:
     return _free(
         made if is_table_name(made) and made not in ("x", "y", "name") else f"column-{made}".rstrip("-_."), taken
     )
+
+
+def _names_others(file: FileLook, files: Sequence[FileLook]) -> bool:
+    """Whether a file of edges has ids by chance, as each source occurs once: these are ids of another file, and so is
+    a second column. They all are, unless the column is called like an end."""
+    found = _references(file, [other for other in files if other is not file])
+    ids = [one for one in found if one.column == file.key and (one.is_whole or _is_end(one.column))]
+    return bool(ids) and len(found) > 1 and not file.has_own_ids
+
+
+def _import_of(folder: Path, file: FileLook) -> str | None:
+    """The command that takes a file of CSV for edges; None if there is none."""
+    looks = {name: one for name, one in file.columns.items() if not (one.empty or _INDEX.fullmatch(name))}
+    numbers = [name for name, one in looks.items() if one.sort == NUMBERS]
+    times = [name for name, one in looks.items() if one.kind in (pa.date32(), pa.timestamp("s"))]
+    times += [name for name in numbers if known_role(name) == "time"]
+    weights = [name for name in numbers if name.lower() in _RATINGS or known_role(name) == "weight"]
+    ids = [name for name, one in looks.items() if name not in (*times, *weights) and one.keys is not None]
+    ends = sorted(ids, key=lambda name: not _is_end(name))[:2]
+    if len(ends) < 2 or kind_of(folder / file.pattern) == "parquet" or "*" in file.pattern:
+        return None
+    told = [
+        *zip(("src", "dst"), ends, strict=True),
+        *(("time", n) for n in times[:1]),
+        *(("weight", n) for n in weights[:1]),
+    ]
+    words = ["atta", "import", "edges", str(folder / file.pattern), "DST"]
+    words += ["--columns", ",".join(map("=".join, told))]
+    words += [word for name in file.columns if name not in dict(told).values() for word in ("--drop", name)]
+    return shlex.join(words if all(map(_is_end, ends)) else [*words, "--bipartite", "--reverse"])
 
 
 def _references(file: FileLook, files: Sequence[FileLook]) -> list[_Reference]:

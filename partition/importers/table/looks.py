@@ -53,25 +53,29 @@ _LOOKED_AT = 100_000
 @dataclass(frozen=True)
 class ColumnLook:
     """A column: its sort, as ``category`` says, and the Arrow type of its values; number of cells, and of empty ones; the
-    different values, as ``plain`` gives them, None of lists and others; where the first of ``odd`` stands."""
+    different values, as ``known`` gives them, None of lists and others; the first that comes again. ``at``: where the
+    first of ``odd`` stands. ``slip``: the first empty cells, or the first that come again among ids, for people."""
 
     sort: str
     kind: Any
     count: int
     empty: int
     unique: Any = None
+    repeated: Any = None
     at: str = ""
+    slip: str = ""
 
     @classmethod
     def of(cls, name: str, cells: Any) -> ColumnLook:
         """What the cells of a column, a chunked array, look like."""
-        sort, whole = columns.category(cells.type), cells.combine_chunks()
+        sort = columns.category(cells.type)
         if sort in (columns.LISTS, columns.OTHERS):
             return cls(sort, cells.type, len(cells), cells.null_count)
-        values = columns.plain(name, whole)
-        if sort == columns.TEXT:
-            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-        return cls(sort, cells.type, len(values), values.null_count, pc.unique(values.drop_null()))
+        values = known(name, cells.combine_chunks())
+        counts = pc.value_counts(values.drop_null())
+        again = pc.index(pc.greater(counts.field(1), 1), True).as_py()
+        repeated = None if again < 0 else counts.field(0)[again].as_py()
+        return cls(sort, cells.type, len(values), values.null_count, counts.field(0), repeated)
 
     @property
     def distinct(self) -> int:
@@ -82,6 +86,11 @@ class ColumnLook:
     def is_id(self) -> bool:
         """Whether every cell has a value of its own."""
         return self.keys is not None and not self.empty and self.distinct == self.count > 0
+
+    @property
+    def is_nearly_id(self) -> bool:
+        """Whether few cells are empty or have a value that comes again."""
+        return self.keys is not None and _MOST * self.count <= self.distinct < self.count
 
     @cached_property
     def formats(self) -> list[str]:
@@ -102,25 +111,47 @@ class ColumnLook:
     @cached_property
     def doubt(self) -> str | None:
         """What to say of texts that look like dates or numbers, and are not read as such."""
-        texts = [] if self.sort != columns.TEXT or self.is_time else self.unique.to_pylist()[:_LOOKED_AT]
-        for what, (form, cure) in _DOUBTS.items():
-            if texts and sum(form.search(one) is not None for one in texts) >= _MOST * len(texts):
+        if self.odd and (self._is_varied or self._most_days):
+            return f'{self.lapse}; then name it in a table, not in "ignore"'
+        for what, (_, cure) in _DOUBTS.items():
+            if self._looks_like(what):
                 ways = [f'"time_format": "{one}"' for one in self.formats]
-                return f"looks like {what}, as {texts[0]!r}: {' or '.join(ways) + ' reads them' if ways else cure}"
-        return f'{self.lapse}; then name it in a table, not in "ignore"' if self._is_varied and self.odd else None
+                return (
+                    f"looks like {what}, as {self._texts[0]!r}: {' or '.join(ways) + ' reads them' if ways else cure}"
+                )
+        return None
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """Texts that may be something else."""
+        return self.unique.to_pylist()[:_LOOKED_AT] if self.sort == columns.TEXT and not self.is_time else []
+
+    def _looks_like(self, what: str) -> bool:
+        found = sum(_DOUBTS[what][0].search(one) is not None for one in self._texts)
+        return bool(self._texts) and found >= _MOST * len(self._texts)
+
+    @cached_property
+    def _most_days(self) -> str | None:
+        """The format of most texts, if not of all."""
+        texts = self._texts[:_SHOWN] if not self.formats and self._looks_like("dates") else []
+        read = {form: sum(columns.time_in(one, form) is not None for one in texts) for form in _DAYS}
+        best = max(read, key=read.__getitem__)
+        return best if texts and read[best] >= _MOST * len(texts) else None
 
     @cached_property
     def odd(self) -> list[str]:
-        """Texts that are no numbers, where most are."""
-        texts = self.unique.to_pylist()[:_LOOKED_AT] if self.sort == columns.TEXT and not self.is_time else []
-        found = [one for one in texts if not _PLAIN.fullmatch(one)]
-        return found if len(found) < len(texts) / 2 else []
+        """Texts that are no numbers, or no days, where most are."""
+        if form := self._most_days:
+            return [one for one in self._texts if columns.time_in(one, form) is None]
+        found = [one for one in self._texts if not _PLAIN.fullmatch(one)]
+        return found if len(found) < len(self._texts) / 2 else []
 
     @property
     def lapse(self) -> str:
         """What to say of ``odd``."""
         shown, more = json.dumps(self.odd[:3], ensure_ascii=False), " and others" if len(self.odd) > 3 else ""
-        return f'has numbers but for {shown[1:-1]}{more} ({self.at}): "empty": {shown} beside "files" makes such cells empty'
+        most = f"dates such as {self._most_days}" if self._most_days else "numbers"
+        return f'has {most} but for {shown[1:-1]}{more} ({self.at}): "empty": {shown} beside "files" makes such cells empty'
 
     @property
     def _is_varied(self) -> bool:
@@ -209,6 +240,13 @@ class ColumnLook:
             if length >= UNITS[unit] or not (times % (UNITS[unit] // length)).any():
                 return form if unit == "s" else {**form, "time_unit": unit}
         return {**form, "time_unit": "ns"}
+
+
+def known(name: str, cells: Any) -> Any:
+    """Cells as ``plain`` gives them, empty texts as empty cells."""
+    values = columns.plain(name, cells)
+    blank = pa.types.is_large_string(values.type) and pc.equal(values, "")
+    return pc.if_else(blank, pa.scalar(None, values.type), values)
 
 
 def formats_of(texts: Sequence[str]) -> list[str]:

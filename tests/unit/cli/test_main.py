@@ -167,7 +167,7 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         f"check models:net --data {tmp_path}/none": "none: no such folder",
         f"plan --strategy auto --data {tmp_path}/none": "none: no such folder",
         f"train --data {tmp_path}/demo-2": f"no such folder; not a partitioned dataset; did you mean {tmp_path}/demo-2p?",
-        f"train --data {tmp_path}": "not a partitioned dataset; atta schema and atta import table make a graph of its tables",
+        f"train --data {tmp_path}": "a folder of tables, not a partitioned dataset: run atta schema, import and partition first",
         f"partition {tmp_path}/demo-2p {tmp_path}/x --parts 2": "demo-2p: is a partitioned dataset, not a graph folder",
     }
     (tmp_path / "demo-2p").mkdir()

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import re
+import shlex
 import uuid
 from collections.abc import Callable
 from fractions import Fraction
@@ -21,6 +22,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.cli.graphs.data import COMMANDS as GRAPHS
 from atta.cli.graphs.tables import COMMANDS
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, partition_graph
@@ -355,7 +357,8 @@ def test_edges_with_low_numbers_can_be_left_out(tmp_path: Path, way: str, kind: 
             "1 edges are left out: an end is empty, or in no node file",
             "3 edges are left out: 'stars' is not at least 4",
         ]
-        assert graph.provenance["notes"] == [f"n__rates__n: {note}" for note in notes]
+        told = [note for note in graph.provenance["notes"] if "are filled" not in note]
+        assert told == [f"n__rates__n: {note}" for note in notes]
     entry["at_least"] = {"stars": "4"}
     refuses(
         DataError, "'at_least' is .*, wanted is an object with a number", graph_of, tmp_path, {}, {}, {"n__x__n": entry}
@@ -430,6 +433,7 @@ def test_words_for_empty_cells(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, text, {"n": entry | {"empty": ["?"]}}, {})
     assert (graph.table("n", "x").tolist(), graph.table("n", "y").tolist()) == ([[5], [5.5], [6]], [0, -1, 1])
     assert graph.provenance["notes"] == [
+        "n: empty cells are filled: 1 of 'a'",
         "n: the labels y are 2 classes: 'cat', 'dog'",
         "n: 1 of 3 vertices have no label, so they are in no split",
     ]
@@ -525,7 +529,7 @@ def test_a_semicolon_is_said(tmp_path: Path) -> None:
     nodes = {name: {"files": file, "id": "id", "tables": {"a": "a"}} for name, file in files.items()}
     (tmp_path / "schema.json").write_text(json.dumps({"nodes": nodes}))
     notes = import_graph("table", tmp_path, tmp_path / "out")
-    assert notes == ["n.csv: columns are separated by ';'", "more.csv.gz: columns are separated by '|'"]
+    assert notes[:2] == ["n.csv: columns are separated by ';'", "more.csv.gz: columns are separated by '|'"]
 
 
 def test_decimals_become_the_nearest_numbers() -> None:
@@ -744,7 +748,11 @@ USERS = [f"u{number},1" for number in range(20)]
 @pytest.mark.parametrize(
     ("users", "rated", "words"),
     [
-        ([*USERS, "u5,1"], ["u1,i1", "u1,i2"], "users.csv: not in .*: 'user_id' has 20 different values in 21 rows"),
+        (
+            [*USERS, "u5,1"],
+            ["u1,i1", "u1,i2"],
+            "'user_id' would be ids, but has 'u5' twice: row 6 of users.csv and row 21 of",
+        ),
         (USERS, ["u1,i1", "v1,i1", "v2,i2", "v2,i1"], "r.csv: not in .*: 33% of 'user_id' are ids of 'users'"),
         ([], ["u1,i1", "u1,i2"], "users.csv: not in schema.json: it has no rows"),
     ],
@@ -925,6 +933,7 @@ def test_a_schema_is_not_overwritten(tmp_path: Path) -> None:
     refuses(ConfigError, r"schema\.json exists; --overwrite replaces it", run, "schema", tmp_path)
     assert (tmp_path / "schema.json").read_text() == "mine"
     assert run("schema", tmp_path, "--overwrite", "-q").output == ""
+    assert "DST" not in run("schema", "--help").output
     assert (tmp_path / "schema.json").read_text() != "mine"
 
 
@@ -948,10 +957,10 @@ def test_labels_are_called_so_or_named(tmp_path: Path) -> None:
         "id,joined,kind\n" + "".join(f"a{n},{'2024-01-02' * (n > 2)},{'xy'[n % 2] * (n > 6)}\n" for n in range(12))
     )
     lines = guess_schema(tmp_path).lines
-    assert "    empty cells become 1970-01-01: joined" in lines
+    assert "    empty cells become 1970-01-01: joined (is empty: row 1 of n.csv and row 2 of n.csv)" in lines
     assert lines[-1] == "  it may be 'kind': 58% of its cells are empty"
     (tmp_path / "people.csv").write_text("user_id,segment\n" + "".join(f"{max(n, 1)},a\n" for n in range(20)))
-    told = "people.csv has it, but lists no vertices: .* 'user_id' has 19 different values in 20 rows"
+    told = "people.csv has it, but lists no vertices: .* 'user_id' would be ids, but has 1 twice: row 1 of"
     with pytest.raises(ConfigError, match=f"--labels segment: no column of vertices; there are: .*; {told}"):
         guess_schema(tmp_path, "segment")
 
@@ -976,3 +985,74 @@ def test_what_has_no_ids(tmp_path: Path) -> None:
     said = " ".join(run("schema", tmp_path).output.split())
     assert "edit it, for this is refused" in said
     assert "'other.csv' is not imported: schema.json does not name it" in said
+
+
+PAPERS = [f"p{number}" for number in range(60)]
+
+
+def chains(folder: Path, ids: list[str], dates: list[str], columns: str = "source,target,date") -> str:
+    """Papers, each of which cites the next one; returns what a guess says."""
+    rows = [f"{paper},{'ab'[number % 2]}" for number, paper in enumerate(ids)]
+    cites = [f"{PAPERS[n]},{PAPERS[n - 1]},{date}" for n, date in enumerate(dates)]
+    for name, lines in {"papers": ["paper,label", *rows], "cites": [columns, *cites]}.items():
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return " ".join(run("schema", folder, "--overwrite").output.split())
+
+
+@pytest.mark.parametrize("dates", [["2024-01-02"] * 60, [f"2024-{n % 12 + 1:02}-{n // 12 + 1:02}" for n in range(60)]])
+def test_edges_whose_sources_occur_once_are_edges(tmp_path: Path, dates: list[str]) -> None:
+    chains(tmp_path, PAPERS, dates)
+    schema = json.loads((tmp_path / "schema.json").read_text())
+    assert (list(schema["nodes"]), list(schema["edges"])) == (["papers"], ["papers__cites__papers"])
+    assert schema["edges"]["papers__cites__papers"].keys() == {"files", "src", "dst", "tables"}
+    chains(tmp_path, [*PAPERS[:-1], "stranger"], dates)  # a source that is in no other file
+    edges = json.loads((tmp_path / "schema.json").read_text())["edges"]
+    assert edges["papers__cites__papers"]["unknown"] == "drop"
+
+
+@pytest.mark.parametrize("key", ["cites_id", "id", "member"])
+def test_vertices_that_name_others_stay_vertices(tmp_path: Path, key: str) -> None:
+    """By the name of their ids; or because these are not all ids of another file."""
+    said = chains(tmp_path, [*PAPERS[:-1], "stranger"], ["2024-01-02"] * 60, f"{key},target,date")
+    assert f"cites.csv: vertices 'cites', ids '{key}' (60 different)" in said
+    assert "no edges begin or end at papers, so a model sees no neighbours there" in said
+    notes = import_graph("table", tmp_path, tmp_path / "out")
+    assert notes[-1] == "no edges begin or end at papers, so a model sees no neighbours there"
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"), [("p5", "has 'p5' twice: row 6 of papers.csv and row 60"), ("", "is empty: row 60")]
+)
+def test_an_id_that_is_none_is_named(tmp_path: Path, cell: str, words: str) -> None:
+    said = chains(tmp_path, [*PAPERS[:-1], cell], ["2024-01-02"] * 60)
+    slip = f"'paper' would be ids, but {words} of papers.csv"
+    assert re.search(f"papers.csv: not in schema.json: .*{slip}", said)
+    (tmp_path / "cites.csv").unlink()
+    refuses(DataError, rf"none lists vertices \(papers.csv: {slip}\); atta import edges takes", guess_schema, tmp_path)
+
+
+def test_a_lapse_in_dates_is_named_and_what_is_filled_is_counted(tmp_path: Path) -> None:
+    dates = ["2024-01-02", "2024-03-04"] * 30
+    assert "1970-01-01: date (is empty: row 17 of cites.csv)" in chains(
+        tmp_path, PAPERS, [*dates[:16], "", *dates[17:]]
+    )
+    notes = import_graph("table", tmp_path, tmp_path / "out")
+    assert "papers__cites__papers: empty cells are filled: 1 of 'date'" in notes
+    said = chains(tmp_path, PAPERS, [*dates[:16], "31.12.2024", *(f"2024-01-{n}" for n in range(10, 30))])
+    assert '\'date\' has dates such as %Y-%m-%d but for "31.12.2024" (row 17 of cites.csv): "empty": ["31.12' in said
+
+
+@pytest.mark.parametrize("heading", ["user,item,rating,date,remark", "source,target,w,time,remark"])
+def test_edges_alone_come_in_by_the_command_that_is_told(tmp_path: Path, heading: str) -> None:
+    rows = [f"{n % 7},{n % 5},{n % 3},2024-01-0{n % 8 + 1},ok" for n in range(70)]
+    (tmp_path / "r.csv").write_text("\n".join([heading, *rows]) + "\n")
+    with pytest.raises(DataError) as caught:
+        guess_schema(tmp_path)
+    (command,) = re.findall(r"atta import (edges .*?) takes a file of edges alone", str(caught.value))
+    group = click.Group(commands={c.name: c for c in GRAPHS})
+    words = shlex.split(command.replace("DST", str(tmp_path / "g")))
+    assert CliRunner().invoke(group, ["import", *words]).exit_code == 0
+    types = Graph.open(tmp_path / "g").schema
+    both = ["left__to__right", "right__rev_to__left"] if "user" in heading else ["node__to__node"]
+    assert sorted(types.edge_types) == both
+    assert set(types.edge_tables[both[0]]) == {"time", "weight"}

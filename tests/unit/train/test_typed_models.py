@@ -149,8 +149,10 @@ def test_layers_read_what_later_ones_need() -> None:
     assert [set(reach.edges(n)) for n in (0, 1)] == [{CITES, WRITES, ASKS}, {CITES, WRITES}]
     assert reach.without_features == ()
     assert TypeReach.of(schema(), "venue", 1).without_features == ("venue",)
-    with pytest.raises(ConfigError, match="--target reader: no edge type ends at it"):
+    with pytest.raises(ConfigError, match=r"--target reader: no edge type ends at it.*; atta import --reverse adds"):
         TypeReach.of(schema(), "reader", 2)
+    with pytest.raises(ConfigError, match=r"no neighbours; nor does one begin at it$"):
+        TypeReach.of(replace(schema(), edge_types=("__".join(CITES),)), "reader", 2)
 
 
 @pytest.mark.parametrize("kind", TYPED_MODELS)

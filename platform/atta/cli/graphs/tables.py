@@ -19,6 +19,7 @@ from atta.partition.importers import import_graph
 from atta.partition.importers.table.graphstorm import schema_from_graphstorm
 from atta.partition.importers.table.guess import guess_schema
 from atta.partition.importers.table.schema import SCHEMA
+from atta.partition.names import lonely
 
 _CHECKED_BYTES = 256 << 20
 """Folders up to this size are imported once, to see whether the schema fits."""
@@ -28,7 +29,7 @@ _CHECKED_BYTES = 256 << 20
 @click.argument("folder", type=click.Path())
 @click.option("--labels", metavar="COLUMN", help="Column of vertices to be predicted: COLUMN, TYPE/COLUMN, or none.")
 @click.option("--from", "origin", metavar="FILE", help="Do not guess: take what GraphStorm's gconstruct JSON says.")
-@overwrite_option
+@click.option("--overwrite", is_flag=True, help="Replace FOLDER/schema.json if there is one.")
 @quiet_option
 def schema(folder: str, *, labels: str | None, origin: str | None, overwrite: bool, quiet: bool) -> None:
     """Guess FOLDER/schema.json, which `atta import table` needs, from the Parquet and CSV files in FOLDER.
@@ -45,7 +46,7 @@ def schema(folder: str, *, labels: str | None, origin: str | None, overwrite: bo
     if origin is not None and labels is not None:
         raise ConfigError("--labels: not with --from, whose file names them")
     guess = guess_schema(where, labels) if origin is None else schema_from_graphstorm(Path(origin), where)
-    for line in guess.lines:
+    for line in (*guess.lines, *lonely(guess.schema["nodes"], guess.schema["edges"])):
         say(quiet, line)
     path.write_text(json.dumps(guess.schema, indent=1, ensure_ascii=False) + "\n")
     say(quiet, f"{path}: written{_verdict(where)}")

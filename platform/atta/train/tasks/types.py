@@ -47,7 +47,8 @@ class TypeReach:
         widths = {t: None if spec is None else spec.row_shape[0] if spec.row_shape else 1 for t, spec in tables.items()}
         found = cls(target, depth, tuple(split_edge_type(e) for e in schema.edge_types), widths, also)
         if not found.edges(depth - 1):
-            raise ConfigError(f"--target {target}: no edge type ends at it, so a model would see no neighbours; {CURE}")
+            cure = CURE if any(source == target for source, _, _ in found.edge_types) else "nor does one begin at it"
+            raise ConfigError(f"--target {target}: no edge type ends at it, so a model would see no neighbours; {cure}")
         for node_type in found.read(0):
             spec = tables[node_type]
             if spec is not None and len(spec.row_shape) != 1:
