@@ -15,9 +15,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -25,7 +23,6 @@ from atta.errors import AttaError, ConfigError, DataError, DiskFullError
 from atta.partition.disk.store import path_here
 
 _ATTEMPTS, _PAUSE_S = 10, 0.01
-_SYNCS = 8
 
 
 def locked_soon(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
@@ -187,9 +184,9 @@ class Staging(_Staged):
         return self
 
     def _commit(self) -> None:
-        found = [Path(folder, name) for folder, _, names in os.walk(self.path) for name in (*names, "")]
-        with ThreadPoolExecutor(_SYNCS) as threads:  # disks take many at once
-            deque(threads.map(_sync, found), maxlen=0)
+        for folder, _, names in os.walk(self.path, topdown=False):
+            for name in (*names, ""):
+                _sync(Path(folder, name))
         if not (self.path / self.marker).is_file() or not _same(self.path, self._locks[0]):
             raise DataError(self.path, "another process removed it while it was written")
         if _vacant(self.dst):

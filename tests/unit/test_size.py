@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 65_089,
-    "docstring_lines": 12_234,
+    "code_lines": 65_270,
+    "docstring_lines": 12_260,
     "files": 519,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,
     "largest_lines": 500,
-    "bench_lines": 11_345,
+    "bench_lines": 11_350,
 }
 
 
