@@ -263,7 +263,9 @@ def open_regular(path: Path) -> BinaryIO:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            raise QuotaExceededError(f"{path}: too many files are open; there may be {limit} (ulimit -n)") from None
+            raise QuotaExceededError(
+                f"{path}: too many files are open; this process may have {limit} (ulimit -n)"
+            ) from None
         raise DataError(path, error.strerror or str(error)) from None
 
 

@@ -96,7 +96,7 @@ def test_long_lists_are_asked_in_pieces(
     monkeypatch.setattr("atta.client.tables.string_ids.PIECE_BYTES", 100)
     assert typed.ids.numbers(graph.papers, "paper").tolist() == list(range(PAPERS))
     assert typed.ids.strings(np.arange(PAPERS), "paper").tolist() == graph.papers
-    with pytest.raises(UnknownNameError, match=r"'z0', 'z1', 'z2' and 37 more \(of 130\)"):
+    with pytest.raises(UnknownNameError, match=r"'z0', 'z1', 'z2' and 37 more \(of 130 asked for\)"):
         typed.ids.numbers([*graph.papers, *(f"z{i}" for i in range(40))], "paper")
 
 

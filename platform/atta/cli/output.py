@@ -269,7 +269,7 @@ json_option = click.option(
     is_flag=False,
     flag_value="-",
     metavar="FILE",
-    help="As JSON; no FILE: stdout.",
+    help="Write the figures as JSON; no FILE: to stdout.",
 )
 cluster_option = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")

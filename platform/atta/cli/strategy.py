@@ -231,5 +231,7 @@ def _print(ranked: list[Forecast], advice: Advice, sizes: Sizes, alpha: float | 
     fit = "" if alpha is None else f" (alpha {alpha:.2f})"
     console.print(f"a server's vertices grow to {grown} times as many within 1, 2, ... hops{fit}")
     if not sizes.whole_split:
-        console.print("large graph: METIS saw some of its edges, so rows between trainers of a server are too many")
+        console.print(
+            "large graph: METIS saw some of its edges, so rows between trainers of a server are rather too many"
+        )
     console.print(" ".join(advice.sentences))

@@ -179,7 +179,7 @@ def test_too_many_open_files_are_not_the_fault_of_the_file(tmp_path):
     held = os.open(tmp_path / "a.npy", os.O_RDONLY)  # the lowest number that was free, so none below it is
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (held + 1, hard))
-        with pytest.raises(QuotaExceededError, match=rf"too many files are open; there may be {held + 1}"):
+        with pytest.raises(QuotaExceededError, match=rf"too many files are open; this process may have {held + 1}"):
             open_regular(tmp_path / "a.npy")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

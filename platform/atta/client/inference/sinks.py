@@ -172,7 +172,7 @@ class FileSink(Sink):
         other = sorted(name for name in (about.keys() | found.keys()) - {_RUN} if about.get(name) != found.get(name))
         if other:
             raise ConfigError(
-                f"{folder}: holds other predictions ({', '.join(other)} differ); choose another folder, or --overwrite"
+                f"{folder}: holds other predictions (other: {', '.join(other)}); choose another folder, or --overwrite"
             )
         return found
 

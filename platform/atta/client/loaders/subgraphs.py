@@ -44,7 +44,9 @@ def reverses_of(schema: Schema) -> dict[str, str]:
         if len(able) == 1:
             found[edge_type] = able[0]
         else:
-            warnings.warn(f"bidirectional: {edge_type} has {len(able)} types of reverses, it stays", stacklevel=2)
+            warnings.warn(
+                f"bidirectional: {edge_type} has {len(able)} types of reverses, it stays as it is", stacklevel=2
+            )
     return found
 
 

@@ -140,4 +140,6 @@ def _places(connection: Connection, reply: Any, count: int) -> npt.NDArray[np.in
 def _unknown(node_type: str, missing: Strings, unknown: int, asked: int) -> UnknownNameError:
     shown = ", ".join(repr(str(name)) for name in missing[:_SHOWN])
     more = f" and {unknown - _SHOWN} more" if unknown > _SHOWN else ""
-    return UnknownNameError(f"no vertex of node type {node_type!r} has the string id {shown}{more} (of {asked})")
+    return UnknownNameError(
+        f"no vertex of node type {node_type!r} has the string id {shown}{more} (of {asked} asked for)"
+    )
