@@ -136,9 +136,12 @@ def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, cre
 
 
 def down(answers: Sequence[DaemonAnswer[T]]) -> RemoteError | None:
-    """One error that names every daemon of which there is an error; None if there is none."""
-    silent = [answer for answer in answers if answer.error is not None]
-    if not silent:
+    """One error that names every daemon of which there is an error, and each cause once; None if there is none."""
+    places: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.error is not None:
+            places.setdefault(answer.reason, []).append(f"part {answer.part} at {answer.address}")
+    if not places:
         return None
-    told = "; ".join(f"part {a.part} at {a.address}: {a.reason}" for a in silent)
-    return RemoteError(f"{len(silent)} of {len(answers)} daemons failed", told)
+    told = "; ".join(f"{', '.join(found)}: {cause}" for cause, found in places.items())
+    return RemoteError(f"{sum(map(len, places.values()))} of {len(answers)} daemons failed", told)
