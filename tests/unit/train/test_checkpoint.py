@@ -437,5 +437,7 @@ def test_checkpoints_keep_the_schedule_and_refuse_another(tmp_path: Path) -> Non
     assert resumed.state_dict() == schedule.state_dict()
     with pytest.raises(DataError, match="was made with lr_schedule plateau, not none"):
         load_checkpoint(tmp_path, SAMPLED, model, again, CPU)
-    with pytest.raises(DataError, match="was made with task auto, not labels"):
-        load_checkpoint(tmp_path, replace(settings, task="labels"), model, again, CPU)
+    others: dict[str, Any] = {"task auto, not labels": {"task": "labels"}, "lr 0.01, not 0.5": {"lr": 0.5}}
+    for words, other in {**others, "weight_decay 0.0, not 0.1": {"weight_decay": 0.1}}.items():
+        with pytest.raises(DataError, match=f"was made with {words}"):
+            load_checkpoint(tmp_path, replace(settings, **other), model, again, CPU)

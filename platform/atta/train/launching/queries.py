@@ -118,8 +118,10 @@ class ModelAnswers:
         """Connect to all daemons, and answer once, so that first callers wait less. Raises AttaError: it cannot be done."""
         self._connected()
         with contextlib.suppress(ConfigError):  # there is no table yet, or the model has no rows of this kind
-            what = self._config.what
-            self.answer([PointQuery(what, np.array(self._dataset.ids(self._types(what)[0])[:1], np.int64))])
+            what, ids = self._config.what, self._connected().ids
+            node_type = self._types(what)[0]
+            first = np.array(self._dataset.ids(node_type)[:1], np.int64)
+            self.answer([PointQuery(what, ids.strings(first, node_type) if ids.known(node_type) else first)])
 
     def answer(self, queries: Sequence[PointQuery]) -> list[PointAnswer | AttaError]:
         """Answers of queries of one kind, which are computed together. Raises AttaError: why there are none."""
@@ -158,8 +160,11 @@ class ModelAnswers:
         return found
 
     def _numbers_of(self, given: npt.NDArray[Any], node_type: str) -> Numbers | AttaError:
+        ids = self._connected().ids
+        if given.dtype.kind != "U" and ids.known(node_type):  # who has numbers in JSON means the strings
+            return ConfigError(f'node type {node_type!r} has string ids: give strings, such as "{given[0]}"')
         try:
-            numbers = self._connected().ids.numbers(given, node_type) if given.dtype.kind == "U" else given
+            numbers = ids.numbers(given, node_type) if given.dtype.kind == "U" else given
             self._dataset.to_internal(node_type, numbers)
         except UnknownNameError as error:
             return error
