@@ -17,6 +17,7 @@ import atta
 from atta.cli import main as root
 from atta.client.tables.versions import publish_edges
 from atta.daemon.services.queries import PointQuery
+from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint.files import SavedEmbeddings, load_model
@@ -186,8 +187,11 @@ def test_new_vertices_have_the_scores_of_a_graph_with_them(
         wanted = over_all_vertices(model.model, {**grown, **learnt}, edges)
     np.testing.assert_allclose(wanted[:-3], expected, rtol=1e-5, atol=1e-5)
     new = UnseenVertices.of(names, {"x": x.numpy(), "edges": given})
-    (answer,) = answers_of(cluster, world.folder / "parts", tmp_path).answer([PointQuery("scores", names, new=new)])
+    answers = answers_of(cluster, world.folder / "parts", tmp_path)
+    (answer,) = answers.answer([PointQuery("scores", names, new=new)])
     np.testing.assert_allclose(answer.values, wanted[-3:], rtol=1e-5, atol=1e-5)
+    with pytest.raises(ConfigError, match="learns rows in place of features: it can have no new vertices"):
+        answers._located(new, next(iter(learnt)))
     for name in cluster.tables.specs():
         cluster.tables.delete(name)
 

@@ -375,6 +375,7 @@ def test_what_is_wrong_is_said_and_the_daemons_go_on(served: Served, small_graph
         (b'{"ids": [', 400, "ConfigError", "not JSON"),
         ({"ids": [*ids, unknown]}, 404, "UnknownNameError", f"{unknown} is not a vertex"),
         ({"ids": ["alice"]}, 400, "ConfigError", "no string ids"),
+        ({"ids": ids, "waht": "scores"}, 400, "ConfigError", "unknown field 'waht'; did you mean 'what'"),
         ({"ids": ids * 2000}, 400, "ConfigError", "6000 vertices"),
         ({"ids": ids, "deadline_s": 1e-6}, 504, "DeadlineError", "no answer within"),
         (b" " * (1 << 20) + b"{}", 429, "QuotaExceededError", "1048578 bytes"),

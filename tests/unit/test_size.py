@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 65_290,
+    "code_lines": 65_300,
     "docstring_lines": 12_260,
     "files": 519,
     "folders": 62,

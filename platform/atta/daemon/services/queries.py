@@ -381,7 +381,10 @@ def _answered(
 ) -> Iterable[bytes]:
     """A WSGI application, on the thread of a connection."""
     try:
-        query, within_s = query_of_json(path, _body(environ))
+        try:
+            query, within_s = query_of_json(path, _body(environ))
+        except UnknownNameError as error:  # of a field or a kind; 404 is for vertices
+            raise ConfigError(str(error)) from None
         found = asyncio.run_coroutine_threadsafe(service.ask(query, within_s), loop).result()
         return json_answer(start_response, HTTPStatus.OK, answer_as_json(query, found))
     except (AttaError, ValueError) as error:
