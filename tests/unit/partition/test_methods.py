@@ -167,7 +167,7 @@ def test_vertices_of_an_earlier_dataset_stay_and_new_ones_follow_their_neighbour
                 out.add_edges(edge_type, np.asarray(src, np.int64), np.asarray(dst, np.int64))
         return path
 
-    parts = draw(st.integers(1, 4))
+    parts = draw(st.integers(1, min(4, sum(map(len, old.values())), sum(map(len, ids.values())) - 1)))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         partition_graph(written(folder / "old", old), folder / "old-p", parts=parts, method="random", seed=3)
