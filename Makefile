@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml bench/pyproject.toml constraints.txt CMakeLists.txt $(N
 	@touch $@
 
 demo: setup ## generate a graph, partition it, train GraphSAGE with 2 daemons and 2 trainers
-	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo.sh
+	@$(BIN)/atta demo
 
 test: setup ## run the tests, one worker more than cores, because tests wait for processes
 	@echo "== running the tests (some minutes)"

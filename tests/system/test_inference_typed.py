@@ -111,7 +111,7 @@ def checkpoint(folder: Path, world: World, cluster: atta.Cluster, kind: str) -> 
     reach = TypeReach.of(cluster.schema, "paper", 2)
     torch.manual_seed(5)
     model = TypedModel(settings.own, reach, CLASSES)
-    rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.without_features}
+    rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.learnt}
     save_best(folder, settings.own, model, EPOCH, embeddings=by_ascending_ids(world, rows))
     with torch.no_grad():
         return over_all_vertices(model.eval(), {**world.x, **rows}, world.edges)
@@ -251,7 +251,7 @@ def checkpoint_of_pairs(folder: Path, world: World, cluster: atta.Cluster, kind:
     torch.manual_seed(6)
     of_pairs = PairClasses(HIDDEN, HIDDEN, CLASSES) if classes else decoder_named(decoder, HIDDEN, HIDDEN)
     model = TypedLinkModel(settings.own, reach, ("author", "paper"), of_pairs)
-    rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.without_features}
+    rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.learnt}
     save_best(folder, settings.own, model, EPOCH, embeddings=by_ascending_ids(world, rows))
     with torch.no_grad():
         h = hidden_over_all_vertices(model.eval(), {**world.x, **rows}, world.edges)
@@ -431,7 +431,7 @@ def test_checkpoints_of_other_graphs(world: World, cluster: atta.LocalCluster, t
         settings = TrainConfig(data="x", model=shape["model"], num_neighbors=(2,) * shape["depth"], hidden=shape["hidden"],
                                heads=2, task="classes", target=shape["target"])  # fmt: skip
         model = TypedModel(settings.own, reach, CLASSES)
-        rows = {t: torch.zeros(COUNTS[t], HIDDEN) for t in reach.without_features}
+        rows = {t: torch.zeros(COUNTS[t], HIDDEN) for t in reach.learnt}
         given = by_ascending_ids(world, rows)
         given = SavedEmbeddings(changes.get("rows", given.rows), given.ids | changes.get("ids", {}))
         save_best(tmp_path, settings.own, model, EPOCH, embeddings=given if given.rows else None)

@@ -66,12 +66,13 @@ def test_make_commands(tree: Path) -> None:
     """``make demo`` trains. ``make test`` is what runs these tests, so it is only told what it would do."""
     demo, test = (shlex.split(line, comments=True) for line in FRAGMENTS[0].splitlines())
     assert (demo, test) == (["make", "demo"], ["make", "test"])
-    shutil.copytree(ROOT / "tools", tree / "own-tools")  # the script writes beside its folder
-    (tree / "tools").unlink()
-    (tree / "own-tools").rename(tree / "tools")
     said = run([*demo, "--assume-old=setup"], tree)
     assert "epoch 4" in said.replace("  ", " ")
     assert "test" in said
+    shown = [line.removeprefix("$ atta ") for line in said.splitlines() if line.startswith("$ atta ")]
+    assert [line.split()[0] for line in shown] == ["generate", "partition", "inspect", "train", "predict"]
+    run([f"{sys.prefix}/bin/atta", *shlex.split(shown[-1]), "--quiet"], tree)  # what it names as next
+    assert len(list((tree / "classes/demo").glob("part-*"))) == 2
     assert "-m pytest" in run([*test, "--assume-old=setup", "--dry-run"], tree)
 
 

@@ -20,7 +20,7 @@ from atta.kvstore.spec import Normal
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint.files import BEST, load_model
+from atta.train.checkpoint.files import BEST, fill, load_model
 from atta.train.models.typed import TypedModel
 from atta.train.tasks.types import TypeReach
 from tests.hetero import over_all_vertices
@@ -145,13 +145,16 @@ def test_sampled_batches_learn_what_the_other_types_tell(world: World) -> None:
 # -- embeddings --------------------------------------------------------------------------------------------------------
 
 
-def test_embeddings_learn_as_torch_s_in_one_process(world: World, tmp_path: Path) -> None:
-    """Authors and terms have no features. One trainer, full batches: every step beside torch's Adam and SparseAdam."""
-    settings = config(world, "embeddings", trainers=1, batch_size=TRAIN, epochs=5, eval_every=5, embedding_lr=0.05)
-    with atta.connect(world.clusters["embeddings"]) as cluster:
+@pytest.mark.parametrize(("name", "embed"), [("embeddings", None), ("features", "author, term")])
+def test_embeddings_learn_as_torch_s_in_one_process(world: World, name: str, embed: str | None, tmp_path: Path) -> None:
+    """Authors and terms have no features, or do not read them. One trainer, full batches: every step beside torch's Adam
+    and SparseAdam."""
+    settings = config(world, name, trainers=1, batch_size=TRAIN, epochs=5, eval_every=5, embedding_lr=0.05, embed=embed)
+    with atta.connect(world.clusters[name]) as cluster:
         initial = {t: initial_rows(cluster, t, number, settings) for number, t in enumerate(("author", "term"))}
         report = fit(replace(settings, checkpoint=str(tmp_path)))
         assert not [name for name in cluster.tables.specs() if name.startswith("train-")]  # their memory is free again
+        predicted = atta.predict(cluster, tmp_path, what="scores")
     tables = {t: torch.nn.Parameter(rows) for t, rows in initial.items()}
     torch.manual_seed(settings.seed)
     reach = TypeReach("paper", settings.depth, tuple(sorted(EDGES)), {"author": None, "paper": 3, "term": None})
@@ -175,6 +178,10 @@ def test_embeddings_learn_as_torch_s_in_one_process(world: World, tmp_path: Path
     assert best["embedding_ids"] == {}  # they are numbered from 0
     for t, table in tables.items():
         torch.testing.assert_close(best["model"][f"embeddings.{t}"], table.detach(), rtol=0, atol=2e-2)
+    fill(model, load_model(tmp_path).weights, tmp_path)
+    kept = {t: best["model"][f"embeddings.{t}"] for t in tables}
+    scores = over_all_vertices(model, {"paper": world.x["paper"], **kept}, world.edges).detach()
+    assert np.allclose(predicted.values, scores[predicted.ids], rtol=1e-4, atol=1e-5)
 
 
 def initial_rows(cluster: atta.Cluster, node_type: str, number: int, settings: TrainConfig) -> torch.Tensor:
@@ -229,6 +236,8 @@ BAD = [
     ("--model rgcn --num-neighbors-by-type wrote=3", "unknown edge type 'wrote'"),
     ("--strategy full --model gcn", "--model gcn: takes graphs with one node type and one edge type"),
     ("--model rgcn --embedding-lr 0", "--embedding-lr 0.0: must be positive"),
+    ("--model rgcn --embed papr", "unknown node type 'papr'"),
+    ("--model gcn --embed paper", "--embed: goes with --model rgcn, hetero-sage, hetero-gat, hgt, not gcn"),
 ]
 
 

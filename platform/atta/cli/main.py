@@ -18,6 +18,7 @@ from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaE
 from atta.observe.machine.ending import heed_interrupts, nobody_reads
 
 _COMMANDS = {
+    "demo": ("demo", "Show a first run, from a graph to a trained model."),
     "schema": ("graphs.tables", "Guess the schema of a folder of tables."),
     "import": ("graphs.data", "Turn a dataset in another format into a graph folder."),
     "export": ("graphs.tables", "Turn a graph folder into another format."),
@@ -96,7 +97,7 @@ def cli(debug: bool) -> None:
     """Sampled mini-batches for graph neural networks, from graphs that outgrow one machine.
 
     \b
-    A first run:
+    A first run, which atta demo shows:
       atta generate powerlaw graphs/demo --nodes 120000 --edges 3000000
       atta partition graphs/demo data/demo-2p --parts 2
       atta train --data data/demo-2p --model sage --trainers 2

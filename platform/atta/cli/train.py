@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OPTION_GROUPS = {
     "Data": "data cluster task target class-weights regression-loss edge-type reverse-type edge-split split-by",
-    "Model": "model layers hidden heads dropout decoder checkpoint-layers",
+    "Model": "model embed layers hidden heads dropout decoder checkpoint-layers",
     "Optimisation": "epochs batch-size lr weight-decay lr-schedule lr-every lr-factor embedding-lr clip-grad-norm "
     "accumulate precision compile eval-every patience early-stop seed",
     "Sampling": "strategy plugin accuracy-loss num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size "

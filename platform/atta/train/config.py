@@ -130,7 +130,7 @@ class TrainConfig(
                 raise UnknownNameError.of("setting", name, {*names, *shared})
         given = {**self.more, **{name: shared[name] for name in names if name in shared}}
         if self.model == AUTO:  # before the graph is known
-            typed = self.target or self.num_neighbors_by_type or self.embedding_lr is not None
+            typed = self.target or self.num_neighbors_by_type or self.embed or self.embedding_lr is not None
             given["model"] = TYPED_MODELS[0] if typed else MODELS[0]
         made = kind(**given)
         check_bounds(made)

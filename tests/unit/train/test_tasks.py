@@ -125,10 +125,11 @@ def test_what_is_no_better_than_a_guess_is_doubted() -> None:
     ] * 3
     assert REGRESSION.doubt({"mse": 1.0}, counts) == LABELS.doubt({"micro_f1": 0.0}, counts) == ""
     found = rows_advice(schema(TableSpec("<i8"), 4), config())
-    assert '"ignore" in schema.json' in found
-    assert found.endswith("with atta import --reverse")
-    assert not rows_advice(rated("rates"), config(model="rgcn")).endswith("--reverse")
-    assert rows_advice(rated("rates", x=False), config(model="rgcn")) == "take more epochs, or another --lr"
+    assert "--embed node learns" in found
+    assert found.endswith("on a graph by atta import --reverse")
+    assert "--embed user learns" in rows_advice(rated("rates"), config(model="rgcn", embed="item"))
+    for graph, settings in ((rated("rates", x=False), {}), (rated("rates"), {"embed": "all"})):
+        assert rows_advice(graph, config(model="rgcn", **settings)) == "take more epochs, or another --lr"
 
 
 def rated(*relations: str, x: bool = True) -> Schema:

@@ -147,8 +147,8 @@ def test_layers_read_what_later_ones_need() -> None:
     assert [reach.read(n) for n in (0, 1)] == [("author", "paper", "reader"), ("author", "paper")]
     assert [reach.computed(n) for n in (0, 1)] == [("author", "paper"), ("paper",)]
     assert [set(reach.edges(n)) for n in (0, 1)] == [{CITES, WRITES, ASKS}, {CITES, WRITES}]
-    assert reach.without_features == ()
-    assert TypeReach.of(schema(), "venue", 1).without_features == ("venue",)
+    assert reach.learnt == ()
+    assert TypeReach.of(schema(), "venue", 1).learnt == ("venue",)
     with pytest.raises(ConfigError, match=r"--target reader: no edge type ends at it.*; atta import --reverse adds"):
         TypeReach.of(schema(), "reader", 2)
     with pytest.raises(ConfigError, match=r"no neighbours; nor does one begin at it$"):

@@ -36,6 +36,7 @@ from atta.train.reports.epochs import EpochReport
 from atta.train.settings.common import TrainSettings
 from atta.train.settings.minibatch import UNTABLED
 from atta.train.steps.step import LearningRate
+from atta.train.tasks.types import embedded_types
 
 _RANK_FILES = "rank"
 
@@ -289,4 +290,7 @@ def _read_run(path: Path, config: TrainSettings, schema: Schema | None, device: 
 
 def _shape(config: TrainSettings, schema: Schema | None = None) -> dict[str, Any]:
     shape = {name: getattr(config, name, None) for name in _KEPT}  # not every strategy has them all
-    return shape if schema is None else {**shape, NAMES: names_of(schema, shape)}
+    if schema is None:
+        return shape
+    unread = {f"features of {t}" for t in embedded_types(schema, config)}
+    return {**shape, NAMES: {what: names for what, names in names_of(schema, shape).items() if what not in unread}}

@@ -199,7 +199,7 @@ class ModelAnswers:
         """The same with full names of edge types and numbers of vertices. Raises ConfigError: they do not fit the graph."""
         schema, edges = self._dataset.schema, dict[str, tuple[Numbers, Numbers]]()
         into = [e for e in schema.edge_types if schema.endpoints(e)[1] == node_type]
-        if "x" not in schema.node_tables[node_type]:
+        if "x" not in schema.node_tables[node_type] or node_type in self._saved.embeddings.rows:
             raise ConfigError(f"node type {node_type!r} learns rows in place of features: it can have no new vertices")
         if new.x.shape[1:] != (shape := schema.table(node_type, "x").row_shape):
             raise ConfigError(

@@ -37,7 +37,7 @@ def types_of(saved: SavedModel) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class SavedTypedModel:
     """A model of a checkpoint with its weights, for one graph. asked: by node type, what turns rows of the last layer
-    into those that are written, if something does; rows: learnt rows of types without features, float32 [vertices,
+    into those that are written, if something does; rows: learnt rows of node types, float32 [vertices,
     hidden], in the order of the cluster's tables; score: of pairs."""
 
     model: TypedLayers
@@ -61,7 +61,7 @@ class SavedTypedModel:
             settings = saved_settings(saved)
             for node_type in about:
                 schema.check_node_type(node_type)
-            reach = TypeReach.of(schema, about[-1], settings.depth, about[:-1])
+            reach = TypeReach.of(schema, about[-1], settings.depth, about[:-1], embed=saved.embeddings.rows)
             model: TypedModel | TypedLinkModel
             if decoder is None:
                 model = TypedModel(settings, reach, len(saved.weights["decoder.bias"]))
@@ -71,7 +71,7 @@ class SavedTypedModel:
         except UNFIT as error:
             cause = f"{kind} does not fit the types of this graph, or this version: {' '.join(str(error).split())}"
             raise DataError(saved.path, cause) from error
-        rows = _rows_in_tables(saved, cluster, dict.fromkeys(reach.without_features, settings.hidden))
+        rows = _rows_in_tables(saved, cluster, dict.fromkeys(reach.learnt, settings.hidden))
         model.eval().to(device)
         if isinstance(model, TypedLinkModel):
             asked: dict[str, torch.nn.Linear | None] = {t: model.outputs[t] for t in types}

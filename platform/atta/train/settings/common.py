@@ -75,9 +75,9 @@ class TrainSettings:
     dropout: Annotated[float | None, Option("Share of activations dropped.", unset="0.5; of links 0")] = None
     seed: Annotated[int, Option("Seed of all random choices.")] = 0
     eval_every: Annotated[int, Option("Epochs between evaluations.", at_least=1)] = 1
-    patience: Annotated[
-        int | None, Option("Evaluations without a better figure after which training stops.", unset="never", at_least=1)
-    ] = None
+    patience: Annotated[int | None, Option("Stop after so many evaluations no better.", unset="never", at_least=1)] = (
+        None
+    )
     early_stop: Annotated[
         str | None,
         Option(

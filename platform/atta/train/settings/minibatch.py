@@ -131,7 +131,10 @@ class MinibatchSettings(LinkSettings):
     num_neighbors_by_type: Annotated[
         str | None, Option("By edge type: writes=10,5;cites=5.", metavar="TEXT", unset="--num-neighbors")
     ] = None
-    embedding_lr: Annotated[float | None, Option("Of embeddings of types without features.", unset="--lr")] = None
+    embed: Annotated[
+        str | None, Option("Types that learn rows in place of x; all.", metavar="TYPE,TYPE", unset="no x")
+    ] = None
+    embedding_lr: Annotated[float | None, Option("Of rows that node types learn.", unset="--lr")] = None
     checkpoint_steps: Annotated[
         int | None, Option("Optimiser steps between checkpoints.", unset="epochs only", at_least=1)
     ] = None

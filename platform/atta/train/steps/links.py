@@ -26,7 +26,7 @@ from atta.train.tasks.edges import read_edges, read_pairs
 from atta.train.tasks.pairs import HITS, auc_sums, check_labels, rank_sums, sortable
 from atta.train.tasks.splits import divided
 from atta.train.tasks.task import Objective
-from atta.train.tasks.types import EdgeTriple, TypeReach
+from atta.train.tasks.types import EdgeTriple, TypeReach, embedded_types
 from atta.train.tasks.vertices import UNLABELLED
 
 _NUMBERS = 1 << 22
@@ -210,8 +210,9 @@ class TypedLinkTrainer(LinkTrainer, TypedTrainer):
 
     @cached_property
     def reach(self) -> TypeReach:
-        source, target = self.cluster.schema.endpoints(self.edge_type)
-        return TypeReach.of(self.cluster.schema, target, self.config.depth, (source,))
+        schema = self.cluster.schema
+        source, target = schema.endpoints(self.edge_type)
+        return TypeReach.of(schema, target, self.config.depth, (source,), embed=embedded_types(schema, self.config))
 
     @property
     def divided(self) -> list[EdgeTriple]:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""The trainer of mini-batches of typed graphs, and learnable rows of types without features in tables on the daemons."""
+"""The trainer of mini-batches of typed graphs, and learnable rows of node types in tables on the daemons."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from atta.train.meeting import run_here, tables_of
 from atta.train.models.typed import TypedModel
 from atta.train.reports.epochs import EpochReport
 from atta.train.steps.minibatch import MinibatchTrainer
-from atta.train.tasks.types import TypeReach, fan_outs_of
+from atta.train.tasks.types import TypeReach, embedded_types, fan_outs_of
 
 
 class TypedTrainer(MinibatchTrainer):
-    """Trains a model of a typed graph for the vertices of one node type. ``embeddings``: rows of the types without features."""
+    """Trains a model of a typed graph for the vertices of one node type. ``embeddings``: rows of the types that learn them."""
 
     embeddings: TypeEmbeddings | None = None
     sums_rows = False
@@ -36,14 +36,15 @@ class TypedTrainer(MinibatchTrainer):
     @cached_property
     def reach(self) -> TypeReach:
         """The types that the model reads."""
-        return TypeReach.of(self.cluster.schema, self.node_type, self.config.depth)
+        schema = self.cluster.schema
+        return TypeReach.of(schema, self.node_type, self.config.depth, embed=embedded_types(schema, self.config))
 
     def begin_with(self, model: torch.nn.Module) -> None:
         """Makes the embeddings, too."""
-        config, featureless = self.config, self.reach.without_features
-        if featureless:
+        config, learnt = self.config, self.reach.learnt
+        if learnt:
             self.embeddings = TypeEmbeddings(
-                self.cluster, featureless, config.hidden,
+                self.cluster, learnt, config.hidden,
                 lr=config.embedding_lr or config.lr, seed=config.seed, rank=self.rank, world=self.world,
                 device=self.device,
             )  # fmt: skip

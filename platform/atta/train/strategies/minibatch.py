@@ -67,6 +67,7 @@ def _check_types(settings: MinibatchSettings) -> None:
     given = {
         "--target": settings.target,
         "--num-neighbors-by-type": settings.num_neighbors_by_type,
+        "--embed": settings.embed,
         "--embedding-lr": settings.embedding_lr,
     }
     for option, value in given.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,7 +29,7 @@ class TypeReach:
         target: node type of the seeds.
         depth: number of layers, and of hops.
         edge_types: of the graph, (source, relation, destination), sorted.
-        widths: for each node type of the graph the number of its features; None: it has none.
+        widths: for each node type of the graph the number of its features; None: its rows are learnt.
         also: other node types of seeds.
     """
 
@@ -40,17 +40,20 @@ class TypeReach:
     also: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, schema: Schema, target: str, depth: int, also: tuple[str, ...] = ()) -> TypeReach:
-        """The types of a dataset. Raises ConfigError: no edge ends at the target, or features of a type that is read
-        are not one row per vertex."""
+    def of(
+        cls, schema: Schema, target: str, depth: int, also: tuple[str, ...] = (), *, embed: Collection[str] = ()
+    ) -> TypeReach:
+        """The types of a dataset; ``embed``: those whose rows are learnt although they may have features. Raises
+        ConfigError: no edge ends at the target, or features of a type that is read are not one row per vertex."""
         tables = {t: schema.node_tables[t].get("x") for t in schema.node_types}
-        widths = {t: None if spec is None else spec.row_shape[0] if spec.row_shape else 1 for t, spec in tables.items()}
+        read = {t: None if t in embed else spec for t, spec in tables.items()}
+        widths = {t: None if spec is None else spec.row_shape[0] if spec.row_shape else 1 for t, spec in read.items()}
         found = cls(target, depth, tuple(split_edge_type(e) for e in schema.edge_types), widths, also)
         if not found.edges(depth - 1):
             cure = CURE if any(source == target for source, _, _ in found.edge_types) else "nor does one begin at it"
             raise ConfigError(f"--target {target}: no edge type ends at it, so a model would see no neighbours; {cure}")
         for node_type in found.read(0):
-            spec = tables[node_type]
+            spec = read[node_type]
             if spec is not None and len(spec.row_shape) != 1:
                 raise ConfigError(
                     f"training needs one row of features per vertex, x of {node_type} has rows of shape {spec.row_shape}"
@@ -71,8 +74,8 @@ class TypeReach:
         return tuple(e for e in self.edge_types if e[2] in computed)
 
     @property
-    def without_features(self) -> tuple[str, ...]:
-        """Node types that are read and have no features."""
+    def learnt(self) -> tuple[str, ...]:
+        """Node types that are read and learn their rows."""
         return tuple(t for t in self.read(0) if self.widths[t] is None)
 
     @cached_property
@@ -94,12 +97,23 @@ def _has_types(schema: Schema) -> bool:
     return len(schema.node_types) > 1 or len(schema.edge_types) > 1
 
 
+def embedded_types(schema: Schema, settings: TrainSettings) -> tuple[str, ...]:
+    """Node types that ``--embed`` names. Raises UnknownNameError: the graph has no such type."""
+    given = getattr(settings, "embed", None)
+    if given in (None, "all"):
+        return schema.node_types if given else ()
+    return tuple(schema.check_node_type(name.strip()) for name in given.split(","))
+
+
 def rows_advice(schema: Schema, settings: TrainSettings) -> str:
     """What helps a model that tells nothing apart."""
-    if not any("x" in tables for tables in schema.node_tables.values()):
+    able = [
+        t for t, tables in schema.node_tables.items() if "x" in tables and t not in embedded_types(schema, settings)
+    ]
+    if not able:
         return "take more epochs, or another --lr"
-    graph = "" if settings.model in TYPED_MODELS else ", with atta import --reverse"
-    return f'features may tell too little: a type without any ("ignore" in schema.json) learns rows instead{graph}'
+    graph = "" if settings.model in TYPED_MODELS else ", on a graph by atta import --reverse"
+    return f"features may tell too little: --embed {','.join(able)} learns a row per vertex instead{graph}"
 
 
 def check_model(schema: Schema, settings: TrainSettings) -> None:
@@ -151,7 +165,7 @@ def fan_outs_of(schema: Schema, settings: MinibatchSettings) -> dict[str, tuple[
 
 def check_types(schema: Schema, settings: TrainSettings, target: str, also: tuple[str, ...] = ()) -> None:
     """Refuse a typed graph on which the settings make no sense; see ``TypeReach``. Raises ConfigError, UnknownNameError."""
-    TypeReach.of(schema, target, settings.depth, also)
+    TypeReach.of(schema, target, settings.depth, also, embed=embedded_types(schema, settings))
     if isinstance(settings, MinibatchSettings):
         fan_outs_of(schema, settings)
 
