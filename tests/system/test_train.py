@@ -210,6 +210,7 @@ def test_an_interrupted_run_and_its_resumption_are_drawn(
     assert (left["interrupted"], left["error"], left["config"]["task"]) == (True, None, "classes")
     assert [epoch["epoch"] for epoch in left["epochs"]][:4] == [0, 1, 2, 3]
     assert read_report(tmp_path / "i.json").best.epoch == left["best"]["epoch"]
+    assert json.loads((tmp_path / "saved/report.json").read_text()) == left
     drawn: list[EpochReport] = []
     monkeypatch.setattr(atta.cli.pictures, "draw_run", lambda path, epochs, watched: drawn.extend(epochs))
     done = max(int(number) for number in re.findall(r"^epoch +(\d+) ", said, re.MULTILINE) or ["3"])
@@ -218,6 +219,7 @@ def test_an_interrupted_run_and_its_resumption_are_drawn(
     assert [epoch.epoch for epoch in drawn] == [*range(done + 4)]
     told = json.loads((tmp_path / "r.json").read_text())["epochs"]
     assert [epoch.loss for epoch in drawn] == [epoch["loss"] for epoch in told]
+    assert [epoch.loss for epoch in read_report(tmp_path / "saved").epochs] == [epoch["loss"] for epoch in told]
     assert drawn[0].metrics == {}
     assert "val_accuracy" in drawn[1].metrics
 

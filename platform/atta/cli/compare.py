@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _FORMS = {"validation": ".4f", "test": ".4f", "last": ".4f", "seconds": ",.4g"}
 
 
-@command(epilog="Example: atta compare sage-*.json gcn-*.json --plot runs.png")
+@command(epilog="Example: atta compare runs/sage-* runs/gcn-* --plot runs.png")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path())
 @json_option
 @plot_option("Draw the curves of all runs.")
 @quiet_option
 def compare(runs: tuple[str, ...], json_file: str | None, plot: str | None, quiet: bool) -> None:
-    """Compare training runs: the files RUN that atta train --json has written.
+    """Compare training runs: RUN is a folder of atta train --checkpoint, or a file of --json.
 
     Runs that differ only in the seed are a group, shown by mean and standard deviation. Each group is compared with the
     first one by Welch's t-test over seeds (three at least), multiplied by the number of tests (Bonferroni)."""

@@ -14,6 +14,7 @@ from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, 
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_option, quiet_option, write_json
 from atta.errors import ConfigError, DataError
 from atta.observe.packages import need
+from atta.partition.disk.mirror import Mirror
 from atta.train.config import TrainConfig
 from atta.train.settings.servers import ServerSettings
 from atta.train.strategies import STRATEGIES
@@ -91,14 +92,20 @@ def train(
         report.ended = error
         raise
     finally:
-        _write(report, json_file, plot)
+        _write(report, json_file, plot, first=node_rank == 0)
     if not quiet and json_file != "-":
         _print(report)
 
 
-def _write(report: TrainReport, json_file: str | None, plot: str | None) -> None:
+def _write(report: TrainReport, json_file: str | None, plot: str | None, *, first: bool) -> None:
     if report.epochs or not isinstance(report.ended, ConfigError | DataError):  # else a report of before stays
-        write_json(json_file, report.to_json())
+        write_json(json_file, found := report.to_json())
+        if report.config.checkpoint is not None and first:
+            from atta.train.reports.run import REPORT
+
+            place = Mirror(report.config.checkpoint)
+            write_json(str(place.path / REPORT), found)
+            place.push(REPORT)
     if plot is not None and report.epochs:
         from atta.cli.pictures import draw_run
 

@@ -13,7 +13,7 @@ from typing import Any
 from atta.errors import AttaError, ConfigError, DataError
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched
-from atta.train.reports.run import TrainReport
+from atta.train.reports.run import REPORT, TrainReport
 
 FEWEST_SEEDS = 3
 FIGURES = ("validation", "test", "last", "seconds", "bytes")
@@ -26,12 +26,11 @@ _BESIDE = {
 
 
 def read_report(path: str | Path) -> TrainReport:
-    """What ``atta train --json`` has written. Raises ConfigError, DataError: it is something else, and what."""
+    """What ``atta train --json`` has written, or ``--checkpoint`` into a folder. Raises ConfigError, DataError: it is
+    something else, and what."""
     path = Path(path)
-    if path.is_dir():
-        known = {"metrics.csv": " of --logger csv", "checkpoint.pt": " of checkpoints"}
-        what = next((words for name, words in known.items() if (path / name).exists()), "")
-        raise ConfigError(f"{path}: is a folder{what}; give the files that atta train --json has written")
+    if path.is_dir() and not (path := path / REPORT).exists():
+        raise ConfigError(f"{path.parent}: is a folder without a {REPORT}, which atta train --checkpoint writes")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if (schema := found["schema"]) != 1:

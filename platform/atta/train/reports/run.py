@@ -12,6 +12,9 @@ from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
 from atta.train.tasks.choice import watched_by
 
+REPORT = "report.json"
+"""Its name beside checkpoints."""
+
 
 @dataclass
 class TrainReport:
