@@ -168,7 +168,7 @@ def report_lines(document: Mapping[str, Any], typed: str, source: Path) -> list[
         "",
         "| limit of the machine | measured in the same runs |",
         "|---|---|",
-        *(f"| {name} | {value:,.4g} |" for name, value in document["limits"].items()),
+        *(f"| {name} | {figure_text(value)} |" for name, value in document["limits"].items()),
     ]
     if (source.with_suffix(".png")).exists():
         lines += ["", f"![{document['bench']}]({source.stem}.png)"]
@@ -219,6 +219,11 @@ def row_of(cells: Iterable[object]) -> str:
 def cell(found: Mapping[str, float] | None) -> str:
     """``MEDIAN (MIN to MAX)``; empty for None."""
     return "" if found is None else spread(list(found.values()))
+
+
+def figure_text(value: float) -> str:
+    """A figure with four digits at least, and without an exponent where it is large."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def spread(values: Sequence[float], form: str = ",.4g") -> str:
@@ -365,7 +370,7 @@ class BenchReport:
     def show(self) -> Group:
         """The same figures for people: medians, ratios of ours to each of the others, failures and limits."""
         failures = [Text(f"{system} could not run: {why}") for system, why in self.errors.items()]
-        limits = ", ".join(f"{name} {value:,.4g}" for name, value in self.limits.items())
+        limits = ", ".join(f"{name} {figure_text(value)}" for name, value in self.limits.items())
         sections = dict.fromkeys(section_of(n) for rounds in self.rounds.values() for n in rounds[0])
         about = [Text(self.about)] if self.about else []
         return Group(*about, *map(self._table, sections), *failures, Text(f"limits: {limits}" if limits else ""))
@@ -388,7 +393,7 @@ class BenchReport:
                 rounds = self.rounds.get(system, [])
                 value = statistics.median(r[name] for r in rounds) if name in _always(rounds) else None
                 ratio = ratios.get(name, {}).get(system)
-                cells.append("" if value is None else f"{value:,.4g}" + (f"  ({ratio:.2f}x)" if ratio else ""))
+                cells.append("" if value is None else figure_text(value) + (f"  ({ratio:.2f}x)" if ratio else ""))
             table.add_row(name.rpartition("/")[2], *cells)
         return table
 
@@ -405,7 +410,7 @@ class BenchReport:
             axes.bar(list(shown), medians, color=COLOURS[5], width=0.6)
             for place, (median, values) in enumerate(zip(medians, shown.values(), strict=True)):
                 # At the foot: no round's dot is there.
-                axes.annotate(f"{median:,.4g}", (place, 0), (0, 5), textcoords="offset points", ha="center")
+                axes.annotate(figure_text(median), (place, 0), (0, 5), textcoords="offset points", ha="center")
                 axes.plot([place] * len(values), values, linestyle="", marker="o", markersize=4, color=COLOURS[0])
             turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 8 else {}
             axes.set_xticks(range(len(shown)), list(shown), **turned)
