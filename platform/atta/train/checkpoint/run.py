@@ -155,14 +155,8 @@ def set_random_state(state: Mapping[str, torch.Tensor], device: torch.device) ->
 
 
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
-_KEPT = (
-    *_SHAPE,
-    "lr",
-    "weight_decay",
-    "lr_schedule",
-    "target",
-    "edge_type",
-)  # settings that a run cannot change on its way
+_KEPT = (*_SHAPE, "lr", "weight_decay", "lr_schedule", "target", "edge_type")
+"""Settings that a run cannot change on its way."""
 
 
 class SavedRun(NamedTuple):
