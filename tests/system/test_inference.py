@@ -593,10 +593,10 @@ def test_bad_input_is_one_line(
 def test_a_folder_of_other_predictions_is_refused(clusters: Clusters, saved: Any, tmp_path: Path) -> None:
     folder = saved["sage"][0]
     atta.predict(clusters(1), folder, "train", out=tmp_path / "out", format="npy")
-    for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "nodes"), ({"files": 7}, "files")]:
-        with pytest.raises(ConfigError, match=rf"other predictions .*{words}"):
+    for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "split or --ids"), ({"files": 7}, "files")]:
+        with pytest.raises(ConfigError, match=rf"other predictions, which differ in --{words}: give"):
             atta.predict(clusters(1), folder, **{"nodes": "train", "out": tmp_path / "out", "format": "npy", **other})
-    with pytest.raises(ConfigError, match=r"other predictions .*model"):
+    with pytest.raises(ConfigError, match=r"other predictions, which differ in the model: give"):
         atta.predict(clusters(1), saved["gat"][0], "train", out=tmp_path / "out", format="npy")
 
 
