@@ -12,6 +12,7 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe import html
+from atta.observe.lastwords import counted
 from atta.partition.names import RESERVED, check_name, check_type_name, join_edge_type, split_edge_type
 
 NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
@@ -144,7 +145,8 @@ class Schema:
     @property
     def sizes(self) -> str:
         """Numbers of vertices and edges, for people."""
-        return f"{sum(self.node_counts.values()):,} vertices, {sum(self.edge_counts.values()):,} edges"
+        vertices, edges = (sum(counts.values()) for counts in (self.node_counts, self.edge_counts))
+        return f"{counted(vertices, 'vertex', 'vertices')}, {counted(edges, 'edge')}"
 
     @property
     def typed(self) -> bool:

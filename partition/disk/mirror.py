@@ -21,8 +21,7 @@ from atta.partition.disk.store import BrokenTransferError, RemoteFolder, is_url
 
 def cache_folder(*names: str) -> Path:
     """A folder below that of caches of this user: ``$XDG_CACHE_HOME/atta``, or ``~/.cache/atta``."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "atta", *names)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "atta", *names)
 
 
 class Mirror:

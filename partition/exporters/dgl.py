@@ -80,5 +80,4 @@ def _add_nodes(graph: Graph, node_type: str, frame: Any) -> None:
 
 
 def _modules() -> tuple[Any, Any]:
-    dgl = require_dgl("exporting DGL files")
-    return load("exporting DGL files", "torch"), dgl
+    return load("exporting DGL files", "torch"), require_dgl("exporting DGL files")

@@ -22,9 +22,7 @@ def string_width(schema: Schema, node_type: str) -> int | None:
     """Bytes of the longest string id of a node type; None if its vertices have no string ids. Raises UnknownNameError:
     there is no such node type."""
     spec = schema.node_tables[schema.check_node_type(node_type)].get(NAME)
-    if spec is None or spec.dtype != "|u1" or len(spec.row_shape) != 1:
-        return None
-    return spec.row_shape[0]
+    return spec.row_shape[0] if spec is not None and spec.dtype == "|u1" and len(spec.row_shape) == 1 else None
 
 
 def as_strings(what: str, given: Any) -> Strings | None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/query.proto\x12\x07\x61tta.v1\"<\n\tVertexIds\x12\x0f\n\x07numbers\x18\x01 \x01(\x0c\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0f\n\x07strings\x18\x03 \x01(\x0c\":\n\x0bNewVertices\x12\t\n\x01x\x18\x01 \x01(\x0c\x12 \n\x05\x65\x64ges\x18\x02 \x03(\x0b\x32\x11.atta.v1.NewEdges\"S\n\x08NewEdges\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12#\n\x07sources\x18\x02 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\x0f\n\x07targets\x18\x03 \x01(\x0c\"b\n\x0ePredictRequest\x12\x1f\n\x03ids\x18\x01 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\x0c\n\x04what\x18\x02 \x01(\t\x12!\n\x03new\x18\x03 \x01(\x0b\x32\x14.atta.v1.NewVertices\">\n\x0cPredictReply\x12\x0e\n\x06values\x18\x01 \x01(\x0c\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\x12\"w\n\x10RecommendRequest\x12\x1f\n\x03ids\x18\x01 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x10\n\x08relation\x18\x03 \x01(\t\x12!\n\x03new\x18\x04 \x01(\x0b\x32\x14.atta.v1.NewVertices\"f\n\x0eRecommendReply\x12\x0e\n\x06\x63ounts\x18\x01 \x01(\x0c\x12#\n\x07targets\x18\x02 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\x0e\n\x06scores\x18\x03 \x01(\x0c\x12\x0f\n\x07version\x18\x04 \x01(\x12\x32\x8a\x01\n\x0cQueryService\x12\x39\n\x07Predict\x12\x17.atta.v1.PredictRequest\x1a\x15.atta.v1.PredictReply\x12?\n\tRecommend\x12\x19.atta.v1.RecommendRequest\x1a\x17.atta.v1.RecommendReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/query.proto\x12\x07\x61tta.v1\"<\n\tVertexIds\x12\x0f\n\x07numbers\x18\x01 \x01(\x0c\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0f\n\x07strings\x18\x03 \x01(\x0c\":\n\x0bNewVertices\x12\t\n\x01x\x18\x01 \x01(\x0c\x12 \n\x05\x65\x64ges\x18\x02 \x03(\x0b\x32\x11.atta.v1.NewEdges\"S\n\x08NewEdges\x12\x11\n\tedge_type\x18\x01 \x01(\t\x12#\n\x07sources\x18\x02 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\x0f\n\x07targets\x18\x03 \x01(\x0c\"u\n\x0ePredictRequest\x12\x1f\n\x03ids\x18\x01 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\x0c\n\x04what\x18\x02 \x01(\t\x12!\n\x03new\x18\x03 \x01(\x0b\x32\x14.atta.v1.NewVertices\x12\x11\n\tnode_type\x18\x04 \x01(\t\">\n\x0cPredictReply\x12\x0e\n\x06values\x18\x01 \x01(\x0c\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\x12\"w\n\x10RecommendRequest\x12\x1f\n\x03ids\x18\x01 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x10\n\x08relation\x18\x03 \x01(\t\x12!\n\x03new\x18\x04 \x01(\x0b\x32\x14.atta.v1.NewVertices\"f\n\x0eRecommendReply\x12\x0e\n\x06\x63ounts\x18\x01 \x01(\x0c\x12#\n\x07targets\x18\x02 \x01(\x0b\x32\x12.atta.v1.VertexIds\x12\x0e\n\x06scores\x18\x03 \x01(\x0c\x12\x0f\n\x07version\x18\x04 \x01(\x12\x32\x8a\x01\n\x0cQueryService\x12\x39\n\x07Predict\x12\x17.atta.v1.PredictRequest\x1a\x15.atta.v1.PredictReply\x12?\n\tRecommend\x12\x19.atta.v1.RecommendRequest\x1a\x17.atta.v1.RecommendReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,13 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NEWEDGES']._serialized_start=154
   _globals['_NEWEDGES']._serialized_end=237
   _globals['_PREDICTREQUEST']._serialized_start=239
-  _globals['_PREDICTREQUEST']._serialized_end=337
-  _globals['_PREDICTREPLY']._serialized_start=339
-  _globals['_PREDICTREPLY']._serialized_end=401
-  _globals['_RECOMMENDREQUEST']._serialized_start=403
-  _globals['_RECOMMENDREQUEST']._serialized_end=522
-  _globals['_RECOMMENDREPLY']._serialized_start=524
-  _globals['_RECOMMENDREPLY']._serialized_end=626
-  _globals['_QUERYSERVICE']._serialized_start=629
-  _globals['_QUERYSERVICE']._serialized_end=767
+  _globals['_PREDICTREQUEST']._serialized_end=356
+  _globals['_PREDICTREPLY']._serialized_start=358
+  _globals['_PREDICTREPLY']._serialized_end=420
+  _globals['_RECOMMENDREQUEST']._serialized_start=422
+  _globals['_RECOMMENDREQUEST']._serialized_end=541
+  _globals['_RECOMMENDREPLY']._serialized_start=543
+  _globals['_RECOMMENDREPLY']._serialized_end=645
+  _globals['_QUERYSERVICE']._serialized_start=648
+  _globals['_QUERYSERVICE']._serialized_end=786
 # @@protoc_insertion_point(module_scope)

@@ -35,14 +35,16 @@ class NewEdges(_message.Message):
     def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[_Union[VertexIds, _Mapping]] = ..., targets: _Optional[bytes] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("ids", "what", "new")
+    __slots__ = ("ids", "what", "new", "node_type")
     IDS_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     NEW_FIELD_NUMBER: _ClassVar[int]
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     ids: VertexIds
     what: str
     new: NewVertices
-    def __init__(self, ids: _Optional[_Union[VertexIds, _Mapping]] = ..., what: _Optional[str] = ..., new: _Optional[_Union[NewVertices, _Mapping]] = ...) -> None: ...
+    node_type: str
+    def __init__(self, ids: _Optional[_Union[VertexIds, _Mapping]] = ..., what: _Optional[str] = ..., new: _Optional[_Union[NewVertices, _Mapping]] = ..., node_type: _Optional[str] = ...) -> None: ...
 
 class PredictReply(_message.Message):
     __slots__ = ("values", "width", "version")

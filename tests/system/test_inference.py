@@ -590,13 +590,25 @@ def test_bad_input_is_one_line(
             assert words in refused("predict", *options.split())
 
 
+def test_unknown_ids_and_splits_are_told_before_layers_are_tried(clusters: Clusters) -> None:
+    class Untried(torch.nn.Module):
+        def forward(self, *_: Any) -> torch.Tensor:
+            pytest.fail("a layer is tried")
+
+    for nodes, words in (([123456789], "123456789"), ("trian", "did you mean 'train'")):
+        with pytest.raises(ConfigError, match=words):
+            atta.predict(clusters(1), [Untried()], nodes)
+    with pytest.raises(ConfigError, match="123456789"):
+        atta.predict(clusters(1), [Untried()], links=[[123456789, 3]])
+
+
 def test_a_folder_of_other_predictions_is_refused(clusters: Clusters, saved: Any, tmp_path: Path) -> None:
     folder = saved["sage"][0]
     atta.predict(clusters(1), folder, "train", out=tmp_path / "out", format="npy")
-    for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "nodes"), ({"files": 7}, "files")]:
-        with pytest.raises(ConfigError, match=rf"other predictions .*{words}"):
+    for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "split or --ids"), ({"files": 7}, "files")]:
+        with pytest.raises(ConfigError, match=rf"other predictions, which differ in --{words}: give"):
             atta.predict(clusters(1), folder, **{"nodes": "train", "out": tmp_path / "out", "format": "npy", **other})
-    with pytest.raises(ConfigError, match=r"other predictions .*model"):
+    with pytest.raises(ConfigError, match=r"other predictions, which differ in the model: give"):
         atta.predict(clusters(1), saved["gat"][0], "train", out=tmp_path / "out", format="npy")
 
 

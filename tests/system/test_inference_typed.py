@@ -158,7 +158,7 @@ def test_point_queries_have_the_scores_of_the_whole_graph(
     answers = answers_of(cluster, world.folder / "parts", tmp_path)
     answer, unknown = answers.answer([PointQuery("scores", asked), PointQuery("scores", np.array([-7]))])
     np.testing.assert_allclose(answer.values, expected[40:60], rtol=1e-5, atol=1e-5)
-    assert "'paper'; this model answers questions about node type 'paper'" in str(unknown)
+    assert "'paper'; this query is about node type 'paper'" in str(unknown)
     (classes,) = answers.answer([PointQuery("classes", asked)])
     assert (classes.names, classes.values.tolist()) == (NAMES, expected[40:60].argmax(1).tolist())
     for name in cluster.tables.specs():
@@ -347,6 +347,22 @@ def test_the_best_targets_are_those_of_all_pairs_without_edges_that_exist(
     everything = atta.predict(cluster, tmp_path / "run", world.ids["author"][:1], top=10**4, relation="writes")
     written = int((world.edges[WRITES].unique(dim=1)[0] == 0).sum())
     assert len(everything.ids) == COUNTS["paper"] - written
+
+
+def test_point_queries_are_about_the_end_that_they_name(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path
+) -> None:
+    expected = checkpoint_of_pairs(tmp_path, world, cluster, "hetero-sage", "dot")
+    answers = answers_of(cluster, world.folder / "parts", tmp_path, table="of-papers")  # read for papers alone
+    for named, node_type in (("author", "author"), ("author", "author"), ("paper", "paper"), ("", "paper")):
+        if named == "paper":
+            atta.predict(cluster, tmp_path, table="of-papers")
+        (answer,) = answers.answer([PointQuery("embeddings", world.ids[node_type][3:9], node_type=named)])
+        np.testing.assert_allclose(answer.values, expected.rows[node_type][3:9], rtol=1e-5, atol=1e-5)
+        assert answer.version == (0 if named == "author" else -1)
+    with pytest.raises(ConfigError, match="node type 'term': the model computes vertices of author and paper"):
+        answers.answer([PointQuery("embeddings", world.ids["term"][:1], node_type="term")])
+    cluster.tables.delete("of-papers")
 
 
 @pytest.mark.parametrize("sampled", FAN_OUTS, ids=["exact", "sampled"])

@@ -377,6 +377,7 @@ def test_what_is_wrong_is_said_and_the_daemons_go_on(served: Served, small_graph
         ({"ids": ["alice"]}, 400, "ConfigError", "no string ids"),
         ({"ids": ids, "waht": "scores"}, 400, "ConfigError", "unknown field 'waht'; did you mean 'what'"),
         ({"ids": ids * 2000}, 400, "ConfigError", "6000 vertices"),
+        ({"ids": ids, "node_type": "user"}, 400, "ConfigError", "'user': the model computes vertices of node"),
         ({"ids": ids, "deadline_s": 1e-6}, 504, "DeadlineError", "no answer within"),
         (b" " * (1 << 20) + b"{}", 429, "QuotaExceededError", "1048578 bytes"),
     ]
@@ -388,6 +389,7 @@ def test_what_is_wrong_is_said_and_the_daemons_go_on(served: Served, small_graph
         for asked, options, error, cause in [
             ([unknown], {}, UnknownNameError, f"{unknown} is not a vertex"),
             (ids * 2000, {}, ConfigError, "6000 vertices"),
+            (ids, {"node_type": "user"}, ConfigError, "'user': the model computes vertices of node"),
             (ids, {"what": "score"}, UnknownNameError, "did you mean 'scores'"),
             (ids, {"deadline_s": 1e-5}, DeadlineError, "no answer within"),
             (["alice"], {}, ConfigError, "no string ids"),
@@ -395,7 +397,7 @@ def test_what_is_wrong_is_said_and_the_daemons_go_on(served: Served, small_graph
         ]:
             with pytest.raises(error, match=cause):
                 cluster.predict(asked, **options)
-        assert len(cluster.predict(ids).values) == 3
+        assert len(cluster.predict(ids, node_type="node").values) == 3
     assert served.post("/predict", {"ids": ids}, "reader")[0] == 200
 
 

@@ -203,6 +203,11 @@ def test_predictions_have_the_users_strings(graph: Named, plain: atta.LocalClust
         of = [graph.number[name] for name in found.ids]
         np.testing.assert_allclose(found.values, whole[of], rtol=1e-5, atol=1e-5)
     pairs = [[graph.papers[3], graph.papers[70]], [graph.papers[70], graph.papers[70]]]
+    for numbers in ({"nodes": [5]}, {"links": [[5, 6]]}):
+        with pytest.raises(
+            ConfigError, match=f"^{next(iter(numbers))}: node type 'paper' has string ids: give strings$"
+        ):
+            atta.predict(plain, layers, **numbers)
     scored = atta.predict(plain, layers, links=pairs, num_neighbors=sampled)
     assert scored.ids.tolist() == pairs
     np.testing.assert_allclose(scored.values, [whole[3] @ whole[70], whole[70] @ whole[70]], rtol=1e-4, atol=1e-5)

@@ -79,10 +79,11 @@ def test_installed_parts_stand_beside_atta_s_and_never_replace_them(place: Path)
     assert "chunks" in PARTITION_METHODS
     assert "chunks" not in [*PARTITION_METHODS], "iteration loads and gives no plug-in"
     assert [str(plugin) for plugin in PARTITION_METHODS.plugins().values()] == [f"'chunks' ({chunks}, of cuts 1.0)"]
-    with pytest.raises(
-        UnknownNameError, match=r"'chunk'; did you mean 'chunks'\?.*a package or --plugin.*atta plugins"
-    ):
+    cure = "one of your own needs its package or --plugin: atta plugins lists all"
+    with pytest.raises(UnknownNameError, match=rf"^unknown partition method 'chunk'; did you mean 'chunks'\? {cure}$"):
         make_method("chunk")
+    with pytest.raises(UnknownNameError, match=f"^unknown neighbour method 'zz'; there are: .*, weighted; {cure}$"):
+        Method("zz")
     with pytest.raises(UnknownNameError, match="unknown option of the method chunks 'beta'"):
         make_method("chunks", {"beta": 1})
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from scipy.sparse import issparse
 
 from atta.errors import ConfigError, DataError
+from atta.observe.lastwords import counted
 from atta.partition.disk.files import chunks
 from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.graph.exact import as_float32
@@ -119,8 +120,9 @@ class EdgeStream:
         self._options.progress.stage("reverse edges", len(src))
         marked = None if self._both else missing_reverses(src, dst, tables.get("time"))
         if marked is not None and "time" in tables:
-            added = f"{self._edge_type}: {int(marked.sum()):,} reverse edges added, each with the time of its edge"
-            self._options.notes.append(f"{added}; a reverse that is there at another time is another edge")
+            added = f"{counted(int(marked.sum()), 'reverse edge')} added, each with the time of its edge"
+            said = f"{self._edge_type}: {added}; a reverse that is there at another time is another edge"
+            self._options.notes.append(said)
         for lo, hi in chunks(len(src), _CHUNK):
             chosen = np.flatnonzero(src[lo:hi] != dst[lo:hi] if marked is None else marked[lo:hi]) + lo
             self._forward.append(dst[chosen], src[chosen], {name: rows[chosen] for name, rows in tables.items()})

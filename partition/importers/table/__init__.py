@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from atta.observe.lastwords import counted
 from atta.observe.packages import load
 from atta.partition.disk.files import chunks
 from atta.partition.graph import GraphWriter
@@ -233,7 +234,7 @@ class _Import:
             self._note_filled(files.entry.name, readers)
         for why, count in left.items():
             if count and 0 in names:
-                self._options.notes.append(f"{files.entry.name}: {count:,} edges are left out: {why}")
+                self._options.notes.append(f"{files.entry.name}: {counted(count, 'edge')} left out: {why}")
 
     def _stream(self, name: str, readers: Mapping[str, TableReader], tables: Mapping[str, Array]) -> EdgeStream:
         specs = {table: TableSpec(rows.dtype.str, rows.shape[1:]) for table, rows in tables.items()}

@@ -30,8 +30,7 @@ _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "
 
 def kind_of(path: Path) -> str | None:
     """``parquet``, ``csv`` or ``tsv`` by the end of the name; None for another."""
-    name = path.name.lower()
-    return next((kind for ending, kind in KINDS.items() if name.endswith(ending)), None)
+    return next((kind for ending, kind in KINDS.items() if path.name.lower().endswith(ending)), None)
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,7 @@ class _Percent(click.FloatRange):
     name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        return float(super().convert(value, param, ctx)) / 100
+        return value if isinstance(value, float) else float(super().convert(value, param, ctx)) / 100
 
 
 class GroupedCommand(click.Command):

@@ -68,8 +68,7 @@ class ReportConsole(PlainConsole):
 
     def _fits(self, table: Table) -> bool:
         """Whether no word of the table has to be cut."""
-        unbounded = self.options.update(width=10_000)
-        return self.measure(table, options=unbounded).minimum <= self.width
+        return self.measure(table, options=self.options.update(width=10_000)).minimum <= self.width
 
 
 def records(table: Table) -> Group:

@@ -9,6 +9,7 @@ import click
 from atta.cli.options import command, config_option, plugin_option, settings_options
 from atta.cli.output import check_folder, echo, json_option, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
+from atta.observe.lastwords import counted
 from atta.observe.packages import need
 from atta.train.settings.common import check_places
 from atta.train.settings.predict import PredictConfig
@@ -76,12 +77,12 @@ def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, qu
 
 def _summary(report: PredictReport) -> str:
     config = report.config
-    where = f"{len(report.files)} files in {config.out}" if config.out else f"table {config.table}"
-    of_pairs = "classes" if config.what == "classes" else "scores"
-    if config.top:
-        return f"{report.vertices:,} vertices: at most {config.top} targets for each in {where}, {report.seconds:.1f} s"
-    what = f"pairs: {of_pairs} in {where}" if config.links else f"vertices: {config.what} in {where}"
-    return f"{report.vertices:,} {what}, {report.seconds:.1f} s"
+    where = f"{counted(len(report.files), 'file')} in {config.out}" if config.out else f"table {config.table}"
+    what = f"at most {counted(config.top, 'target')} for each" if config.top else config.what
+    if config.links and config.what != "classes":
+        what = "scores"
+    of = ("pair", "pairs") if config.links else ("vertex", "vertices")
+    return f"{counted(report.vertices, *of)}: {what} in {where}, {report.seconds:.1f} s"
 
 
 @command()

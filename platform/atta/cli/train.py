@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, plugin_option, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_option, quiet_option, write_json
 from atta.errors import ConfigError, DataError
+from atta.observe.lastwords import counted
 from atta.observe.packages import need
 from atta.partition.disk.mirror import Mirror
 from atta.train.config import TrainConfig
@@ -135,8 +136,8 @@ def _print(report: TrainReport) -> None:
         test = f"; test {', '.join(tested)}" if tested else ""
         echo(f"best epoch {best.epoch}: {report.watched.metric} {found:.4f}{test}")
     rates = sorted(e.seeds_per_s for e in report.epochs)
-    counted = STRATEGIES[report.config.strategy].counted
-    echo(f"median throughput {rates[len(rates) // 2]:,.0f} {counted}/s over {len(rates)} epochs")
+    what = STRATEGIES[report.config.strategy].counted
+    echo(f"median throughput {rates[len(rates) // 2]:,.0f} {what}/s over {counted(len(rates), 'epoch')}")
 
 
 _MOST_TEXT = 1024

@@ -62,8 +62,7 @@ class JobWeights:
             self.spec.check_state()
             request.version = state.version
             payloads = {CREATE_VALUES: self._sent(state.values), CREATE_MOMENTS: self._sent(state.moments)}
-        reply = self._connection.call("ParameterService.Create", Bulk(request, payloads))
-        return int(reply.version)
+        return int(self._connection.call("ParameterService.Create", Bulk(request, payloads)).version)
 
     def join(self, member: int, life: int) -> int:
         """Take part as ``member``; returns the step to begin with. A member that starts anew takes a larger ``life``."""

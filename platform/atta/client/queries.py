@@ -26,6 +26,7 @@ class PointQueries:
         what: str = "embeddings",
         *,
         new: Mapping[str, Any] | None = None,
+        node_type: str = "",
         deadline_s: float | None = None,
     ) -> Predictions:
         """What the model of the daemons (``atta serve --model``) gives some vertices now.
@@ -37,18 +38,20 @@ class PointQueries:
                 changes. ``x``: their features, float [n, channels], like rows of the graph's table ``x``; ``edges``: by edge
                 type, or name of its relation, two lists: vertices of the graph that edges come from, and those of
                 ``ids`` that they lead to; at most 4096 in all.
+            node_type: of a model of links or classes of edges: the end whose vertices the ``ids`` are; empty: the targets'.
             deadline_s: how long it may take, in seconds; None: as long as each call.
 
         Returns:
             ``ids`` and their values in the same order: float32 [n, width], or int64 [n] classes.
 
         Raises:
-            ConfigError: no daemon has a model, the model has no such rows, or ``new`` does not fit the graph.
+            ConfigError: no daemon has a model, the model has no such rows or ``node_type``, or ``new`` does not fit the
+                graph.
             UnknownNameError: there is no such vertex, which is named.
             DeadlineError, QuotaExceededError: the daemon has too much to do.
         """
         asked, more = _asked(ids, new)
-        request = query_pb2.PredictRequest(ids=vertex_ids(asked), what=what, new=more)
+        request = query_pb2.PredictRequest(ids=vertex_ids(asked), what=what, new=more, node_type=node_type)
         return self._query("QueryService.Predict", request, lambda reply: _predicted(asked, reply), deadline_s)
 
     def recommend(

@@ -69,6 +69,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\t\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number with its noun, whose plural ends in ``s`` unless ``many`` is given: ``1 edge``, ``12,345 edges``."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def first_line(error: Exception) -> str:
     """The first line of what an error says."""
     return str(error).partition("\n")[0]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import structlog
 
-from atta.observe.lastwords import printable
+from atta.observe.lastwords import counted, printable
 
 LIMIT_BYTES = 4 << 20
 """At most this many bytes of text wait to be written."""
@@ -139,7 +139,7 @@ def dropped_lines() -> int:
 
 
 def _told_text(count: int) -> str:
-    return f"{count} log lines were left out: standard error took no more"
+    return f"{counted(count, 'log line')} left out: standard error took no more"
 
 
 def _told_json(count: int) -> str:

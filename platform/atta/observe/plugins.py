@@ -91,8 +91,9 @@ class OpenRegistry(dict[str, T]):
     def unknown(self, name: object) -> UnknownNameError:
         """The error about a name that is not there. It lists those that are."""
         known = [*self, *(plugin.name for plugin in self.plugins().values() if plugin.group)]
-        found = UnknownNameError.of(self.kind, name, known)
-        return UnknownNameError(f"{found} (or what brings it, a package or --plugin, is missing: see atta plugins)")
+        found = str(UnknownNameError.of(self.kind, name, known))
+        end = "" if found.endswith("?") else ";"
+        return UnknownNameError(f"{found}{end} one of your own needs its package or --plugin: atta plugins lists all")
 
 
 def unknown_name(what: str, name: object, known: Collection[str]) -> UnknownNameError:

@@ -181,9 +181,7 @@ def _of_loaders(
 
 def _warm_up(run: _MeasuredRun, batches: int) -> int:
     """Number of epochs, of so many batches, before those that are measured."""
-    if run.size is None:
-        return 1
-    return -(-WARM_UP_BATCHES // min(batches, run.most or batches))
+    return 1 if run.size is None else -(-WARM_UP_BATCHES // min(batches, run.most or batches))
 
 
 def _measured(cluster: Cluster, consumers: Consumers, run: _MeasuredRun, warm_up: int) -> Measurements:

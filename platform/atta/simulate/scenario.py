@@ -151,9 +151,7 @@ class Scenario:
     def epoch_batches(self) -> int | None:
         """Number of batches of a machine in an epoch; None if the profile does not tell the number of seeds."""
         seeds = self.epoch_seeds
-        if not seeds:
-            return None
-        return math.ceil(seeds / (self.machines * self.seeds))
+        return math.ceil(seeds / (self.machines * self.seeds)) if seeds else None
 
     @property
     def session_batches(self) -> int:

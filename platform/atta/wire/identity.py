@@ -46,9 +46,7 @@ class Identity:
 
     def header(self, bound: Bound) -> tuple[tuple[str, str], ...]:
         """gRPC metadata with which a request names this daemon, for a method of this ``bound``."""
-        if bound is Bound.NOTHING or self == Identity():
-            return ()
-        return ((HEADER, self.named(bound)),)
+        return () if bound is Bound.NOTHING or self == Identity() else ((HEADER, self.named(bound)),)
 
     def named(self, bound: Bound) -> str:
         """The value of the header."""

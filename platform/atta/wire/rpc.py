@@ -105,9 +105,7 @@ class RpcMethod:
 
     def decode_reply(self, raw: bytes) -> Any:
         """Parse a reply; a ``Bulk`` of views into ``raw`` where the method has payload fields."""
-        if self.payload:
-            return Bulk(*bulk.unpack(self.reply, raw, self.payload))
-        return self.reply.FromString(raw)
+        return Bulk(*bulk.unpack(self.reply, raw, self.payload)) if self.payload else self.reply.FromString(raw)
 
 
 _MODULES = (

@@ -153,9 +153,7 @@ class TokenFile:
         same = hmac.compare_digest(_digest(parts[2]), wanted)
         if entry is None or not same:
             return "the token is unknown"
-        if now >= entry.expires:
-            return f"the token {entry.id} of {entry.name} has expired"
-        return entry
+        return f"the token {entry.id} of {entry.name} has expired" if now >= entry.expires else entry
 
     def with_entry(self, entry: TokenEntry) -> TokenFile:
         """The file with one more entry."""

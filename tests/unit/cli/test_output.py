@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from atta.cli import predict
 from atta.cli.output import (
     DURATION,
     INTS,
@@ -34,6 +36,9 @@ from atta.cli.output import (
     write_json,
 )
 from atta.errors import ConfigError, DiskFullError, UnavailableError
+from atta.partition import Graph, GraphWriter
+from atta.train.launching.predictors import PredictReport
+from atta.train.settings.predict import PredictConfig
 from atta.wire.clusterfile import await_names, resolves
 from atta.wire.parts import NODE_VARIABLES, PART_VARIABLES, own_number
 
@@ -264,3 +269,29 @@ def test_names_are_waited_for_but_not_for_ever() -> None:
     assert resolves("[::1]")
     assert not resolves("no-such-host.invalid")
     assert not resolves("a" * 70)
+
+
+@pytest.mark.parametrize(
+    ("settings", "vertices", "files", "said"),
+    [
+        ({}, 1, 1, "1 vertex: embeddings in 1 file in o, 2.0 s"),
+        ({"what": "classes"}, 1200, 2, "1,200 vertices: classes in 2 files in o, 2.0 s"),
+        ({"links": "l"}, 1, 2, "1 pair: scores in 2 files in o, 2.0 s"),
+        ({"links": "l", "what": "classes"}, 3, 1, "3 pairs: classes in 1 file in o, 2.0 s"),
+        ({"top": 1}, 2, 1, "2 vertices: at most 1 target for each in 1 file in o, 2.0 s"),
+        ({"out": None, "table": "t", "data": None, "cluster": "c"}, 2, 0, "2 vertices: embeddings in table t, 2.0 s"),
+    ],
+)
+def test_a_prediction_is_told_in_the_right_number(
+    settings: dict[str, Any], vertices: int, files: int, said: str
+) -> None:
+    config = PredictConfig(**{"checkpoint": "c", "data": "d", "out": "o", **settings})
+    assert predict._summary(PredictReport(config, vertices, 4, ["f"] * files, 2.0)) == said
+
+
+def test_sizes_of_a_graph_are_told_in_the_right_number(tmp_path: Path) -> None:
+    for vertices, said in ((1, "1 vertex, 0 edges"), (2, "2 vertices, 1 edge"), (1001, "1,001 vertices, 1,000 edges")):
+        with GraphWriter(tmp_path / str(vertices)) as out:
+            out.add_nodes("node", vertices)
+            out.add_edges("node__to__node", np.arange(vertices - 1), np.arange(1, vertices))
+        assert Graph.open(tmp_path / str(vertices)).schema.sizes == said

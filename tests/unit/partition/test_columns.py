@@ -329,7 +329,7 @@ def test_edges_without_a_vertex_can_be_dropped(tmp_path: Path, way: str, ids: li
     graph = graph_of(tmp_path, {}, nodes, {"n__to__n": entry | {"unknown": "drop"}})
     edges = graph.edges("n__to__n")
     assert (edges.src.tolist(), edges.dst.tolist(), edges.tables["w"].tolist()) == ([0, 2, 0], [1, 0, 2], [0, 2, 5])
-    assert graph.provenance["notes"] == ["n__to__n: 3 edges are left out: an end is empty, or in no node file"]
+    assert graph.provenance["notes"] == ["n__to__n: 3 edges left out: an end is empty, or in no node file"]
 
 
 @pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
@@ -354,7 +354,7 @@ def test_edges_with_low_numbers_can_be_left_out(tmp_path: Path, way: str, kind: 
     else:
         assert ends == {"n__rates__n": ([0, 2], [1, 0], [4.0, 5.0])}
         notes = [
-            "1 edges are left out: an end is empty, or in no node file",
+            "1 edge left out: an end is empty, or in no node file",
             "3 edges are left out: 'stars' is not at least 4",
         ]
         told = [note for note in graph.provenance["notes"] if "are filled" not in note]

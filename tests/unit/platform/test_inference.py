@@ -355,9 +355,8 @@ def test_predictions_are_replaced_when_that_is_asked_for_and_other_folders_are_n
 
     begun("scores")
     (tmp_path / "out" / "part-00000-of-00001.npy").write_bytes(b"rows")
-    with pytest.raises(
-        ConfigError, match=r"other predictions \(other: column, what\); choose another folder, or --overwrite"
-    ):
+    said = r"other predictions, which differ in --what: give another folder \(--out\), or replace them \(--overwrite\)$"
+    with pytest.raises(ConfigError, match=said):
         begun("classes")
     discard(str(tmp_path / "out"))
     begun("classes")

@@ -130,6 +130,7 @@ def test_the_histogram_counts_answers_within_each_bound() -> None:
         ("/predict", json.dumps({"ids": [0] * (MOST_TOGETHER + 1)}), ConfigError, "4097 vertices .* at most 4096"),
         ("/predict", '{"ids": [1], "what": "score"}', UnknownNameError, "did you mean 'scores'"),
         ("/predict", '{"ids": [1], "what": 5}', ConfigError, "what: must be a text"),
+        ("/predict", '{"ids": [1], "node_type": 5}', ConfigError, "node_type: must be a text"),
         ("/predict", '{"ids": [1], "wat": "scores"}', UnknownNameError, "unknown field 'wat'; did you mean 'what'"),
         ("/predict", '{"ids": [1], "deadline_s": 0}', ConfigError, "deadline_s"),
         ("/predict", '{"ids": [1], "deadline_s": NaN}', ConfigError, "deadline_s"),
@@ -137,6 +138,7 @@ def test_the_histogram_counts_answers_within_each_bound() -> None:
         ("/recommend", '{"ids": [1], "k": 0}', ConfigError, "k 0: must be"),
         ("/recommend", '{"ids": [1], "k": 2.5}', ConfigError, "k 2.5: must be"),
         ("/recommend", '{"ids": [1, 2], "k": 524289}', QuotaExceededError, "at most 1048576 in all"),
+        ("/recommend", '{"ids": [1], "node_type": "user"}', UnknownNameError, "unknown field 'node_type'"),
         ("/recommend", '{"ids": [1], "what": "scores"}', UnknownNameError, "unknown field 'what'"),
     ],
 )
@@ -174,7 +176,7 @@ def test_new_vertices_cross_the_wire_and_count_with_what_their_edges_come_from()
     query, _ = query_of_json("/recommend", json.dumps({"ids": [8, 9], "new": told}).encode())
     new = query.new
     assert new is not None
-    assert (query.size, query.kind) == (5, (TARGETS, 10, "", True))
+    assert (query.size, query.kind) == (5, (TARGETS, 10, "", True, ""))
     request = query_pb2.PredictRequest(new=new.message())
     found = UnseenVertices.parse(request, 2, 100)
     assert found is not None
@@ -199,6 +201,7 @@ def test_new_vertices_cross_the_wire_and_count_with_what_their_edges_come_from()
     [
         ("/predict", {"ids": [5, 17, 5]}, "embeddings", [5, 17, 5]),
         ("/predict", {"ids": ["ä", "b"], "what": "classes", "deadline_s": 2}, "classes", ["ä", "b"]),
+        ("/predict", {"ids": [5], "node_type": "user"}, "embeddings", [5]),
         ("/recommend", {"ids": ["a"], "k": 3, "relation": "buys"}, TARGETS, ["a"]),
     ],
 )
@@ -206,6 +209,7 @@ def test_json_becomes_a_query(path: str, given: dict[str, Any], what: str, ids: 
     query, within_s = query_of_json(path, json.dumps(given).encode())
     assert (query.what, query.ids.tolist(), within_s) == (what, ids, given.get("deadline_s"))
     assert (query.count, query.relation) == (given.get("k", 0), given.get("relation", ""))
+    assert query.node_type == given.get("node_type", "")
 
 
 def test_answers_become_plain_values() -> None:

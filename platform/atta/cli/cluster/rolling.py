@@ -50,8 +50,7 @@ def refusal(seen: Sequence[Seen], part: int, address: str) -> str:
 def not_seen(seen: Sequence[Seen], unreached: Iterable[str]) -> list[str]:
     """The addresses that a daemon does not reach although their part has a ready daemon."""
     ready = {one.part for one in seen if one.ready}
-    expected = {one.address for one in seen if one.part in ready}
-    return sorted(expected & set(unreached))
+    return sorted({one.address for one in seen if one.part in ready} & set(unreached))
 
 
 def waiting_first(order: Sequence[tuple[int, str]], seen: Sequence[Seen]) -> list[tuple[int, str]]:

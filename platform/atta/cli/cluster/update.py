@@ -10,6 +10,7 @@ import click
 from atta.cli.options import CommandGroup
 from atta.cli.output import cluster_option, echo, json_option, quiet_option, refuse_given, say, write_json
 from atta.client.tables.versions import PublishedVersion, publish, publish_edges, publishing, taking_edges
+from atta.observe.lastwords import counted
 from atta.wire.clusterfile import credentials_for, resolve_target
 
 
@@ -55,7 +56,7 @@ def features(target: str, data: str, table: str, source: str, *, keep: int, json
     removed = {"removed": done.removed, "untold": done.untold}
     write_json(json_file, {"schema": 1, "version": done.number, "table": done.table, "rows": done.rows, **removed})
     if json_file != "-":
-        say(quiet, f"{done.table}: version {done.number}, {done.rows:,} new rows")
+        say(quiet, f"{done.table}: version {done.number}, {counted(done.rows, 'new row')}")
 
 
 @update.command()
@@ -120,7 +121,7 @@ def edges(
         if json_file != "-" and done.number:
             lost = "all others removed" if replace else f"{done.gone:,} removed"
             of = "".join(f", {update}" for update in done.updates)
-            say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added, {lost}{of}")
+            say(quiet, f"{name}: version {done.number}, {counted(done.rows, 'edge')} added, {lost}{of}")
 
 
 def _warn(untold: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from atta.cli import output
 from atta.cli.options import NameOf, command, plugin_option
 from atta.errors import ConfigError
+from atta.observe.lastwords import counted
 from atta.partition.cutting.balance import missed_lines
 from atta.partition.dataset import Dataset
 from atta.partition.describe import degree_counts, describe
@@ -234,10 +235,10 @@ def _sample(path: str, vertex: str, fan_outs: tuple[int, ...], json_file: str | 
 
 def _print_report(report: dict[str, Any]) -> None:
     console = output.printer()
-    what = "graph" if report["kind"] == "graph" else f"dataset {report['dataset_id']}, {report['num_parts']} partitions"
-    console.print(
-        f"{report['path']}: {what}; {report['files']} files, {output.size(report['bytes'])}, checksums verified"
-    )
+    what, files = "graph", counted(report["files"], "file")
+    if report["kind"] != "graph":
+        what = f"dataset {report['dataset_id']}, {counted(report['num_parts'], 'partition')}"
+    console.print(f"{report['path']}: {what}; {files}, {output.size(report['bytes'])}, checksums verified")
     console.print(_types_table(report))
     if report["kind"] == "dataset":
         console.print(_parts_table(report))

@@ -38,6 +38,7 @@ from atta.cli.output import (
 from atta.cli.output import size as size_text
 from atta.cli.strategy import plan_strategy
 from atta.errors import ConfigError
+from atta.observe.lastwords import counted
 from atta.observe.machine.memory import total_bytes
 from atta.observe.settings import named_settings
 from atta.partition.cutting.plan import METHODS as PLANNED
@@ -134,7 +135,7 @@ def partition(
                 echo(f"note: {failed}; {method} took its place", err=True)
     for line in made["missed"]:
         echo(f"note: {line}", err=True)
-    say(quiet, f"{dst}: {given['parts']} partitions by {method}; look at it with `atta inspect {dst}`")
+    say(quiet, f"{dst}: {counted(given['parts'], 'partition')} by {method}; look at it with `atta inspect {dst}`")
 
 
 def compare(

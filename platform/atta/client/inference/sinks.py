@@ -114,6 +114,9 @@ DESCRIPTION = "_predictions.json"
 VERSION = 1
 _RUN = "run"
 """In the description: what the first process has drawn."""
+_SAID = {"column": "--what", "dataset": "the dataset", "model": "the model", "tables_version": "the graph's version"}
+_SAID |= dict.fromkeys(("nodes", "sources"), "--split or --ids")
+"""What messages call an entry of the description; others are called as options."""
 _ATTEMPTS, _PAUSE_S = 20, 0.1
 """How often, and how long apart, a process tries to write the description that another one is writing."""
 
@@ -171,9 +174,9 @@ class FileSink(Sink):
             found = described(folder) or {}  # another process may have been first
         other = sorted(name for name in (about.keys() | found.keys()) - {_RUN} if about.get(name) != found.get(name))
         if other:
-            raise ConfigError(
-                f"{folder}: holds other predictions (other: {', '.join(other)}); choose another folder, or --overwrite"
-            )
+            differ = ", ".join(sorted({_SAID.get(name, f"--{name.replace('_', '-')}") for name in other}))
+            cure = "give another folder (--out), or replace them (--overwrite)"
+            raise ConfigError(f"{folder}: holds other predictions, which differ in {differ}: {cure}")
         return found
 
     def finished(self, share: int) -> bool:

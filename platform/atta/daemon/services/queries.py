@@ -65,13 +65,14 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class PointQuery:
     """What a caller asks of vertices ``ids``, int64 or str [n]. ``count``, ``relation``: of ``TARGETS``. ``new``: what they
-    are, if the graph does not have them."""
+    are, if the graph does not have them. ``node_type``: of the model's, whose vertices they are; empty: the usual one."""
 
     what: str
     ids: npt.NDArray[Any]
     count: int = 0
     relation: str = ""
     new: UnseenVertices | None = None
+    node_type: str = ""
 
     def __post_init__(self) -> None:
         """Raises ConfigError, QuotaExceededError: it makes no sense, or asks for too much."""
@@ -84,9 +85,9 @@ class PointQuery:
             raise QuotaExceededError(f"{self.count} targets of {len(self.ids)} vertices: at most {MOST_TARGETS} in all")
 
     @property
-    def kind(self) -> tuple[str, int, str, bool]:
+    def kind(self) -> tuple[str, int, str, bool, str]:
         """Queries of one kind may share a computation."""
-        return self.what, self.count, self.relation, self.new is not None
+        return self.what, self.count, self.relation, self.new is not None, self.node_type
 
     @property
     def size(self) -> int:
@@ -244,7 +245,8 @@ class QueryService:
 
     async def predict(self, request: query_pb2.PredictRequest, context: Context) -> query_pb2.PredictReply:
         ids = ids_of(request.ids, MOST_BYTES)
-        query = PointQuery(request.what, ids, new=UnseenVertices.parse(request, len(ids), MOST_BYTES))
+        new = UnseenVertices.parse(request, len(ids), MOST_BYTES)
+        query = PointQuery(request.what, ids, new=new, node_type=request.node_type)
         found = await self._asked(query, context)
         width = 0 if found.values.ndim == 1 else found.values.shape[1]
         return query_pb2.PredictReply(values=found.values.tobytes(), width=width, version=found.version)
@@ -412,7 +414,7 @@ def query_of_json(path: str, body: bytes) -> tuple[PointQuery, float | None]:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the query is not JSON: {error}") from None
-    known = {"ids", "new", "deadline_s", *(("what",) if path == "/predict" else ("k", "relation"))}
+    known = {"ids", "new", "deadline_s", *(("what", "node_type") if path == "/predict" else ("k", "relation"))}
     if not isinstance(given, dict) or not isinstance(given.get("ids"), list):
         raise ConfigError('the query must be an object with a list of vertices, such as {"ids": [5, 17]}')
     if other := sorted(given.keys() - known):
@@ -423,11 +425,11 @@ def query_of_json(path: str, body: bytes) -> tuple[PointQuery, float | None]:
     within_s = given.get("deadline_s")
     if within_s is not None and not (type(within_s) in (int, float) and 0 < within_s <= LONGEST_S):
         raise ConfigError(f"deadline_s: must be a number of seconds, at most {LONGEST_S:g}")
-    texts = {name: given.get(name, usual) for name, usual in (("what", WHAT[0]), ("relation", ""))}
+    texts = {name: given.get(name, WHAT[0] if name == "what" else "") for name in ("what", "node_type", "relation")}
     if wrong := next((name for name, text in texts.items() if not isinstance(text, str)), None):
         raise ConfigError(f"{wrong}: must be a text")
     if path == "/predict":
-        return PointQuery(texts["what"], ids, new=new), within_s
+        return PointQuery(texts["what"], ids, new=new, node_type=texts["node_type"]), within_s
     return PointQuery(TARGETS, ids, whole("k", given.get("k", 10), 1), texts["relation"], new), within_s
 
 

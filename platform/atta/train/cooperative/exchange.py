@@ -121,9 +121,7 @@ def exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> torch.
     """Own rows ``h`` [o, ...], followed by the remote ones: [o + r, ...] (GraNNDis section 4.4). Gradients of remote
     rows go back to the trainers that sent them, which add them to their own. Raises ConfigError as ``start_exchange``
     does."""
-    if graph.source is None:
-        return h
-    return torch.cat([h, start_exchange(h, graph, layer).finish()])
+    return h if graph.source is None else torch.cat([h, start_exchange(h, graph, layer).finish()])
 
 
 class PendingExchange:

@@ -260,9 +260,7 @@ class PipelineProgress:
         """The stage whose rows a stage reads; None: it reads its own interval only. Features are always there."""
         if stage.part == "gather" and stage.layer > 0:
             return PipelineStage("scatter", stage.layer - 1)
-        if stage.part == "gather-back":
-            return PipelineStage("scatter-back", stage.layer + 1)
-        return None
+        return PipelineStage("scatter-back", stage.layer + 1) if stage.part == "gather-back" else None
 
     def _at(self, work: Work) -> _Interval:
         one = self._intervals[work.interval]

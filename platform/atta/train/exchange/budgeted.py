@@ -260,9 +260,7 @@ def mean_square(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter)
 def counted(names: Sequence[str]) -> str:
     """Names of levels of owners: ``int8``, or ``int8 x3, int8/2`` where they differ."""
     times: Mapping[str, int] = {name: names.count(name) for name in dict.fromkeys(names)}
-    if len(times) == 1:
-        return names[0]
-    return ", ".join(f"{name} x{count}" for name, count in times.items())
+    return names[0] if len(times) == 1 else ", ".join(f"{name} x{count}" for name, count in times.items())
 
 
 def layer_of(parameter: str) -> str:

@@ -31,6 +31,7 @@ from atta.client.inference.stages import Rows, Stage, Targets
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.tables.versions import each_done
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.observe.lastwords import counted
 from atta.observe.progress import Progress, Silent
 from atta.samplers.arguments import number
 from atta.train.launching.predict import PredictJob
@@ -62,7 +63,8 @@ class FollowedVersion:
     seconds: float
 
     def __str__(self) -> str:
-        how = "all rows" if self.since is None else f"from version {self.since}, {self.computed:,} rows computed"
+        rows = counted(self.computed, "row")
+        how = "all rows" if self.since is None else f"from version {self.since}, {rows} computed"
         return f"version {self.version}: {how}, {self.changed:,} of the result changed, {self.seconds:.2f} s"
 
 

@@ -77,7 +77,7 @@ def predict(
         model: folder of ``atta train --checkpoint``, or the layers of a model, first to last: PyG layers, modules of
             ``torch.nn`` between them, and modules of your own that are called as ``layer((x, x[:n]), edge_index)`` and
             return rows of the first n vertices, or else as ``layer(x, edge_index)``. Each is tried on a small graph.
-        nodes: name of a split, user ids (numbers or strings), or None for all vertices. Repeated ids count once.
+        nodes: name of a split, user ids (strings where vertices have such), or None for all vertices. Repeated ids count once.
         what: of a checkpoint: ``"embeddings"``, ``"scores"`` or ``"classes"``. Of a list of layers the last one's rows
             are taken; with ``"classes"`` the position of the largest number in each.
         links: [n, 2], user ids of pairs: instead of rows give a score from both ends' embeddings: that of the decoder
@@ -173,15 +173,15 @@ class PredictJob:
         pairs, nodes, top = self._asked(saved)
         asked = nodes[self.types[0]] if top is None else top.sources
         self.count = target_count(schema, asked, self.types[0]) if pairs is None else len(pairs)
+        for node_type, ids in [*nodes.items(), (self.types[0], asked)]:
+            if isinstance(ids, np.ndarray):
+                self.cluster.tables.locate(f"nodes:{node_type}", ids)  # raises before anything is computed
         made = self._of_layers if saved is None or not _typed(saved) else self._of_types
         stages, width, digest, score = made(saved, nodes)
         if pairs is not None:
             one = score.pairs(*(np.zeros((1, width), np.float32) for _ in range(2)))
             width = 1 if one.ndim == 1 else one.shape[1]
         self.width = width if self.what != "classes" and top is None else 1
-        for node_type, ids in [*nodes.items(), (self.types[0], asked)]:
-            if isinstance(ids, np.ndarray):
-                self.cluster.tables.locate(f"nodes:{node_type}", ids)  # raises before anything is written
         version = self._present_version(nodes[self.types[0]])
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
@@ -268,7 +268,7 @@ class PredictJob:
     def _own_nodes(self) -> Targets:
         if self.nodes is None or isinstance(self.nodes, str):
             return self.nodes
-        return np.unique(as_ids("nodes", self._numbered("nodes", self.nodes, self.types[0])))
+        return np.unique(as_ids("nodes", self._numbered("nodes", self.nodes, self.types[:1])))
 
     def _pairs(self, given: ArrayLike) -> npt.NDArray[np.int64]:
         """int64 [n, 2], with numbers in place of string ids."""
@@ -276,7 +276,9 @@ class PredictJob:
         if strings is not None and strings.ndim == 2 and strings.shape[1] == 2 and len(self.types) == 2:
             ends = zip(strings.T, self.types, strict=True)
             given = np.stack([self._end_numbers(column, t) for column, t in ends], axis=1)
-        pairs = np.asarray(integers("links", self._numbered("links", given, self.types[0])))
+        else:
+            given = self._numbered("links", given, self.types)
+        pairs = np.asarray(integers("links", given))
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
             raise ConfigError(f"links: must be pairs of ids [n, 2], at least one, not of shape {list(pairs.shape)}")
         return pairs
@@ -290,9 +292,13 @@ class PredictJob:
         except (ValueError, OverflowError):
             raise ConfigError(f"links: the vertices of node type {node_type!r} have numbers as ids") from None
 
-    def _numbered(self, what: str, given: Any, node_type: str) -> Any:
+    def _numbered(self, what: str, given: Any, types: Sequence[str]) -> Any:
         strings = as_strings(what, given)
-        return given if strings is None else self.cluster.ids.numbers(strings, node_type)
+        if strings is not None:
+            return self.cluster.ids.numbers(strings, types[0])
+        if named := next(filter(self.cluster.ids.known, types), None):  # whoever has numbers means the strings
+            raise ConfigError(f"{what}: node type {named!r} has string ids: give strings")
+        return given
 
     def _of_layers(self, saved: SavedModel | None, nodes: Mapping[str, Targets]) -> _Made:
         """What is computed on a graph with one node type and one edge type."""

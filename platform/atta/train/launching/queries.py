@@ -41,8 +41,6 @@ log = structlog.get_logger("atta.daemon")
 
 CONNECT_S = 20.0
 """How long the daemons of the other partitions are waited for, in seconds."""
-SOURCES = "sources"
-"""Rows that targets are scored by: embeddings of new vertices whose best targets are asked for."""
 _LOST = DeadlineError, PeerLostError, UnavailableError
 NEWEST = -1
 """The version of rows that stood in a table."""
@@ -102,7 +100,7 @@ class ModelAnswers:
         self._config, self._saved = config, load_model(config.model)
         with contextlib.suppress(ConfigError):  # a model may have no rows of this kind, and answer other questions
             check_stored(config.data, model=config.model, what=config.what)
-        self._ready: dict[tuple[str, str], _QueryInference] = {}
+        self._ready: dict[tuple[str, str], _QueryInference] = {}  # by kind and node type, of targets relation
         self._cluster: atta.Cluster | None = None
         self._table: _RowsTable | None = None
 
@@ -125,7 +123,7 @@ class ModelAnswers:
 
     def answer(self, queries: Sequence[PointQuery]) -> list[PointAnswer | AttaError]:
         """Answers of queries of one kind, which are computed together. Raises AttaError: why there are none."""
-        first, node_type = queries[0], self._types(queries[0].what)[0]
+        first, node_type = queries[0], self._types(queries[0].what, queries[0].node_type)[0]
         if first.new is not None:
             return [self._of_new(query, node_type) for query in queries]
         numbers = self._numbers([query.ids for query in queries], node_type)
@@ -138,8 +136,8 @@ class ModelAnswers:
 
     # -- vertices ------------------------------------------------------------------------------------------------------
 
-    def _types(self, what: str) -> tuple[str, ...]:
-        return predicted_types(self._dataset.schema, self._saved, pairs=what == TARGETS)
+    def _types(self, what: str, asked: str = "") -> tuple[str, ...]:
+        return predicted_types(self._dataset.schema, self._saved, asked or None, pairs=what == TARGETS)
 
     def _numbers(self, asked: Sequence[npt.NDArray[Any]], node_type: str) -> list[Numbers | AttaError]:
         """Numbers of each caller's vertices, or why there are none. Strings are looked up at once if all are known."""
@@ -156,7 +154,7 @@ class ModelAnswers:
         found = self._numbers_of(given, node_type)
         # who names an unknown vertex may have thought of another type
         if isinstance(found, UnknownNameError) and len(self._dataset.schema.node_types) > 1:
-            return UnknownNameError(f"{found}; this model answers questions about node type {node_type!r}")
+            return UnknownNameError(f"{found}; this query is about node type {node_type!r}")
         return found
 
     def _numbers_of(self, given: npt.NDArray[Any], node_type: str) -> Numbers | AttaError:
@@ -179,8 +177,8 @@ class ModelAnswers:
         try:
             assert query.new is not None, "only such queries come here"
             new, someone = self._located(query.new, node_type), np.array(self._dataset.ids(node_type)[:1], np.int64)
-            what = SOURCES if query.what == TARGETS else query.what
-            rows, version = self._with(what, "", lambda prepared: prepared.inference.rows_of_new(new, someone))
+            what = "embeddings" if query.what == TARGETS else query.what
+            rows, version = self._with(what, node_type, lambda prepared: prepared.inference.rows_of_new(new, someone))
             if query.what != TARGETS:
                 return PointAnswer(rows, version, names=self._names(what, node_type))
             offered, schema = self._types(TARGETS)[-1], self._dataset.schema
@@ -223,7 +221,7 @@ class ModelAnswers:
             ids, rows, version = prepared.inference.rows(once)
             return rows[np.argsort(ids)], version
 
-        rows, version = self._read(what, once, node_type) or self._with(what, "", computed)
+        rows, version = self._read(what, once, node_type) or self._with(what, node_type, computed)
         names = self._names(what, node_type)
         return lambda places: PointAnswer(rows[places], version, names=names)
 
@@ -231,9 +229,11 @@ class ModelAnswers:
         return class_names(self._dataset.schema, self._saved, node_type, what) or ()
 
     def _read(self, what: str, once: Numbers, node_type: str) -> tuple[npt.NDArray[Any], int] | None:
-        """Rows of the table and their version; None: it has another kind."""
+        """Rows of the table and their version; None: it has another kind, or another type's."""
         has = self._config.what
         if not self._config.table or (what != has and (what, has) != ("classes", "scores")):
+            return None
+        if node_type != self._types(has)[0]:
             return None
         places = self._dataset.to_internal(node_type, once)
         try:
@@ -247,7 +247,7 @@ class ModelAnswers:
         if self._table is None:
             name, cluster = self._config.table, self._connected()
             table = cluster.tables.open(name)
-            width = None if what == "classes" else self._of(what).width
+            width = None if what == "classes" else self._of(what, node_type).width
             shape, kind = (() if width is None else (width,)), "<i8" if width is None else "<f4"
             spec = table.spec
             if (spec.policy, tuple(spec.row_shape), spec.dtype) != (f"nodes:{node_type}", shape, kind):
@@ -293,27 +293,27 @@ class ModelAnswers:
 
     # -- what computes -------------------------------------------------------------------------------------------------
 
-    def _with(self, what: str, relation: str, use: Callable[[_QueryInference], T]) -> T:
+    def _with(self, what: str, which: str, use: Callable[[_QueryInference], T]) -> T:
         """``use`` of what computes a kind. It is prepared anew once if that fails: daemons have a later version of the
         dataset's tables by now, or have dropped rows between stages."""
         try:
-            return use(self._of(what, relation))
+            return use(self._of(what, which))
         except AttaError as error:
-            is_new = self._ready.pop((what, relation), None) is None
+            is_new = self._ready.pop((what, which), None) is None
             if isinstance(error, _LOST) or (is_new and isinstance(error, ConfigError)):
                 raise  # another try would wait as long; or the question makes no sense
         self._table = None
-        return use(self._of(what, relation))
+        return use(self._of(what, which))
 
-    def _of(self, what: str, relation: str = "") -> _QueryInference:
-        found = self._ready.get((what, relation))
+    def _of(self, what: str, which: str) -> _QueryInference:
+        found = self._ready.get((what, which))
         if found is None:
-            found = self._ready[what, relation] = self._made(what, relation)
+            found = self._ready[what, which] = self._made(what, which)
         return found
 
-    def _made(self, what: str, relation: str) -> _QueryInference:
+    def _made(self, what: str, which: str) -> _QueryInference:
         cluster = self._connected()
-        job = self._job_of_targets(relation) if what == TARGETS else self._job_of_rows(what)
+        job = self._job_of_targets(which) if what == TARGETS else self._job_of_rows(what, which)
         table = self._ends(job) if what == TARGETS else None
         # Rows between stages are those of one version. Without any, a batch may be of the newest.
         task = job.task if what == TARGETS and table is None else replace(job.task, version=None)
@@ -325,10 +325,8 @@ class ModelAnswers:
         """One for any number of targets: that of its own task is not used."""
         return _QueryJob(self._connected(), self._config.model, None, top=1, relation=relation or None, files=1)
 
-    def _job_of_rows(self, what: str) -> PredictJob:
-        fan_outs, node_type = list(self._config.fan_out or (-1,)), None
-        if what == SOURCES:
-            what, node_type = "embeddings", self._types(TARGETS)[0]
+    def _job_of_rows(self, what: str, node_type: str) -> PredictJob:
+        fan_outs = list(self._config.fan_out or (-1,))
 
         def job(hops: list[int]) -> PredictJob:
             how: dict[str, Any] = {"num_neighbors": hops, "files": 1, "node_type": node_type}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from atta.observe import html
+from atta.observe.lastwords import counted
 
 FORMS = {
     "batch": "all neighbours, one hop per hop that the model reads",
@@ -91,7 +92,7 @@ class ExactnessReport:
         return found
 
     def __str__(self) -> str:
-        layers, reads, hops = _counted(self.layers, "layer"), _counted(self.reads, "hop"), _counted(self.hops, "hop")
+        layers, reads, hops = counted(self.layers, "layer"), counted(self.reads, "hop"), counted(self.hops, "hop")
         head = f"{self.model} reads neighbours over {reads}, in {layers}; batches of {hops}"
         rows = [("form", "rows", "first in", "equal with"), *(_cells(found) for found in self.findings)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -109,10 +110,6 @@ class ExactnessReport:
             return "unbiased: the first layer's mean over draws is its value with all neighbours"
         remedy = f"; unbiased with {', or with '.join(self.bias_remedies)}" if self.bias_remedies else ""
         return f"biased: the first layer's mean over draws is off by {self.bias:.2g}{remedy}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _cells(found: Finding) -> tuple[str, str, str, str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from atta.observe import html
+from atta.observe.lastwords import counted
 from atta.observe.packages import machine, versions
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
@@ -40,7 +41,7 @@ class TrainReport:
     def _repr_html_(self) -> str:
         rows = [epoch.cells() for epoch in self.epochs[-html.MOST_ROWS :]]
         heads = tuple(dict.fromkeys(name for row in rows for name in row))  # not every epoch is evaluated
-        title = f"{self.config.model}, {self.config.strategy}: {len(self.epochs)} epochs"
+        title = f"{self.config.model}, {self.config.strategy}: {counted(len(self.epochs), 'epoch')}"
         title += f", the best is {self.best.epoch}" if self.epochs else ""
         return html.table(title, [[row.get(name, "") for name in heads] for row in rows], heads)
 
