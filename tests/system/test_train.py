@@ -88,7 +88,13 @@ def test_figures_of_an_epoch(report: TrainReport) -> None:
         assert epoch.test_accuracy * 600 == pytest.approx(round(epoch.test_accuracy * 600))
 
 
-def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainReport, tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_the_curve(
+    config: TrainConfig,
+    report: TrainReport,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     first = replace(config, epochs=2, checkpoint=str(tmp_path), resume=True)
     assert len(fit(first).epochs) == 2
     resumed = fit(replace(first, epochs=4))
@@ -96,6 +102,12 @@ def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainRepor
     assert [e.test_accuracy for e in resumed.epochs] == [e.test_accuracy for e in report.epochs[:4]]
     with pytest.raises(atta.DataError, match="hidden 16, not 8"):  # a trainer's error keeps its type
         fit(replace(first, hidden=8))
+    monkeypatch.setattr(atta, "local", lambda *_, **__: pytest.fail("daemons are started"))
+    capfd.readouterr()
+    for epochs in (4, 3):
+        again = fit(replace(first, epochs=epochs, verbose=True))
+        assert again.epochs == resumed.epochs
+        assert capfd.readouterr().err == "atta: nothing is left to train: 4 epochs done\n"
 
 
 def test_a_run_that_begins_anew_leaves_no_best_model_of_another(config: TrainConfig, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import atta
 from atta.errors import ConfigError, DataError
+from atta.observe.lastwords import counted
 from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint.files import LAST, RunPlace, SavedEmbeddings, fill, load_first
 from atta.train.checkpoint.run import (
@@ -27,7 +28,7 @@ from atta.train.checkpoint.run import (
     save_checkpoint,
     save_rank,
 )
-from atta.train.reports.display import TRAINING_BEGINS, Display, exporting
+from atta.train.reports.display import TRAINING_BEGINS, Display, exporting, nothing_left
 from atta.train.reports.epochs import EpochReport, best_epoch, stalled
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings.common import TrainSettings, epoch_seed, patience_of
@@ -132,7 +133,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         epochs, patience = self._restore(), patience_of(self.config)
         self.done = epochs
         if len(epochs) >= self.config.epochs:
-            self.display.line(f"nothing is left to train: {len(epochs)} epochs are done")
+            self.display.line(nothing_left(len(epochs)))
         else:
             self.display.line(TRAINING_BEGINS)
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
@@ -144,9 +145,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 stops = self._stops(epochs)
                 self._save(epochs, last=stops or len(epochs) == self.config.epochs)
                 self.display.line(epochs[-1].line())  # whoever sees it may press Ctrl-C: everything is kept
-        if stops:
+        if stops and patience:
             metric = self.watched.metric.replace("val_", "validation ", 1)
-            self.display.line(f"no better {metric} for {patience} evaluations: stopping")
+            self.display.line(f"no better {metric} for {counted(patience, 'evaluation')}: stopping")
         if found := self._doubt(epochs):
             self.display.line(f"warning: nothing seems to be learnt, validation {found}")
         return epochs

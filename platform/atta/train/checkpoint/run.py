@@ -154,14 +154,7 @@ def set_random_state(state: Mapping[str, torch.Tensor], device: torch.device) ->
 
 
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
-_KEPT = (
-    *_SHAPE,
-    "lr",
-    "weight_decay",
-    "lr_schedule",
-    "target",
-    "edge_type",
-)  # settings that a run cannot change on its way
+_KEPT = (*_SHAPE, "lr", "weight_decay", "lr_schedule", "target", "edge_type")  # those that a run cannot change
 
 
 class SavedRun(NamedTuple):
@@ -247,7 +240,7 @@ def load_checkpoint(
         optimizer.load_state_dict(saved["optimizer"])
         if schedule is not None:
             schedule.load_state_dict(saved["schedule"])
-        epochs = [EpochReport.from_dict(e) for e in saved["epochs"]]
+        epochs = _epochs_of(path, saved)
         return SavedRun(epochs, RunPlace(**{**saved["loader"], "epoch": len(epochs)}))
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise DataError(path, f"does not fit this model: {error}") from error
@@ -262,17 +255,26 @@ def place_in(folder: str | Path) -> RunPlace:
         raise DataError(folder, f"{LAST} does not tell its place") from None
 
 
-def check_saved(config: TrainSettings, schema: Schema) -> None:
-    """Refuse to go on with a run, or to begin with weights, of other data or another kind of model. Raises DataError."""
+def check_saved(config: TrainSettings, schema: Schema) -> list[EpochReport]:
+    """Refuse to go on with a run, or to begin with weights, of other data or another kind of model. Returns the epochs of the
+    run to go on with. Raises DataError."""
     cpu = torch.device("cpu")
     if config.resume and config.checkpoint is not None and (path := Mirror(config.checkpoint).pull(LAST)).exists():
-        _read_run(path, config, schema, cpu)
-    elif config.init_from is not None:
+        return _epochs_of(path, _read_run(path, config, schema, cpu))
+    if config.init_from is not None:
         found = load_first(config.init_from, cpu, schema)
         model, task = found.shape.get("model"), found.shape.get("task")
         if (model, task in UNTABLED) != (config.model, config.task in UNTABLED):
             has = f"--init-from: has a model {model} of --task {task}"
             raise DataError(found.path, f"{has}, which does not fit {config.model} of --task {config.task}")
+    return []
+
+
+def _epochs_of(path: Path, saved: Mapping[str, Any]) -> list[EpochReport]:
+    try:
+        return [EpochReport.from_dict(e) for e in saved["epochs"]]
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(path, f"does not fit this model: {error}") from error
 
 
 def _read_run(path: Path, config: TrainSettings, schema: Schema | None, device: torch.device) -> dict[str, Any]:

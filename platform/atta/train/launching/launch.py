@@ -15,7 +15,7 @@ from typing import Any
 import atta
 from atta.client.cluster import connect_all
 from atta.errors import AttaError, ConfigError
-from atta.observe.lastwords import printable
+from atta.observe.lastwords import counted, printable
 from atta.observe.machine.held import OwnFolder
 from atta.partition.deploy import described_dataset
 from atta.partition.disk.mirror import Mirror
@@ -26,6 +26,7 @@ from atta.train.launching.failure import Attempts
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
 from atta.train.meeting import tables_of, weights_of
+from atta.train.reports.display import nothing_left
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import read_epochs
 from atta.train.reports.run import TrainReport
@@ -81,11 +82,15 @@ def _fit(config: TrainConfig, nodes: Nodes, so_far: TrainReport) -> TrainReport:
 
         stored = described_dataset(config.data)
         so_far.config = config = with_task(config, stored.schema, stored.num_parts)
-        check_saved(config.own, stored.schema)
+        done = check_saved(config.own, stored.schema)
+        if len(done) >= config.epochs:
+            if config.verbose:
+                _tell(nothing_left(len(done)))
+            return TrainReport(config, done)
     if config.verbose:
         trainers = nodes.trainers_here(config)
         also = "" if config.data is None else f" and daemons for {config.data}"
-        _tell(f"starting {trainers} trainer{'s'[: trainers > 1]}{also}")
+        _tell(f"starting {counted(trainers, 'trainer')}{also}")
     with _daemons(config, nodes) as (daemons, schema), OwnFolder("atta-train-") as folder:
         if config.data is None:
             so_far.config = config = with_task(config, schema, len(daemons["addresses"]))

@@ -10,13 +10,18 @@ from contextlib import contextmanager
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from atta.observe.lastwords import printable
+from atta.observe.lastwords import counted, printable
 from atta.observe.metrics import serve_metrics
 from atta.train.reports.epochs import EpochReport
 from atta.wire.clusterfile import listening_at
 
 TRAINING_BEGINS = "training begins"
 """What a run says when its trainers are ready: the first epoch may take long."""
+
+
+def nothing_left(epochs: int) -> str:
+    """What is said of a run that goes on after its last epoch."""
+    return f"nothing is left to train: {counted(epochs, 'epoch')} done"
 
 
 class Display:
