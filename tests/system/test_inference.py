@@ -547,7 +547,7 @@ def test_bad_input_is_one_line(
     folder = str(saved["sage"][0])
     (tmp_path / "ids.txt").write_text("3\nx\n")
     (tmp_path / "unknown.txt").write_text("123456789\n")
-    (tmp_path / "pairs.txt").write_text("3 4\n")
+    (tmp_path / "pairs.txt").write_text("{} {}\n".format(*small_graph.ids[:2]))
     for name in ("other", "cut", "labels"):
         (tmp_path / name).mkdir()
     (tmp_path / "other" / "mine.txt").write_text("")
@@ -599,7 +599,7 @@ def test_unknown_ids_and_splits_are_told_before_layers_are_tried(clusters: Clust
         with pytest.raises(ConfigError, match=words):
             atta.predict(clusters(1), [Untried()], nodes)
     with pytest.raises(ConfigError, match="123456789"):
-        atta.predict(clusters(1), [Untried()], links=[[123456789, 3]])
+        atta.predict(clusters(1), [Untried()], links=[[123456789, 123456789]])
 
 
 def test_a_folder_of_other_predictions_is_refused(clusters: Clusters, saved: Any, tmp_path: Path) -> None:

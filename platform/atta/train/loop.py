@@ -145,7 +145,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 stops = self._stops(epochs)
                 self._save(epochs, last=stops or len(epochs) == self.config.epochs)
                 self.display.line(epochs[-1].line())  # whoever sees it may press Ctrl-C: everything is kept
-        if stops:
+        if stops and patience:
             metric = self.watched.metric.replace("val_", "validation ", 1)
             self.display.line(f"no better {metric} for {counted(patience, 'evaluation')}: stopping")
         if found := self._doubt(epochs):

@@ -353,10 +353,7 @@ def test_edges_with_low_numbers_can_be_left_out(tmp_path: Path, way: str, kind: 
         assert ends == {"n__a__n": ([0], [1], [4.0]), "n__b__n": ([2], [0], [5.0])}
     else:
         assert ends == {"n__rates__n": ([0, 2], [1, 0], [4.0, 5.0])}
-        notes = [
-            "1 edge left out: an end is empty, or in no node file",
-            "3 edges are left out: 'stars' is not at least 4",
-        ]
+        notes = ["1 edge left out: an end is empty, or in no node file", "3 edges left out: 'stars' is not at least 4"]
         told = [note for note in graph.provenance["notes"] if "are filled" not in note]
         assert told == [f"n__rates__n: {note}" for note in notes]
     entry["at_least"] = {"stars": "4"}
