@@ -608,8 +608,15 @@ def test_a_folder_of_other_predictions_is_refused(clusters: Clusters, saved: Any
     for other, words in [({"what": "classes"}, "what"), ({"nodes": "val"}, "split or --ids"), ({"files": 7}, "files")]:
         with pytest.raises(ConfigError, match=rf"other predictions, which differ in --{words}: give"):
             atta.predict(clusters(1), folder, **{"nodes": "train", "out": tmp_path / "out", "format": "npy", **other})
+    out: Any = {"out": tmp_path / "out", "format": "npy"}
     with pytest.raises(ConfigError, match=r"other predictions, which differ in the model: give"):
-        atta.predict(clusters(1), saved["gat"][0], "train", out=tmp_path / "out", format="npy")
+        atta.predict(clusters(1), saved["gat"][0], "train", **out)
+    before = sorted((file, file.read_bytes()) for file in (tmp_path / "out").iterdir())
+    with pytest.raises(atta.errors.UnknownNameError, match="unknown split 'trian'"):
+        atta.predict(clusters(1), folder, "trian", **out, overwrite=True)
+    assert sorted((file, file.read_bytes()) for file in (tmp_path / "out").iterdir()) == before
+    atta.predict(clusters(1), saved["gat"][0], "train", **out, overwrite=True)
+    assert [np.load(file).dtype.names for file in (tmp_path / "out").glob("*.npy")] == [("id", "embedding")]
 
 
 @pytest.mark.parametrize(

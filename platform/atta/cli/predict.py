@@ -58,10 +58,6 @@ def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, qu
         check_folder("--out", config.out)
         if config.format == "parquet":
             need("--format parquet (npy and csv need nothing)", "pyarrow")
-        if overwrite:
-            from atta.client.inference.sinks import discard
-
-            discard(config.out)
     from atta.train.launching.predictors import follow_as, predict_as
 
     if config.follow:
@@ -69,7 +65,7 @@ def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, qu
             say(quiet, str(done))
         return
     with work_progress(quiet) as progress:
-        report = predict_as(config, progress)
+        report = predict_as(config, progress, overwrite=overwrite)
     write_json(json_file, report.to_json())
     if json_file != "-":
         say(quiet, _summary(report))

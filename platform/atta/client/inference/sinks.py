@@ -121,7 +121,7 @@ _ATTEMPTS, _PAUSE_S = 20, 0.1
 """How often, and how long apart, a process tries to write the description that another one is writing."""
 
 
-def discard(folder: str) -> None:
+def discard(folder: str | Path) -> None:
     """Remove a folder on this machine if it holds predictions; any other is left alone."""
     if not is_url(folder) and described(folder) is not None:
         shutil.rmtree(folder)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 import atta
 from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
-from atta.client.inference.sinks import FORMATS, FileSink, MemorySink, Sink, TableSink, described
+from atta.client.inference.sinks import FORMATS, FileSink, MemorySink, Sink, TableSink, described, discard
 from atta.client.inference.stages import Stage, Targets, layerwise_stages, sampled_stages
 from atta.client.inference.task import (
     INNER_PRODUCTS,
@@ -163,6 +163,7 @@ class PredictJob:
     seed: int = 0
     device: str = "cpu"
     node_type: str | None = None
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Raises the errors of ``predict``."""
@@ -183,6 +184,8 @@ class PredictJob:
             width = 1 if one.ndim == 1 else one.shape[1]
         self.width = width if self.what != "classes" and top is None else 1
         version = self._present_version(nodes[self.types[0]])
+        if self.overwrite and self.out is not None:
+            discard(self.out)
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
         about: dict[str, Any] = {"dataset": self.cluster.dataset_id, "model": digest, "what": self.what}

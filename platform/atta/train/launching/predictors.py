@@ -105,9 +105,10 @@ class PredictReport:
         return {"schema": 1, **dataclasses.asdict(self), "machine": machine(), "versions": versions()}
 
 
-def predict_as(config: PredictConfig, progress: Progress | None = None) -> PredictReport:
-    """Predict as ``config`` says; repeated after it was broken off, what is missing. Raises ConfigError, DataError: bad
-    settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did."""
+def predict_as(config: PredictConfig, progress: Progress | None = None, *, overwrite: bool = False) -> PredictReport:
+    """Predict as ``config`` says; repeated after it was broken off, what is missing. ``overwrite``: remove earlier
+    predictions in its folder, once nothing asked is wrong. Raises ConfigError, DataError: bad settings, checkpoint, ids or
+    dataset; RemoteError: a daemon failed; AttaError: another process did."""
     from atta.client.inference.sinks import FileSink
     from atta.train.launching.launch import handed
 
@@ -117,7 +118,7 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
         started = time.monotonic()
         asked = _asked(config, cluster)
-        job = PredictJob(cluster, **_arguments(config, 0), **asked)
+        job = PredictJob(cluster, **_arguments(config, 0), **asked, overwrite=overwrite)
         task = {"config": dataclasses.asdict(config), **handed(cluster)}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         others = 0 if job.finished else config.processes - 1
