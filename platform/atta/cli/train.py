@@ -15,7 +15,6 @@ from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_opt
 from atta.errors import ConfigError, DataError
 from atta.observe.lastwords import counted
 from atta.observe.packages import need
-from atta.partition.disk.mirror import Mirror
 from atta.train.config import TrainConfig
 from atta.train.settings.servers import ServerSettings
 from atta.train.strategies import STRATEGIES
@@ -102,6 +101,7 @@ def _write(report: TrainReport, json_file: str | None, plot: str | None, *, firs
     if report.epochs or not isinstance(report.ended, ConfigError | DataError):  # else a report of before stays
         write_json(json_file, found := report.to_json())
         if report.config.checkpoint is not None and first:
+            from atta.partition.disk.mirror import Mirror
             from atta.train.reports.run import REPORT
 
             place = Mirror(report.config.checkpoint)
