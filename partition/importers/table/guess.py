@@ -206,7 +206,7 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
             )
     if labels is None and not any("y" in entry.get("tables", {}) for entry in guess.schema["nodes"].values()):
         guess.lines.append(
-            "no labels: --labels COLUMN (with --overwrite) names the column of vertices that is to be predicted"
+            "no labels: --labels COLUMN (with --overwrite) names what is to be predicted; --task link needs none"
         )
         guess.lines += [
             f"  it may be {name!r}: {column.empty / column.count:.0%} of its cells are empty"

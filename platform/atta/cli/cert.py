@@ -172,7 +172,7 @@ def _kept(folder: Path, name: str, certificate: x509.Certificate, key: ec.Ellipt
     files = {f"{name}.pem": certificate.public_bytes(Encoding.PEM), f"{name}.key": secret}
     for file in files:
         if (folder / file).exists():
-            raise ConfigError(f"{folder / file}: exists already")
+            raise ConfigError(f"{folder / file}: exists already; give another name, or remove it and its pair first")
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as place:  # that only this user can read
         for file, data in files.items():
             Path(place, file).write_bytes(data)

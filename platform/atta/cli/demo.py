@@ -25,7 +25,7 @@ _NEXT = "predict --data data/demo-2p --checkpoint runs/demo --what classes --out
 def demo(ctx: click.Context) -> None:
     """Show a first run: generate a graph, cut it in two, train GraphSAGE on it.
 
-    It takes about a minute. It writes graphs/demo, data/demo-2p and runs/demo into this folder. The graph and its
+    It takes a minute or two. It writes graphs/demo, data/demo-2p and runs/demo into this folder. The graph and its
     partitions are kept, and used by the next demo."""
     for shows, line in _STEPS.items():
         words = shlex.split(line)
@@ -34,7 +34,7 @@ def demo(ctx: click.Context) -> None:
             continue
         click.echo(f"\n== {shows}\n$ atta {line}")
         ctx.find_root().command.main(words, prog_name="atta", standalone_mode=False)
-    click.echo(f"\n== the class of every vertex, next:\n$ atta {_NEXT}")
+    click.echo(f"\n== the model is in runs/demo; next, the class of every vertex:\n$ atta {_NEXT}")
 
 
 COMMANDS: list[click.Command] = [demo]

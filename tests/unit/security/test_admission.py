@@ -115,8 +115,10 @@ def needed(method: str) -> set[str]:
         return {"peer"}
     if kind in {"SessionService", "QueryService"} or name == "Report":
         return {"reader"}
-    if name in {"Stop", "Trace", "Save", "Load", "Delete", "Promote", "Publish", "ServerReflectionInfo"}:
+    if name in {"Stop", "Trace", "Save", "Load", "Promote", "Publish", "ServerReflectionInfo"}:
         return {"operator"}
+    if (kind, name) == ("TableService", "Delete"):
+        return {"writer", "operator"}
     if kind == "Health" or (kind, name) == ("ControlService", "Describe"):
         return {"reader", "writer", "peer", "operator"}
     if name in {"Stats", "Sessions", "List", "Describe", "Snapshots", "Versions"}:

@@ -118,8 +118,10 @@ def test_what_is_no_better_than_a_guess_is_doubted() -> None:
         assert bool(found) == guessed, found
     assert links.doubt({"auc": 0.5, "loss": 0.6931}, TargetCounts()) == "auc 0.50 and loss 0.6931 are those of a guess"
     counts = counted(CLASSES, np.array([0, 1, 1, 1, 2, -1]), 3)
-    assert CLASSES.doubt({"accuracy": 0.6}, counts) == "accuracy 0.6000, and 0.6000 of the vertices are of one class"
+    assert CLASSES.doubt({"accuracy": 0.6}, counts) == "accuracy 0.6000, and 0.6000 of the 5 vertices are of one class"
     assert CLASSES.doubt({"accuracy": 0.8}, counts) == ""
+    many = counted(CLASSES, np.repeat([0, 1], [68, 51]), 2)  # two standard errors are 0.0907
+    assert [bool(CLASSES.doubt({"accuracy": 68 / 119 + more}, many)) for more in (0.0, 0.09, 0.092)] == [True, True, False]
     assert [CLASSES.doubt({}, counts), links.doubt({}, counts), CLASSES.doubt({"accuracy": 0.0}, TargetCounts())] == [
         ""
     ] * 3

@@ -182,7 +182,8 @@ def with_task(config: TrainConfig, schema: Schema, parts: int) -> TrainConfig:
         try:
             config = replace(config, model=usual)
         except ConfigError as error:
-            raise ConfigError(f"the graph has types, so the model is {usual}, but {error}") from None
+            has = "types" if usual in TYPED_MODELS else "one node type and one edge type"
+            raise ConfigError(f"the graph has {has}, so the model is {usual}, but {error}") from None
         if config.model in TYPED_MODELS and config.verbose:
             _tell(f"the graph has types, so the model is {config.model}; --model names another")
     found = task_on(schema, config.own)

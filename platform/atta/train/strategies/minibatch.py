@@ -72,7 +72,8 @@ def _check_types(settings: MinibatchSettings) -> None:
     }
     for option, value in given.items():
         if value is not None and settings.model not in TYPED_MODELS:
-            raise ConfigError(f"{option}: goes with --model {', '.join(TYPED_MODELS)}, not {settings.model}")
+            cure = "; atta import --reverse makes any graph typed" if option == "--embed" else ""
+            raise ConfigError(f"{option}: goes with --model {', '.join(TYPED_MODELS)}, not {settings.model}{cure}")
     if settings.embedding_lr is not None and not 0 < settings.embedding_lr < math.inf:
         raise ConfigError(f"--embedding-lr {settings.embedding_lr}: must be positive")
     if settings.num_neighbors_by_type is not None:

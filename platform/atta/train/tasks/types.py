@@ -113,7 +113,8 @@ def rows_advice(schema: Schema, settings: TrainSettings) -> str:
     if not able:
         return "take more epochs, or another --lr"
     graph = "" if settings.model in TYPED_MODELS else ", on a graph by atta import --reverse"
-    return f"features may tell too little: --embed {','.join(able)} learns a row per vertex instead{graph}"
+    kept = "" if settings.checkpoint is None else " (with --overwrite)"
+    return f"features may tell too little: --embed {','.join(able)}{kept} learns a row per vertex instead{graph}"
 
 
 def check_model(schema: Schema, settings: TrainSettings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,8 @@ from atta.partition.schema import TableSpec
 from atta.train.tasks.task import Floats, LearningTask, Metric, TargetCounts, ratio
 
 UNLABELLED = -1
+_ENOUGH = 30
+"""Of so many vertices an accuracy within two standard errors of that of a guess is taken for one."""
 
 
 def _mean_f1(right: Floats, said: Floats, true: Floats) -> float:
@@ -67,8 +70,9 @@ class Classes(LearningTask):
 
     def doubt(self, figures: Mapping[str, float], counts: TargetCounts) -> str:
         share, accuracy = counts.found.max(initial=0) / max(1, counts.known), figures.get("accuracy", 1.0)
-        found = f"accuracy {accuracy:.4f}, and {share:.4f} of the vertices are of one class"
-        return found if share > 0 and accuracy <= share else ""
+        chance = 2 * math.sqrt(share * (1 - share) / counts.known) if counts.known >= _ENOUGH else 0.0
+        found = f"accuracy {accuracy:.4f}, and {share:.4f} of the {counts.known} vertices are of one class"
+        return found if share > 0 and accuracy <= share + chance else ""
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         return cross_entropy(outputs, targets, weight=weights, ignore_index=UNLABELLED, reduction="sum")
