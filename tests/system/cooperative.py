@@ -366,6 +366,15 @@ def halves(groups: ServerGroups) -> bool:
     return torch.equal(second.finish(), -full[remote]) and torch.equal(first.finish(), full[remote])
 
 
+def numbers(rank: int) -> torch.Tensor:
+    """float32 [1000]: they do not fill what travels in one piece."""
+    return torch.randn(1000, generator=torch.Generator().manual_seed(rank))
+
+
+def sums(groups: ServerGroups) -> dict[str, torch.Tensor]:
+    return {codec: groups.sum_(numbers(groups.place.rank), codec) for codec in ("bf16", "int8")}
+
+
 def transported(transport: str) -> AbstractContextManager[Any]:
     """Rows travel as with other backends: gloo has both."""
     return mock.patch.object(source, "BY_MESSAGES", () if transport == "collective" else source.BY_MESSAGES)
@@ -387,6 +396,7 @@ def main(folder: Path, rank: int, which: str = "all") -> None:
     results["fixed"] = check_fixed(groups[2])
     results["crossing"] = check_crossing(groups[4])
     results["halves"] = halves(groups[2])
+    results["sums"] = [sums(groups[trainers]) for trainers in (1, 2)]
     torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()
 

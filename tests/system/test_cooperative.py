@@ -14,7 +14,7 @@ import torch
 
 from tests.system import cooperative as harness
 from tests.system.cases import marked, results_of, which
-from tests.system.cooperative import ACROSS, EXACT, RECOMPUTED, SINGLE, WORLD, WRONG, Case
+from tests.system.cooperative import ACROSS, EXACT, RECOMPUTED, SINGLE, WORLD, WRONG, Case, numbers
 
 Results = list[dict[str, Any]]
 
@@ -111,6 +111,18 @@ def test_bytes_between_servers_are_those_of_the_rows_that_they_read(results: Res
     pairs = sum(rank[v] // case.trainers != r // case.trainers for v, r in read)
     expected = 2 * (case.layers - 1) * pairs * 8 * 8  # there and back, 8 channels of 8 bytes
     assert sum(found[case.name]["crossed"] for found in results) == expected
+
+
+@pytest.mark.parametrize(("codec", "lost"), [("bf16", 2**-9), ("int8", 1 / 254)])
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_sum_in_fewer_bytes_is_rounded_twice_and_the_same_everywhere(
+    results: Results, servers: int, codec: str, lost: float
+) -> None:
+    given = torch.stack([numbers(rank) for rank in range(WORLD)])
+    found = [result["sums"][servers][codec] for result in results]
+    assert all(torch.equal(one, found[0]) for one in found)
+    error = float((found[0] - given.sum(0)).abs().max())
+    assert 0 < error < 1.1 * lost * float(given.abs().amax(1).sum() + given.sum(0).abs().max())
 
 
 def test_exchanges_may_overlap_and_features_travel_once(results: Results) -> None:

@@ -143,11 +143,11 @@ class InOneProcess:
             hidden.append(h.detach())
             fresh, targets = rows[: len(h)], rows[: ends[hop]]
             assert len(h) == (len(rows) if layer == 1 else ends[hop + 1])
-            weights = self.weights[targets] if self.options.max_age else self.drawn(tree, hop, len(h))
-            old = self.tables[rank][layer - 1].clone()
-            old[fresh] = 0
-            own = h[: len(targets)]
-            summed = weights[:, fresh] @ h + weights @ old * bool(self.options.max_age)
+            summed, own = self.drawn(tree, hop, len(h))[:, fresh] @ h, h[: len(targets)]
+            if self.options.max_age:
+                rows_now = self.tables[rank][layer - 1].clone()
+                rows_now[fresh] = h.detach()
+                summed = summed + (self.weights[targets] @ rows_now - summed).detach()
             h = self.convolved(layer, own, summed + self.loops[targets, None] * own)
         return h, hidden
 

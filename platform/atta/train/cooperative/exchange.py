@@ -287,13 +287,16 @@ def own_backward(
     return mean.detach().clone()
 
 
-def sum_gradients(parameters: Iterable[torch.nn.Parameter], groups: ServerGroups, *more: torch.Tensor) -> None:
+def sum_gradients(
+    parameters: Iterable[torch.nn.Parameter], groups: ServerGroups, *more: torch.Tensor, codec: str = "none"
+) -> None:
     """Add up gradients over all trainers of all servers, and the tensors ``more``, in place; one message per number
-    type. All trainers run the same model, so a parameter without a gradient has none on any trainer."""
+    type. All trainers run the same model, so a parameter without a gradient has none on any trainer. ``codec``: as of
+    ``ServerGroups.sum_``."""
     tensors = [p.grad for p in parameters if p.grad is not None] + list(more)
     for dtype in dict.fromkeys(t.dtype for t in tensors):
         alike = [t for t in tensors if t.dtype == dtype]
-        flat = groups.sum_(torch.cat([t.reshape(-1) for t in alike]))
+        flat = groups.sum_(torch.cat([t.reshape(-1) for t in alike]), codec)
         for tensor, total in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
             tensor.copy_(total.view_as(tensor))
 

@@ -66,7 +66,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self.cooperative.train()
         fetched = -self.data.remote_bytes
         if self.data.prepare(epoch, watch, self._needed):
-            self._resident = None
+            self._resident, self._count = None, 0
         fetched += self.data.remote_bytes
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         targets, edges, sent = 0, 0, np.zeros(3)
@@ -75,10 +75,11 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
                 graph = batch.graph
                 sent -= self._sent_bytes(graph)
                 graph.watch = watch
-                count = count_targets(batch, self.groups)
-                loss_sum += self.update(batch, count) * count
+                if batch is not self._resident or not self._count:
+                    self._count = count_targets(batch, self.groups)
+                loss_sum += self.update(batch, self._count) * self._count
                 graph.watch = None
-                targets += count
+                targets += self._count
                 edges += graph.edge_index.shape[1]
                 sent += self._sent_bytes(graph)
                 advance()

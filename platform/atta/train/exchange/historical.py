@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from scipy.sparse import csr_array, diags_array, vstack
+from scipy.sparse import csr_array, diags_array
 
 import atta
 from atta.nn import first_layer
@@ -48,11 +48,6 @@ class Tree:
         return self.ends[hop + 1] if hop + 2 < len(self.ends) else len(self.rows)
 
 
-Sums = tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
-"""How a layer adds up rows for its t targets: weights [t, f] of those that the batch computes and, if it reads others, [t, s]
-of stale ones, and which these are, int64 [s]."""
-
-
 def torch_csr(found: csr_array, like: torch.Tensor) -> torch.Tensor:
     """The same matrix on the device of ``like``, in its numbers."""
     starts, columns, values = map(torch.from_numpy, (found.indptr, found.indices, found.data))
@@ -60,23 +55,19 @@ def torch_csr(found: csr_array, like: torch.Tensor) -> torch.Tensor:
 
 
 class FixedRows:
-    """Rows that never change, ``own`` ones [o, c], then ``others`` [r, c]. On processors words of texts are kept sparse:
-    a layer computes rows of so few numbers in a tenth of the time."""
+    """``rows`` [n, c] of vertices ``places`` int64 [n], ascending, that never change. On processors words of texts are kept
+    sparse: a layer computes rows of so few numbers in a tenth of the time."""
 
-    def __init__(self, own: torch.Tensor, others: torch.Tensor) -> None:
-        self._parts: tuple[torch.Tensor, ...] = own, others
-        self._sparse, self._like = None, own[:0]
-        filled = sum(int(part.count_nonzero()) for part in self._parts)
-        if own.device.type == "cpu" and filled <= _SPARSE * (own.numel() + others.numel()):
-            self._sparse, self._parts = vstack([csr_array(part.numpy()) for part in self._parts], format="csr"), ()
+    def __init__(self, rows: torch.Tensor, places: torch.Tensor) -> None:
+        self.rows, self._places, self._sparse = rows, places, None
+        if rows.device.type == "cpu" and int(rows.count_nonzero()) <= _SPARSE * rows.numel():
+            self._sparse = csr_array(rows.numpy())
+            self.rows = torch_csr(self._sparse, rows)
 
     def at(self, places: torch.Tensor) -> torch.Tensor:
-        """Rows at ``places`` int64 [n], own ones first: [n, c]."""
-        if self._sparse is None:
-            own, others = self._parts
-            mine = int((places < len(own)).sum())
-            return torch.cat([own[places[:mine]], others[places[mine:] - len(own)]])
-        return torch_csr(self._sparse[places.numpy()], self._like)
+        """Those of vertices ``places`` int64 [m]: [m, c]."""
+        at = torch.searchsorted(self._places, places)
+        return self.rows[at] if self._sparse is None else torch_csr(self._sparse[at.numpy()], self.rows)
 
 
 class OwnEdges:
@@ -99,7 +90,6 @@ class OwnEdges:
         self._all = self._weights + diags_array(loops, shape=self._weights.shape)
         self.ids, self._order = view.global_ids, np.argsort(view.global_ids)
         self._sampler = LocalSampler(LocalGraph.from_edges(source, target, view.rows, keys=self.ids))
-        self._place: Longs = np.full(view.rows, -1, np.int64)  # in the tree at hand
 
     def read_for(self, places: Longs) -> Longs:
         """Rows that a layer reads for own rows ``places``: they and their in-neighbours, int64, ascending."""
@@ -120,29 +110,15 @@ class OwnEdges:
         ends = np.cumsum(own)[np.cumsum(found.num_sampled_nodes) - 1] if len(rows) else [0] * (len(fan_outs) + 1)
         return Tree(rows[order], list(map(int, ends)), drawn, np.cumsum([0, *found.num_sampled_edges]).tolist())
 
-    def sums(self, tree: Tree, hop: int) -> Sums:
-        """For the vertices of ``tree`` up to ``hop``, of all their in-neighbours."""
-        count, fresh = tree.ends[hop], tree.fresh(hop)
-        self._place[tree.rows[:fresh]] = np.arange(fresh)
-        edges = self._weights[tree.rows[:count]]
-        target, column = np.repeat(np.arange(count), np.diff(edges.indptr)), self._place[edges.indices]
-        self._place[tree.rows[:fresh]] = -1
-        known, weights = column >= 0, edges.data
-        rows, columns = np.unique(edges.indices[~known], return_inverse=True)
-        old = self._matrix(target[~known], columns, weights[~known], (count, len(rows)))
-        stale = (old, torch.from_numpy(rows.astype(np.int64)).to(self._like.device)) if len(rows) else None
-        return self._matrix(target[known], column[known], weights[known], (count, fresh)), stale
-
-    def drawn(self, tree: Tree, hop: int) -> Sums:
-        """The same of those drawn in-neighbours alone that the batch computes, which weigh as much as all."""
+    def drawn(self, tree: Tree, hop: int) -> torch.Tensor:
+        """What adds up rows for the t vertices of ``tree`` up to ``hop``, of those drawn in-neighbours alone that the batch
+        computes, which weigh as much as all: sparse [t, f]."""
         count, fresh = tree.ends[hop], tree.fresh(hop)
         drawn = tree.drawn[:, : tree.drawn_ends[hop + 1]]
         source, target, edge = drawn[:, drawn[0] < fresh]
         grow = np.diff(self._weights.indptr)[tree.rows[:count]] / np.bincount(target, minlength=count).clip(1)
-        return self._matrix(target, source, self._weights.data[edge] * grow[target], (count, fresh)), None
-
-    def _matrix(self, target: Longs, source: Longs, weights: Any, size: tuple[int, int]) -> torch.Tensor:
-        return torch_csr(csr_array((weights, (target, source)), shape=size), self._like)
+        weights = self._weights.data[edge] * grow[target]
+        return torch_csr(csr_array((weights, (target, source)), shape=(count, fresh)), self._like)
 
 
 class HistoricalRows(TableRows):
@@ -185,9 +161,9 @@ class HistoricalTrainer(DigestTrainer):
 
     Attributes:
         sizes: targets of all trainers, by step of an epoch.
-        features, sums: of own vertices and of others that are read: what the first layer reads, and adds up.
         first, further: places int64 [n] of the rows that are read, here or elsewhere, and so computed anew: of the first
             hidden layer, own ones first; of further ones, own ones alone, with what adds up rows for them.
+        features, sums: of the vertices ``first``, what the first layer reads, and adds up.
     """
 
     rows = HistoricalRows
@@ -227,7 +203,7 @@ class HistoricalTrainer(DigestTrainer):
         loss = self.objective.loss_sum(scores, batch.y[places])
         self.optimizer.zero_grad()
         (loss / self.sizes[number]).backward()
-        sum_gradients(self.model.parameters(), self.groups)
+        sum_gradients(self.model.parameters(), self.groups, codec=config.codec)
         self.update_weights()
         rows = torch.from_numpy(tree.rows).to(self.device)
         for layer, values in enumerate(hidden, 1):
@@ -243,43 +219,43 @@ class HistoricalTrainer(DigestTrainer):
             h = self.model.act(h)
             hidden.append(h.detach())
             h, hop = self.model.dropout(h), len(more) - layer
-            fresh, stale = self.edges.sums(tree, hop) if self.options.max_age else self.edges.drawn(tree, hop)
-            summed, count = fresh @ h, tree.ends[hop]
-            if stale is not None:
-                weights, places = stale
-                summed = summed + weights @ self.model.dropout(self.stale.rows[layer][places])
-            h = first_layer(conv, h, summed + self.edges.loops[rows[:count]] * h[:count])
+            count = tree.ends[hop]
+            summed = self.edges.drawn(tree, hop) @ h + self.edges.loops[rows[:count]] * h[:count]
+            if self.options.max_age:  # the sum of all, with gradients as if it were that of the drawn ones
+                now = self.model.dropout(self.stale.rows[layer]).index_copy(0, rows[: len(h)], h.detach())
+                summed = summed + (self.edges.whole(tree.rows[:count]) @ now - summed).detach()
+            h = first_layer(conv, h, summed)
         return h, hidden
 
     @torch.no_grad()
     def _refresh(self) -> None:
         """Compute rows that are read anew, of the present weights."""
         momentum = self.options.momentum
-        self.stale.write(1, self.first, self._first_hidden(), momentum)
+        self._refresh_first(momentum)
         for layer, (places, sums) in enumerate(self.further, 1):
             rows, conv = self.stale.rows[layer], self.model.convs[layer]
             self.stale.write(layer + 1, places, self.model.act(first_layer(conv, rows[places], sums @ rows)), momentum)
 
-    def _first_hidden(self) -> torch.Tensor:
-        """Rows ``first`` of the first hidden layer."""
-        conv, pieces = self.model.convs[0], self.first.split(1024)  # features may be wide
-        return torch.cat([self.model.act(first_layer(conv, self.features.at(p), self.sums.at(p))) for p in pieces])
+    @torch.no_grad()
+    def _refresh_first(self, momentum: float) -> None:
+        first = self.model.act(first_layer(self.model.convs[0], self.features.rows, self.sums.rows))
+        self.stale.write(1, self.first, first, momentum)
 
     def _fill(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
         """Before that, find what the first layer adds up: for own vertices, and, of their owners, for others."""
         graph, view = batch.graph, batch.graph.view
         assert graph.source is not None
         self.edges = OwnEdges(view, self.config.model, batch.x)
-        halo = graph.source.start(0, "forward", batch.x).finish()
-        mine = self.edges.whole(np.arange(len(view.own))) @ torch.cat([batch.x, halo])
-        self.features = FixedRows(batch.x, halo)
-        self.sums = FixedRows(mine, self.exact.start(0, "forward", mine).finish())
         self._agree(batch)
+        every = torch.cat([batch.x, graph.source.start(0, "forward", batch.x).finish()])
+        mine = self.edges.whole(np.arange(len(view.own))) @ every
+        self.features = FixedRows(every[self.first], self.first)
+        every = torch.cat([mine, self.exact.start(0, "forward", mine).finish()])
+        self.sums = FixedRows(every[self.first], self.first)
         rows = super()._fill(batch)
-        with torch.no_grad():
-            h = self._first_hidden()
         self.stale.rows = {n: F.pad(of_mine, (0, 0, 0, view.rows - len(of_mine))) for n, of_mine in rows.items()}
-        self.stale.rows[1] = h.new_zeros((view.rows, h.shape[1])).index_copy_(0, self.first, h)
+        self.stale.rows[1] = batch.x.new_zeros((view.rows, self.config.hidden))
+        self._refresh_first(1)
         steps = max(1, int(self._max(-(-len(batch.targets) // self.options.batch_size))))
         sizes = [len(part) for part in np.array_split(np.arange(len(batch.targets)), steps)]
         self.sizes = [int(n) for n in self._sum(sizes)]

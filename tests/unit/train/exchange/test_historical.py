@@ -30,9 +30,10 @@ def scores(kind: str, fan_outs: tuple[int, int], max_age: int, filled: float = 1
     model = MODELS[kind](5, 6, 3, 2).double()
     edges = OwnEdges(batch.graph.view, kind, batch.x)
     tree, sums = edges.tree(SEEDS, fan_outs, seed=1, epoch=2, batch=3), edges.whole(np.arange(VERTICES)) @ batch.x
+    every, stale = torch.arange(VERTICES), batch.x.new_full((VERTICES, 6), np.nan)
     trainer: Any = SimpleNamespace(
-        model=model, edges=edges, features=FixedRows(batch.x, batch.x[:0]), sums=FixedRows(sums, batch.x[:0]),
-        device=batch.x.device, options=SimpleNamespace(max_age=max_age), stale=SimpleNamespace(rows={}),
+        model=model, edges=edges, features=FixedRows(batch.x, every), sums=FixedRows(sums, every),
+        device=batch.x.device, options=SimpleNamespace(max_age=max_age), stale=SimpleNamespace(rows={1: stale, 2: stale}),
     )  # fmt: skip
     found, hidden = HistoricalTrainer._forward(trainer, tree)
     assert [len(rows) for rows in hidden] == tree.ends[:0:-1]
@@ -48,7 +49,7 @@ def gradients(loss: torch.Tensor, model: torch.nn.Module) -> list[torch.Tensor]:
 def test_all_neighbours_give_the_whole_graph(kind: str, filled: float) -> None:
     """Also of features that are nearly all 0, which are kept sparse."""
     found, tree, (model, batch) = scores(kind, (-1, -1), 1, filled)
-    assert FixedRows(batch.x, batch.x[:0]).at(torch.arange(3)).is_sparse_csr == (filled < 1)
+    assert FixedRows(batch.x, torch.arange(VERTICES)).at(torch.arange(3)).is_sparse_csr == (filled < 1)
     view = batch.graph.view
     expected = model(batch.x, torch.from_numpy(view.edge_index))[tree.rows[: len(SEEDS)]]
     assert tree.rows[: len(SEEDS)].tolist() == SEEDS.tolist()
