@@ -351,7 +351,7 @@ def test_updates_are_taken_once_and_followed_though_all_are_killed(
     assert len(told) == len(set(told)) > new.shape[1] / 2  # whoever is killed when a version counts says no more of it
     for which in running:
         end(which, signal.SIGINT)
-    assert running["updater"].returncode == 130
+    assert running["updater"].returncode in (130, -signal.SIGINT)  # the latter while it still starts
     live.cluster.close()
 
 
