@@ -46,7 +46,7 @@ def put(folder: Path, vertices: int, edges: int, moments: np.ndarray) -> dict[st
 
 def visible(follower: atta.InferenceFollower, seen: dict[int, tuple[float, float]]) -> None:
     """Note when the follower has come to a version, and how long that took."""
-    with contextlib.suppress(ConfigError):  # at the end the cluster is closed
+    with contextlib.suppress(ConfigError, ValueError):  # at the end the cluster is closed
         seen.update((done.version, (time.monotonic(), done.seconds)) for done in follower.follow())
 
 

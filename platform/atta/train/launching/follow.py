@@ -274,9 +274,10 @@ class InferenceFollower:
     def _keep(self, version: int, sessions: contextlib.ExitStack) -> bool:
         """Have all daemons keep a version: each has one of ``sessions`` that reads it. False: it has gone, there are newer
         ones."""
+        one = self._user_ids(self._own)[:1]  # a daemon sorts the seeds of a session
         for parts in self._cluster.parts:
             how: dict[str, Any] = {"rank": 0, "world_size": 1, "home": parts.start, "job": "follow"}
-            loader = NeighborLoader(self._cluster, [], (self._own, None), tables={}, **how)
+            loader = NeighborLoader(self._cluster, [], (self._own, one), tables={}, **how)
             pin(loader, version)
             try:
                 batches: Any = iter(loader)
