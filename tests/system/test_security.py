@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import socket
 import ssl
-import shutil
 import subprocess
 import sys
 import traceback
@@ -240,7 +240,9 @@ def test_commands_need_the_roles_that_the_document_names(guarded: Guarded, tmp_p
             refused = "needs the role" in f"{done.output}{done.exception}"
             assert refused != (role in documented[command]), (command, role, done.output, done.exception)
     layers = ["predict", "--out", str(tmp_path / "both"), *model, "--what", "classes", "--cluster"]
-    assert "needs the role writer" in str(CliRunner().invoke(cli, [*layers, str(guarded.cluster_file("reader"))]).exception)
+    assert "needs the role writer" in str(
+        CliRunner().invoke(cli, [*layers, str(guarded.cluster_file("reader"))]).exception
+    )
     shutil.rmtree(tmp_path / "both", ignore_errors=True)
     assert CliRunner().invoke(cli, [*layers, str(guarded.cluster_file("reader", "writer"))]).exit_code == 0
     for command, methods in METHODS.items():

@@ -12,9 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 65_300,
-    "docstring_lines": 12_260,
-    "files": 519,
+    "code_lines": 65_380,
+    "docstring_lines": 12_275,
+    "files": 520,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,

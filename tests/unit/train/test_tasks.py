@@ -121,7 +121,11 @@ def test_what_is_no_better_than_a_guess_is_doubted() -> None:
     assert CLASSES.doubt({"accuracy": 0.6}, counts) == "accuracy 0.6000, and 0.6000 of the 5 vertices are of one class"
     assert CLASSES.doubt({"accuracy": 0.8}, counts) == ""
     many = counted(CLASSES, np.repeat([0, 1], [68, 51]), 2)  # two standard errors are 0.0907
-    assert [bool(CLASSES.doubt({"accuracy": 68 / 119 + more}, many)) for more in (0.0, 0.09, 0.092)] == [True, True, False]
+    assert [bool(CLASSES.doubt({"accuracy": 68 / 119 + more}, many)) for more in (0.0, 0.09, 0.092)] == [
+        True,
+        True,
+        False,
+    ]
     assert [CLASSES.doubt({}, counts), links.doubt({}, counts), CLASSES.doubt({"accuracy": 0.0}, TargetCounts())] == [
         ""
     ] * 3
