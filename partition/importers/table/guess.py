@@ -46,7 +46,7 @@ _MOSTLY = 0.5
 """A category with a larger share of empty cells may be what is to be predicted."""
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Splits of vertices that have labels, if no column names them."""
-_TOLD = {"scaled": "scale", "a column for each value": "onehot"}
+_TOLD = {"scaled": "scale", "a column for each value": "onehot", "a column says which cells are known": "known"}
 """What is said of columns whose rule has a key."""
 _ID = re.compile(r"_?id$", re.I)
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)

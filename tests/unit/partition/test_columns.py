@@ -949,7 +949,7 @@ def test_labels_are_called_so_or_named(tmp_path: Path) -> None:
     assert graph.table("n", "x")[:3].tolist() == [[0, 1, 0], [1, 0, 1], [2, 1, 0]]
     (tmp_path / "n.csv").write_text("id,kind,v\n" + rows)
     lines = guess_schema(tmp_path).lines
-    assert lines[-1].startswith("no labels: --labels COLUMN (with --overwrite) names the column of vertices")
+    assert lines[-1].startswith("no labels: --labels COLUMN (with --overwrite) names what is to be predicted; --task")
     (tmp_path / "n.csv").write_text(
         "id,joined,kind\n" + "".join(f"a{n},{'2024-01-02' * (n > 2)},{'xy'[n % 2] * (n > 6)}\n" for n in range(12))
     )
