@@ -283,7 +283,7 @@ def test_new_features_and_edges_give_new_predictions(small_graph: SmallGraph, tm
         np.save(tmp_path / "x.npy", x[np.argsort(graph.ids)])
         update("features", "--table", "x", "--from", tmp_path / "x.npy")
         for folder in ("monday", "half"):
-            with pytest.raises(ConfigError, match="tables_version"):
+            with pytest.raises(ConfigError, match="differ in the graph's version"):
                 predicted(out=tmp_path / folder, format="npy")
         found = predicted()
         check(found.ids, found.values)

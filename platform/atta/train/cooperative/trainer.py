@@ -57,6 +57,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         self.data = ServerData(config, cluster, self.groups, device, self.task, halo=halo)
         self._weights = sum(p.numel() for p in self.model.parameters())
         self._resident: TrainerBatch | None = None
+        self._count = 0  # targets of the resident batch, on all trainers
         self._exact: TrainerBatch | None = None
 
     def train_epoch(self, epoch: int) -> EpochReport:
