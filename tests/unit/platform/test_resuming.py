@@ -30,7 +30,16 @@ from atta.client.sessions.cursor import (
 )
 from atta.client.sessions.keeper import PER_FAILURE, PER_LEASE, Renewals, SessionKeeper, SessionState
 from atta.client.sessions.resuming import ResumingStream
-from atta.errors import ConfigError, PeerLostError, RemoteError, RestartedError, UnavailableError
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    NotAuthenticatedError,
+    PeerLostError,
+    RemoteError,
+    RestartedError,
+    UnavailableError,
+    UnknownNameError,
+)
 from atta.protos.v1 import session_pb2
 from atta.wire.retries import AT_ONCE, FIRST_PAUSE_S, LONGEST_PAUSE_S, SHARE, RetryBudget, pause_s
 from tests.waiting import eventually
@@ -160,6 +169,23 @@ def test_it_gives_up_with_the_latest_error(kind: type[RemoteError]) -> None:
     assert stream.place.batch == 3
     with pytest.raises(StopIteration):
         next(stream)
+
+
+@pytest.mark.parametrize("error", [NotAuthenticatedError("x:1", "its token is unknown"), UnknownNameError("session 7")])
+def test_a_session_that_has_ended_is_opened_anew_once_at_a_batch(error: AttaError) -> None:
+    found = [lost(error), lost(error), lost(error)]
+    found[0].__next__.side_effect = ["the third", "the fourth", error]
+    places: list[int] = []
+
+    def opened(place: StreamPlace, within_s: float, search: Any) -> Any:
+        places.append(place.batch)
+        return found[len(places) - 1]
+
+    stream = ResumingStream(opened, StreamPlace(0, 3), LIMIT_S, lost(error))
+    assert [next(stream), next(stream)] == ["the third", "the fourth"]
+    with pytest.raises(type(error)):
+        next(stream)
+    assert places == [3, 5]
 
 
 @given(st.lists(st.booleans(), max_size=400), st.integers(1, 20))

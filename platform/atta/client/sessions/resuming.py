@@ -14,6 +14,7 @@ from atta.errors import (
     AttaError,
     DaemonEndedError,
     DeadlineError,
+    NotAuthenticatedError,
     PeerLostError,
     RemoteError,
     RestartedError,
@@ -93,9 +94,9 @@ class ResumingStream(Iterator[RawBatch]):
                 self._stream = self._same(self._reopened(error))
                 # It may be the link that is slow, and then no daemon would answer in time.
                 self._stream.be_patient(2.0 ** min(self._silences, MOST_DOUBLINGS))
-            except UnknownNameError as error:
-                # The session has ended: its lease ran out while this process was stopped. If the same happens again at
-                # the same batch, it is the batch that names something unknown.
+            except (UnknownNameError, NotAuthenticatedError) as error:
+                # The session has ended: its lease ran out while this process was stopped, or its token was replaced while
+                # a request was on its way. If the same happens again at the same batch, it is neither.
                 if not self._reconnect_s or self._ended_at == self.place.batch:
                     raise
                 self._ended_at = self.place.batch
