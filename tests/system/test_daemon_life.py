@@ -180,6 +180,7 @@ def test_ctrl_c_while_a_command_waits(small_graph: SmallGraph, tmp_path: Path) -
         )
         assert child.stdout is not None
         assert child.stdout.readline() == "100.0\n"
+        time.sleep(0.5)  # a signal between Python's look for signals and the system call would not end the sleep
         child.send_signal(signal.SIGINT)
         out, errors = child.communicate(timeout=30)
     assert (child.returncode, out, errors.strip()) == (130, "", "atta: interrupted")

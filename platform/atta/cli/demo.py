@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from atta.cli.options import command
+from atta.cli.output import echo
 
 _STEPS = {
     "a graph of 120,000 vertices and 3 million edges": "generate powerlaw graphs/demo --nodes 120000 --edges 3000000 "
@@ -30,11 +31,11 @@ def demo(ctx: click.Context) -> None:
     for shows, line in _STEPS.items():
         words = shlex.split(line)
         if words[0] in ("generate", "partition") and Path(words[2]).exists():
-            click.echo(f"\n== {shows}: {words[2]} is there")
+            echo(f"\n== {shows}: {words[2]} is there")
             continue
-        click.echo(f"\n== {shows}\n$ atta {line}")
+        echo(f"\n== {shows}\n$ atta {line}")
         ctx.find_root().command.main(words, prog_name="atta", standalone_mode=False)
-    click.echo(f"\n== the model is in runs/demo; next, the class of every vertex:\n$ atta {_NEXT}")
+    echo(f"\n== the model is in runs/demo; next, the class of every vertex:\n$ atta {_NEXT}")
 
 
 COMMANDS: list[click.Command] = [demo]
