@@ -176,7 +176,9 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
     put(sys.modules["atta.daemon.graph"], "machine_room", room)
     put(sys.modules["atta.daemon.graph"], "claim", lambda _: None)
     put(sys.modules["atta.daemon.filling"], "aside", _at_once)  # a real thread would be done at a moment of its own
-    put(sys.modules["atta.daemon.filling"], "yield_processor", lambda _: None)
+    # Threads of a run are this one, and it would keep their niceness.
+    for name in ("atta.daemon.filling", "atta.observe.machine.threads"):
+        put(sys.modules[name], "yield_processor", lambda _: None)
     for name, cached in _OPENED.items():  # daemons start again and again, and their files never change
         put(sys.modules["atta.partition.dataset"], name, cached)
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))
