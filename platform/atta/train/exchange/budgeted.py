@@ -75,7 +75,9 @@ class ChosenPacking(DeltaPacking):
     def _note(self, peer: Peer, rows: torch.Tensor, before: torch.Tensor | None) -> None:
         now, every = self._sent[peer][0], max(1, len(rows) // _NOTED)
         # numpy: torch's calls take longer than these sums.
-        mine, new, old = (part.detach().numpy()[::every] for part in (rows, now, now if before is None else before))
+        mine, new, old = (
+            part.detach()[::every].cpu().numpy() for part in (rows, now, now if before is None else before)
+        )
         parts = mine if before is None else mine - old, mine - new, mine
         squares = every * np.array([np.square(part).sum() for part in parts])
         self.seen[peer[:2]] = self.seen.get(peer[:2], np.zeros(3)) + squares
