@@ -24,6 +24,7 @@ scores. Peaks are VmHWM of the predicting process. Writes inference.json and inf
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -213,16 +214,16 @@ def as_matrix(data: Any) -> Any:
 class Following:
     """Updates of edges on running daemons."""
 
-    def __init__(self, cluster: atta.LocalCluster, graph: Path, data: Path, folder: Path, tolerance: float) -> None:
+    def __init__(self, cluster: atta.LocalCluster, given: argparse.Namespace, folder: Path) -> None:
         from atta.partition.graph import Graph
 
-        self._cluster, self._data, self._folder, self._rng = cluster, data, folder, np.random.default_rng(0)
-        edges = Graph.open(graph, verify=False).edges(cluster.schema.edge_types[0])
+        self._cluster, self._data, self._folder, self._rng = cluster, given.data, folder, np.random.default_rng(0)
+        edges = Graph.open(given.graph, verify=False).edges(cluster.schema.edge_types[0])
         self._ends = np.stack([np.asarray(edges.src), np.asarray(edges.dst)]).astype(np.int64)
         self._edge_ids = np.arange(self._ends.shape[1])
         self._next, self._checkpoint = self._ends.shape[1], folder / "checkpoint"
-        write_checkpoint(self._checkpoint, cluster.schema.node_tables["node"]["x"].row_shape[0])
-        options: dict[str, Any] = {"table": "followed", "what": "scores", "tolerance": tolerance}
+        write_checkpoint(self._checkpoint, cluster.schema.node_tables["node"]["x"].row_shape[0], given.hidden)
+        options: dict[str, Any] = {"table": "followed", "what": "scores", "tolerance": given.tolerance}
         self._follower = atta.InferenceFollower(cluster, self._checkpoint, **options)
 
     def run(self) -> None:
@@ -290,7 +291,7 @@ class Following:
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-def write_checkpoint(folder: Path, channels: int) -> None:
+def write_checkpoint(folder: Path, channels: int, hidden: int = HIDDEN) -> None:
     """A checkpoint with random weights, as ``atta train`` writes it."""
     import torch
 
@@ -299,7 +300,7 @@ def write_checkpoint(folder: Path, channels: int) -> None:
     from atta.train.models import build_model
     from atta.train.reports.epochs import PHASES
 
-    config = TrainConfig(data="-", model="sage", num_neighbors=(10,), layers=LAYERS, hidden=HIDDEN)
+    config = TrainConfig(data="-", model="sage", num_neighbors=(10,), layers=LAYERS, hidden=hidden)
     torch.manual_seed(0)
     epoch = EpochReport(0, 1.0, 0.5, 1.0, 1.0, 1.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.1)
     save_best(folder, config, build_model(config, channels, CLASSES), epoch)
@@ -444,6 +445,7 @@ def main() -> None:
         rounds=2,
         kills=(10, "of atta predict, after the rounds"),
         follow=(False, "measure updates that are followed instead"),
+        hidden=(HIDDEN, "columns of the followed model"),
         tolerance=(0.0, "of the follower"),
     )
     with (
@@ -451,7 +453,7 @@ def main() -> None:
         atta.local(arguments.data, threads=1, verify=False) as cluster,
     ):
         if arguments.follow:
-            Following(cluster, arguments.graph, arguments.data, Path(folder), arguments.tolerance).run()
+            Following(cluster, arguments, Path(folder)).run()
             shutil.rmtree(arguments.data.absolute().with_name(f"{arguments.data.name}.versions"))
             return
         comparison = Comparison(cluster, arguments.graph, Path(folder))
