@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import atta
 from atta.cli.options import command, config_option, plugin_option, settings_options
 from atta.cli.output import check_folder, echo, json_option, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
@@ -58,6 +59,8 @@ def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, qu
         check_folder("--out", config.out)
         if config.format == "parquet":
             need("--format parquet (npy and csv need nothing)", "pyarrow")
+    if config.cluster is not None:
+        atta.connect(config.cluster).close()  # loading torch takes seconds
     from atta.train.launching.predictors import follow_as, predict_as
 
     if config.follow:
@@ -110,7 +113,8 @@ def check(
     Example: atta check models:net --cluster cluster.toml --hops 2 --json report.json"""
     need("checking a model", "torch", "torch_geometric")
     check_places(data, target)
-    import atta
+    if target is not None and data is None:
+        atta.connect(target).close()  # loading torch takes seconds
     from atta.partition.deploy import described_dataset
     from atta.train.launching.check import check_graph, imported_model
 
@@ -127,8 +131,6 @@ def check(
 
 
 def _connected(data: str | None, target: str | None) -> Cluster:
-    import atta
-
     if data is not None and target is None:
         return atta.local(data)
     if target is not None and data is None:
