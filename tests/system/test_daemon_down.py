@@ -106,3 +106,21 @@ def test_stop_stops_those_that_answer(small_graph: SmallGraph) -> None:
         assert done.stdout == f"part 1 at {alive}: stopping\n"
         assert f"1 of 2 daemons failed: part 0 at {silent}: no daemon answers" in done.stderr
         assert cluster._children[1].wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("train",), ("predict", "--checkpoint", ".", "--table", "t"), ("check", "m:n"), ("tables", "list")]
+)
+def test_all_that_are_down_are_named_at_once(arguments: tuple[str, ...]) -> None:
+    one, two = held_addresses(2)
+    done = run(*arguments, "--cluster", f"{one},{two}")
+    assert done.returncode == 1
+    refused = "no daemon answers: nothing listens there (connection refused)"
+    cure = f"(atta serve starts a daemon, atta status --cluster {one},{two} shows all)"
+    assert done.stderr == f"atta: error: 2 of 2 daemons failed: part 0 at {one}, part 1 at {two}: {refused} {cure}\n"
+
+
+def test_a_daemon_that_answers_is_not_named(half: tuple[str, str, str]) -> None:
+    _, silent, target = half
+    with pytest.raises(atta.UnavailableError, match=f"^1 of 2 daemons failed: part 1 at {silent}: no daemon answers"):
+        atta.connect(target.split(","))

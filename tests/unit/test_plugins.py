@@ -105,7 +105,9 @@ def test_a_package_that_does_not_load_breaks_nothing_else(place: Path) -> None:
         with pytest.raises(PluginError, match=r"'odd' \(os:path, of broken\d 1.0\) is not a"):
             registry["odd"]
     loaded = plugins._loaded.cache_info()
-    listed = json.loads(CliRunner().invoke(cli, ["plugins", "--json"]).output)["plugins"]
+    document = json.loads(CliRunner().invoke(cli, ["plugins", "--json"]).output)
+    assert document["names"] == {registry.kind: [*registry] for registry in registries()}
+    listed = document["plugins"]
     assert len(listed) == 2 * len(registries())
     assert {plugin["fault"] for plugin in listed} == {""}
     assert plugins._loaded.cache_info() == loaded, "a list loads nothing"

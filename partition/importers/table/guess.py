@@ -42,8 +42,6 @@ _ENDS = re.compile(
 )
 _MOST = 0.9
 """A column refers to a file if at least this share of its values are ids there."""
-_MOSTLY = 0.5
-"""A category with a larger share of empty cells may be what is to be predicted."""
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 """Splits of vertices that have labels, if no column names them."""
 _TOLD = {"scaled": "scale", "a column for each value": "onehot", "a column says which cells are known": "known"}
@@ -208,12 +206,8 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         guess.lines.append(
             "no labels: --labels COLUMN (with --overwrite) names what is to be predicted; --task link needs none"
         )
-        guess.lines += [
-            f"  it may be {name!r}: {column.empty / column.count:.0%} of its cells are empty"
-            for file in listed
-            for name, column in file.columns.items()
-            if column.is_category and column.empty > _MOSTLY * column.count
-        ]
+        looks = [(name, column) for file in listed for name, column in file.columns.items() if name != file.key]
+        guess.lines += [f"  it may be {name!r}: {why}" for name, column in looks if (why := column.may_be_labels(name))]
     return guess
 
 

@@ -47,6 +47,9 @@ _DOUBTS = {
 }
 """Texts that are something else, and what to do."""
 _MOST = 0.9
+_MOSTLY = 0.5
+"""A category with a larger share of empty cells may be what is to be predicted."""
+_LABELS = re.compile("(.*_)?(labels?|class|target|category)(_.*)?", re.I)
 _LOOKED_AT = 100_000
 
 
@@ -164,6 +167,13 @@ class ColumnLook:
             return False
         kind = self.unique.type
         return self.sort == columns.TEXT or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+
+    def may_be_labels(self, name: str) -> str:
+        """Why the column may be what is to be predicted; empty: it looks like any other."""
+        if self.is_category and self.empty > _MOSTLY * self.count:
+            return f"{self.empty / self.count:.0%} of its cells are empty"
+        named = self.is_category and _LABELS.fullmatch(name)
+        return "its name says so, and as a feature it would give the answer away" if named else ""
 
     @property
     def words(self) -> list[str]:

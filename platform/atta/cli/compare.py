@@ -48,16 +48,18 @@ class _Shown:
 
         table = Table("group", "seeds", title=f"{self.found.watched.metric[4:]}: mean ± standard deviation over runs")
         several = len(self.found.groups) > 1
-        headings = ["best validation", "test then", "last validation", "seconds", "bytes"]
+        # Nothing is sent by one daemon alone, or where all rows are cached.
+        sent = any(sum(group.spread("bytes")) for group in self.found.groups)
+        headings = ["best validation", "test then", "last validation", "seconds", *["bytes sent"] * sent]
         for heading in [*headings, f"{self.found.compared} against the first"] if several else headings:
             table.add_column(heading, justify="right")
         for group, difference in zip(self.found.groups, self.found.differences, strict=True):
             cells = (" ± ".join(f"{v:{form}}" for v in group.spread(name)) for name, form in _FORMS.items())
             gain = "" if difference.gain is None else f"{difference.gain:+.4f}, "
             said = difference.said if difference.p is None else f"p = {difference.p:.3g} (Welch, Bonferroni)"
-            nbytes = size(group.spread("bytes")[0])
+            nbytes = [size(group.spread("bytes")[0])] * sent
             against = [gain + said] if several else []
-            table.add_row(group.name, f"{len(group.by_seed('seconds'))}", *cells, nbytes, *against)
+            table.add_row(group.name, f"{len(group.by_seed('seconds'))}", *cells, *nbytes, *against)
         return table
 
     def plot(self, path: str) -> None:

@@ -23,20 +23,18 @@ def plugins(json_file: str | None, *, check: bool) -> None:
     kinds = [(registry, p) for registry in registries() for p in registry.plugins().values() if p.group]
     found = [_described(registry, p, _fault(registry, p) if check or not p.place else "") for registry, p in kinds]
     found += [_described(None, plugin, _fault(None, plugin)) for plugin in named() if not plugin.group]
-    write_json(json_file, {"schema": 1, "plugins": found})
+    names = {registry.kind: [*registry] for registry in registries()}
+    write_json(json_file, {"schema": 1, "names": names, "plugins": found})
     if json_file != "-":
         table = Table("kind", "name", "from", box=None)
-        own = {registry.kind: (", ".join(registry), f"atta {__version__}") for registry in registries()}
+        own = {kind: (", ".join(known), f"atta {__version__}") for kind, known in names.items()}
         for kind, row in {**own, "?": ()}.items():
             if row:
                 table.add_row(kind, *row)
             for one in found:
                 if one["kind"] == kind:
-                    table.add_row(
-                        "" if row else kind,
-                        one["name"],
-                        one["fault"] or f"{one['package'] or '--plugin'} ({one['place']})",
-                    )
+                    origin = one["fault"] or f"{one['package'] or '--plugin'} ({one['place']})"
+                    table.add_row("" if row else kind, one["name"], origin)
         printer().print(table)
 
 

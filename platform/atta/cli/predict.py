@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import atta
 from atta.cli.options import command, config_option, plugin_option, settings_options
 from atta.cli.output import check_folder, echo, json_option, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
@@ -15,7 +16,6 @@ from atta.train.settings.common import check_places
 from atta.train.settings.predict import PredictConfig
 
 if TYPE_CHECKING:
-    from atta.client.cluster import Cluster
     from atta.train.launching.predictors import PredictReport
 
 _GROUPS = {
@@ -58,6 +58,8 @@ def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, qu
         check_folder("--out", config.out)
         if config.format == "parquet":
             need("--format parquet (npy and csv need nothing)", "pyarrow")
+    if config.cluster is not None:
+        atta.connect(config.cluster).close()  # loading torch takes seconds
     from atta.train.launching.predictors import follow_as, predict_as
 
     if config.follow:
@@ -110,30 +112,23 @@ def check(
     Example: atta check models:net --cluster cluster.toml --hops 2 --json report.json"""
     need("checking a model", "torch", "torch_geometric")
     check_places(data, target)
-    import atta
+    if (data is None) == (target is None):
+        raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")
+    if target is not None:
+        atta.connect(target).close()  # loading torch takes seconds
     from atta.partition.deploy import described_dataset
     from atta.train.launching.check import check_graph, imported_model
 
     own = imported_model(model)
-    if data is not None and target is None:
+    if data is not None:
         check_graph(described_dataset(data).schema, features)
-    with _connected(data, target) as cluster:
+    with atta.local(data) if data is not None else atta.connect(str(target)) as cluster:
         report = atta.check(own, cluster, hops=hops, features=features, seed=seed)
     write_json(json_file, report.to_json())
     if json_file != "-":
         echo(str(report))
     if not report.ok:
         click.get_current_context().exit(1)
-
-
-def _connected(data: str | None, target: str | None) -> Cluster:
-    import atta
-
-    if data is not None and target is None:
-        return atta.local(data)
-    if target is not None and data is None:
-        return atta.connect(target)
-    raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")
 
 
 COMMANDS: list[click.Command] = [predict, check]

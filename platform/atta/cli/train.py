@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+import atta
 from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, plugin_option, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_option, quiet_option, write_json
 from atta.errors import ConfigError, DataError
@@ -80,10 +81,12 @@ def train(
     if settings["checkpoint"] and node_rank == 0:
         check_folder("--checkpoint", settings["checkpoint"])
     config.check_named()
-    from atta.train import Nodes, TrainReport, fit
-
     # An engine that numbers the machines also starts daemons and trainers in any order.
     placed = click.get_current_context().get_parameter_source("node_rank") is not ParameterSource.DEFAULT
+    if config.cluster is not None and not placed and nnodes == 1:
+        atta.connect(config.cluster).close()  # loading torch takes seconds
+    from atta.train import Nodes, TrainReport, fit
+
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
     report = TrainReport(config)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from atta.client.control import Connection, Description
-from atta.client.every import check_complete, check_member
+from atta.client.every import DaemonAnswer, ask_all, check_complete, check_member, down
 from atta.client.parameters import JobWeights
 from atta.client.queries import PointQueries
 from atta.client.sessions.keeper import SessionKeeper
@@ -56,7 +56,7 @@ LOOKED_UP_S = 5.0
 AGAIN_S = 0.1
 """Pause before that, in seconds: a daemon may refuse at once, again and again."""
 WHY_S = 2.0
-"""How long the attempt may take that finds out why nobody has come, in seconds."""
+"""How long the attempt may take that finds out who else does not answer, and why, in seconds."""
 FILLED_S = 0.2
 """How often a daemon is asked whether its caches are filled, in seconds."""
 REPLICA_S = 2.0
@@ -384,18 +384,37 @@ def connect(
     Raises:
         NotAuthenticatedError, NotAllowedError: a daemon does not accept them.
         DataError: one of their files is missing or wrong.
-        UnavailableError, DeadlineError: a daemon cannot be reached.
+        UnavailableError, DeadlineError: daemons cannot be reached; the message names all.
         WrongDatasetError: the daemons serve different datasets, or a daemon another partition than its position says.
         SamplingContractError: two daemons would draw different batches.
         ConfigError: the target makes no sense, or its daemons do not serve all partitions.
     """
     where = partial(resolve_target, target)
     found = credentials or credentials_for(target)
-    if wait and isinstance(target, str | Path):
-        return _connect_waiting(where, found, deadline_s)
     ended = partial(ended_daemon, target) if isinstance(target, str | Path) and is_file(target) else None
     wait_s = deadline_s if wait else None
-    return connect_all(where(), found, deadline_s=deadline_s, wait_s=wait_s, where=where, ended=ended)
+    try:
+        if wait and isinstance(target, str | Path):
+            return _connect_waiting(where, found, deadline_s)
+        return connect_all(where(), found, deadline_s=deadline_s, wait_s=wait_s, where=where, ended=ended)
+    except DaemonEndedError:  # it says how
+        raise
+    except (UnavailableError, DeadlineError) as error:
+        silent = down(_why_not(where(), found, error)) or error
+        cluster = target if isinstance(target, str | Path) else ",".join(target)
+        waited = f"waited {deadline_s:g} s; " if wait else ""
+        cure = f"{waited}atta serve starts a daemon, atta status --cluster {cluster} shows all"
+        raise type(error)(silent.peer, f"{silent.cause} ({cure})") from None
+
+
+def _why_not(
+    addresses: Mapping[int, Addresses], credentials: Credentials | None, error: UnavailableError | DeadlineError
+) -> list[DaemonAnswer[Description]]:
+    """All daemons, asked once more at the same time: calls that wait are not told the reason. ``error`` stays that of its
+    daemon where this attempt finds none, or times out earlier."""
+    asked = ask_all(addresses, Connection.describe, deadline_s=WHY_S, credentials=credentials)
+    known = [found.address != error.peer or isinstance(found.error, UnavailableError) for found in asked]
+    return [found if told else replace(found, error=error) for found, told in zip(asked, known, strict=True)]
 
 
 def _connect_waiting(
@@ -411,28 +430,12 @@ def _connect_waiting(
         wait_s = min(left, LOOKED_UP_S)
         try:
             return connect_all(addresses, credentials, deadline_s=deadline_s, wait_s=wait_s, where=where)
-        except UnavailableError:
+        except (UnavailableError, DeadlineError):
             if left <= LOOKED_UP_S:
                 raise
-        except DeadlineError as error:
-            if left <= LOOKED_UP_S:
-                why = _why_not(error.peer, credentials)
-                raise DeadlineError(error.peer, f"no answer within {deadline_s:g} s{why}") from None
         time.sleep(AGAIN_S)
         with contextlib.suppress(UnavailableError):  # who knows the addresses may be moving, too
             addresses = where()
-
-
-def _why_not(address: str, credentials: Credentials | None) -> str:
-    """Why nobody answers at an address, as one more attempt finds it. Waiting calls are not told the reason."""
-    try:
-        with contextlib.closing(Connection(address, WHY_S, credentials=credentials)) as connection:
-            connection.describe(timeout=WHY_S)
-    except UnavailableError as error:
-        return f"; {error.cause}"
-    except AttaError:
-        pass
-    return ""
 
 
 def connect_all(

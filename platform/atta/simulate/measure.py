@@ -165,7 +165,7 @@ def _runs(batch_size: int, hops: tuple[int, ...], epochs: int) -> list[_Measured
 def _opened(source: str | Path, threads: int, keeps: Sequence[str]) -> Cluster:
     """Running daemons, or new ones with the options ``keeps``."""
     if not Path(source).is_dir():
-        return connect(source if isinstance(source, Path) else str(source), wait=True)
+        return connect(source if isinstance(source, Path) else str(source))
     return local(source, threads=threads, verify=False, options=tuple(keeps))
 
 

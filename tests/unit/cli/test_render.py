@@ -284,6 +284,10 @@ def test_the_command_line(dataset: Path, tmp_path: Path) -> None:
         (("--insecure", "--", "--model", "sage"), "--nnodes: say how many"),
         (("--insecure", "--nnodes", "2", "--trainers", "3"), "--trainers 3"),
         (("--insecure", "--nnodes", "1", "--", "--cluster=x"), "--cluster: is set by atta render"),
+        (
+            ("--insecure", "--nnodes", "1", "--", "--modle=gat"),
+            "option of atta train '--modle'; did you mean '--model'?",
+        ),
         (("--insecure", "--name", "Atta_1"), "--name 'Atta_1'"),
         (("--insecure", "--port", "9090"), "ports 9090, 7071, 9090, 29400: must differ"),
     ],

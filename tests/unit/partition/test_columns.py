@@ -950,6 +950,9 @@ def test_labels_are_called_so_or_named(tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text("id,kind,v\n" + rows)
     lines = guess_schema(tmp_path).lines
     assert lines[-1].startswith("no labels: --labels COLUMN (with --overwrite) names what is to be predicted; --task")
+    (tmp_path / "n.csv").write_text("id,kind,shop_category\n" + rows)
+    told = "its name says so, and as a feature it would give the answer away"
+    assert guess_schema(tmp_path).lines[-1] == f"  it may be 'shop_category': {told}"
     (tmp_path / "n.csv").write_text(
         "id,joined,kind\n" + "".join(f"a{n},{'2024-01-02' * (n > 2)},{'xy'[n % 2] * (n > 6)}\n" for n in range(12))
     )

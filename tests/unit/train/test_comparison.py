@@ -98,7 +98,18 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
     for text in ("hidden=256", "hidden=64", f"p = {welch(a, b):.3g}", "0.7667 ± 0.0208", "(Welch, Bonferroni)"):
         assert text in done.output
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    assert "0.5000 ± " not in CliRunner().invoke(cli, ["compare", files[0]], catch_exceptions=False).output
+    alone = CliRunner().invoke(cli, ["compare", files[0]], catch_exceptions=False).output
+    assert "0.5000 ± " not in alone
+    assert "bytes" in alone
+
+
+def test_bytes_have_no_column_where_none_were_sent(tmp_path: Path) -> None:
+    told = report(0.5)
+    told.epochs = [replace(e, remote_bytes=0.0, exchanged_bytes=0.0) for e in told.epochs]
+    (tmp_path / "r.json").write_text(json.dumps(told.to_json()))
+    shown = CliRunner().invoke(cli, ["compare", str(tmp_path / "r.json")], catch_exceptions=False).output
+    assert "0.5000" in shown
+    assert "bytes" not in shown
 
 
 @pytest.mark.parametrize(

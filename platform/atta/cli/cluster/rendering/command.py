@@ -12,7 +12,7 @@ import click
 
 from atta.cli.options import CommandGroup, settings_options
 from atta.cli.output import TO_WRITE, echo, write_text
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.observe.packages import __version__
 from atta.observe.settings import NoOption, Option
 
@@ -94,7 +94,20 @@ class RenderOptions:
 
 
 _PORTS = ("port", "link_port", "metrics_port", "meeting_port")
-_train = click.argument("train", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF ATTA TRAIN]")
+
+
+def _known(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a misspelt option here: the job would begin, perhaps hours later, and fail."""
+    from atta.cli.train import train
+
+    known = {"--debug", *(name for option in train.params for name in (*option.opts, *option.secondary_opts))}
+    for name in (word.partition("=")[0] for word in words if word.startswith("--")):
+        if name not in known:
+            raise UnknownNameError.of("option of atta train", name, known)
+    return words
+
+
+_train = click.argument("train", nargs=-1, type=click.UNPROCESSED, callback=_known, metavar="[-- OPTIONS OF TRAIN]")
 _out = click.option("--out", type=TO_WRITE, default="-", show_default="stdout", metavar="FILE", help="Where to write.")
 
 
@@ -121,22 +134,16 @@ def kubernetes(settings: dict[str, Any], train: tuple[str, ...], *, out: str, **
     The claim's volume is the partitioned dataset itself. With --certificates the text has their keys: keep it secret.
 
     Example: atta render kubernetes --data products-2p --insecure --nnodes 2 --trainers 4 -- --model sage"""
-    from atta.cli.cluster.rendering.manifests import (
-        CALLER_FILES,
-        DAEMON_FILES,
-        DATA,
-        KubernetesPlan,
-        kubernetes_manifest,
-    )
+    from atta.cli.cluster.rendering import manifests
 
     options = RenderOptions(**settings, train=train)
     options.paths()  # refuses a missing file
     files: dict[str, bytes] = {}
     if options.certificates is not None:
-        names = {*DAEMON_FILES, *CALLER_FILES, "tokens.toml"}
+        names = {*manifests.DAEMON_FILES, *manifests.CALLER_FILES, "tokens.toml"}
         files = {path.name: path.read_bytes() for path in Path(options.certificates).iterdir() if path.name in names}
-    plan = KubernetesPlan(options.plan(DATA), **more, files=files)
-    write_text("--out", out, kubernetes_manifest(plan))
+    plan = manifests.KubernetesPlan(options.plan(manifests.DATA), **more, files=files)
+    write_text("--out", out, manifests.kubernetes_manifest(plan))
 
 
 @render.command()
