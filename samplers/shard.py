@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from atta import _native
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError, blaming
 from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers import kernels
@@ -80,12 +80,10 @@ class PartEdges:
         from."""
         csc = part.csc(edge_type)
         source, target = schema.endpoints(edge_type)
-        try:
+        with blaming(DataError, path, f"part {part.index}, edge type {edge_type}", of=ValueError):
             if len(csc.indptr) != part.num_core(target) + 1:
                 raise ValueError(f"edges of {len(csc.indptr) - 1} vertices, not {part.num_core(target)}")
             kernels.validate_csc(csc.indptr, csc.indices, schema.node_counts[source])
-        except ValueError as error:
-            raise DataError(path, f"part {part.index}, edge type {edge_type}: {error}") from error
         if not resident and disk is None:
             return cls(part, csc, csc)
         csc = dataclasses.replace(csc, indptr=kernels.resident(csc.indptr))
@@ -315,12 +313,8 @@ class Shard:
                 csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, num_sources=sources, rows=rows
             )
 
-    @contextlib.contextmanager
-    def _blaming(self, edge_type: str) -> Iterator[None]:
-        try:
-            yield
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
+    def _blaming(self, edge_type: str) -> AbstractContextManager[None]:
+        return blaming(ConfigError, f"part {self.part}, edge type {edge_type}", of=ValueError)
 
     def keys(self, node_type: str) -> np.ndarray:
         """int64 [core rows]: user ids of the partition's vertices."""

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import xxhash
 
 from atta import _native
-from atta.errors import DataError, QuotaExceededError
+from atta.errors import DataError, QuotaExceededError, blaming
 from atta.partition.disk.staging import recover
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -344,20 +344,17 @@ def describe_file(path: Path) -> FileRecord:
 def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
     """Compare a file with its record. Size and array header are always compared, the checksum only with ``verify``.
     Raises DataError naming the file."""
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != record.size:
-                state = "truncated" if size < record.size else "altered"
-                raise DataError(path, f"{state}: {size} bytes instead of {record.size}")
-            dtype, shape = _read_header(path, file)
-            if (dtype.str, shape) != (record.dtype, record.shape):
-                have, want = f"{dtype.str}{list(shape)}", f"{record.dtype}{list(record.shape)}"
-                raise DataError(path, f"altered: holds {have} instead of {want}")
-            if verify and _checksum(file) != record.xxh3:
-                raise DataError(path, "altered: its checksum differs from the manifest's")
-    except OSError as error:
-        raise DataError(path, error.strerror or str(error)) from None
+    with blaming(DataError, path), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != record.size:
+            state = "truncated" if size < record.size else "altered"
+            raise DataError(path, f"{state}: {size} bytes instead of {record.size}")
+        dtype, shape = _read_header(path, file)
+        if (dtype.str, shape) != (record.dtype, record.shape):
+            have, want = f"{dtype.str}{list(shape)}", f"{record.dtype}{list(record.shape)}"
+            raise DataError(path, f"altered: holds {have} instead of {want}")
+        if verify and _checksum(file) != record.xxh3:
+            raise DataError(path, "altered: its checksum differs from the manifest's")
 
 
 def map_array(path: Path) -> Array:
@@ -370,10 +367,8 @@ def map_array(path: Path) -> Array:
             raise DataError(path, f"not a readable array: {size} bytes instead of {end}")
         if end == start:
             return np.empty(shape, dtype)
-        try:
+        with blaming(DataError, path):
             values = np.frombuffer(map_bytes(file, end), dtype, math.prod(shape), start)
-        except OSError as error:
-            raise DataError(path, error.strerror or str(error)) from None
     return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
 
 

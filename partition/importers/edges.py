@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta import _native
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.machine.threads import in_order
 from atta.observe.packages import load
 from atta.partition.disk.files import NpyAppender, chunks
@@ -240,10 +240,8 @@ class _Vertices:
     def numbers(self, where: Path, columns: list[Any]) -> list[Numbers]:
         """A number for each id of the Arrow arrays ``columns``, which stand side by side in lines. Raises DataError if
         there are more than 2**31 - 1 ids."""
-        try:
+        with blaming(DataError, where, of=ValueError):
             return [self._known.number(column.to_numpy()) for column in columns]
-        except ValueError as error:
-            raise DataError(where, str(error)) from None
 
     def add_nodes(self, out: GraphWriter, where: Path, node_type: str) -> Numbers | None:
         ids = self._known.ids()

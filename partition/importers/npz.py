@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME, as_strings
@@ -95,17 +95,16 @@ def _read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
     arrays, objects = {}, []
-    try:
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
-            for name in archive.files:
-                try:
-                    arrays[name] = archive[name]
-                except ValueError as error:
-                    if "allow_pickle" not in str(error):
-                        raise
-                    objects.append(name)
-    except Exception as error:  # zipfile, zlib and numpy raise half a dozen unrelated types here
-        raise DataError(path, f"not a readable npz archive: {first_line(error)}") from None
+    # zipfile, zlib and numpy raise half a dozen unrelated types here
+    unreadable = blaming(DataError, path, "not a readable npz archive", of=Exception, say=first_line)
+    with unreadable, open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
+        for name in archive.files:
+            try:
+                arrays[name] = archive[name]
+            except ValueError as error:
+                if "allow_pickle" not in str(error):
+                    raise
+                objects.append(name)
     return arrays, objects
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.exact import as_float32
 from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, add_node_rows
@@ -145,11 +145,9 @@ def _labels(folder: Path) -> dict[str, FileRows]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    try:
-        with open_content(path) as file:
-            content = file.read(_MOST + 1).decode()
-    except ValueError as error:
-        raise DataError(path, f"not a readable csv.gz file: {first_line(error)}") from None
+    unreadable = blaming(DataError, path, "not a readable csv.gz file", of=ValueError, say=first_line)
+    with unreadable, open_content(path) as file:
+        content = file.read(_MOST + 1).decode()
     if len(content) > _MOST or not content.strip():
         raise DataError(path, "empty, or too long for a list of types")
     return [row for row in csv.reader(content.splitlines()) if row]

@@ -29,10 +29,11 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 
@@ -188,3 +189,27 @@ class RestartedError(RemoteError):
 
 class StalePrimaryError(RestartedError):
     """A daemon does not hold the mutable tables any more: its backup was promoted. On the wire a ``RestartedError``."""
+
+
+def why(error: Exception) -> str:
+    """What an error says; the system's own words, without number and path."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+@contextmanager
+def blaming(
+    kind: type[AttaError],
+    where: str | Path = "",
+    what: str = "",
+    *,
+    of: type[Exception] | tuple[type[Exception], ...] = OSError,
+    say: Callable[[Exception], str] = why,
+) -> Iterator[None]:
+    """An error ``of`` some types within the block becomes one of ``kind``: ``where``, ``what`` is wrong there, and why."""
+    try:
+        yield
+    except of as error:
+        text = ": ".join(filter(None, (what, say(error))))
+        raise (
+            kind(where, text) if issubclass(kind, DataError) else kind(f"{where}: {text}" if where else text)
+        ) from error

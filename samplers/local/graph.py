@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, blaming
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.arguments import integers, whole
-
-
-@contextlib.contextmanager
-def blaming() -> Iterator[None]:
-    """Turn errors of the native kernels into Atta's errors."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -83,7 +72,7 @@ class LocalGraph:
         tables = [None if table is None else np.ascontiguousarray(table) for table in (weight, time)]
         if len(key) != len(ptr) - 1 or any(t is not None and len(t) != len(sources) for t in (numbers, *tables)):
             raise ConfigError("keys, edge_ids, weight and time: need one entry per vertex and per edge")
-        with blaming():
+        with blaming(ConfigError, of=ValueError):
             kernels.validate_csc(ptr, sources, len(key if others is None else others))
         return cls(ptr, sources, key, numbers, others, *tables, *_times(node_time, source_time))
 

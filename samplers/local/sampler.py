@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, blaming
 from atta.samplers import kernels
 from atta.samplers.arguments import check_fan_out, fan_outs_of, flag, integers, whole
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import SpecLimits
 from atta.samplers.hashing import stream_of
-from atta.samplers.local.graph import LocalGraph, blaming
+from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.growth import EdgeType, Growth, keys_by_type, times_by_type
 from atta.samplers.methods import Method
 
@@ -104,7 +104,7 @@ class LocalSampler:
         trees = flag("disjoint", disjoint) or self.method.temporal
         known = {t: self._take(t, hashed=trees) for t in self._keys}
         try:
-            with blaming():
+            with blaming(ConfigError, of=ValueError):
                 if trees:
                     nodes = self._keys[start].count
                     if len(ids) and not (ids.min() >= 0 and ids.max() < nodes):

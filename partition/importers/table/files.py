@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError, hint_of
+from atta.errors import DataError, blaming, hint_of
 from atta.partition.importers.reading.source import (
     ImportOptions,
     Mask,
@@ -36,13 +36,9 @@ _LISTED = 20
 """At most this many columns are named in a message."""
 
 
-@contextlib.contextmanager
-def reading(where: Path) -> Iterator[None]:
-    """Raise DataError naming ``where`` for Arrow's errors."""
-    try:
-        yield
-    except (OSError, ValueError, NotImplementedError) as error:  # Arrow's errors are ValueErrors
-        raise DataError(where, f"not readable: {first_line(error)}") from None
+def reading(where: Path) -> AbstractContextManager[None]:
+    """Raise DataError naming ``where`` for Arrow's errors, which are ValueErrors."""
+    return blaming(DataError, where, "not readable", of=(OSError, ValueError, NotImplementedError), say=first_line)
 
 
 def heading(path: Path) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError, blaming
 from atta.partition.disk.staging import StagedFile
 from atta.samplers.dag.plan import Reduce
 
@@ -215,10 +215,8 @@ def load_profile(path: str | Path) -> Profile:
         raise DataError(path, f'is not a profile: "format" must be "{FORMAT}"')
     if (version := document.pop("version", None)) != VERSION:
         raise DataError(path, f"is a profile of version {version!r}, this release reads version {VERSION}")
-    try:
+    with blaming(DataError, path, of=ConfigError):
         made = _value(Profile, document, "")
-    except ConfigError as error:
-        raise DataError(path, str(error)) from error
     assert isinstance(made, Profile)
     return made
 

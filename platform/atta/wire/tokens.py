@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError, blaming
 from atta.wire.parts import check_keys, read_toml
 
 
@@ -195,10 +195,8 @@ def read_tokens(path: str | Path) -> TokenFile:
     entries = content.get("token", [])
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: entries begin with [[token]]")
-    try:
+    with blaming(ConfigError, path, of=ConfigError):
         return TokenFile.of(map(_entry, entries))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _entry(found: Any) -> TokenEntry:

@@ -22,7 +22,7 @@ from atta.cli.output import DURATION, cluster_option, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security import DaemonSecurity, check_reached_by_others, is_loopback
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, blaming
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.wire.clusterfile import check_address, listening_at
 from atta.wire.tokens import METRICS
@@ -126,10 +126,8 @@ def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
 ) -> WSGIServer:
     """A server that listens; the caller runs ``serve_forever``. Raises ConfigError, which names ``option``."""
-    try:
+    with blaming(ConfigError, f"{option} {host}:{port}: cannot listen there"):
         return bounded_listener(host, port, application(page, trace))
-    except OSError as error:
-        raise ConfigError(f"{option} {host}:{port}: cannot listen there: {error.strerror or error}") from error
 
 
 log = structlog.get_logger("atta.daemon")

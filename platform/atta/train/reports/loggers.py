@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.packages import EXTRAS, member, need
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
@@ -28,10 +28,8 @@ _STEP = "step"
 def make_logger(text: str) -> Any:
     """Make the logger that a run names. Raises ConfigError: there is no such class, it does not take the arguments, or what
     it makes has not all ``_METHODS``."""
-    try:
+    with blaming(ConfigError, f"--logger {text}", of=(ImportError, TypeError, ValueError)):
         made: Any = check_logger(text)()
-    except (ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"--logger {text}: {error}") from error
     if lacking := [name for name in _METHODS if not callable(getattr(made, name, None))]:
         raise ConfigError(f"--logger {text}: has no {', '.join(lacking)}, so it is no logger")
     return made

@@ -14,7 +14,7 @@ from atta.client.tables.tensor import row_values
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.job import Job, barrier, present
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError, UnknownNameError, blaming
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.partition.names import table_word
 from atta.samplers.arguments import integers
@@ -222,10 +222,8 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """Numpy's dtype for torch's or its own; raises ConfigError for those that numpy lacks."""
     import torch
 
-    try:
+    with blaming(ConfigError, f"dtype {dtype}", of=TypeError):
         return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else np.dtype(dtype)
-    except TypeError as error:
-        raise ConfigError(f"dtype {dtype}: {error}") from None
 
 
 def _initialise(table: RemoteTable, policy: PartitionPolicy, init_func: InitFunc) -> None:
