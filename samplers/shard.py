@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from atta import _native
-from atta.errors import ConfigError, DataError, UnknownNameError, blaming
+from atta.errors import ConfigError, DataError, blaming, known_name
 from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers import kernels
@@ -330,10 +330,7 @@ class Shard:
         return self._of(edge_type).drawn
 
     def _of(self, edge_type: str) -> PartEdges:
-        edges = self._edges.get(edge_type)
-        if edges is None:
-            raise UnknownNameError.of("edge type", edge_type, self._edges)
-        return edges
+        return self._edges[known_name("edge type", edge_type, self._edges)]
 
 
 def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
@@ -341,9 +338,7 @@ def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
     if name == TIMELY:
         return TableSpec("<i8", ())
     tables = schema.edge_tables[edge_type]
-    if name not in tables:
-        raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, tables)
-    return tables[name]
+    return tables[known_name(f"table of edge type {edge_type!r}", name, tables)]
 
 
 def without_edges(

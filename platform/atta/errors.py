@@ -30,11 +30,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
+
+Name = TypeVar("Name")
 
 
 LONGEST_NAME = 256
@@ -77,6 +79,13 @@ class UnknownNameError(ConfigError):
         if len(text) > LONGEST_NAME:
             return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
         return cls(f"unknown {what} {text!r}{hint_of(text, known)}")
+
+
+def known_name(what: str, name: Name, known: Collection[Any]) -> Name:
+    """``name``, which is one of the ``known``; raises UnknownNameError if it is not. ``what``: see ``UnknownNameError.of``."""
+    if name not in known:
+        raise UnknownNameError.of(what, name, known)
+    return name
 
 
 class UnknownClientError(UnknownNameError):

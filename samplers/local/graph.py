@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError, blaming
+from atta.errors import ConfigError, blaming, known_name
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.arguments import integers, whole
@@ -124,9 +124,7 @@ class LocalGraph:
         graphs = cls.open_all(path)
         if edge_type is None and len(graphs) != 1:
             raise ConfigError(f"{path}: name one of the edge types {', '.join(graphs)}")
-        if edge_type is not None and edge_type not in graphs:
-            raise UnknownNameError.of("edge type", edge_type, graphs)
-        return next(iter(graphs.values())) if edge_type is None else graphs[edge_type]
+        return next(iter(graphs.values())) if edge_type is None else graphs[known_name("edge type", edge_type, graphs)]
 
     @classmethod
     def open_all(cls, path: str | Path) -> dict[str, LocalGraph]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from atta.errors import ConfigError, UnknownNameError, blaming
+from atta.errors import ConfigError, blaming, known_name
 from atta.observe.plugins import OpenRegistry
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled, Subgraph, first_seen, sample_locally
 from atta.samplers.operators.layers import FastGcn, Ladies
@@ -99,8 +99,7 @@ def _check_options(name: str, kind: Any, given: Mapping[str, object]) -> None:
         return
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     for option in given:
-        if option not in fields:
-            raise UnknownNameError.of(f"option of operator {name!r}:", option, fields)
+        known_name(f"option of operator {name!r}:", option, fields)
     for option, field in fields.items():
         if field.default is field.default_factory is dataclasses.MISSING and option not in given:
             raise ConfigError(f"operator {name!r}: option {option!r} is missing")

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from atta.errors import UnknownNameError
+from atta.errors import known_name
 from atta.scheduler.coarse import Load, ScheduledSession, launch_score
 from atta.scheduler.config import SchedulerConfig
 
@@ -101,7 +101,4 @@ POLICIES: dict[str, Policy] = {
 
 def policy_named(name: str) -> Policy:
     """The policy of this name; raises UnknownNameError, which suggests the nearest one."""
-    found = POLICIES.get(name)
-    if found is None:
-        raise UnknownNameError.of("scheduling policy", name, POLICIES)
-    return found
+    return POLICIES[known_name("scheduling policy", name, POLICIES)]

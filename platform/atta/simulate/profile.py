@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError, UnknownNameError, blaming
+from atta.errors import ConfigError, DataError, blaming, known_name
 from atta.partition.disk.staging import StagedFile
 from atta.samplers.dag.plan import Reduce
 
@@ -190,8 +190,7 @@ class Profile:
         self._check_draws()
         for what, given, known in (("local", self.local, LOCAL_KINDS), ("remote", self.remote, REMOTE_KINDS)):
             for kind in given:
-                if kind not in known:
-                    raise UnknownNameError.of(f"task kind in {what!r}", kind, known)
+                known_name(f"task kind in {what!r}", kind, known)
 
     def _check_draws(self) -> None:
         for name, wanted in (("draws", len(self.fan_outs)), ("vertices", 2)):
@@ -281,8 +280,7 @@ def _record(kind: Any, given: Any, name: str) -> Any:
     fields, types = dataclasses.fields(kind), _types(kind)
     inside = f" of {name}" if name else ""
     for key in given:
-        if key not in types:
-            raise UnknownNameError.of(f"field{inside}", key, types)
+        known_name(f"field{inside}", key, types)
     for f in fields:
         if f.name not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ConfigError(f"field {f.name!r}{inside} is missing")
