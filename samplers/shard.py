@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
-from atta.samplers.methods.base import Tables
+from atta.samplers.methods.base import EdgeDraws, InEdges, Tables
 
 DEGREE_SAMPLE = 2048
 TIMELY = "(timely)"
@@ -155,16 +155,13 @@ class Shard:
         edge_type: str,
         rows: np.ndarray,
         *,
-        fan_out: int,
-        replace: bool,
-        stream_key: int,
-        renewed: int = 0,
         method: Method = Method.UNIFORM,
         trees: np.ndarray | None = None,
         times: np.ndarray | None = None,
         tables: Sequence[str] = (),
         by: str = "",
         threads: int | None = None,
+        **how: Unpack[EdgeDraws],
     ) -> Answer:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a
         row is a pure function of ``stream_key`` and ``renewed`` (``hashing.stream_of``), its entries of ``trees`` int32
@@ -181,10 +178,7 @@ class Shard:
                 None if tables or unread else drawn.edge_ids,
                 self._keys[self.dataset.schema.endpoints(edge_type)[1]],
                 rows,
-                fan_out=fan_out,
-                replace=replace,
-                stream_key=stream_key,
-                renewed=renewed,
+                **how,
                 method=self._method(edge_type, csc, method, by),
                 trees=trees,
                 times=times,
@@ -215,8 +209,7 @@ class Shard:
             if key not in self._tables:
                 source, _ = self.dataset.schema.endpoints(edge_type)
                 of_sources = self.dataset.times(source) if method.temporal else None
-                self._tables[key] = tables_for(
-                    method,
+                edges = InEdges(
                     csc.indptr,
                     csc.indices,
                     weight=self._edge_table(edge_type, by) if by else csc.weight,
@@ -225,6 +218,7 @@ class Shard:
                     source_time=None if of_sources is None else of_sources.times,
                     threads=self.threads,
                 )
+                self._tables[key] = tables_for(method, edges)
                 if self.on_prepared is not None and not by:
                     self.on_prepared(edge_type, method, self._tables[key])
             return self._tables[key]
