@@ -43,13 +43,8 @@ class Watching:
         self._watch = Watch(target)
         self._trainers = [TrainerHistory(address) for address in trainers]
         self._end = threading.Event()
-        self._view = self._seen() if now else View(self._name, [], self._trainers, max(1.0, interval_s))
+        self.view = self._seen() if now else View(self._name, [], self._trainers, max(1.0, interval_s))
         self._thread = threading.Thread(target=self._run, name="atta-dashboard", daemon=True)
-
-    @property
-    def view(self) -> View:
-        """The latest."""
-        return self._view
 
     def _seen(self) -> View:
         return View(self._name, self._watch.look(), self._trainers, max(1.0, self._interval_s))
@@ -59,7 +54,7 @@ class Watching:
             began = time.monotonic()
             for trainer in self._trainers:
                 _scrape(trainer)
-            self._view = self._seen()
+            self.view = self._seen()
             self._end.wait(
                 max(0.0, time.monotonic() - began - self._interval_s)
             )  # slow daemons are not asked more often

@@ -82,19 +82,14 @@ def _key(embedding: DistEmbedding) -> tuple[Any, ...]:
 
 class _SparseOptimiser:
     """Steps the rows that were used since the last step. One optimiser steps an embedding; one that is made when the
-    last has gone goes on with its state."""
+    last has gone goes on with its state. ``spec``: its settings, those given or those that were loaded."""
 
     def __init__(self, params: Iterable[DistEmbedding], spec: OptimiserSpec) -> None:
-        self._params, self._spec = list(params), spec
+        self._params, self.spec = list(params), spec
         for embedding in self._params:
             if not isinstance(embedding, DistEmbedding):
                 raise ConfigError(f"{type(self).__name__}: {type(embedding).__name__} is not a DistEmbedding")
             embedding.rows.bind(spec, self)
-
-    @property
-    def spec(self) -> OptimiserSpec:
-        """Its settings: those given, or those that were loaded."""
-        return self._spec
 
     def step(self) -> None:
         """Apply the gradients. All trainers call it, and go on when all rows are stepped. As in DGL, a row that several
@@ -111,7 +106,7 @@ class _SparseOptimiser:
         machines share."""
         job = present()
         barrier()
-        _SavedShare.write(Path(f"{f}_{job.rank}"), self._spec, self._params, job.rank, job.world)
+        _SavedShare.write(Path(f"{f}_{job.rank}"), self.spec, self._params, job.rank, job.world)
         barrier()
 
     def load(self, f: str | Path) -> None:
@@ -121,15 +116,15 @@ class _SparseOptimiser:
         job = present()
         barrier()
         first = _SavedShare(Path(f"{f}_0"))
-        if first.spec.kind != self._spec.kind:
-            raise DataError(first.path, f"the state of {first.spec.kind}, not of {self._spec.kind}")
+        if first.spec.kind != self.spec.kind:
+            raise DataError(first.path, f"the state of {first.spec.kind}, not of {self.spec.kind}")
         files, keys = [_SavedShare(Path(f"{f}_{rank}")) for rank in range(first.world)], [*map(_key, self._params)]
         for file in files:
             if (file.spec, file.world) != (first.spec, first.world):
                 raise DataError(file.path, "has other settings than the file of rank 0: not of the same save")
             if file.keys != keys:
                 raise DataError(file.path, f"the state of embeddings {file.keys}, not {keys}")
-        self._spec = first.spec
+        self.spec = first.spec
         for embedding in self._params:
             embedding.rows.set(first.spec)
         for file in files[job.rank :: job.world]:
