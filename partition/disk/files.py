@@ -136,7 +136,7 @@ def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
         yield lo, min(lo + size, total)
 
 
-class NpyAppender:
+class NpyAppender(contextlib.AbstractContextManager["NpyAppender"]):
     """Writes one ``.npy`` file row by row without holding it in memory. ``close`` completes the header."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
@@ -195,9 +195,6 @@ class NpyAppender:
         descr = np.lib.format.dtype_to_descr(self.dtype)
         np.lib.format.write_array_header_1_0(self._file, {"descr": descr, "fortran_order": False, "shape": shape})
 
-    def __enter__(self) -> NpyAppender:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is None:
             self.close()
@@ -205,7 +202,7 @@ class NpyAppender:
             self.discard()
 
 
-class NpyReader:
+class NpyReader(contextlib.AbstractContextManager["NpyReader"]):
     """Reads rows of an ``.npy`` file. Short runs of rows are read faster than mapped."""
 
     def __init__(self, path: Path) -> None:
@@ -223,9 +220,6 @@ class NpyReader:
         self._file.seek(self._start + first * row_bytes)
         if out.nbytes and self._file.readinto(out.data.cast("B")) < out.nbytes:  # type: ignore[attr-defined]
             raise DataError(self.path, "truncated")
-
-    def __enter__(self) -> NpyReader:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._file.close()

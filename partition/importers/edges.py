@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def _kinds(files: Sequence[EdgeFile], *, string_ids: bool) -> dict[str, str]:
     return kinds
 
 
-class _Edges:
+class _Edges(AbstractContextManager["_Edges"]):
     """The edges of some files, whose columns are staged in files of a folder, with numbers in place of ids. Use it as a
     context manager."""
 
@@ -129,9 +130,6 @@ class _Edges:
         self._relations = _Names()
         self._lines: list[int] = []  # number of edges by file
         self._staged = {name: NpyAppender(folder / f"{name}.npy", _STAGED[kind]) for name, kind in kinds.items()}
-
-    def __enter__(self) -> _Edges:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for column in self._staged.values():

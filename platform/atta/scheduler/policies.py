@@ -54,9 +54,7 @@ def by_score(session: ScheduledSession, load: Load, now: float, config: Schedule
         return 0.0
     gap_ms = 1e3 * (now - session.last_launch)
     # The score is proportional to the gap, so the gap at which it reaches sigma is known.
-    per_ms = launch_score(
-        1.0, utilisation=load.percent, queued=finished, sample_ms=pace.sample_ms, train_ms=pace.train_ms, config=config
-    )
+    per_ms = launch_score(1.0, pace, config, utilisation=load.percent, queued=finished)
     missing_ms = pace.sigma / per_ms - gap_ms if per_ms > 0 else math.inf
     return 0.0 if missing_ms <= 0 else min(max(missing_ms / 1e3, 1e-3), config.sleep_s)
 

@@ -8,6 +8,7 @@ import csv
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -108,7 +109,7 @@ def _read_rows(path: Path) -> dict[int, dict[str, str]]:
         raise DataError(path, f"cannot be read as figures of an earlier run: {error}") from None
 
 
-class RunLog:
+class RunLog(AbstractContextManager["RunLog"]):
     """Tells the loggers of a run. A context manager: leaving it finalizes them."""
 
     def __init__(
@@ -134,9 +135,6 @@ class RunLog:
         if self._file is not None:
             with self._file.open(mode, encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(report)) + "\n" for report in reports)
-
-    def __enter__(self) -> RunLog:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for logger in self._loggers:
