@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from atta.errors import DataError, blaming
+from atta.errors import DataError
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME, as_strings
@@ -38,9 +38,9 @@ from atta.partition.importers.reading.source import (
     check_edge_index,
     check_numbers,
     distinct_ids,
-    first_line,
     read_description,
     state_classes,
+    unreadable,
 )
 from atta.partition.names import file_name, join_edge_type, name_of_file, split_edge_type
 
@@ -96,8 +96,8 @@ def _read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
     arrays, objects = {}, []
     # zipfile, zlib and numpy raise half a dozen unrelated types here
-    unreadable = blaming(DataError, path, "not a readable npz archive", of=Exception, say=first_line)
-    with unreadable, open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
+    no_archive = unreadable(path, "not a readable npz archive", Exception)
+    with no_archive, open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
         for name in archive.files:
             try:
                 arrays[name] = archive[name]

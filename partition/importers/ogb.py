@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError, blaming
+from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.exact import as_float32
 from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, add_node_rows
@@ -36,9 +36,9 @@ from atta.partition.importers.reading.source import (
     Array,
     ImportOptions,
     distinct_ids,
-    first_line,
     open_content,
     state_classes,
+    unreadable,
 )
 from atta.partition.names import join_edge_type, split_edge_type
 
@@ -145,8 +145,7 @@ def _labels(folder: Path) -> dict[str, FileRows]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    unreadable = blaming(DataError, path, "not a readable csv.gz file", of=ValueError, say=first_line)
-    with unreadable, open_content(path) as file:
+    with unreadable(path, "not a readable csv.gz file", ValueError), open_content(path) as file:
         content = file.read(_MOST + 1).decode()
     if len(content) > _MOST or not content.strip():
         raise DataError(path, "empty, or too long for a list of types")

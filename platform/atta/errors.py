@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Name = TypeVar("Name")
+Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 LONGEST_NAME = 256
@@ -211,7 +212,7 @@ def blaming(
     where: str | Path = "",
     what: str = "",
     *,
-    of: type[Exception] | tuple[type[Exception], ...] = OSError,
+    of: Errors = OSError,
     say: Callable[[Exception], str] = why,
 ) -> Iterator[None]:
     """An error ``of`` some types within the block becomes one of ``kind``: ``where``, ``what`` is wrong there, and why."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError, blaming
+from atta.errors import DataError
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tables, edge_ends, edge_tables
@@ -25,10 +25,10 @@ from atta.partition.importers.reading.source import (
     ImportOptions,
     as_ids,
     entries,
-    first_line,
     named_file,
     read_description,
     state_classes,
+    unreadable,
 )
 
 _CLASSES = [
@@ -257,7 +257,7 @@ def _topology(path: Path, options: ImportOptions) -> _Graph:
     """A graph whose edges are sorted by destination; vertices are numbered through all node types."""
     parts = _parts(path)
     plain = parts.get("independent_tensors", {})
-    with blaming(DataError, path, "not a graph of GraphBolt", of=_WRONG, say=first_line):
+    with unreadable(path, "not a graph of GraphBolt", _WRONG):
         indptr, indices = plain["indptr"].numpy(), plain["indices"].numpy()
         kinds = plain["type_per_edge"].numpy() if "type_per_edge" in plain else None
         relations = {str(name): int(number) for name, number in parts.get("edge_type_to_id", {_EDGE: 0}).items()}
@@ -311,7 +311,7 @@ def part_edges(path: Path) -> tuple[Array, Array, Array]:
     numbering of the whole graph, HALO included. Raises DataError if the part is damaged, or its edges have no
     numbers."""
     parts = _parts(path)
-    with blaming(DataError, path, "not a part of a graph of GraphBolt", of=_WRONG, say=first_line):
+    with unreadable(path, "not a part of a graph of GraphBolt", _WRONG):
         plain, nodes = parts["independent_tensors"], parts["node_attributes"][_NUMBERS].numpy().astype(np.int64)
         src, degrees = plain["indices"].numpy().astype(np.int64), np.diff(plain["indptr"].numpy())
         numbers = parts.get("edge_attributes", {}).get(_NUMBERS)

@@ -15,7 +15,7 @@ from xml.parsers import expat
 
 from atta.errors import DataError, blaming
 from atta.partition.importers.matrix import check_count, quoted
-from atta.partition.importers.reading.source import ImportOptions, first_line, open_content
+from atta.partition.importers.reading.source import ImportOptions, first_line, open_content, unreadable
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -47,7 +47,7 @@ def read_gml(source: Path) -> nx.Graph[Any]:
     if begin is None:
         raise DataError(source, "not readable as GML: it holds no graph")
     # networkx does not check all that it looks up
-    with blaming(DataError, source, "not readable as GML", of=Exception, say=first_line):
+    with unreadable(source, "not readable as GML", Exception):
         graph: nx.Graph[Any] = nx.parse_gml(f"{text[:begin]} multigraph 1 {text[begin:]}", label="id")
     return graph
 

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array, csc_array, csr_array
 from atta.errors import DataError, blaming
 from atta.observe.packages import load
 from atta.partition.disk.files import chunks
-from atta.partition.importers.reading.source import Array, first_line, open_content, pa, parquet
+from atta.partition.importers.reading.source import Array, first_line, open_content, pa, parquet, unreadable
 
 BLOCK_BYTES = 16 << 20
 """About how much of a table is read at a time."""
@@ -164,10 +164,8 @@ def _has_fractions(path: Path, skip: int) -> bool:
 
 
 def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    try:
+    with unreadable(path, f"not a readable {''.join(path.suffixes)[1:]} file", (OSError, ValueError)):
         yield from pieces()
-    except (OSError, ValueError) as error:
-        raise DataError(path, f"not a readable {''.join(path.suffixes)[1:]} file: {first_line(error)}") from None
 
 
 def parquet_rows(path: Path) -> FileRows:
@@ -276,7 +274,7 @@ class _ArchiveEntry:
     def open(cls, archive: zipfile.ZipFile, path: Path, entry: str) -> _ArchiveEntry:
         with archive.open(entry) as file:
             # numpy's header parser lets errors of Python's tokenizer through
-            with blaming(DataError, path, f"{entry}: not a readable array", of=Exception, say=first_line):
+            with unreadable(path, f"{entry}: not a readable array", Exception):
                 first = np.lib.format.read_magic(file) == (1, 0)
                 read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
                 shape, by_columns, dtype = read(file)
@@ -305,16 +303,17 @@ class _ArchiveEntry:
     def _values(self, lo: int, hi: int, size: int = 0) -> Iterator[Array]:
         """Read the values from ``lo`` to ``hi`` as they are stored, ``size`` at a time."""
         item = self.dtype.itemsize
-        with _archive(self.path) as archive, archive.open(self.entry) as file:
-            try:
-                file.seek(self.start + lo * item)
-                for first, last in chunks(hi - lo, size or max(2, BLOCK_BYTES // item // 2 * 2)):
-                    content = file.read((last - first) * item)
-                    if len(content) < (last - first) * item:
-                        raise DataError(self.path, f"{self.entry}: the array ends too early")
-                    yield np.frombuffer(content, self.dtype)
-            except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-                raise DataError(self.path, f"{self.entry}: not readable: {first_line(error)}") from None
+        damaged = unreadable(self.path, f"{self.entry}: not readable", _DAMAGED)
+        with _archive(self.path) as archive, archive.open(self.entry) as file, damaged:
+            file.seek(self.start + lo * item)
+            for first, last in chunks(hi - lo, size or max(2, BLOCK_BYTES // item // 2 * 2)):
+                content = file.read((last - first) * item)
+                if len(content) < (last - first) * item:
+                    raise DataError(self.path, f"{self.entry}: the array ends too early")
+                yield np.frombuffer(content, self.dtype)
+
+
+_DAMAGED = OSError, EOFError, zlib.error, zipfile.BadZipFile
 
 
 def _archive(path: Path) -> zipfile.ZipFile:

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError, blaming, hint_of
+from atta.errors import hint_of
 from atta.partition.importers.reading.source import (
     ImportOptions,
     Mask,
     arrow_csv,
     arrow_files,
-    first_line,
     open_content,
     pa,
     pc,
+    unreadable,
 )
 from atta.partition.importers.table.schema import Refusals, TypeEntry, kind_of
 
@@ -38,7 +38,7 @@ _LISTED = 20
 
 def reading(where: Path) -> AbstractContextManager[None]:
     """Raise DataError naming ``where`` for Arrow's errors, which are ValueErrors."""
-    return blaming(DataError, where, "not readable", of=(OSError, ValueError, NotImplementedError), say=first_line)
+    return unreadable(where, "not readable", (OSError, ValueError, NotImplementedError))
 
 
 def heading(path: Path) -> str:
